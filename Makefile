@@ -1,0 +1,60 @@
+# `make demo` alone sets up and runs the main job; `make test` alone sets up and tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PYTHONUNBUFFERED = 1
+
+.PHONY: help setup demo test lint format bench soak lock docs schema clean
+
+help:
+	@echo 'make setup   create $(VENV), install the locked packages, build the bundled engine'
+	@echo 'make demo    set up, then run the main job on the demo models'
+	@echo 'make test    set up, then run the tests'
+	@echo 'make lint    ruff, mypy, and freshness of the generated documents and schema'
+	@echo 'make format  let ruff format and mend'
+	@echo 'make bench   time cook against the same work done by hand'
+	@echo 'make soak    the long tests (fuzzing, kill -9)'
+	@echo 'make docs    write docs/cli.md, docs/recipe.md and the recipe schema'
+	@echo 'make lock    resolve pyproject.toml into the locks (Python 3.11)'
+	@echo 'make clean   remove $(VENV) and everything built'
+
+setup:
+	@$(PYTHON) tools/setup.py --venv $(VENV)
+
+demo: setup
+	$(BIN)/cook demo
+
+# Real engines and timings share the machine's cores: those tests run one by one, after the rest.
+test: setup
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not engine and not ik and not soak'
+	$(BIN)/python -m pytest -q -m '(engine or ik) and not soak'
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/generate_docs.py --check
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m bench
+
+soak: setup
+	$(BIN)/python -m pytest -q -m soak
+
+docs: setup
+	$(BIN)/python tools/generate_docs.py
+
+schema: docs
+
+lock:
+	test -x $(VENV)-lock/bin/python || $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet pip-tools
+	$(VENV)-lock/bin/python tools/lock.py $(LOCK_ARGS)
+
+clean:
+	rm -rf $(VENV) $(VENV)-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""cook's cost, as ratios against the same work done without it: ``python -m bench``."""

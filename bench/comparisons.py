@@ -1,0 +1,83 @@
+"""What is compared with what, and the bounds; each comparison is a name and a context manager."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.pairs import Pair, Side
+
+ROOT = Path(__file__).resolve().parent.parent
+COOK = str(Path(sys.executable).with_name("cook"))
+BUILD = (COOK, "build", str(ROOT / "bench" / "recipe.yaml"), "--engine", "bundled", "--json")
+IMPORT_TYPER = Side(((sys.executable, "-c", "import typer"),))
+_WORKSPACE = re.compile(r"/\S*/store/tmp/[0-9a-f]{32}")
+
+
+@contextmanager
+def help_page() -> Iterator[Pair]:
+    """The cheapest thing cook does."""
+    subject = Side(((COOK, "--help"),))
+    yield Pair("cook --help", subject, IMPORT_TYPER, most_ratio=1.5, most_extra_s=0, repeats=21)
+
+
+@contextmanager
+def empty_rebuild() -> Iterator[Pair]:
+    """A build whose every step is in the store already."""
+    with tempfile.TemporaryDirectory(prefix="cook-bench-") as directory:
+        home = Path(directory, "home")
+        _built(home)
+        subject = Side((BUILD,), {"COOK_HOME": str(home)})
+        yield Pair("empty rebuild", subject, IMPORT_TYPER, most_ratio=4, most_extra_s=0, repeats=11)
+
+
+@contextmanager
+def build() -> Iterator[Pair]:
+    """A whole build in an empty home, against the very commands it ran, run by hand.
+
+    The commands are the record's. By hand they read what the recorded build left and write
+    into a folder of their own; nothing is hashed, verified or stored.
+    """
+    with tempfile.TemporaryDirectory(prefix="cook-bench-") as directory:
+        recorded, fresh, by_hand = (Path(directory, n) for n in ("recorded", "fresh", "by-hand"))
+        steps = [step for step in _built(recorded)["steps"] if step["command"]]
+        commands = tuple(
+            tuple(_WORKSPACE.sub(str(by_hand / str(index)), word) for word in step["command"])
+            for index, step in enumerate(steps)
+        )
+
+        def empty_home() -> None:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+        def empty_folders() -> None:
+            shutil.rmtree(by_hand, ignore_errors=True)
+            for index in range(len(commands)):
+                (by_hand / str(index)).mkdir(parents=True)
+
+        subject = Side((BUILD,), {"COOK_HOME": str(fresh)}, empty_home)
+        reference = Side(commands, prepare=empty_folders)
+        yield Pair("cook build", subject, reference, most_ratio=1.03, most_extra_s=2, repeats=3)
+
+
+def _built(home: Path) -> dict[str, Any]:
+    """The record of one build into ``home``."""
+    environment = {**os.environ, "COOK_HOME": str(home)}
+    done = subprocess.run(BUILD, env=environment, stdout=subprocess.PIPE, check=True)
+    record: dict[str, Any] = json.loads(done.stdout)
+    return record
+
+
+COMPARISONS: dict[str, Callable[[], AbstractContextManager[Pair]]] = {
+    "help": help_page,
+    "rebuild": empty_rebuild,
+    "build": build,
+}

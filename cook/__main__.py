@@ -1,0 +1,5 @@
+"""``python -m cook`` is ``cook``."""
+
+from cook.cli.main import run
+
+run()

@@ -1,0 +1,138 @@
+"""From any exception to what the user sees and the exit status; the only place that does it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from cook.cli.options import current_output
+from cook.errors import CookError, Interrupted, PrerequisiteError, RecipeError, StepError
+from cook.output import Mode, Output, silence
+from cook.units import plural
+
+# Failures of the machine rather than of cook: they get a message, not a bug report.
+ENVIRONMENT = {
+    errno.ENOSPC: "free some space, or set COOK_HOME to a larger disk (`cook store gc` helps)",
+    errno.EDQUOT: "free some space, or set COOK_HOME to another disk (`cook store gc` helps)",
+    errno.EROFS: "set COOK_HOME to a directory that can be written",
+    errno.EACCES: "check the permissions, or set COOK_HOME to a directory of your own",
+    errno.EPERM: "check the permissions, or set COOK_HOME to a directory of your own",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENOMEM: "close other programs, or use a smaller model or context",
+}
+USAGE_EXIT = 2
+BUG_EXIT = 3
+
+
+def report(error: BaseException, arguments: list[str]) -> int:
+    """Tell ``error`` on stderr (and as JSON on stdout in json mode); the exit status."""
+    output = current_output(arguments)
+    if isinstance(error, BrokenPipeError):
+        silence(sys.stdout)
+        return 0
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, typer.TyperException):
+        return _tell_usage(error, output)
+    known = _as_cook_error(error)
+    if known is not None:
+        return _tell(known, output)
+    return _tell_bug(error, arguments, output)
+
+
+def _as_cook_error(error: BaseException) -> CookError | None:
+    if isinstance(error, CookError):
+        return error if error.exit_code != BUG_EXIT else None
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return Interrupted("interrupted", hint="the same command again goes on where it stopped")
+    if isinstance(error, OSError) and error.errno in ENVIRONMENT:
+        return PrerequisiteError(str(error), hint=ENVIRONMENT[error.errno])
+    if isinstance(error, MemoryError):
+        return PrerequisiteError("out of memory", hint=ENVIRONMENT[errno.ENOMEM])
+    return None
+
+
+def _tell(error: CookError, output: Output) -> int:
+    details: dict[str, object] = {}
+    if isinstance(error, RecipeError):
+        details["problems"] = [asdict(problem) for problem in error.problems]
+        for problem in error.problems:
+            output.say(str(problem))
+        count = sum(problem.severity == "error" for problem in error.problems)
+        output.error(f"{plural(count, 'error')} in the recipe", error.hint)
+    else:
+        output.error(error.message, error.hint)
+    if isinstance(error, StepError) and error.log is not None:
+        details["log"] = str(error.log)
+        output.say(f"log: {error.log}")
+    _emit(output, type(error).__name__, error.message, error.hint, error.exit_code, **details)
+    return error.exit_code
+
+
+def _tell_usage(error: typer.TyperException, output: Output) -> int:
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "cook")
+    message = error.format_message()
+    if not message or type(error).__name__ == "NoArgsIsHelpError":
+        print(message, file=output.stderr)
+        return USAGE_EXIT
+    hint = f"{path} --help"
+    output.error(message, hint)
+    _emit(output, "UsageError", message, hint, USAGE_EXIT)
+    return USAGE_EXIT
+
+
+def _tell_bug(error: BaseException, arguments: list[str], output: Output) -> int:
+    log = _write_traceback(error, arguments)
+    message = f"this is a bug of cook: {type(error).__name__}: {error}"
+    hint = f"please report it with {log}" if log else "please report it"
+    output.error(message, hint)
+    _emit(output, "Bug", message, hint, BUG_EXIT, log=str(log) if log else None)
+    return BUG_EXIT
+
+
+def _emit(
+    output: Output, kind: str, message: str, hint: str | None, exit_code: int, **details: object
+) -> None:
+    # A command that failed after its document (a sweep with failed steps) has said it all there.
+    if output.mode is Mode.JSON and not output.emitted:
+        body = {"kind": kind, "message": message, "hint": hint, "exit_code": exit_code}
+        output.emit({"error": {**body, **details}})
+
+
+def _write_traceback(error: BaseException, arguments: list[str]) -> Path | None:
+    """Write the traceback where it can be found; None when nothing can be written."""
+    import platform
+    import tempfile
+    import time
+    import traceback
+
+    from cook import __version__
+    from cook.paths import cook_home
+
+    text = "\n".join(
+        [
+            f"cook {__version__}, Python {platform.python_version()}, {platform.platform()}",
+            f"arguments: {arguments}",
+            "".join(traceback.format_exception(error)),
+        ]
+    )
+    name = f"bug-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.txt"
+    for directory in (cook_home() / "logs", Path(tempfile.gettempdir())):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            file = directory / name
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as sink:
+                sink.write(text)
+        except OSError:
+            continue
+        return file
+    return None

@@ -1,0 +1,54 @@
+"""``cook build``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cook.cli.options import (
+    DemoOption,
+    EngineOption,
+    JobsOption,
+    JsonOption,
+    QuietOption,
+    RecipeArgument,
+    StrictOption,
+    ThreadsOption,
+    open_output,
+)
+
+
+def command(
+    recipe: RecipeArgument,
+    engine: EngineOption = None,
+    demo: DemoOption = False,
+    strict: StrictOption = False,
+    jobs: JobsOption = 1,
+    threads: ThreadsOption = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Run every step again, stored or not.", show_default=False),
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Do everything a recipe asks for, and pick the best draft.
+
+    What is stored already is reused; after an interruption the same command goes on.
+
+    Examples:
+
+      cook build recipes/demo.yaml
+      cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build
+      cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build --demo
+    """
+    output = open_output(json, quiet)
+    from cook.kitchen import build, raise_for
+    from cook.report.show import show
+    from cook.steps.prepare import prepare
+
+    prepared = prepare(recipe, engine=engine, demo=demo, strict=strict)
+    built = build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
+    show(built, output)
+    raise_for(built)

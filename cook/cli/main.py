@@ -1,0 +1,143 @@
+"""The ``cook`` command: its commands by name, and the one boundary between errors and exit codes.
+
+Command modules are small and import what they need inside their functions, so that
+``cook --help`` costs hardly more than typer itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib import import_module
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from cook import __version__
+from cook.cli.options import reset_output
+
+# In the order of the help page. A name maps to `command` in cook/cli/<name>.py; for a group,
+# the listed functions are its commands.
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "build": (),
+    "score": (),
+    "plan": (),
+    "demo": (),
+    "recipes": ("ls", "show", "check", "schema"),
+    "inspect": (),
+    "doctor": (),
+    "store": ("ls", "verify", "gc"),
+}
+INTERRUPTED = 130
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+EPILOG = (
+    "Examples:\n"
+    "  cook demo                                   the whole job on the bundled models\n"
+    "  cook plan recipes/ling-flash-iq1kt.yaml     what a build would do, and why\n"
+    "  cook build recipes/ling-flash-iq1kt.yaml    do it, and pick the best draft"
+)
+
+
+def build_app() -> typer.Typer:
+    """The typer application with every command registered."""
+    app = _group("Find the best draft quantization for speculative decoding.", _root)
+    app.info.epilog = _verbatim(EPILOG)
+    for name, members in COMMANDS.items():
+        try:
+            module = import_module(f"cook.cli.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"cook.cli.{name}":
+                raise
+            continue  # not written yet
+        if not members:
+            app.command(name, help=_verbatim(inspect.getdoc(module.command)))(module.command)
+            continue
+        group = _group((module.__doc__ or "").partition("\n")[0])
+        for member in members:
+            function = getattr(module, member)
+            group.command(member, help=_verbatim(inspect.getdoc(function)))(function)
+        app.add_typer(group, name=name)
+    return app
+
+
+def run(arguments: list[str] | None = None) -> NoReturn:
+    """Entry point: run the command line, turn its outcome into an exit status, and exit."""
+    status = main(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader left: nothing of ours failed
+        from cook.output import silence
+
+        silence(sys.stdout)
+    sys.exit(status)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line; its exit status."""
+    reset_output()
+    _end_on_signals()
+    try:
+        # standalone_mode=False: typer raises instead of printing and exiting on its own.
+        status = build_app()(arguments, prog_name="cook", standalone_mode=False)
+    except BaseException as error:  # the boundary: everything ends here
+        return _report(error, arguments)
+    if status == INTERRUPTED:  # typer swallows KeyboardInterrupt and returns this
+        return _report(KeyboardInterrupt(), arguments)
+    return status if isinstance(status, int) else 0
+
+
+def _report(error: BaseException, arguments: list[str]) -> int:
+    from cook.cli.boundary import report
+
+    return report(error, arguments)
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print cook's version.", show_default=False)
+    ] = False,
+) -> None:
+    if version:
+        print(f"cook {__version__}")
+        raise typer.Exit
+
+
+def _group(help_text: str, callback: object = None) -> typer.Typer:
+    return typer.Typer(
+        help=help_text,
+        callback=callback if callable(callback) else None,
+        add_completion=callback is not None,
+        context_settings=SETTINGS,
+        invoke_without_command=callback is not None,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: rich would double the cost of a help page
+    )
+
+
+def _verbatim(text: str | None) -> str:
+    """Help text whose indented paragraphs (examples) keep their lines.
+
+    The mark is a line of its own holding a backspace, as the help formatter wants it.
+    """
+    paragraphs = (text or "").split("\n\n")
+    return "\n\n".join(
+        f"\b\n{p}" if any(line.startswith(" ") for line in p.splitlines()) else p
+        for p in paragraphs
+    )
+
+
+def _end_on_signals() -> None:
+    """SIGTERM and SIGHUP end cook as Ctrl-C does: tidily, with children stopped."""
+    import signal
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the second one kills
+        raise KeyboardInterrupt
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # nohup and some supervisors have the signal ignored on purpose: leave it so.
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)

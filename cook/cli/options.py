@@ -1,0 +1,86 @@
+"""Option types that several commands share, and the output that they select.
+
+A command takes ``json: JsonOption = False, quiet: QuietOption = False`` and starts with
+``out = open_output(json, quiet)``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cook.output import Output
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout.", show_default=False)
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the answer only.", show_default=False)
+]
+RecipeArgument = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="Recipe file, or the name of a shipped recipe.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="bundled, a build directory, or NAME=DIRECTORY (ik=~/ik_llama.cpp/build).",
+    ),
+]
+DemoOption = Annotated[
+    bool,
+    typer.Option(
+        "--demo",
+        help="Use the demo's models, texts and prompts in place of the recipe's.",
+        show_default=False,
+    ),
+]
+
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Warnings of the recipe are errors.", show_default=False)
+]
+JobsOption = Annotated[
+    int,
+    typer.Option(
+        "--jobs", "-j", min=1, max=256, metavar="N", help="Quantize N candidates side by side."
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        "-t",
+        min=1,
+        max=1024,
+        metavar="N",
+        help="Threads of every engine program; absent: as the recipe says, else all cores.",
+    ),
+]
+
+_current: Output | None = None
+
+
+def open_output(json: bool = False, quiet: bool = False) -> Output:
+    """The sink of this invocation, also used by the error boundary."""
+    from cook.output import Mode, Output
+
+    global _current
+    mode = Mode.JSON if json else Mode.QUIET if quiet else Mode.HUMAN
+    _current = Output(mode)
+    return _current
+
+
+def current_output(arguments: list[str]) -> Output:
+    """The sink the command opened; for errors before that, one chosen from the arguments."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return _current or open_output("--json" in own, bool({"--quiet", "-q"} & set(own)))
+
+
+def reset_output() -> None:
+    """Forget the sink, so that one process can make several invocations (docs, tests)."""
+    global _current
+    _current = None

@@ -1,0 +1,48 @@
+"""``cook plan``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cook.cli.options import (
+    DemoOption,
+    EngineOption,
+    JsonOption,
+    QuietOption,
+    RecipeArgument,
+    StrictOption,
+    open_output,
+)
+
+
+def command(
+    recipe: RecipeArgument,
+    engine: EngineOption = None,
+    demo: DemoOption = False,
+    strict: StrictOption = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Exit 1 when anything would run.", show_default=False),
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show what a build would run and why, exact sizes, time, disk and memory. Runs nothing.
+
+    Examples:
+
+      cook plan recipes/demo.yaml
+      cook plan recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build
+      cook plan recipes/demo.yaml --check
+    """
+    output = open_output(json, quiet)
+    from cook.graph.plan import plan, show_plan
+    from cook.steps.prepare import prepare
+
+    prepared = prepare(recipe, engine=engine, demo=demo, strict=strict, plan_only=True)
+    planned = plan(prepared)
+    show_plan(planned, output)
+    if check and planned.stale:
+        raise typer.Exit(1)

@@ -1,0 +1,143 @@
+"""What cook keeps: list it, verify it, clear it.
+
+The store is COOK_HOME/store; nothing in it is needed that a build would not make again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cook.cli.options import JsonOption, QuietOption, open_output
+
+if TYPE_CHECKING:
+    from cook.graph.store import Store
+
+
+def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """List the artifacts in the store, with what made them and their size.
+
+    Examples:
+      cook store ls
+      cook store ls --json | jq '[.artifacts[].size_bytes] | add'
+    """
+    from cook import units
+    from cook.output import Column
+
+    out = open_output(json, quiet)
+    store = _store()
+    artifacts = sorted(store.entries(), key=lambda a: (a.kind, a.label, a.key))
+    total = sum(a.size_bytes for a in artifacts)
+    out.emit(
+        {
+            "root": store.root,
+            "size_bytes": total,
+            "artifacts": [
+                {
+                    "kind": a.kind,
+                    "key": a.key,
+                    "label": a.label,
+                    "size_bytes": a.size_bytes,
+                    "seconds": a.seconds,
+                    "created": a.created,
+                    "directory": a.directory,
+                }
+                for a in artifacts
+            ],
+        }
+    )
+    columns = ("kind", "key", Column("size", "right"), "made", "label")
+    out.table(
+        [(a.kind, a.key[:12], units.size(a.size_bytes), a.created, a.label) for a in artifacts],
+        columns,
+    )
+    out.say(f"{units.plural(len(artifacts), 'artifact')}, {units.size(total)} in {store.root}")
+
+
+def verify(json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Hash every file in the store again; exits 1 when one is not what was recorded.
+
+    Examples:
+      cook store verify
+    """
+    from cook import units
+    from cook.errors import StepError
+
+    out = open_output(json, quiet)
+    store = _store()
+    faults = tuple(store.verify())
+    count = sum(1 for _ in store.entries())
+    out.emit({"root": store.root, "artifacts": count, "faults": faults})
+    for fault in faults:
+        out.data(f"{fault.path}: {fault.message}")
+    if faults:
+        raise StepError(
+            f"{units.plural(len(faults), 'fault')} in {store.root}",
+            hint="delete the artifact's directory; the next build makes it again",
+        )
+    out.say(f"{units.plural(count, 'artifact')} in {store.root}: all as recorded")
+
+
+def gc(
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="Remove every artifact of KIND.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove every artifact.", show_default=False)
+    ] = False,
+    older: Annotated[
+        float | None,
+        typer.Option("--older", metavar="DAYS", help="Only artifacts made before that."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go.", show_default=False)
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Free space: remove what died while being made, and the artifacts you name.
+
+    Without options only leftovers of killed builds go. Nothing here is lost for good: a build
+    makes again what it needs.
+
+    Examples:
+      cook store gc
+      cook store gc --kind quantize --older 30 --dry-run
+    """
+    import time
+
+    from cook import units
+    from cook.errors import InputError
+
+    out = open_output(json, quiet)
+    if older is not None and not (kind or everything):
+        raise InputError("--older needs --kind or --all", hint="cook store gc --all --older 30")
+    store = _store()
+    artifacts = list(store.entries())
+    if kind and kind not in {a.kind for a in artifacts}:
+        known = ", ".join(sorted({a.kind for a in artifacts})) or "none"
+        raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
+    before = "9" if older is None else _utc(time.time() - 86400 * older)
+    doomed = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
+    freed = 0 if dry_run else store.sweep_workspaces()
+    for artifact in doomed:
+        if not dry_run:
+            store.remove(artifact)
+        freed += artifact.size_bytes
+    out.emit({"root": store.root, "dry_run": dry_run, "freed_bytes": freed, "removed": len(doomed)})
+    verb = "would free" if dry_run else "freed"
+    out.data(f"{verb} {units.size(freed)}: {units.plural(len(doomed), 'artifact')} in {store.root}")
+
+
+def _store() -> Store:
+    from cook.graph.store import Store
+    from cook.paths import cook_home
+
+    return Store(cook_home() / "store")
+
+
+def _utc(seconds: float) -> str:
+    import time
+
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

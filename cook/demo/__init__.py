@@ -1,0 +1,1 @@
+"""The demo models: a small, really trained pair of Ling's architecture."""

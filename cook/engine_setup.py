@@ -1,0 +1,230 @@
+"""Builds the bundled engine: llama-cpp-python from source, with llama.cpp's own tools.
+
+``python -m cook.engine_setup`` works in any environment that has pip; ``make setup`` runs it
+with the hashed lock. Only the standard library is used, because it also runs where cook's
+dependencies are not installed yet. Facts behind the options: an ordinary wheel has no tools;
+without a run path they need LD_LIBRARY_PATH; virtual machines that advertise AMX and refuse
+it crash on quantized weights; pip returns a wheel from its cache whatever options built it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+PACKAGE = "llama-cpp-python"
+VERSION = "0.3.36"
+TOOLS = ("quantize", "imatrix", "perplexity", "server", "bench", "batched-bench")
+MENDING_LINE = "python -m cook.engine_setup"
+NO_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
+LOG_NAME = "cook-engine-build.log"
+START_TIMEOUT_S = 60
+
+
+class SetupError(Exception):
+    """The engine cannot be built here; the text says what to do."""
+
+
+def bin_dir() -> Path | None:
+    """Where the engine's tools are installed, or None when llama-cpp-python is absent."""
+    # Not `import llama_cpp`: that loads the library, half a second and a crash when it is broken.
+    spec = importlib.util.find_spec("llama_cpp")
+    return Path(spec.origin).parent.parent / "bin" if spec and spec.origin else None
+
+
+def installed_version() -> str | None:
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def start_failure(tool: Path) -> str | None:
+    """Why ``tool`` does not start by itself (no LD_LIBRARY_PATH), or None when it does."""
+    if not tool.is_file():
+        return "missing"
+    # The loader reports "not found" libraries before any of the tool's own code runs; --help
+    # exits 0 or 1 depending on the tool, so only a loader's or a signal's status is a failure.
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    try:
+        done = subprocess.run(
+            [str(tool), "--help"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode in (0, 1):
+        return None
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit status {done.returncode}"
+
+
+def failures() -> dict[str, str]:
+    """Every tool that cannot be used, with the reason; empty when the engine is whole."""
+    directory = bin_dir()
+    if directory is None:
+        return {f"llama-{tool}": f"{PACKAGE} is not installed" for tool in TOOLS}
+    reasons = {f"llama-{tool}": start_failure(directory / f"llama-{tool}") for tool in TOOLS}
+    return {tool: reason for tool, reason in reasons.items() if reason}
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler that cmake would take."""
+    wanted = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return next((found for name in wanted if name and (found := shutil.which(name))), None)
+
+
+def missing_prerequisites() -> list[str]:
+    """What building needs and this machine lacks, each with the line that installs it."""
+    missing = []
+    if find_compiler() is None:
+        missing.append("no C++ compiler found: sudo apt install g++ (or set CXX)")
+    if shutil.which("cmake") is None:
+        missing.append("cmake not found: sudo apt install cmake")
+    return missing
+
+
+def compiler_takes(compiler: str, flags: tuple[str, ...]) -> bool:
+    """Whether ``compiler`` knows ``flags`` (old ones do not know AMX, nor do they emit it)."""
+    argv = [compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def cmake_args(machine: str, system: str, *, avoid_amx: bool) -> str:
+    """``CMAKE_ARGS`` for a build with tools that start by themselves."""
+    origin = "@loader_path" if system == "Darwin" else "$ORIGIN"
+    separator = ";" if system == "Darwin" else ":"
+    args = [
+        "-DLLAMA_BUILD_TOOLS=ON",
+        "-DLLAMA_TOOLS_INSTALL=ON",
+        "-DLLAMA_BUILD_SERVER=ON",
+        "-DLLAMA_BUILD_UI=OFF",
+        "-DLLAMA_USE_PREBUILT_UI=OFF",
+        "-DLLAMA_OPENSSL=OFF",
+        "-DLLAVA_BUILD=OFF",
+        "-DGGML_RPC=ON",
+        f"-DCMAKE_INSTALL_RPATH={origin}/../lib{separator}{origin}",
+    ]
+    if avoid_amx and machine in {"x86_64", "AMD64", "i686"}:
+        flags = " ".join(NO_AMX)
+        args += [f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags}"]
+    extra = os.environ.get("CMAKE_ARGS", "")
+    return f"{shlex.join(args)} {extra}".strip()
+
+
+def pip_install(lock: Path | None, *, cached: bool) -> list[str]:
+    """The pip command that builds the engine into this interpreter's environment."""
+    argv = [sys.executable, "-m", "pip", "install", "--verbose", "--no-deps", "--force-reinstall"]
+    argv += ["--no-binary", PACKAGE]
+    argv += [] if cached else ["--no-cache-dir"]
+    if lock is None:
+        return [*argv, f"{PACKAGE}=={VERSION}"]
+    # The lock pins what builds it as well, so nothing unpinned is fetched behind its back.
+    return [*argv, "--no-build-isolation", "--require-hashes", "-r", str(lock)]
+
+
+def build(argv: list[str], arguments: str, log: Path) -> None:
+    """Run pip, its output to ``log``, and say every tenth of the way where it is."""
+    environment = dict(os.environ, CMAKE_ARGS=arguments)
+    # pip's own scripts directory: with --no-build-isolation cmake must find the locked ninja.
+    scripts = str(Path(sys.executable).parent)
+    environment["PATH"] = scripts + os.pathsep + environment.get("PATH", "")
+    said = 0
+    with log.open("w", encoding="utf-8", errors="replace") as sink:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                sink.write(line)
+                step = re.match(r"\s*\[(\d+)/(\d+)\]", line)
+                tenth = 10 * int(step[1]) // int(step[2]) if step else 0
+                if tenth > said:
+                    said = tenth
+                    say(f"  {10 * tenth} % built")
+            status = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if status != 0:
+        tail = log.read_text(errors="replace").splitlines()[-25:]
+        raise SetupError("\n".join([*tail, f"building {PACKAGE} failed; the whole log is {log}"]))
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def ensure(lock: Path | None) -> None:
+    """Make the bundled engine usable, doing nothing when it already is."""
+    if installed_version() == VERSION and not failures():
+        say(f"bundled engine: {PACKAGE} {VERSION} with its tools is in {bin_dir()}")
+        return
+    if missing := missing_prerequisites():
+        raise SetupError("\n".join(missing))
+    compiler = find_compiler()
+    avoid_amx = compiler is not None and compiler_takes(compiler, NO_AMX)
+    arguments = cmake_args(platform.machine(), platform.system(), avoid_amx=avoid_amx)
+    in_venv = sys.prefix != sys.base_prefix
+    log = Path(sys.prefix if in_venv else tempfile.gettempdir()) / LOG_NAME
+    for cached in (True, False):
+        started = time.monotonic()
+        say(f"building {PACKAGE} {VERSION} with its tools (5 minutes on two cores; log: {log})")
+        build(pip_install(lock, cached=cached), arguments, log)
+        importlib.invalidate_caches()
+        broken = failures()
+        if not broken:
+            say(f"bundled engine: built in {time.monotonic() - started:.0f} s into {bin_dir()}")
+            return
+        if cached:
+            say("pip's cache held a build without usable tools; building again without the cache")
+    reasons = "\n".join(f"{tool}: {reason}" for tool, reason in broken.items())
+    raise SetupError(f"{PACKAGE} was built, but its tools are unusable; see {log}\n{reasons}")
+
+
+def main() -> int:
+    summary = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog=MENDING_LINE, description=summary)
+    parser.add_argument("--lock", type=Path, help="hashed requirements file holding the engine")
+    parser.add_argument("--print-cmake-args", action="store_true", help="show CMAKE_ARGS and stop")
+    arguments = parser.parse_args()
+    if arguments.print_cmake_args:
+        print(cmake_args(platform.machine(), platform.system(), avoid_amx=True))
+        return 0
+    try:
+        ensure(arguments.lock)
+    except SetupError as error:
+        say(f"error: {error}")
+        return 5
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""From what a user calls an engine to an engine that runs.
+
+``bundled`` is the llama.cpp that ``make setup`` builds with llama-cpp-python; others are build
+directories, given as a path, as ``name=DIR``, by ``COOK_ENGINE_<NAME>`` or in the configuration
+file (``engines: {ik: ~/ik_llama.cpp/build}``).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cook.engines.base import Engine, Flavour
+from cook.errors import CookError, InputError, PrerequisiteError
+from cook.paths import config_file
+
+BUNDLED = "bundled"
+_PREFIX = "COOK_ENGINE_"
+
+
+def discover(spec: str | None = None) -> Engine:
+    """The engine that ``spec`` means.
+
+    ``None``: bundled, or where its tools are absent the only engine that is configured.
+    Otherwise ``bundled``, ``name=DIR``, a directory, a configured name, or a flavour
+    (``ik_llama.cpp``: the first configured engine of it). Raises PrerequisiteError (exit 5) for
+    what is not there or cannot run, InputError for a broken configuration file.
+    """
+    if spec is None:
+        return _default()
+    if "=" in spec:
+        name, _, directory = spec.partition("=")
+        return engine_at(_checked_name(name), Path(directory))
+    if spec == BUNDLED:
+        return engine_at(BUNDLED, _bundled_dir())
+    known = configured()
+    if spec in known:
+        return engine_at(spec, known[spec])
+    path = Path(spec).expanduser()
+    if os.sep in spec or path.is_dir():
+        return engine_at(path.name or "engine", path)
+    if spec in tuple(Flavour):
+        return of_flavour(Flavour(spec))
+    names = ", ".join([BUNDLED, *known])
+    raise PrerequisiteError(
+        f"no engine is called {spec!r} (known: {names})",
+        hint=f"name its build directory: --engine {spec}=DIR, or {_PREFIX}{_variable(spec)}=DIR",
+    )
+
+
+def discover_all() -> tuple[Engine, ...]:
+    """Every engine that is configured and runs, bundled first; broken ones are left out."""
+    found: list[Engine] = []
+    for name in (BUNDLED, *configured()):
+        try:
+            found.append(discover(name))
+        except CookError:
+            continue
+    return tuple(found)
+
+
+def of_flavour(flavour: Flavour) -> Engine:
+    """The first engine of ``flavour``; PrerequisiteError when none is configured."""
+    for engine in discover_all():
+        if engine.flavour is flavour:
+            return engine
+    short = "ik" if flavour is Flavour.IK_LLAMA_CPP else "llama"
+    mend = f"--engine {short}=DIR or {_PREFIX}{short.upper()}=DIR with a {flavour.value} build"
+    if flavour is Flavour.LLAMA_CPP:
+        mend = f"`make setup` builds the bundled one; or {mend}"
+    raise PrerequisiteError(f"no {flavour.value} engine is at hand", hint=mend)
+
+
+def configured() -> dict[str, Path]:
+    """Engines by name: the configuration file's, overridden by ``COOK_ENGINE_<NAME>``."""
+    engines = _from_config(config_file())
+    for key in sorted(os.environ):
+        if key.startswith(_PREFIX) and os.environ[key].strip():
+            name = key.removeprefix(_PREFIX).lower().replace("_", "-")
+            if name and name != BUNDLED:
+                engines[name] = Path(os.environ[key]).expanduser()
+    return engines
+
+
+def engine_at(name: str, directory: Path) -> Engine:
+    """The engine whose tools lie in ``directory``, whatever the directory is called."""
+    from cook.engines.facts import facts_of
+    from cook.engines.ik_llama_cpp import IkLlamaCpp
+    from cook.engines.llama_cpp import LlamaCpp
+
+    try:
+        facts = facts_of(directory)
+    except PrerequisiteError as error:
+        if name == BUNDLED and "make setup" not in (error.hint or ""):
+            raise PrerequisiteError(error.message, hint="`make setup` builds it") from None
+        raise
+    adapters = {Flavour.LLAMA_CPP: LlamaCpp, Flavour.IK_LLAMA_CPP: IkLlamaCpp}
+    return adapters[Flavour(facts.flavour)](name, facts)
+
+
+def _default() -> Engine:
+    try:
+        return discover(BUNDLED)
+    except PrerequisiteError as error:
+        others = discover_all()
+        if len(others) == 1:
+            return others[0]
+        if not others:
+            raise
+        names = ", ".join(engine.name for engine in others)
+        raise PrerequisiteError(error.message, hint=f"choose one: --engine {names}") from None
+
+
+def _bundled_dir() -> Path:
+    import importlib.util
+
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        raise PrerequisiteError("llama-cpp-python is not installed", hint="`make setup` builds it")
+    directory = Path(spec.origin).parent.parent / "bin"
+    if not (directory / "llama-quantize").exists():
+        raise PrerequisiteError(
+            f"llama-cpp-python was installed without its command-line tools (none in {directory})",
+            hint="`make setup` builds them (five minutes, once)",
+        )
+    return directory
+
+
+def _from_config(path: Path) -> dict[str, Path]:
+    if not path.is_file():
+        return {}
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path}: cannot be read: {first}") from None
+    engines = document.get("engines") if isinstance(document, dict) else None
+    if engines is None:
+        return {}
+    if not isinstance(engines, dict):
+        raise InputError(f"{path}: engines must map names to directories")
+    found: dict[str, Path] = {}
+    for name, directory in engines.items():
+        if not isinstance(name, str) or not isinstance(directory, str):
+            raise InputError(f"{path}: engines: {name!r} must be a name with a directory")
+        given = Path(directory).expanduser()
+        found[_checked_name(name)] = given if given.is_absolute() else path.parent / given
+    return found
+
+
+def _checked_name(name: str) -> str:
+    import re
+
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,39}", name) or name == BUNDLED:
+        raise InputError(f"{name!r} cannot name an engine", hint="letters, digits, . _ -")
+    return name
+
+
+def _variable(name: str) -> str:
+    return name.upper().replace("-", "_")

@@ -1,0 +1,64 @@
+"""The environment that engine programs get: little, and nothing that changes what they do.
+
+Both engines take options from ``LLAMA_ARG_*`` variables, mainline also from ``config.ini``
+under ``~/.config`` (engines.md, section 0): only what is listed here passes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cook.paths import cook_home
+
+SYSTEM_CONFIG = Path("/etc/llama.cpp/config.ini")
+
+_PASS = frozenset({"PATH", "TMPDIR", "TZ", "LD_LIBRARY_PATH"})
+# Devices and thread libraries are configured by these; a driver may need any of them.
+_PASS_PREFIXES = (
+    *("CUDA_", "NVIDIA_", "NCCL_", "HIP_", "HSA_", "ROCR_", "ROCM_", "AMD_", "VK_", "SYCL_"),
+    *("ONEAPI_", "ZE_", "UR_", "GGML_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+)
+
+
+def empty_home() -> Path:
+    """A home directory without configuration, made on first use."""
+    home = cook_home() / "engine-home"
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
+def engine_environment(
+    library_path: tuple[Path, ...] = (), *, repack: bool = True, home: Path | None = None
+) -> dict[str, str]:
+    """The whole environment of an engine's tool.
+
+    ``library_path``: directories the loader needs to find the engine's own libraries.
+    ``repack=False`` keeps mainline off AMX where the processor refuses it.
+    """
+    env = {key: value for key, value in os.environ.items() if _passes(key)}
+    where = str(home or empty_home())
+    env |= {
+        "HOME": where,
+        "XDG_CONFIG_HOME": where,
+        "XDG_CACHE_HOME": where,
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "GGML_NO_BACKTRACE": "1",
+    }
+    if library_path:
+        inherited = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
+        env["LD_LIBRARY_PATH"] = ":".join([*map(str, library_path), *inherited])
+    if not repack:
+        env["LLAMA_ARG_REPACK"] = "0"
+    return env
+
+
+def loader_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` such that a program started with it prints the libraries it would load."""
+    return {**env, "LD_TRACE_LOADED_OBJECTS": "1"}
+
+
+def _passes(key: str) -> bool:
+    return key in _PASS or key.startswith(_PASS_PREFIXES)

@@ -1,0 +1,113 @@
+"""ik_llama.cpp: its command lines (engines.md describes the flags and their traps)."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from cook.engines.base import Flavour, ModelArgs, QuantizeJob, ServerJob
+from cook.engines.server_args import Arguments, common_server_args, refuse
+from cook.engines.tools import Tools
+from cook.errors import InputError, PrerequisiteError
+
+# Linux limits one argument to 128 KiB; --custom-q may be repeated.
+_CUSTOM_Q_BYTES = 60_000
+
+
+class IkLlamaCpp(Tools):
+    """A build of ik_llama.cpp."""
+
+    flavour = Flavour.IK_LLAMA_CPP
+
+    def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:
+        """``--custom-q P=T,P=T``; the first rule that matches wins."""
+        if job.rules and job.pure:
+            raise InputError("ik_llama.cpp ignores every rule under --pure")
+        exact = {name.lower(): name for name in self.capabilities.quant_types}
+        flags: list[str] = []
+        group: list[str] = []
+        for rule in job.rules:
+            if "=" in rule.pattern or "," in rule.pattern or not rule.pattern:
+                raise InputError(
+                    f"ik_llama.cpp cannot say the pattern {rule.pattern!r}",
+                    hint="it splits rules at ',' and '=' with no way to escape them",
+                )
+            if sum(map(len, group)) > _CUSTOM_Q_BYTES:
+                flags += ["--custom-q", ",".join(group)]
+                group = []
+            # Types are case-sensitive here: q4_K, but q4_k_r4.
+            group.append(f"{rule.pattern}={exact.get(rule.type.lower(), rule.type)}")
+        return (*flags, "--custom-q", ",".join(group)) if group else tuple(flags)
+
+    def text_flags(self, tool: str) -> tuple[str, ...]:
+        # Without it ik rewrites backslash sequences of the corpus, and perplexity differs.
+        if not self.has_flag(tool, "--no-escape"):
+            raise PrerequisiteError(
+                f"llama-{tool} of engine {self.name} has no --no-escape",
+                hint="update ik_llama.cpp: its reading of text would differ from llama.cpp's",
+            )
+        return ("--no-escape",)
+
+    def imatrix_flags(self) -> tuple[str, ...]:
+        return ()
+
+    def imatrix_retries(self) -> tuple[tuple[str, ...], ...]:
+        """Without flash attention, without the fused operations, without both."""
+        attention = ("-no-fa",) if self.has_flag("imatrix", "-no-fa") else ("-fa", "off")
+        fused = tuple(
+            flag
+            for flag in ("--no-fused-moe", "--no-fused-up-gate")
+            if self.has_flag("imatrix", flag)
+        )
+        return (attention, fused, (*attention, *fused)) if fused else (attention,)
+
+    def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
+        args = Arguments(self, "server")
+        common_server_args(args, job, port, key_file)
+        if job.draft is not None:
+            settings, draft = job.settings, job.draft
+            args.add_path("--model-draft", draft)
+            keys = ""
+            if settings is not None:
+                p_min = f"{settings.p_min:g}"
+                keys = f":n_max={settings.n_max},n_min={settings.n_min},p_min={p_min}"
+            # -md alone does not even load the draft.
+            args.add("--spec-type", f"draft{keys}")
+            self._draft_args(args, job)
+        return args.argv(job.target_args.extra)
+
+    def _draft_args(self, args: Arguments, job: ServerJob) -> None:
+        """The draft inherits all of the target's settings here; these override them."""
+        given = job.draft_args
+        args.add("--n-gpu-layers-draft", given.n_gpu_layers)
+        args.add("--device-draft", ",".join(given.devices) or None)
+        args.add("--cache-type-k-draft", given.cache_type_k)
+        args.add("--cache-type-v-draft", given.cache_type_v)
+        words = _draft_words(given)
+        if words:
+            args.add("--draft-params", shlex.join(words))
+        if given.extra:
+            refuse(self, "draft", "extra", "raw flags belong to the target")
+
+
+def _draft_words(given: ModelArgs) -> list[str]:
+    words: list[str] = []
+    for override in given.override_tensor:
+        words += ["-ot", override]
+    if given.cpu_moe:
+        words.append("-cmoe")
+    pairs = (
+        ("-ncmoe", given.n_cpu_moe),
+        ("-t", given.threads),
+        ("-tb", given.threads_batch),
+        ("-b", given.batch),
+        ("-ub", given.ubatch),
+    )
+    for flag, value in pairs:
+        if value is not None:
+            words += [flag, str(value)]
+    if given.flash_attention is not None:
+        words += ["-fa", "on" if given.flash_attention else "off"]
+    if given.rpc:
+        words += ["--rpc", ",".join(given.rpc)]
+    return words

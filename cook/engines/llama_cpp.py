@@ -1,0 +1,80 @@
+"""Mainline llama.cpp: its command lines (engines.md describes the flags and their traps)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cook.engines.base import Flavour, QuantizeJob, ServerJob
+from cook.engines.server_args import Arguments, common_server_args, refuse
+from cook.engines.tools import Tools
+from cook.errors import InputError
+
+
+class LlamaCpp(Tools):
+    """A mainline build, the bundled one included."""
+
+    flavour = Flavour.LLAMA_CPP
+
+    def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:
+        """One ``--tensor-type PATTERN=TYPE`` a rule; the first that matches wins."""
+        flags: list[str] = []
+        for rule in job.rules:
+            # The tool splits at the first "=" and lower-cases the pattern: \S would become \s.
+            if "=" in rule.pattern or rule.pattern != rule.pattern.lower():
+                raise InputError(
+                    f"llama.cpp cannot say the pattern {rule.pattern!r}",
+                    hint="it lower-cases patterns and splits them at '='",
+                )
+            flags += ["--tensor-type", f"{rule.pattern}={rule.type}"]
+        return tuple(flags)
+
+    def text_flags(self, tool: str) -> tuple[str, ...]:
+        wanted = (
+            ("--no-log-prefix", ("--no-log-prefix",)),
+            ("--no-log-timestamps", ("--no-log-timestamps",)),
+            # --fit may change the context and the placement of layers behind our back.
+            ("--fit", ("--fit", "off")),
+        )
+        return tuple(f for flag, words in wanted if self.has_flag(tool, flag) for f in words)
+
+    def imatrix_flags(self) -> tuple[str, ...]:
+        if self.has_flag("imatrix", "--output-format"):
+            return ("--output-format", "gguf")
+        return ()
+
+    def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
+        args = Arguments(self, "server")
+        common_server_args(args, job, port, key_file)
+        args.add_flag_if_known("--no-log-prefix")
+        args.add_flag_if_known("--no-log-timestamps")
+        args.add_if_known("--fit", "off")
+        if job.draft is not None:
+            self._draft_args(args, job, job.draft)
+        return args.argv(job.target_args.extra)
+
+    def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
+        given, settings = job.draft_args, job.settings
+        args.add_path("--model-draft", draft)
+        # -md alone loads the draft and then ignores it.
+        args.add("--spec-type", "draft-simple")
+        if settings is not None:
+            args.add("--spec-draft-n-max", settings.n_max)
+            args.add("--spec-draft-n-min", settings.n_min)
+            args.add("--spec-draft-p-min", settings.p_min)
+        args.add("--n-gpu-layers-draft", given.n_gpu_layers)
+        for override in given.override_tensor:
+            args.add("--override-tensor-draft", override)
+        args.add_flag("--cpu-moe-draft", given.cpu_moe)
+        args.add("--n-cpu-moe-draft", given.n_cpu_moe)
+        args.add("--device-draft", ",".join(given.devices) or None)
+        args.add("--cache-type-k-draft", given.cache_type_k)
+        args.add("--cache-type-v-draft", given.cache_type_v)
+        args.add("--threads-draft", given.threads)
+        args.add("--threads-batch-draft", given.threads_batch)
+        # llama-server has one setting for both models here; silence would be a lie.
+        for name in ("flash_attention", "batch", "ubatch", "rpc"):
+            mine, target = getattr(given, name), getattr(job.target_args, name)
+            if mine not in (None, ()) and mine != target:
+                refuse(self, "draft", name, "llama-server gives the draft the target's")
+        if given.extra:
+            refuse(self, "draft", "extra", "raw flags belong to the target")

@@ -1,0 +1,211 @@
+"""imatrix, perplexity and divergence runs, with their successes proven.
+
+``llama-perplexity`` exits 0 after nearly every failure, and both tools can print ``nan``
+(engines.md, sections 2 and 3): a result needs its final line, finite, over all the chunks that
+the tool said it would compute, and a file that reads back where one was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cook.engines import parse
+from cook.engines.base import (
+    DivergenceJob,
+    DivergenceResult,
+    Flavour,
+    ImatrixJob,
+    ImatrixResult,
+    PerplexityJob,
+    PerplexityResult,
+)
+from cook.engines.outcome import Outcome, failure
+from cook.engines.process import ProcessResult, Supervisor
+from cook.engines.progress import Meter
+from cook.engines.publish import publish, temporary_beside
+from cook.errors import CookError, InputError
+
+if TYPE_CHECKING:
+    from cook.engines.tools import Tools
+
+_TOO_SHORT = re.compile(r"you need at least \d+ tokens[^\n]*|the data file you provided[^\n]*")
+_BROKEN_BASE = re.compile(
+    r"inconsistent vocabulary \([^)\n]*\)|failed reading (?:log-probs|header|tokens|[^\n]{0,60})"
+    r"|failed to open[^\n]{0,200}|base file[^\n]{0,200}mismatch[^\n]{0,80}"
+)
+
+
+def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> ImatrixResult:
+    """Collect an imatrix into ``job.output``: GGUF on mainline, legacy .dat on ik.
+
+    ik's fused kernels are known to segfault here: its retries run without them, with a warning.
+    """
+    _need(job.model, job.corpus)
+    warnings: list[str] = []
+    with temporary_beside(job.output) as partial:
+        attempt = dataclasses.replace(job, output=partial)
+        for extra in ((), *engine.imatrix_retries()):
+            tried = dataclasses.replace(attempt, args=(*job.args, *extra))
+            command = engine.imatrix_command(tried)
+            result = _run(engine, supervisor, command, f"imatrix-{job.model.stem}", job.output)
+            if result.returncode != -signal.SIGSEGV or result.outcome is not Outcome.CRASH:
+                break
+            warnings.append(f"llama-imatrix crashed with {' '.join(extra) or 'its defaults'}")
+        result.check()
+        err, out = _texts(result)
+        _refuse_not_finite(result, err, out)
+        if short := _TOO_SHORT.search(err):
+            raise failure(result, Outcome.TOOL_ERROR, short.group(), "give it a longer corpus")
+        if not partial.is_file() or partial.stat().st_size < 16:
+            raise failure(result, Outcome.SILENT_FAILURE, "it wrote no imatrix")
+        _check_imatrix_format(engine, partial, result)
+        estimate = parse.parse_final_estimate(out) or parse.parse_final_estimate(err)
+        chunks = parse.parse_chunks(out) or parse.parse_saved_chunks(err)
+        planned = parse.parse_planned_chunks(err)
+        if chunks is None or (planned is not None and estimate is not None and chunks < planned):
+            told = f"it computed {chunks or 0} of {planned or 'the'} chunks"
+            raise failure(result, Outcome.SILENT_FAILURE, told)
+        publish(partial, job.output)
+    if warnings:
+        warnings.append(f"it was collected with {' '.join(extra)}")
+    if job.chunks is not None and chunks < job.chunks:
+        warnings.append(f"the corpus has only {chunks} chunks of {job.context} tokens")
+    return ImatrixResult(
+        chunks=chunks,
+        perplexity=estimate.value if estimate else None,
+        perplexity_error=estimate.error if estimate else None,
+        seconds=result.seconds,
+        peak_rss_bytes=result.peak_rss_bytes,
+        command=engine.imatrix_command(dataclasses.replace(job, args=(*job.args, *extra))),
+        warnings=(*warnings, *parse.parse_imatrix_warnings(parse.without_prefixes(err))),
+    )
+
+
+def run_perplexity(engine: Tools, job: PerplexityJob, supervisor: Supervisor) -> PerplexityResult:
+    """Perplexity over ``job.corpus``; the base-logits file too where ``job.save_base`` is set."""
+    _need(job.model, job.corpus)
+    keep = temporary_beside(job.save_base) if job.save_base else contextlib.nullcontext()
+    with keep as partial:
+        command = engine.perplexity_command(dataclasses.replace(job, save_base=partial))
+        name = f"perplexity-{job.model.stem}"
+        result = _run(engine, supervisor, command, name, job.save_base).check()
+        err, out = _texts(result)
+        _refuse_not_finite(result, err, out)
+        if short := _TOO_SHORT.search(err):
+            raise failure(result, Outcome.TOOL_ERROR, short.group(), "give it a longer corpus")
+        estimate = parse.parse_final_estimate(err) or parse.parse_final_estimate(out)
+        chunks, planned = parse.parse_chunks(out), parse.parse_planned_chunks(err)
+        if estimate is None:
+            raise failure(result, Outcome.SILENT_FAILURE, "its final estimate is missing")
+        if chunks is None or (planned is not None and chunks != planned):
+            told = f"it computed {chunks or 0} of {planned or '?'} chunks"
+            raise failure(result, Outcome.SILENT_FAILURE, told)
+        if job.save_base is not None and partial is not None:
+            _check_base(partial, result, chunks)
+            publish(partial, job.save_base)
+    return PerplexityResult(
+        perplexity=estimate.value,
+        error=estimate.error,
+        chunks=chunks,
+        seconds=result.seconds,
+        peak_rss_bytes=result.peak_rss_bytes,
+        command=engine.perplexity_command(job),
+    )
+
+
+def run_divergence(engine: Tools, job: DivergenceJob, supervisor: Supervisor) -> DivergenceResult:
+    """Compare ``job.model`` with the logits in ``job.base``.
+
+    The engine goes on after a vocabulary mismatch and after a short base file; cook does not.
+    """
+    from cook.formats.kld_base import read_base_header
+
+    _need(job.model)
+    base = read_base_header(job.base)
+    if not base.complete:
+        told = f"{base.file_bytes} of {base.expected_bytes} bytes"
+        raise InputError(f"{job.base} is incomplete: {told}", hint="make it again")
+    if base.context != job.context:
+        raise InputError(f"{job.base} was made with context {base.context}, not {job.context}")
+    command = engine.divergence_command(job)
+    result = _run(engine, supervisor, command, f"divergence-{job.model.stem}", None).check()
+    err, out = _texts(result)
+    if broken := _BROKEN_BASE.search(err) or _BROKEN_BASE.search(out):
+        hint = "the base was made from a model with another vocabulary"
+        raise failure(result, Outcome.TOOL_ERROR, broken.group(), hint)
+    _refuse_not_finite(result, err, out)
+    values = parse.parse_divergence(out)
+    chunks = parse.parse_divergence_chunks(out)
+    if values is None:
+        told = "its statistics are missing or not finite (they need 100 tokens)"
+        raise failure(result, Outcome.SILENT_FAILURE, told)
+    if chunks != base.chunks:
+        told = f"it compared {chunks or 0} of {base.chunks} chunks"
+        raise failure(result, Outcome.SILENT_FAILURE, told)
+    return DivergenceResult(
+        **values,
+        seconds=result.seconds,
+        peak_rss_bytes=result.peak_rss_bytes,
+        command=command,
+    )
+
+
+def _run(
+    engine: Tools, supervisor: Supervisor, command: tuple[str, ...], name: str, out: Path | None
+) -> ProcessResult:
+    writes = (out.parent,) if out is not None else ()
+    return engine.run(supervisor, command, name, writes=writes, on_output=Meter(supervisor))
+
+
+def _texts(result: ProcessResult) -> tuple[str, str]:
+    err = result.stderr.read_text(encoding="utf-8", errors="replace")
+    out = result.stdout.read_text(encoding="utf-8", errors="replace")
+    return err, out
+
+
+def _need(*paths: Path) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path} does not exist")
+
+
+def _refuse_not_finite(result: ProcessResult, err: str, out: str) -> None:
+    if sign := parse.not_finite(err) or parse.not_finite(out):
+        raise failure(
+            result,
+            Outcome.SILENT_FAILURE,
+            f"the computation is not finite: {sign}",
+            "a tensor is broken: quantize it to another type, or check the source",
+        )
+
+
+def _check_imatrix_format(engine: Tools, path: Path, result: ProcessResult) -> None:
+    from cook.formats.imatrix import read_imatrix
+
+    with path.open("rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    if is_gguf != (engine.flavour is Flavour.LLAMA_CPP):
+        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix is not of the engine's format")
+    try:
+        entries = read_imatrix(path).entries
+    except CookError as error:
+        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
+    if not entries:
+        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix has no entries")
+
+
+def _check_base(path: Path, result: ProcessResult, chunks: int) -> None:
+    from cook.formats.kld_base import read_base_header
+
+    try:
+        base = read_base_header(path)
+    except CookError as error:
+        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
+    if not base.complete or base.chunks != chunks:
+        told = f"the base file has {base.file_bytes} of {base.expected_bytes} bytes"
+        raise failure(result, Outcome.SILENT_FAILURE, told)

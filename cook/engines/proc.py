@@ -1,0 +1,88 @@
+"""What Linux says of running processes: memory, processor time, out-of-memory kills.
+
+Every function answers ``None`` or zero where the system does not tell (another system, a
+process that is gone); none raises.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Work a process group has done so far: CPU seconds, and page faults that went to disk."""
+
+    cpu_s: float
+    major_faults: int
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """High-water mark of the resident set of ``pid`` since its exec, mapped files included."""
+    try:
+        with Path(f"/proc/{pid}/status").open("rb") as file:
+            for line in file:
+                if line.startswith(b"VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def own_peak_rss_bytes() -> int:
+    """High-water mark of this process, as the kernel hands it to children at exec."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def group_activity(pgid: int) -> Activity | None:
+    """Work done by the living members of process group ``pgid`` and their waited-for children."""
+    cpu_ticks = faults = members = 0
+    try:
+        pids = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    except OSError:
+        return None
+    for pid in pids:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            continue
+        # The command name may hold spaces and parentheses: fields start after the last ")".
+        fields = stat[stat.rfind(b")") + 2 :].split()
+        if len(fields) < 15 or int(fields[2]) != pgid:
+            continue
+        members += 1
+        faults += int(fields[9]) + int(fields[10])
+        cpu_ticks += sum(int(field) for field in fields[11:15])
+    return Activity(cpu_ticks / _TICKS, faults) if members else None
+
+
+def oom_kills() -> int:
+    """Processes this machine (or container) has killed for want of memory so far."""
+    total = 0
+    for path, key in (("/proc/vmstat", b"oom_kill"), ("/sys/fs/cgroup/memory.events", b"oom_kill")):
+        try:
+            for line in Path(path).read_bytes().splitlines():
+                name, _, value = line.partition(b" ")
+                if name == key:
+                    total += int(value)
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def memory_limit_bytes() -> int:
+    """Memory that a process here may use: the machine's, or the container's if less."""
+    limit = os.sysconf("SC_PHYS_PAGES") * _PAGE
+    try:
+        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limit = min(limit, int(text))
+    except (OSError, ValueError):
+        pass
+    return limit

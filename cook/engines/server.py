@@ -1,0 +1,337 @@
+"""One ``llama-server`` for the time of a ``with`` block: started, proven ready, stopped.
+
+It listens on loopback, on a free port, with a key that is in a file of mode 0600 and nowhere
+else. A server that was given a draft is shown to draft, or refused: both engines otherwise
+serve on without a word (engines.md, section 5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cook.engines import proc
+from cook.engines.base import Engine, Flavour, ServerJob
+from cook.engines.client import Api, Completion
+from cook.engines.outcome import Outcome, failure
+from cook.engines.process import ProcessResult, ProcessSpec, Running, Supervisor
+from cook.engines.server_args import LOOPBACK
+from cook.errors import InputError, InternalError, StepError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+T = TypeVar("T")
+_ATTEMPTS = 3
+_PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
+_NO_DRAFT = re.compile(
+    r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
+    r"|failed to (?:initialize speculative|load draft)|tokens will be translated)[^\n]*"
+)
+
+
+class Server:
+    """A running server and its client; use as a context manager.
+
+    ``load_timeout_s`` bounds loading, ``stall_timeout_s`` how long the server may use no
+    processor time while a request waits. Raises PrerequisiteError for a setting that the
+    engine lacks (before anything starts), StepError when it does not get ready, does not draft
+    although it was given a draft, dies, hangs, or answers nonsense.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        job: ServerJob,
+        supervisor: Supervisor,
+        *,
+        load_timeout_s: float = 3600.0,
+        stall_timeout_s: float = 300.0,
+    ) -> None:
+        if job.draft is not None and job.settings is None:
+            raise InternalError("a draft needs its settings: the engines' defaults differ")
+        for path in (job.target, job.draft):
+            if path is not None and not path.is_file():
+                raise InputError(f"{path} does not exist")
+        self.engine, self.job = engine, job
+        self._supervisor = supervisor
+        self._load_timeout_s, self._stall_timeout_s = load_timeout_s, stall_timeout_s
+        self._running: Running | None = None
+        self._api: Api | None = None
+        self._folder: Path | None = None
+        self._last_prompt: tuple[int, ...] | str | None = None
+        self._requests = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-request")
+        self.command: tuple[str, ...] = ()
+        self.result: ProcessResult | None = None
+
+    def __enter__(self) -> Server:
+        try:
+            self._start()
+            self._prove_drafting()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """The server's high-water mark so far (mapped weights included), 0 if unknown."""
+        if self.result is not None:
+            return self.result.peak_rss_bytes
+        return proc.peak_rss_bytes(self._running.pid) if self._running else 0
+
+    @property
+    def log(self) -> Path:
+        """The server's standard error so far."""
+        return self._alive().stderr_log
+
+    def complete(
+        self,
+        prompt: str | Sequence[int],
+        n_predict: int,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
+        n_probs: int = 0,
+        ignore_eos: bool = False,
+        sampling: Mapping[str, float] | None = None,
+    ) -> Completion:
+        """Generate up to ``n_predict`` tokens after ``prompt`` (text, or token ids).
+
+        ``n_probs`` asks for so many candidates per token; refused under drafting, where
+        mainline reports made-up ones. ``sampling`` holds more of the engine's own keys.
+        """
+        draft = self.job.draft is not None
+        if n_probs and draft:
+            raise InternalError("token probabilities under drafting are not the model's")
+        given = prompt if isinstance(prompt, str) else tuple(prompt)
+        self._guard_repetition(given)
+        payload: dict[str, object] = {
+            **(sampling or {}),
+            "prompt": given if isinstance(given, str) else list(given),
+            "n_predict": n_predict,
+            "temperature": temperature,
+            "seed": seed,
+            "ignore_eos": ignore_eos,
+            "cache_prompt": False,
+            "return_tokens": True,
+            "stream": False,
+        }
+        if n_probs:
+            payload["n_probs"] = n_probs
+        completion = self._ask(lambda api: api.complete(payload))
+        if completion.predicted_n > max(n_predict, 1):
+            told = f"{completion.predicted_n} tokens for the {n_predict} asked for"
+            raise StepError(f"{self._name} wrote {told}", log=self.log)
+        if completion.draft_n is not None and not draft:
+            raise StepError(f"{self._name} drafted although it was given no draft", log=self.log)
+        return completion
+
+    def tokenize(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
+        """Token ids of ``text``; special tokens in it are parsed as such."""
+        return self._ask(lambda api: api.tokenize(text, add_special))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of ``tokens``."""
+        return self._ask(lambda api: api.detokenize(tokens))
+
+    def apply_template(self, message: str) -> str:
+        """``message`` as the first user turn, rendered by the target's own chat template."""
+        return self._ask(lambda api: api.apply_template(message))
+
+    def props(self) -> Mapping[str, Any]:
+        """What the server tells of itself and its model."""
+        return self._object("/props")
+
+    def _object(self, path: str) -> Mapping[str, Any]:
+        status, answer = self._ask(lambda api: api.get(path))
+        if status != 200 or not isinstance(answer, dict):
+            raise StepError(f"{self._name} answered {path} with status {status}", log=self.log)
+        return answer
+
+    @property
+    def _name(self) -> str:
+        return f"llama-server ({self.engine.name})"
+
+    def _start(self) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            port = _free_port()
+            key = secrets.token_hex(24)
+            self._folder = Path(tempfile.mkdtemp(prefix="cook-server-"))
+            key_file = self._folder / "key"
+            descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(key + "\n")
+            self.command = self.engine.server_command(self.job, port, key_file)
+            spec = ProcessSpec(
+                self.command,
+                f"server-{self.job.target.stem}"
+                + (f"+{self.job.draft.stem}" if self.job.draft else ""),
+                self.engine.environment(),
+                # A server that waits for requests is idle, not stalled.
+                stall_timeout_s=None,
+            )
+            self._running = self._supervisor.start(spec)
+            self._api = Api(f"http://{LOOPBACK}:{port}", key, self._name)
+            ended = self._wait_ready(self._running, self._api)
+            if ended is None:
+                # Read at start; nobody needs it any more.
+                shutil.rmtree(self._folder, ignore_errors=True)
+                return
+            self._stop()
+            taken = _PORT_TAKEN.search(ended.stderr_tail + ended.stdout_tail)
+            if not taken or attempt == _ATTEMPTS:
+                outcome = Outcome.TOOL_ERROR if ended.outcome is Outcome.OK else ended.outcome
+                raise failure(
+                    ended, outcome, "it ended before it was ready", self._load_hint(ended)
+                )
+
+    def _load_hint(self, ended: ProcessResult) -> str | None:
+        if ended.outcome in (Outcome.TOOL_ERROR, Outcome.OK):
+            return "can the engine read these files? `cook inspect` shows their types and sizes"
+        return None
+
+    def _wait_ready(self, running: Running, api: Api) -> ProcessResult | None:
+        """None once the server is ready; its result if it ended first."""
+        import httpx
+
+        deadline = time.monotonic() + self._load_timeout_s
+        pause = 0.01
+        while time.monotonic() < deadline:
+            if (ended := running.poll()) is not None:
+                return ended
+            if self._supervisor.cancelled:
+                return running.wait()
+            # ik accepts connections while it loads and answers none: hence the short time-out.
+            with contextlib.suppress(httpx.TransportError):
+                status, answer = api.get("/health", timeout_s=2.0)
+                if status == 200 and isinstance(answer, dict):
+                    return None
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+        result = running.stop()
+        raise failure(result, Outcome.TIMED_OUT, "it was still loading")
+
+    def _prove_drafting(self) -> None:
+        """Raise unless a server with a draft says that it will draft."""
+        if self.job.draft is None:
+            return
+        said = self.log.read_text(encoding="utf-8", errors="replace")
+        if found := _NO_DRAFT.search(said):
+            raise self._not_drafting(found.group().strip())
+        if self.engine.flavour is Flavour.LLAMA_CPP:
+            status, slots = self._ask(lambda api: api.get("/slots"))
+            drafting = (
+                status == 200
+                and isinstance(slots, list)
+                and bool(slots)
+                and isinstance(slots[0], dict)
+                and slots[0].get("speculative") is True
+            )
+            if not drafting:
+                raise self._not_drafting("/slots does not say speculative")
+
+    def _not_drafting(self, told: str) -> StepError:
+        return StepError(
+            f"{self._name} serves without drafting: {told}",
+            hint="draft and target need the same vocabulary; `cook inspect` compares them",
+            log=self.log,
+        )
+
+    def _guard_repetition(self, prompt: str | tuple[int, ...]) -> None:
+        """ik replays its last answer as a draft when a prompt is repeated or continued."""
+        if self.engine.flavour is not Flavour.IK_LLAMA_CPP or self.job.draft is None:
+            return
+        last, self._last_prompt = self._last_prompt, prompt
+        if last is not None and type(last) is type(prompt):
+            shorter, longer = sorted((last, prompt), key=len)
+            if longer[: len(shorter)] == shorter:
+                raise InternalError(
+                    "the same prompt twice in a row on one ik server: its acceptance would be"
+                    " inflated; put another prompt in between"
+                )
+
+    def _ask(self, request: Callable[[Api], T]) -> T:
+        """Make a request while watching that the server lives, works, and cook goes on."""
+        import httpx
+
+        running, api = self._alive(), self._api
+        if api is None:
+            raise InternalError("the server has no client")
+        future = self._requests.submit(request, api)
+        activity, since = proc.Activity(0.0, 0), time.monotonic()
+        pause = 0.25
+        while True:
+            try:
+                return self._answer(future, pause)
+            except FutureTimeout:
+                now = time.monotonic()
+            except httpx.TransportError as error:
+                raise self._lost(running, error) from None
+            if running.poll() is not None:
+                # Give the request a moment to notice; then the process's end is the story.
+                with contextlib.suppress(FutureTimeout, httpx.TransportError):
+                    return self._answer(future, 2.0)
+                raise self._lost(running, None)
+            current = proc.group_activity(running.pid)
+            if current is None or current.cpu_s - activity.cpu_s >= 0.2:
+                activity, since = current or activity, now
+            elif now - since > self._stall_timeout_s:
+                self._stop()
+                raise failure(running.stop(), Outcome.STALLED, "a request was not answered")
+            pause = min(pause * 2, 2.0)
+
+    @staticmethod
+    def _answer(future: Future[T], timeout_s: float) -> T:
+        return future.result(timeout_s)
+
+    def _lost(self, running: Running, error: Exception | None) -> Exception:
+        """The error for a request that got no answer: usually the server died."""
+        try:
+            ended = running.wait(5.0)
+        except (TimeoutError, FutureTimeout):
+            told = f"{type(error).__name__}: {error}" if error else "no answer"
+            return StepError(f"{self._name} dropped a request: {told}", log=running.stderr_log)
+        outcome = Outcome.SILENT_FAILURE if ended.outcome is Outcome.OK else ended.outcome
+        return failure(ended, outcome, "it died during a request")
+
+    def _alive(self) -> Running:
+        if self._running is None:
+            raise InternalError("the server is not running: use it in a with block")
+        return self._running
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self.result = self._running.stop()
+        if self._api is not None:
+            self._api.close()
+            self._api = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._requests.shutdown(wait=False, cancel_futures=True)
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port

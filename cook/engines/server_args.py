@@ -1,0 +1,106 @@
+"""Argument lists of ``llama-server``, checked against what the binary at hand offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cook.engines.base import ModelArgs, ServerJob
+from cook.errors import InputError, PrerequisiteError
+
+if TYPE_CHECKING:
+    from cook.engines.tools import Tools
+
+LOOPBACK = "127.0.0.1"
+
+
+class Arguments:
+    """An argv in the making; a flag that the tool's help does not offer is refused by name."""
+
+    def __init__(self, engine: Tools, tool: str) -> None:
+        self._engine, self._tool = engine, tool
+        self._argv = [str(engine.tool(tool))]
+
+    def add(self, flag: str, value: str | int | float | None) -> None:
+        """``flag value``; nothing for None (the engine's default)."""
+        if value is None:
+            return
+        self._need(flag)
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        self._argv += [flag, text]
+
+    def add_flag(self, flag: str, wanted: bool) -> None:
+        """``flag`` alone, if wanted."""
+        if wanted:
+            self._need(flag)
+            self._argv.append(flag)
+
+    def add_path(self, flag: str, path: Path) -> None:
+        """``flag`` with an absolute path (tools run in a directory of their own)."""
+        self.add(flag, str(path.expanduser().absolute()))
+
+    def add_if_known(self, flag: str, value: str) -> None:
+        """``flag value`` where the engine has the flag."""
+        if self._engine.has_flag(self._tool, flag):
+            self._argv += [flag, value]
+
+    def add_flag_if_known(self, flag: str) -> None:
+        """``flag`` where the engine has it."""
+        if self._engine.has_flag(self._tool, flag):
+            self._argv.append(flag)
+
+    def argv(self, extra: tuple[str, ...]) -> tuple[str, ...]:
+        """The whole list; ``extra`` last, so that the user's word is the final one."""
+        return (*self._argv, *extra)
+
+    def _need(self, flag: str) -> None:
+        if not self._engine.has_flag(self._tool, flag):
+            engine = self._engine
+            raise PrerequisiteError(
+                f"llama-{self._tool} of engine {engine.name} ({engine.identity.build})"
+                f" has no {flag}",
+                hint="use another engine (--engine), or leave out the setting that needs it",
+            )
+
+
+def common_server_args(args: Arguments, job: ServerJob, port: int, key_file: Path | None) -> None:
+    """What both flavours spell the same: model, address, one slot, placement of the target."""
+    given = job.target_args
+    args.add_path("--model", job.target)
+    args.add("--host", LOOPBACK)
+    args.add("--port", port)
+    if key_file is not None:
+        args.add_path("--api-key-file", key_file)
+    # ik drafts with one slot only; with more, mainline's timings are of shared batches.
+    args.add("--parallel", 1)
+    args.add("--ctx-size", job.context)
+    # Otherwise both keep past requests in host memory, up to 8 GiB.
+    args.add_if_known("--cache-ram", "0")
+    place(args, given)
+
+
+def place(args: Arguments, given: ModelArgs) -> None:
+    """Where one model's weights go and how it runs; both flavours and all tools spell it so."""
+    args.add("--n-gpu-layers", given.n_gpu_layers)
+    for override in given.override_tensor:
+        args.add("--override-tensor", override)
+    args.add_flag("--cpu-moe", given.cpu_moe)
+    args.add("--n-cpu-moe", given.n_cpu_moe)
+    args.add("--device", ",".join(given.devices) or None)
+    args.add("--cache-type-k", given.cache_type_k)
+    args.add("--cache-type-v", given.cache_type_v)
+    if given.flash_attention is not None:
+        args.add("--flash-attn", "on" if given.flash_attention else "off")
+    args.add("--threads", given.threads)
+    args.add("--threads-batch", given.threads_batch)
+    args.add("--batch-size", given.batch)
+    args.add("--ubatch-size", given.ubatch)
+    args.add("--rpc", ",".join(given.rpc) or None)
+
+
+def refuse(engine: Tools, model: str, field: str, why: str) -> NoReturn:
+    """Refuse one ModelArgs field that this flavour has no way to say."""
+    raise InputError(
+        f"{engine.flavour}: {model} args: {field} cannot be set: {why}",
+        hint=f"leave {field} out of the {model}'s args, or set it for the target",
+    )

@@ -1,0 +1,1009 @@
+// cook's worker: one engine library, one model, one sequence, driven over pipes.
+//
+// Public llama.h/ggml.h calls only, compiled by worker_build.py against the engine's own headers
+// and libraries. Two compile-time switches, set from the header's text, hold all differences of
+// flavour and age (see "compat"). The Python client is worker.py.
+//
+// Protocol 1. A frame, both ways: "COOK", u32 header bytes, u64 payload bytes, header, payload;
+// all numbers little-endian. The header is a flat JSON object; an array NAME of a request is given
+// by "NAME@" (byte offset in the payload) and "NAME#" (elements of 4 bytes). A reply is
+// {"ok":true,"arrays":[[name,type,elements],...],...} with the arrays one after another, or
+// {"ok":false,"error":...}. Logs go to stderr. Any failure of the engine ends one request; a crash
+// ends this process only.
+#include "llama.h"
+#include "ggml.h"
+#include "ggml-backend.h"
+
+#include "worker_reduce.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PROTOCOL 1
+#define HEADER_MAX (1u << 20)
+#define PAYLOAD_MAX (1ull << 31)
+
+// ---------------------------------------------------------------- compat
+
+#ifdef COOK_IK
+#define COOK_FLAVOUR "ik_llama.cpp"
+typedef const struct llama_model * model_vocab;
+static model_vocab vocab_of(const struct llama_model * m) { return m; }
+static int32_t vocab_size(const struct llama_model * m) { return llama_n_vocab(m); }
+static bool is_eog(const struct llama_model * m, llama_token t) { return llama_token_is_eog(m, t); }
+static llama_token bos_of(const struct llama_model * m) { return llama_token_bos(m); }
+static llama_token eos_of(const struct llama_model * m) { return llama_token_eos(m); }
+static bool adds_bos(const struct llama_model * m) { return llama_add_bos_token(m) == 1; }
+static bool adds_eos(const struct llama_model * m) { return llama_add_eos_token(m) == 1; }
+static int32_t n_ctx_train(const struct llama_model * m) { return llama_n_ctx_train(m); }
+static int32_t n_layer(const struct llama_model * m) { return llama_n_layer(m); }
+static void free_model(struct llama_model * m) { llama_free_model(m); }
+static void kv_clear(struct llama_context * c) { llama_kv_cache_clear(c); }
+static bool kv_cut(struct llama_context * c, int32_t from) { return llama_kv_cache_seq_rm(c, 0, from, -1); }
+static bool is_recurrent(const struct llama_model * m) { return llama_model_has_recurrent(m); }
+static const char * engine_version(void) { return ""; }
+#else
+#define COOK_FLAVOUR "llama.cpp"
+typedef const struct llama_vocab * model_vocab;
+static model_vocab vocab_of(const struct llama_model * m) { return llama_model_get_vocab(m); }
+static int32_t vocab_size(const struct llama_model * m) { return llama_vocab_n_tokens(vocab_of(m)); }
+static bool is_eog(const struct llama_model * m, llama_token t) { return llama_vocab_is_eog(vocab_of(m), t); }
+static llama_token bos_of(const struct llama_model * m) { return llama_vocab_bos(vocab_of(m)); }
+static llama_token eos_of(const struct llama_model * m) { return llama_vocab_eos(vocab_of(m)); }
+static bool adds_bos(const struct llama_model * m) { return llama_vocab_get_add_bos(vocab_of(m)); }
+static bool adds_eos(const struct llama_model * m) { return llama_vocab_get_add_eos(vocab_of(m)); }
+static int32_t n_ctx_train(const struct llama_model * m) { return llama_model_n_ctx_train(m); }
+static int32_t n_layer(const struct llama_model * m) { return llama_model_n_layer(m); }
+static void free_model(struct llama_model * m) { llama_model_free(m); }
+static void kv_clear(struct llama_context * c) { llama_memory_clear(llama_get_memory(c), true); }
+static bool kv_cut(struct llama_context * c, int32_t from) { return llama_memory_seq_rm(llama_get_memory(c), 0, from, -1); }
+#ifdef COOK_HAS_HYBRID
+static bool is_recurrent(const struct llama_model * m) { return llama_model_is_recurrent(m) || llama_model_is_hybrid(m); }
+#else
+static bool is_recurrent(const struct llama_model * m) { return llama_model_is_recurrent(m); }
+#endif
+#ifdef COOK_HAS_VERSION
+static const char * engine_version(void) { return llama_version(); }
+#else
+static const char * engine_version(void) { return ""; }
+#endif
+#endif
+
+// The engine's own draft/target pick of one token from `row` (what a server spends per sampled
+// token): fill the candidate array, top-k, softmax, draw.
+static void engine_pick(const float * row, int32_t n, int32_t k, llama_token_data * buf) {
+    for (int32_t i = 0; i < n; i++) { buf[i] = (llama_token_data) { i, row[i], 0.0f }; }
+#ifdef COOK_IK
+    llama_token_data_array arr = { buf, (size_t) n, -1, false };
+    llama_sample_top_k(NULL, &arr, k, 1);
+    llama_sample_softmax(NULL, &arr);
+#else
+    static struct llama_sampler * chain;
+    static int32_t chain_k;
+    if (!chain || chain_k != k) {
+        if (chain) { llama_sampler_free(chain); }
+        chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+        llama_sampler_chain_add(chain, llama_sampler_init_top_k(k));
+        llama_sampler_chain_add(chain, llama_sampler_init_dist(1));
+        chain_k = k;
+    }
+    llama_token_data_array arr = { buf, (size_t) n, -1, false };
+    llama_sampler_apply(chain, &arr);
+#endif
+}
+
+// ---------------------------------------------------------------- errors, memory, frames
+
+static jmp_buf on_error;
+static char error_text[1024];
+
+__attribute__((noreturn, format(printf, 1, 2)))
+static void fail(const char * format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error_text, sizeof error_text, format, args);
+    va_end(args);
+    longjmp(on_error, 1);
+}
+
+// Everything a request allocates, freed when it ends, however it ends.
+static void * owned[64];
+static int n_owned;
+
+static void * take(size_t count, size_t size) {
+    if (n_owned == 64) { fail("worker bug: too many allocations in one request"); }
+    void * p = calloc(count ? count : 1, size);
+    if (!p) { fail("out of memory (%zu x %zu bytes)", count, size); }
+    return owned[n_owned++] = p;
+}
+
+static void release_all(void) {
+    while (n_owned > 0) { free(owned[--n_owned]); }
+}
+
+static int reply_fd;
+
+static void read_exact(void * to, size_t n) {
+    for (size_t done = 0; done < n;) {
+        const ssize_t r = read(0, (char *) to + done, n - done);
+        if (r == 0) { _exit(0); }  // the client went away
+        if (r < 0 && errno != EINTR) { _exit(4); }
+        if (r > 0) { done += (size_t) r; }
+    }
+}
+
+static void write_exact(const void * from, size_t n) {
+    for (size_t done = 0; done < n;) {
+        const ssize_t r = write(reply_fd, (const char *) from + done, n - done);
+        if (r < 0 && errno != EINTR) { _exit(4); }
+        if (r > 0) { done += (size_t) r; }
+    }
+}
+
+static char * head;            // header of the request in hand
+static unsigned char * body;   // its payload
+static uint64_t body_size;
+
+static struct { const char * name; const char * type; const void * data; uint64_t count; } out_arrays[32];
+static int n_out_arrays;
+static char fields[8192];      // scalars of the reply, as JSON after a comma
+static size_t n_fields;
+
+static void put_array(const char * name, const char * type, const void * data, uint64_t count) {
+    if (n_out_arrays == 32) { fail("worker bug: too many arrays"); }
+    out_arrays[n_out_arrays].name = name;
+    out_arrays[n_out_arrays].type = type;
+    out_arrays[n_out_arrays].data = data;
+    out_arrays[n_out_arrays++].count = count;
+}
+
+__attribute__((format(printf, 1, 2)))
+static void put_field(const char * format, ...) {
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(fields + n_fields, sizeof fields - n_fields, format, args);
+    va_end(args);
+    if (n < 0 || n_fields + (size_t) n >= sizeof fields) { fail("worker bug: reply header too long"); }
+    n_fields += (size_t) n;
+}
+
+static void escape(char * to, size_t cap, const char * from) {
+    size_t n = 0;
+    for (; *from && n + 7 < cap; from++) {
+        const unsigned char c = (unsigned char) *from;
+        if (c == '"' || c == '\\') { to[n++] = '\\'; to[n++] = (char) c; }
+        else if (c < 0x20) { n += (size_t) snprintf(to + n, 7, "\\u%04x", c); }
+        else { to[n++] = (char) c; }
+    }
+    to[n] = 0;
+}
+
+static size_t type_size(const char * type) { return strcmp(type, "u1") == 0 ? 1 : type[1] == '8' ? 8 : 4; }
+
+static void send_reply(bool ok) {
+    char text[16384];
+    size_t n;
+    uint64_t payload = 0;
+    if (ok) {
+        n = (size_t) snprintf(text, sizeof text, "{\"ok\":true,\"arrays\":[");
+        for (int i = 0; i < n_out_arrays; i++) {
+            n += (size_t) snprintf(text + n, sizeof text - n, "%s[\"%s\",\"%s\",%llu]", i ? "," : "",
+                out_arrays[i].name, out_arrays[i].type, (unsigned long long) out_arrays[i].count);
+            payload += out_arrays[i].count * type_size(out_arrays[i].type);
+        }
+        n += (size_t) snprintf(text + n, sizeof text - n, "]%s}", fields);
+    } else {
+        char safe[2048];
+        escape(safe, sizeof safe, error_text);
+        n = (size_t) snprintf(text, sizeof text, "{\"ok\":false,\"error\":\"%s\"}", safe);
+    }
+    const uint32_t header = (uint32_t) n;
+    write_exact("COOK", 4);
+    write_exact(&header, 4);
+    write_exact(&payload, 8);
+    write_exact(text, n);
+    if (ok) {
+        for (int i = 0; i < n_out_arrays; i++) {
+            write_exact(out_arrays[i].data, out_arrays[i].count * type_size(out_arrays[i].type));
+        }
+    }
+}
+
+static const char * skip_string(const char * p) {  // p at the opening quote; returns past the closing
+    for (p++; *p && *p != '"'; p++) { if (*p == '\\' && p[1]) { p++; } }
+    return *p ? p + 1 : p;
+}
+
+// The value of `key` in the flat header, or NULL.
+static const char * find(const char * key) {
+    const size_t len = strlen(key);
+    for (const char * p = head; *p;) {
+        if (*p != '"') { p++; continue; }
+        const char * start = p + 1;
+        const char * end = skip_string(p);
+        p = end;
+        while (*p == ' ') { p++; }
+        if (*p != ':') { continue; }
+        for (p++; *p == ' '; p++) {}
+        if ((size_t) (end - 1 - start) == len && memcmp(start, key, len) == 0) { return p; }
+        if (*p == '"') { p = skip_string(p); }
+    }
+    return NULL;
+}
+
+static double number(const char * key, double fallback) {
+    const char * v = find(key);
+    if (!v || *v == 'n') { return fallback; }
+    if (*v == 't' || *v == 'f') { return *v == 't'; }
+    return strtod(v, NULL);
+}
+
+static int32_t integer(const char * key, int32_t fallback, int32_t low, int32_t high) {
+    const double v = number(key, fallback);
+    if (!(v >= low && v <= high)) { fail("%s is %g, outside [%d, %d]", key, v, low, high); }
+    return (int32_t) v;
+}
+
+static char * string(const char * key) {  // NULL when absent
+    const char * v = find(key);
+    if (!v || *v != '"') { return NULL; }
+    const char * end = skip_string(v);
+    char * to = take((size_t) (end - v), 1), * o = to;
+    for (v++; v < end - 1; v++) {
+        if (*v != '\\') { *o++ = *v; continue; }
+        v++;
+        if (*v == 'n') { *o++ = '\n'; }
+        else if (*v == 't') { *o++ = '\t'; }
+        else if (*v == 'u') { char hex[5] = { v[1], v[2], v[3], v[4], 0 }; *o++ = (char) strtol(hex, NULL, 16); v += 4; }
+        else { *o++ = *v; }
+    }
+    return to;
+}
+
+static const void * array(const char * name, int32_t * count, bool needed) {
+    char key[64];
+    snprintf(key, sizeof key, "%s@", name);
+    const double at = number(key, -1);
+    snprintf(key, sizeof key, "%s#", name);
+    const double n = number(key, 0);
+    *count = 0;
+    if (at < 0) {
+        if (needed) { fail("request lacks array '%s'", name); }
+        return NULL;
+    }
+    if (n < 0 || n > INT32_MAX || (uint64_t) at % 4 || at + n * 4 > (double) body_size) { fail("array '%s' lies outside the payload", name); }
+    *count = (int32_t) n;
+    return body + (uint64_t) at;
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t) t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// ---------------------------------------------------------------- reducing rows, threaded
+
+enum { ROWS_MAX = 8192, THREADS_MAX = 64 };
+static row_job jobs[ROWS_MAX];
+static row_result results[ROWS_MAX];
+static atomic_int next_row;
+static int n_rows, n_pool, n_busy, generation;
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t pool_go = PTHREAD_COND_INITIALIZER, pool_done = PTHREAD_COND_INITIALIZER;
+
+static void reduce_some(void) {
+    for (int i; (i = atomic_fetch_add(&next_row, 1)) < n_rows;) { reduce_row(&jobs[i], &results[i]); }
+}
+
+static void * pool_main(void * arg) {
+    (void) arg;
+    int seen = 0;
+    for (;;) {
+        pthread_mutex_lock(&pool_lock);
+        while (generation == seen) { pthread_cond_wait(&pool_go, &pool_lock); }
+        seen = generation;
+        pthread_mutex_unlock(&pool_lock);
+        reduce_some();
+        pthread_mutex_lock(&pool_lock);
+        if (--n_busy == 0) { pthread_cond_signal(&pool_done); }
+        pthread_mutex_unlock(&pool_lock);
+    }
+    return NULL;
+}
+
+static void pool_start(int threads) {
+    for (; n_pool < threads - 1 && n_pool < THREADS_MAX; n_pool++) {
+        pthread_t id;
+        if (pthread_create(&id, NULL, pool_main, NULL) != 0) { return; }
+        pthread_detach(id);
+    }
+}
+
+// Reduces jobs[0..n) into results[0..n).
+static void reduce_rows(int n) {
+    n_rows = n;
+    atomic_store(&next_row, 0);
+    if (n_pool == 0 || n == 1) { reduce_some(); return; }
+    pthread_mutex_lock(&pool_lock);
+    n_busy = n_pool;
+    generation++;
+    pthread_cond_broadcast(&pool_go);
+    pthread_mutex_unlock(&pool_lock);
+    reduce_some();
+    pthread_mutex_lock(&pool_lock);
+    while (n_busy > 0) { pthread_cond_wait(&pool_done, &pool_lock); }
+    pthread_mutex_unlock(&pool_lock);
+}
+
+// ---------------------------------------------------------------- the model
+
+static struct llama_model * model;
+static struct llama_context * ctx;
+static struct llama_batch batch;
+static int32_t n_vocab, n_ctx, n_batch, n_ubatch;
+
+static void unload(void) {
+    if (ctx) { llama_batch_free(batch); llama_free(ctx); ctx = NULL; }
+    if (model) { free_model(model); model = NULL; }
+}
+
+static void need_context(void) { if (!ctx) { fail("no model with a context is loaded"); } }
+
+static void check_tokens(const int32_t * t, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        if (t[i] < 0 || t[i] >= n_vocab) { fail("token %d at %d is outside this model's vocabulary of %d", t[i], i, n_vocab); }
+    }
+}
+
+static void batch_add(int32_t token, int32_t pos, bool output) {
+    const int32_t i = batch.n_tokens++;
+    batch.token[i] = token;
+    batch.pos[i] = pos;
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = output;
+}
+
+static void decode(void) {
+    const int rc = llama_decode(ctx, batch);
+    if (rc != 0) {
+        fail("llama_decode returned %d for %d tokens at position %d (context %d)%s", rc, batch.n_tokens, batch.pos[0], n_ctx,
+            rc == 1 ? ": no room in the KV cache" : "");
+    }
+}
+
+static void cut(int32_t from) {
+    if (!kv_cut(ctx, from)) { fail("this model's memory cannot be rolled back to position %d (recurrent?)", from); }
+}
+
+// Decodes t[from..to) at those positions in batches of at most `width`; output on the last token
+// of each batch only (as the servers evaluate a prompt), or on none.
+static void prefill(const int32_t * t, int32_t from, int32_t to, int32_t width, bool output_last) {
+    for (int32_t at = from; at < to;) {
+        batch.n_tokens = 0;
+        while (at < to && batch.n_tokens < width) { batch_add(t[at], at, false); at++; }
+        batch.logits[batch.n_tokens - 1] = output_last;
+        decode();
+    }
+}
+
+static row_result reduce_one(int32_t i) {
+    jobs[0] = (row_job) { .row = llama_get_logits_ith(ctx, i), .n = n_vocab, .token = -1 };
+    if (!jobs[0].row) { fail("the engine gave no logits for row %d", i); }
+    reduce_rows(1);
+    if (results[0].bad) { fail("the model gives logits that are not numbers"); }
+    return results[0];
+}
+
+static enum ggml_type kv_type(const char * name) {
+    for (int i = 0; i < (int) GGML_TYPE_COUNT; i++) {
+        const char * have = ggml_type_name((enum ggml_type) i);
+        if (have && strcasecmp(have, name) == 0) { return (enum ggml_type) i; }
+    }
+    fail("this engine has no KV cache type '%s'", name);
+}
+
+// Headers and library of one commit? The defaults that all versions share, seen through our struct.
+static void check_defaults(void) {
+    const struct llama_context_params c = llama_context_default_params();
+    const struct llama_model_params m = llama_model_default_params();
+    const bool sane = c.n_ctx == 512 && c.n_batch == 2048 && c.n_ubatch == 512 && c.n_seq_max == 1
+        && c.rope_freq_base == 0.0f && c.rope_freq_scale == 0.0f && c.yarn_ext_factor == -1.0f
+        && c.type_k == GGML_TYPE_F16 && c.type_v == GGML_TYPE_F16 && c.cb_eval == NULL
+        && c.abort_callback == NULL && !c.embeddings && c.offload_kqv
+        && m.main_gpu == 0 && m.tensor_split == NULL && m.progress_callback == NULL
+        && m.kv_overrides == NULL && !m.vocab_only && !m.check_tensors;
+    if (!sane) { fail("the engine's headers and its library are not of one version (default parameters differ)"); }
+}
+
+static struct llama_model_tensor_buft_override overrides[33];
+
+static void op_load(void) {
+    const char * path = string("path");
+    if (!path) { fail("request lacks 'path'"); }
+    unload();
+    check_defaults();
+    struct llama_model_params mp = llama_model_default_params();
+    struct llama_context_params cp = llama_context_default_params();
+    mp.vocab_only = integer("vocab_only", 0, 0, 1);
+    const int32_t layers = integer("n_gpu_layers", -2, -2, 1 << 20);
+    if (layers != -2) { mp.n_gpu_layers = layers; }
+#ifdef COOK_HAS_EXTRA_BUFTS
+    mp.use_extra_bufts = integer("use_extra_bufts", 1, 0, 1);
+#endif
+    char * patterns = string("cpu_tensors");  // regular expressions, one a line, kept on the CPU
+    int n_over = 0;
+    for (char * p = patterns ? strtok(patterns, "\n") : NULL; p && n_over < 32; p = strtok(NULL, "\n")) {
+        overrides[n_over++] = (struct llama_model_tensor_buft_override) { strdup(p), ggml_backend_cpu_buffer_type() };
+    }
+    overrides[n_over] = (struct llama_model_tensor_buft_override) { NULL, NULL };
+    if (n_over) { mp.tensor_buft_overrides = overrides; }
+    const int64_t start = now_ns();
+    model = llama_model_load_from_file(path, mp);
+    if (!model) { fail("the engine cannot load %s", path); }
+    n_vocab = vocab_size(model);
+    if (n_vocab < 1 || n_vocab > 10000000) { fail("implausible vocabulary size %d: headers and library differ?", n_vocab); }
+    if (!mp.vocab_only) {
+        cp.n_ctx = (uint32_t) integer("n_ctx", 4096, 1, 1 << 30);
+        cp.n_batch = (uint32_t) integer("n_batch", 2048, 1, ROWS_MAX);
+        cp.n_ubatch = (uint32_t) integer("n_ubatch", 512, 1, ROWS_MAX);
+        cp.n_threads = integer("threads", 1, 1, 1024);
+        cp.n_threads_batch = integer("threads_batch", (int32_t) cp.n_threads, 1, 1024);
+        const char * k = string("type_k"), * v = string("type_v");
+        if (k) { cp.type_k = kv_type(k); }
+        if (v) { cp.type_v = kv_type(v); }
+        const int32_t fa = integer("flash_attention", -1, -1, 1);  // -1: the engine's default
+#ifdef COOK_HAS_FA_TYPE
+        if (fa >= 0) { cp.flash_attn_type = fa ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED; }
+#else
+        if (fa >= 0) { cp.flash_attn = fa == 1; }
+#endif
+        ctx = llama_init_from_model(model, cp);
+        if (!ctx) { unload(); fail("the engine cannot make a context of %u tokens for %s", cp.n_ctx, path); }
+        n_ctx = (int32_t) llama_n_ctx(ctx);
+        n_batch = (int32_t) llama_n_batch(ctx);
+        n_ubatch = (int32_t) llama_n_ubatch(ctx);
+        batch = llama_batch_init(n_batch, 0, 1);
+        pool_start(integer("threads", 1, 1, 1024));
+        // One prompt through the model: finite logits, or refuse. KV is left empty, as found.
+        const llama_token first = bos_of(model) >= 0 ? bos_of(model) : 0;
+        batch.n_tokens = 0;
+        batch_add(first, 0, true);
+        decode();
+        reduce_one(0);
+        kv_clear(ctx);
+    }
+    put_field(",\"load_ns\":%lld,\"n_ctx\":%d,\"n_batch\":%d,\"n_ubatch\":%d",
+        (long long) (now_ns() - start), n_ctx, n_batch, n_ubatch);
+}
+
+static void op_info(void) {
+    if (!model) { fail("no model is loaded"); }
+    char text[256] = "", safe[1024];
+    llama_model_desc(model, text, sizeof text);
+    escape(safe, sizeof safe, text);
+    int32_t * eog = take((size_t) n_vocab, 4), n = 0;
+    for (int32_t t = 0; t < n_vocab; t++) { if (is_eog(model, t)) { eog[n++] = t; } }
+    put_array("eog", "i4", eog, (uint64_t) n);
+    put_field(",\"description\":\"%s\",\"n_vocab\":%d,\"bos\":%d,\"eos\":%d,\"add_bos\":%s,\"add_eos\":%s,"
+        "\"n_ctx_train\":%d,\"n_layer\":%d,\"size_bytes\":%llu,\"parameters\":%llu,\"recurrent\":%s",
+        safe, n_vocab, bos_of(model), eos_of(model), adds_bos(model) ? "true" : "false", adds_eos(model) ? "true" : "false",
+        n_ctx_train(model), n_layer(model), (unsigned long long) llama_model_size(model),
+        (unsigned long long) llama_model_n_params(model), is_recurrent(model) ? "true" : "false");
+}
+
+static void op_tokenize(void) {
+    if (!model) { fail("no model is loaded"); }
+    int32_t words;
+    const char * text = array("text", &words, true);
+    const int32_t bytes = integer("bytes", 0, 0, words * 4);
+    const bool special = integer("add_special", 1, 0, 1), parse = integer("parse_special", 1, 0, 1);
+    const int32_t room = bytes + 16;
+    int32_t * ids = take((size_t) room, 4);
+    const int32_t n = llama_tokenize(vocab_of(model), text, bytes, ids, room, special, parse);
+    if (n < 0) { fail("the engine cannot tokenize this text (%d)", n); }
+    put_array("tokens", "i4", ids, (uint64_t) n);
+}
+
+static void op_detokenize(void) {
+    if (!model) { fail("no model is loaded"); }
+    int32_t n;
+    const int32_t * ids = array("tokens", &n, true);
+    check_tokens(ids, n);
+    const bool render = integer("special", 1, 0, 1);
+    int32_t room = n * 16 + 256;
+    char * text = take((size_t) room, 1);
+#ifdef COOK_IK
+    const struct llama_vocab * vocab = llama_model_get_vocab(model);
+#else
+    model_vocab vocab = vocab_of(model);
+#endif
+    int32_t used = llama_detokenize(vocab, ids, n, text, room, false, render);
+    if (used < 0) {
+        room = -used;
+        text = take((size_t) room, 1);
+        used = llama_detokenize(vocab, ids, n, text, room, false, render);
+    }
+    if (used < 0) { fail("the engine cannot detokenize (%d)", used); }
+    put_array("text", "u1", text, (uint64_t) used);
+}
+
+// ---------------------------------------------------------------- replay
+
+typedef struct { int32_t id; float confidence; } drafted;
+
+// Draft greedily from the KV cache as it stands: `token` goes to `pos`. Stops after `steps`, or after
+// a token whose confidence is below `stop_below` (that token is reported).
+static int32_t draft_from(int32_t token, int32_t pos, int32_t steps, float stop_below, drafted * to) {
+    for (int32_t i = 0; i < steps; i++) {
+        batch.n_tokens = 0;
+        batch_add(token, pos + i, true);
+        decode();
+        const row_result r = reduce_one(0);
+        to[i] = (drafted) { r.argmax, r.confidence };
+        token = r.argmax;
+        if (r.confidence < stop_below) { return i + 1; }
+    }
+    return steps;
+}
+
+// KLD of the trace's stored top-K against this model, and acceptance bounds, for one position.
+static void compare_top(const float * row, double lse, const int32_t * ids, const float * logp, int32_t k, float * out) {
+    double kld = 0.0, p_in = 0.0, q_in = 0.0, both = 0.0;
+    for (int32_t i = 0; i < k; i++) {
+        if (ids[i] < 0) { continue; }
+        const double lp = logp[i], p = exp(lp);
+        if (ids[i] >= n_vocab) { continue; }  // stays in the rest: this model cannot say it
+        const double lq = row[ids[i]] - lse, q = exp(lq);
+        kld += p * (lp - lq);
+        p_in += p; q_in += q; both += p < q ? p : q;
+    }
+    const double p_out = p_in < 1.0 ? 1.0 - p_in : 0.0, q_out = q_in < 1.0 ? 1.0 - q_in : 0.0;
+    if (p_out > 1e-9) { kld += p_out * log(p_out / (q_out > 1e-12 ? q_out : 1e-12)); }
+    out[0] = (float) (kld > 0.0 ? kld : 0.0);
+    out[1] = (float) p_out;
+    out[2] = (float) both;
+    out[3] = (float) (both + (p_out < q_out ? p_out : q_out));
+}
+
+// One teacher-forced pass over prompt + emitted. Position i of every result predicts emitted[i].
+// With bare != 0 the same batches and logits mask run and nothing is reduced (the benchmark's base).
+static void op_replay(void) {
+    need_context();
+    int32_t n_prompt, n, n_ref_ids, n_ref;
+    const int32_t * prompt = array("prompt", &n_prompt, true);
+    const int32_t * emitted = array("emitted", &n, true);
+    const int32_t * ref_ids = array("reference_ids", &n_ref_ids, false);
+    const float * ref_logp = array("reference_logp", &n_ref, false);
+    check_tokens(prompt, n_prompt);
+    check_tokens(emitted, n);
+    const int32_t total = n_prompt + n - 1;
+    if (n_prompt < 1 || n < 1) { fail("replay needs a prompt and at least one emitted token"); }
+    if (total > n_ctx) { fail("%d tokens do not fit the context of %d", total, n_ctx); }
+    if (n_ref != n_ref_ids || (n_ref && n_ref % n)) { fail("reference arrays do not match %d positions", n); }
+    const int32_t k_ref = n_ref / n;
+    const int32_t width = integer("width", n_ubatch, 1, n_ubatch);
+    const int32_t top = integer("top", 0, 0, TOP_MAX);
+    const int32_t steps = integer("rollout_steps", 0, 0, 256);
+    const float stop_below = (float) number("rollout_stop_below", 0.0);
+    const float temperature = (float) number("temperature", 0.0);
+    const bool bare = integer("bare", 0, 0, 1);
+
+    const size_t c = (size_t) n;
+    int32_t * argmax = take(c, 4), * rank = take(c, 4), * top_ids = take(c * (size_t) top, 4);
+    float * confidence = take(c, 4), * lse = take(c, 4), * logq = take(c, 4), * logq_t = take(c, 4), * margin = take(c, 4);
+    float * entropy = take(c, 4), * top_logits = take(c * (size_t) top, 4), * ref = take(c * 4, 4);
+    int32_t * row_of = take((size_t) width, 4);
+
+    kv_clear(ctx);
+    int64_t decode_ns = 0, reduce_ns = 0;
+    for (int32_t at = 0; at < total;) {
+        batch.n_tokens = 0;
+        int32_t rows = 0;
+        for (; at < total && batch.n_tokens < width; at++) {
+            const bool output = at >= n_prompt - 1;
+            if (output) { row_of[rows++] = batch.n_tokens; }
+            batch_add(at < n_prompt ? prompt[at] : emitted[at - n_prompt], at, output);
+        }
+        int64_t t0 = now_ns();
+        decode();
+        llama_synchronize(ctx);
+        int64_t t1 = now_ns();
+        decode_ns += t1 - t0;
+        if (bare) { continue; }
+        const int32_t first = at - n_prompt + 1 - rows;  // index into emitted of the first row
+        for (int32_t r = 0; r < rows; r++) {
+            const int32_t i = first + r;
+            jobs[r] = (row_job) { .row = llama_get_logits_ith(ctx, row_of[r]), .n = n_vocab, .token = emitted[i],
+                .inv_temp = temperature > 0.0f && temperature != 1.0f ? 1.0f / temperature : 0.0f,
+                .top = top, .top_ids = top_ids + (size_t) i * top, .top_logits = top_logits + (size_t) i * top };
+            if (!jobs[r].row) { fail("the engine gave no logits for position %d", i); }
+        }
+        if (rows) { reduce_rows(rows); }
+        for (int32_t r = 0; r < rows; r++) {
+            const int32_t i = first + r;
+            const row_result * x = &results[r];
+            if (x->bad) { fail("the model gives logits that are not numbers (position %d)", i); }
+            const float mine = jobs[r].row[emitted[i]];
+            argmax[i] = x->argmax;
+            confidence[i] = x->confidence;
+            lse[i] = (float) x->lse;
+            logq[i] = (float) (mine - x->lse);
+            logq_t[i] = jobs[r].inv_temp > 0.0f ? (float) ((double) mine * jobs[r].inv_temp - x->lse_t) : logq[i];
+            rank[i] = x->rank;
+            margin[i] = x->max - x->second;
+            entropy[i] = x->entropy;
+            if (k_ref) { compare_top(jobs[r].row, x->lse, ref_ids + (size_t) i * k_ref, ref_logp + (size_t) i * k_ref, k_ref, ref + (size_t) i * 4); }
+        }
+        reduce_ns += now_ns() - t1;
+    }
+    put_field(",\"decode_ns\":%lld,\"reduce_ns\":%lld", (long long) decode_ns, (long long) reduce_ns);
+    if (bare) { return; }
+    put_array("argmax", "i4", argmax, c);
+    put_array("confidence", "f4", confidence, c);
+    put_array("logsumexp", "f4", lse, c);
+    put_array("logq", "f4", logq, c);
+    put_array("logq_t", "f4", logq_t, c);
+    put_array("rank", "i4", rank, c);
+    put_array("margin", "f4", margin, c);
+    put_array("entropy", "f4", entropy, c);
+    if (top) { put_array("top_ids", "i4", top_ids, c * (size_t) top); put_array("top_logits", "f4", top_logits, c * (size_t) top); }
+    if (k_ref) { put_array("reference", "f4", ref, c * 4); }
+    if (steps) {
+        // The KV cache now holds the whole text; mismatches from the back, so that each prefix is intact.
+        int32_t misses = 0;
+        for (int32_t i = 1; i < n; i++) { misses += argmax[i] != emitted[i]; }
+        int32_t * where = take((size_t) misses, 4), * length = take((size_t) misses, 4);
+        int32_t * ids = take((size_t) misses * steps, 4);
+        float * conf = take((size_t) misses * steps, 4);
+        drafted * scratch = take((size_t) steps, sizeof(drafted));
+        int64_t t0 = now_ns();
+        // past the end: what a draft that agreed to the last token would have said next
+        drafted * tail = take((size_t) steps, sizeof(drafted));
+        int32_t * tail_ids = take((size_t) steps, 4), past_end = n_ctx - total;
+        float * tail_conf = take((size_t) steps, 4);
+        if (past_end > 0) { past_end = draft_from(emitted[n - 1], total, steps < past_end ? steps : past_end, stop_below, tail); }
+        for (int32_t s = 0; s < past_end; s++) { tail_ids[s] = tail[s].id; tail_conf[s] = tail[s].confidence; }
+        put_array("tail_tokens", "i4", tail_ids, (uint64_t) past_end);
+        put_array("tail_confidence", "f4", tail_conf, (uint64_t) past_end);
+        for (int32_t i = n - 1, m = misses - 1; i >= 1; i--) {
+            if (argmax[i] == emitted[i]) { continue; }
+            cut(n_prompt + i);
+            const int32_t room = n_ctx - (n_prompt + i);
+            where[m] = i;
+            // no drafting past a token the server would already have stopped at
+            length[m] = confidence[i] < stop_below ? 0
+                : draft_from(argmax[i], n_prompt + i, steps < room ? steps : room, stop_below, scratch);
+            for (int32_t s = 0; s < length[m]; s++) { ids[(size_t) m * steps + s] = scratch[s].id; conf[(size_t) m * steps + s] = scratch[s].confidence; }
+            m--;
+        }
+        put_field(",\"rollout_ns\":%lld", (long long) (now_ns() - t0));
+        put_array("rollout_position", "i4", where, (uint64_t) misses);
+        put_array("rollout_length", "i4", length, (uint64_t) misses);
+        put_array("rollout_tokens", "i4", ids, (uint64_t) misses * steps);
+        put_array("rollout_confidence", "f4", conf, (uint64_t) misses * steps);
+    }
+}
+
+// ---------------------------------------------------------------- live shapes
+
+// Drives this model as draft exactly as the server does, given what the target emitted.
+// mainline: common/speculative.cpp draft_simple + server-context.cpp (pre_decode, decode, post_decode).
+// ik and mainline of 2025: common_speculative_state_draft (fresh process: empty draft cache; its reuse of
+// discarded drafts, which needs n_min > 0, is refused here and modelled in speculation/simulate.py).
+static void op_live_shapes(void) {
+    need_context();
+    int32_t n_prompt, n;
+    const int32_t * prompt = array("prompt", &n_prompt, true);
+    const int32_t * emitted = array("emitted", &n, true);
+    check_tokens(prompt, n_prompt);
+    check_tokens(emitted, n);
+    const char * name = string("profile");
+    const bool ik = name && strcmp(name, "ik-2026-08") == 0, old = name && strcmp(name, "mainline-2025") == 0;
+    if (!ik && !old && !(name && strcmp(name, "mainline-2026-10") == 0)) { fail("unknown profile '%s'", name ? name : ""); }
+    const bool keeps = ik || old;  // the draft's KV cache is kept and extended, not mirrored by re-evaluation
+    const int32_t n_max = integer("n_max", 3, 1, 1024), n_min = integer("n_min", 0, 0, 1024);
+    const float p_min = (float) number("p_min", 0.0);
+    const int32_t limit = integer("n_predict", n, 1, INT32_MAX);
+    const int32_t server_ctx = integer("server_ctx", n_ctx, 1, n_ctx);
+    const int32_t width = integer("width", n_batch, 1, n_batch);
+    if (old && n_min > 0 && p_min > 0.0f) { fail("n_min with p_min cannot be verified under profile mainline-2025"); }
+    if (n_prompt < 1 || n < 1 || n_prompt + n > n_ctx) { fail("%d + %d tokens do not fit the context of %d", n_prompt, n, n_ctx); }
+
+    const size_t c = (size_t) n;
+    int32_t * text = take((size_t) n_prompt + c, 4);
+    memcpy(text, prompt, (size_t) n_prompt * 4);
+    memcpy(text + n_prompt, emitted, c * 4);
+    int32_t * start = take(c, 4), * length = take(c, 4), * accepted = take(c, 4);
+    int32_t * ids = take(c * (size_t) n_max, 4);
+    float * conf = take(c * (size_t) n_max, 4);
+    drafted * d = take((size_t) n_max, sizeof(drafted));
+    int32_t cycles = 0, plain = 0, known = 0;
+    int64_t total = 0, sum_drafted = 0, sum_accepted = 0;
+
+    kv_clear(ctx);
+    if (!keeps) { prefill(text, 0, n_prompt, width, true); known = n_prompt; }
+    for (int32_t i = 1; i < n;) {
+        const int32_t past = n_prompt + i - 1;  // tokens before the last emitted one, which is at `past`
+        int32_t room = server_ctx - past - 2;
+        if (limit - i - 1 < room) { room = limit - i - 1; }
+        int32_t len = 0;
+        if (keeps) {
+            int32_t lim = n_max < room ? n_max : room;
+            if (lim < n_min) { lim = 0; }
+            if (lim > 0) {
+                if (known > past) { cut(past); known = past; }
+                if (known < past) { prefill(text, known, past, width, false); }
+                // ik drafts n_max tokens whatever the limit and p_min (its confidence is always 1), then truncates;
+                // mainline of 2025 keeps the token that fell below p_min
+                const int32_t got = draft_from(text[past], past, ik ? n_max : lim, ik ? 0.0f : p_min, d);
+                known = past + got;  // the last drafted token is not decoded
+                len = got < lim ? got : lim;
+                if (len < n_min) { len = 0; }
+            }
+        } else if (room > 0) {
+            const int32_t steps = n_max < room ? n_max : room;
+            int32_t got = draft_from(text[past], past, steps, p_min, d);
+            if (d[got - 1].confidence < p_min) { got--; }
+            len = got < n_min ? 0 : got;
+            cut(past);
+        }
+        if (!keeps) {
+            // the verify batch, mirrored: [last token, draft...], output on the last
+            batch.n_tokens = 0;
+            batch_add(text[past], past, len == 0);
+            for (int32_t k = 0; k < len; k++) { batch_add(d[k].id, past + 1 + k, k == len - 1); }
+            decode();
+        }
+        int32_t j = 0;
+        while (j < len && i + j < n && d[j].id == emitted[i + j]) {
+            if (!keeps && is_eog(model, emitted[i + j]) && j + 1 < len) { break; }
+            j++;
+        }
+        if (len == 0) { plain++; i++; continue; }
+        start[cycles] = i; length[cycles] = len; accepted[cycles] = j;
+        for (int32_t k = 0; k < len; k++) { ids[total] = d[k].id; conf[total] = d[k].confidence; total++; }
+        cycles++; sum_drafted += len; sum_accepted += j;
+        i += j + 1;
+        if (!keeps) { cut(n_prompt + i - 1); }
+    }
+    put_field(",\"draft_n\":%lld,\"draft_n_accepted\":%lld,\"plain_steps\":%d", (long long) sum_drafted, (long long) sum_accepted, plain);
+    put_array("start", "i4", start, (uint64_t) cycles);
+    put_array("length", "i4", length, (uint64_t) cycles);
+    put_array("accepted", "i4", accepted, (uint64_t) cycles);
+    put_array("tokens", "i4", ids, (uint64_t) total);
+    put_array("confidence", "f4", conf, (uint64_t) total);
+}
+
+// ---------------------------------------------------------------- generate (record a trace)
+
+static uint64_t mix(uint64_t x) {  // splitmix64
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+typedef struct { float v; int32_t id; } candidate;
+
+static int falling(const void * a, const void * b) {
+    const candidate * x = a, * y = b;
+    return x->v < y->v ? 1 : x->v > y->v ? -1 : (x->id > y->id) - (x->id < y->id);
+}
+
+typedef struct { float temperature, top_p, min_p; int32_t top_k; uint64_t seed; } chain_params;
+
+// top-k, top-p, min-p, temperature, draw: mainline's default order (common.h), on one raw row.
+// The draw is cook's own (splitmix64 of seed and step, inverse CDF): the same distribution as a
+// server's with these settings, not the same draws. Sets *logp, the log-probability under the chain.
+static int32_t draw(const float * row, const row_result * r, const chain_params * c, uint64_t step, candidate * buf, float * logp) {
+    if (c->temperature <= 0.0f) { *logp = 0.0f; return r->argmax; }
+    int32_t n = 0;
+    if (c->top_k > 0 && c->top_k <= TOP_MAX) {
+        int32_t ids[TOP_MAX];
+        float logits[TOP_MAX];
+        row_job job = { .row = row, .n = n_vocab, .token = -1, .top = c->top_k < n_vocab ? c->top_k : n_vocab, .top_ids = ids, .top_logits = logits };
+        row_result unused;
+        reduce_row(&job, &unused);
+        for (; n < job.top; n++) { buf[n] = (candidate) { logits[n], ids[n] }; }
+    } else {
+        for (; n < n_vocab; n++) { buf[n] = (candidate) { row[n], n }; }
+        qsort(buf, (size_t) n, sizeof *buf, falling);
+        if (c->top_k > 0 && c->top_k < n) { n = c->top_k; }
+    }
+    if (c->top_p < 1.0f) {
+        double z = 0.0, run = 0.0;
+        for (int32_t i = 0; i < n; i++) { z += exp((double) buf[i].v - buf[0].v); }
+        for (int32_t i = 0; i < n; i++) {
+            run += exp((double) buf[i].v - buf[0].v) / z;
+            if (run >= c->top_p) { n = i + 1; break; }
+        }
+    }
+    if (c->min_p > 0.0f) {
+        const float least = buf[0].v + logf(c->min_p);
+        while (n > 1 && buf[n - 1].v < least) { n--; }
+    }
+    double z = 0.0;
+    for (int32_t i = 0; i < n; i++) { z += exp(((double) buf[i].v - buf[0].v) / c->temperature); }
+    const double u = (double) (mix(c->seed ^ mix(step)) >> 11) * 0x1.0p-53 * z;
+    double run = 0.0;
+    int32_t i = 0;
+    for (; i < n - 1; i++) { run += exp(((double) buf[i].v - buf[0].v) / c->temperature); if (u < run) { break; } }
+    *logp = (float) (((double) buf[i].v - buf[0].v) / c->temperature - log(z));
+    return buf[i].id;
+}
+
+static void op_generate(void) {
+    need_context();
+    int32_t n_prompt;
+    const int32_t * prompt = array("prompt", &n_prompt, true);
+    check_tokens(prompt, n_prompt);
+    const int32_t limit = integer("n_predict", 128, 1, 1 << 24), extra = integer("extra", 0, 0, 1024);
+    const int32_t top = integer("top", 0, 0, TOP_MAX);
+    const chain_params chain = { .temperature = (float) number("temperature", 0.0), .top_p = (float) number("top_p", 1.0),
+        .min_p = (float) number("min_p", 0.0), .top_k = integer("top_k", 0, 0, INT32_MAX), .seed = (uint64_t) number("seed", 0.0) };
+    if (n_prompt < 1 || n_prompt >= n_ctx) { fail("a prompt of %d tokens does not fit the context of %d", n_prompt, n_ctx); }
+    const int32_t room = n_ctx - n_prompt, most = limit + extra < room ? limit + extra : room;
+    const size_t c = (size_t) most;
+    int32_t * ids = take(c, 4), * top_ids = take(c * (size_t) top, 4);
+    float * logp = take(c, 4), * chain_logp = take(c, 4), * lse = take(c, 4), * margin = take(c, 4), * top_logits = take(c * (size_t) top, 4);
+    candidate * buf = chain.temperature > 0.0f ? take((size_t) n_vocab, sizeof(candidate)) : NULL;
+
+    kv_clear(ctx);
+    int64_t t0 = now_ns();
+    prefill(prompt, 0, n_prompt, n_batch, true);
+    llama_synchronize(ctx);
+    const int64_t prefill_ns = now_ns() - t0;
+    t0 = now_ns();
+    int32_t n = 0, emitted = -1;  // emitted: tokens that belong to the reply, once it has ended
+    const char * stop = "context";
+    for (; n < most; n++) {
+        const float * row = llama_get_logits_ith(ctx, n == 0 ? batch.n_tokens - 1 : 0);
+        if (!row) { fail("the engine gave no logits at token %d", n); }
+        jobs[0] = (row_job) { .row = row, .n = n_vocab, .token = -1, .top = top, .top_ids = top_ids + (size_t) n * top, .top_logits = top_logits + (size_t) n * top };
+        reduce_rows(1);
+        if (results[0].bad) { fail("the model gives logits that are not numbers (token %d)", n); }
+        ids[n] = draw(row, &results[0], &chain, (uint64_t) n, buf, &chain_logp[n]);
+        lse[n] = (float) results[0].lse;
+        logp[n] = (float) (row[ids[n]] - results[0].lse);
+        margin[n] = results[0].max - results[0].second;
+        if (emitted < 0 && is_eog(model, ids[n])) { emitted = n + 1; stop = "eog"; }
+        if (emitted < 0 && n + 1 == limit) { emitted = n + 1; stop = "limit"; }
+        if (emitted >= 0 && (n + 1 >= emitted + extra || strcmp(stop, "limit") == 0)) { n++; break; }
+        batch.n_tokens = 0;
+        batch_add(ids[n], n_prompt + n, true);
+        if (n + 1 < most) { decode(); }
+    }
+    put_field(",\"prefill_ns\":%lld,\"decode_ns\":%lld,\"emitted\":%d,\"stop\":\"%s\"", (long long) prefill_ns,
+        (long long) (now_ns() - t0), emitted < 0 ? n : emitted, stop);
+    put_array("tokens", "i4", ids, (uint64_t) n);
+    put_array("logp", "f4", logp, (uint64_t) n);
+    put_array("chain_logp", "f4", chain_logp, (uint64_t) n);
+    put_array("logsumexp", "f4", lse, (uint64_t) n);
+    put_array("margin", "f4", margin, (uint64_t) n);
+    if (top) { put_array("top_ids", "i4", top_ids, (uint64_t) n * top); put_array("top_logits", "f4", top_logits, (uint64_t) n * top); }
+}
+
+// ---------------------------------------------------------------- timing
+
+// Times one batch of `tokens` (real text) at context `depth`, `repeats` times, rolling back between.
+// sample_k > 0 also times the engine's own pick of a token from each output row.
+static void op_time(void) {
+    need_context();
+    int32_t n;
+    const int32_t * text = array("text", &n, true);
+    check_tokens(text, n);
+    const int32_t depth = integer("depth", 0, 0, n_ctx), b = integer("tokens", 1, 1, n_ctx);
+    const int32_t repeats = integer("repeats", 5, 1, 100000), sample_k = integer("sample_k", 0, 0, n_vocab);
+    const bool all = integer("all_outputs", 0, 0, 1);
+    if (depth + b > n || depth + b > n_ctx) { fail("text of %d tokens is too short for depth %d + %d", n, depth, b); }
+    if (all && b > n_batch) { fail("%d outputs exceed the batch of %d", b, n_batch); }
+    int64_t * decode_ns = take((size_t) repeats, 8), * sample_ns = take((size_t) repeats, 8);
+    llama_token_data * buf = sample_k ? take((size_t) n_vocab, sizeof *buf) : NULL;
+    kv_clear(ctx);
+    prefill(text, 0, depth, n_batch, false);
+    llama_synchronize(ctx);
+    for (int32_t r = -1; r < repeats; r++) {  // -1: warm-up
+        const int64_t t0 = now_ns();
+        if (all) {
+            batch.n_tokens = 0;
+            for (int32_t i = 0; i < b; i++) { batch_add(text[depth + i], depth + i, true); }
+            decode();
+        } else {
+            prefill(text, depth, depth + b, n_batch, true);
+        }
+        llama_synchronize(ctx);
+        const int64_t t1 = now_ns();
+        for (int32_t i = 0; sample_k && i < (all ? b : 1); i++) {
+            engine_pick(llama_get_logits_ith(ctx, all ? i : batch.n_tokens - 1), n_vocab, sample_k, buf);
+        }
+        if (r >= 0) { decode_ns[r] = t1 - t0; sample_ns[r] = now_ns() - t1; }
+        if (depth == 0) { kv_clear(ctx); } else { cut(depth); }
+    }
+    put_array("decode_ns", "i8", decode_ns, (uint64_t) repeats);
+    put_array("sample_ns", "i8", sample_ns, (uint64_t) repeats);
+}
+
+// ---------------------------------------------------------------- main
+
+static void op_hello(void) {
+    check_defaults();
+    char safe[256];
+    escape(safe, sizeof safe, engine_version());
+    put_field(",\"protocol\":%d,\"flavour\":\"%s\",\"version\":\"%s\",\"context_params_bytes\":%zu,\"model_params_bytes\":%zu",
+        PROTOCOL, COOK_FLAVOUR, safe, sizeof(struct llama_context_params), sizeof(struct llama_model_params));
+}
+
+// For the tests: the accuracy of exp_neg, and a crash on request.
+static void op_selftest(void) {
+    int32_t n;
+    const float * x = array("x", &n, true);
+    float * y = take((size_t) n, 4);
+    for (int32_t i = 0; i < n; i++) { y[i] = exp_neg(x[i]); }
+    put_array("y", "f4", y, (uint64_t) n);
+    if (integer("abort", 0, 0, 1)) { fprintf(stderr, "selftest: aborting as asked\n"); abort(); }
+}
+
+static void on_log(enum ggml_log_level level, const char * text, void * user) {
+    static enum ggml_log_level last;
+    if (level != GGML_LOG_LEVEL_CONT) { last = level; }
+    if (user || last == GGML_LOG_LEVEL_WARN || last == GGML_LOG_LEVEL_ERROR) { fputs(text, stderr); }
+}
+
+static const struct { const char * name; void (*run)(void); } ops[] = {
+    { "hello", op_hello }, { "load", op_load }, { "info", op_info }, { "tokenize", op_tokenize },
+    { "detokenize", op_detokenize }, { "replay", op_replay }, { "live_shapes", op_live_shapes },
+    { "generate", op_generate }, { "time", op_time }, { "selftest", op_selftest },
+};
+
+int main(void) {
+    reply_fd = dup(1);
+    dup2(2, 1);  // whatever a library prints must not enter the frames
+    llama_log_set(on_log, getenv("COOK_WORKER_VERBOSE") ? (void *) ops : NULL);
+#if defined(COOK_HAS_LOAD_ALL)
+    ggml_backend_load_all();
+#endif
+    llama_backend_init();
+    for (;;) {
+        char magic[4];
+        uint32_t n_head;
+        read_exact(magic, 4);
+        read_exact(&n_head, 4);
+        read_exact(&body_size, 8);
+        if (memcmp(magic, "COOK", 4) != 0 || n_head > HEADER_MAX || body_size > PAYLOAD_MAX) {
+            fprintf(stderr, "worker: not a frame, or one too large\n");
+            return 3;
+        }
+        head = malloc(n_head + 1);
+        body = malloc(body_size + 1);
+        if (!head || !body) { fprintf(stderr, "worker: out of memory\n"); return 3; }
+        read_exact(head, n_head);
+        head[n_head] = 0;
+        read_exact(body, body_size);
+        n_out_arrays = 0;
+        n_fields = 0;
+        fields[0] = 0;
+        volatile bool ok = false;
+        if (setjmp(on_error) == 0) {
+            const char * op = string("op");
+            size_t i = 0;
+            while (i < sizeof ops / sizeof *ops && !(op && strcmp(op, ops[i].name) == 0)) { i++; }
+            if (i == sizeof ops / sizeof *ops) { fail("unknown operation '%s'", op ? op : ""); }
+            ops[i].run();
+            ok = true;
+        }
+        send_reply(ok);
+        release_all();
+        free(head);
+        free(body);
+    }
+}

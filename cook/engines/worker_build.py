@@ -1,0 +1,197 @@
+"""Compiles ``worker.c`` against an engine's own headers and libraries, once per engine.
+
+The result is cached under ``COOK_HOME/cache/workers/<digest>``; the digest covers the engine's
+identity, the headers, our sources, the compiler, its flags and the CPU (``-march=native``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from cook.engines.base import Engine, Flavour
+from cook.errors import PrerequisiteError, StepError
+from cook.paths import cook_home
+
+SOURCES = ("worker.c", "worker_reduce.h")
+COMPILERS = ("cc", "gcc", "clang")
+BASE_FLAGS = ("-O3", "-std=gnu11")
+# The reductions vectorise only when sums may be reassociated; NaN is looked for by its bits.
+MATH_FLAGS = (
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-ffinite-math-only",
+)
+# Features told from the header's text, so that one source serves every version of both flavours.
+FEATURES = {
+    "COOK_HAS_EXTRA_BUFTS": r"\bbool\s+use_extra_bufts\b",
+    "COOK_HAS_FA_TYPE": r"\benum\s+llama_flash_attn_type\s+flash_attn_type\s*;",
+    "COOK_HAS_HYBRID": r"\bllama_model_is_hybrid\b",
+    "COOK_HAS_VERSION": r"\bllama_version\s*\(",
+}
+
+
+@dataclass(frozen=True)
+class EngineFiles:
+    """What the compiler needs of one engine: directories of headers and of libraries."""
+
+    flavour: Flavour
+    digest: str
+    include_dirs: tuple[Path, ...]
+    library_dirs: tuple[Path, ...]
+
+
+def locate(engine: Engine) -> EngineFiles:
+    """Headers and libraries that belong to ``engine``: an install prefix or a CMake build tree.
+
+    PrerequisiteError when there are none, or when the source tree has moved on from the build.
+    """
+    tool = engine.tool("server").resolve()
+    prefix = tool.parent.parent
+    cache = prefix / "CMakeCache.txt"
+    if (prefix / "include" / "llama.h").is_file():
+        includes = [prefix / "include"]
+    elif cache.is_file():
+        source = _cmake_home(cache)
+        includes = [source / "include", source / "ggml" / "include"]
+        _same_commit(source, engine)
+    else:
+        includes = []
+    libraries = _library_dirs(prefix, tool.parent)
+    missing = [d for d in includes if not d.is_dir()]
+    if not includes or missing or not libraries:
+        what = "headers" if not includes or missing else "shared libraries"
+        raise PrerequisiteError(
+            f"engine {engine.name!r} has no {what} that belong to {tool}",
+            hint="give cook a CMake build directory (with BUILD_SHARED_LIBS=ON and its sources "
+            "kept), or an install prefix with include/ and lib/",
+        )
+    return EngineFiles(engine.flavour, engine.identity.digest, tuple(includes), libraries)
+
+
+def _cmake_home(cache: Path) -> Path:
+    text = cache.read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.+)$", text, re.MULTILINE)
+    return Path(found.group(1)) if found else Path("/nonexistent")
+
+
+def _same_commit(source: Path, engine: Engine) -> None:
+    """The sources a build was made from may have been pulled since: then the headers lie."""
+    built = engine.identity.commit
+    head = source / ".git" / "HEAD"
+    if built is None or not head.is_file():
+        return
+    at = head.read_text(encoding="utf-8").strip()
+    if at.startswith("ref: "):
+        ref = source / ".git" / at.removeprefix("ref: ")
+        if not ref.is_file():
+            return
+        at = ref.read_text(encoding="utf-8").strip()
+    if not (at.startswith(built) or built.startswith(at)):
+        raise PrerequisiteError(
+            f"{source} is at commit {at[:8]}, but {engine.name} was built from {built[:8]}",
+            hint="rebuild the engine, or check out the commit it was built from",
+        )
+
+
+def _library_dirs(prefix: Path, bin_dir: Path) -> tuple[Path, ...]:
+    places = (prefix / "lib", prefix / "lib64", bin_dir, prefix / "src", prefix / "ggml" / "src")
+    return tuple(d for d in places if any(d.glob("libllama.*")) or any(d.glob("libggml*.*")))
+
+
+def compiler() -> str:
+    """The user's C compiler (``CC`` wins); PrerequisiteError with the line that installs one."""
+    wanted = os.environ.get("CC")
+    for name in (wanted,) if wanted else COMPILERS:
+        if name and (found := shutil.which(name)):
+            return found
+    raise PrerequisiteError(
+        f"no C compiler ({wanted or ', '.join(COMPILERS)}) to compile the worker with",
+        hint="sudo apt-get install gcc libc6-dev   (or set CC)",
+    )
+
+
+def _cpu() -> str:
+    """What ``-march=native`` depends on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    lines = (x for x in text.splitlines() if x.startswith(("model name", "flags", "Features")))
+    return "\n".join(sorted(set(lines)))
+
+
+def _defines(files: EngineFiles) -> tuple[str, ...]:
+    text = "".join(
+        (d / "llama.h").read_text(encoding="utf-8", errors="replace")
+        for d in files.include_dirs
+        if (d / "llama.h").is_file()
+    )
+    names = [name for name, pattern in FEATURES.items() if re.search(pattern, text)]
+    if files.flavour is Flavour.IK_LLAMA_CPP:
+        names.append("COOK_IK")
+    backend = (d / "ggml-backend.h" for d in files.include_dirs)
+    texts = (p.read_text(encoding="utf-8") for p in backend if p.is_file())
+    if any("ggml_backend_load_all(" in text for text in texts):
+        names.append("COOK_HAS_LOAD_ALL")
+    return tuple(f"-D{name}" for name in names)
+
+
+def _library_flags(files: EngineFiles) -> tuple[str, ...]:
+    flags = []
+    for d in files.library_dirs:
+        flags += [f"-L{d}", f"-Wl,-rpath,{d}"]
+    names = ["llama", "ggml", "ggml-base"]
+    have = [n for n in names if any(any(d.glob(f"lib{n}.*")) for d in files.library_dirs)]
+    return (*flags, *(f"-l{n}" for n in have), "-lpthread", "-lm")
+
+
+def build_worker(files: EngineFiles) -> Path:
+    """Path of the worker program for this engine, compiled now if it was not before."""
+    cc = compiler()
+    here = Path(__file__).parent
+    defines = _defines(files)
+    version = subprocess.run([cc, "--version"], capture_output=True, text=True, check=False).stdout
+    key = hashlib.sha256()
+    parts = [files.digest, version, _cpu(), *BASE_FLAGS, *MATH_FLAGS, *defines]
+    parts += [str(d) for d in files.library_dirs]
+    for part in parts:
+        key.update(part.encode() + b"\0")
+    for path in [*(here / s for s in SOURCES), *_headers(files)]:
+        key.update(path.read_bytes() + b"\0")
+    place = cook_home() / "cache" / "workers" / key.hexdigest()[:32]
+    program = place / "worker"
+    if program.is_file():
+        return program
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix="build-") as temp:
+        fresh = Path(temp) / "worker"
+        errors = ""
+        for arch in (("-march=native",), ()):
+            argv = [cc, *BASE_FLAGS, *arch, *MATH_FLAGS, *defines]
+            argv += [f"-I{d}" for d in files.include_dirs]
+            argv += [str(here / "worker.c"), "-o", str(fresh), *_library_flags(files)]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                fresh.replace(program)
+                return program
+            errors = done.stderr
+    raise StepError(
+        "the worker does not compile against this engine's headers and libraries:\n"
+        + "\n".join(errors.strip().splitlines()[-15:]),
+        hint="the engine may be newer or older than cook knows; please report its version",
+    )
+
+
+def _headers(files: EngineFiles) -> list[Path]:
+    names = ("llama.h", "ggml.h", "ggml-backend.h")
+    return [d / n for n in names for d in files.include_dirs if (d / n).is_file()]

@@ -1,0 +1,187 @@
+"""What the worker is asked and what it answers: frozen records of numpy arrays.
+
+Arrays have one entry a position unless stated; probabilities are natural logarithms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+NanosecondArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ModelLoad:
+    """A model and how to run it. ``None`` leaves the engine's default.
+
+    ``context`` tokens of KV cache; ``batch``/``ubatch`` tokens; ``cache_type_k``/``_v`` by the
+    engine's spelling (``f16``, ``q8_0``); ``repack=False`` keeps mainline's CPU build off its
+    repacked weights (the AMX trap of engines.md 0); ``cpu_tensors`` are regular expressions of
+    tensors kept in the CPU's memory.
+    """
+
+    path: Path
+    context: int = 4096
+    batch: int = 2048
+    ubatch: int = 512
+    threads: int = 1
+    threads_batch: int | None = None
+    n_gpu_layers: int | None = None
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    flash_attention: bool | None = None
+    repack: bool = True
+    cpu_tensors: tuple[str, ...] = ()
+    vocabulary_only: bool = False
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the engine says of the loaded model; ``eog`` are the ids that end a reply."""
+
+    description: str
+    n_vocab: int
+    bos: int | None
+    eos: int | None
+    eog: frozenset[int]
+    add_bos: bool
+    add_eos: bool
+    context: int
+    context_train: int
+    layers: int
+    size_bytes: int
+    parameters: int
+    recurrent: bool
+    load_s: float
+
+
+@dataclass(frozen=True)
+class SamplerChain:
+    """top-k, top-p, min-p, temperature, in mainline's default order; 0 or 1.0 switch one off.
+
+    The draw is the worker's own: distributed as a server's with these settings, but not the
+    same random numbers for the same ``seed``.
+    """
+
+    temperature: float
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Divergence:
+    """Against the trace's stored top-K (scoring.md 8).
+
+    ``kld`` >= 0 nats: the stored tokens exactly and all others as one; the true divergence is
+    no less. ``rest``: the target's probability outside the stored set, the size of what is
+    unknown. The acceptance of rejection sampling lies in [``alpha_low``, ``alpha_high``].
+    """
+
+    kld: FloatArray
+    rest: FloatArray
+    alpha_low: FloatArray
+    alpha_high: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Rollouts:
+    """Greedy continuations after each mismatch, the draft's own wrong token included in the text.
+
+    ``position`` [m]: index into emitted, rising; ``length`` [m]: steps taken; ``tokens`` and
+    ``confidence`` [m, steps]: zero beyond ``length``. A rollout that stopped early ended with a
+    confidence below the floor asked for; one of length 0 was not made, its mismatch being below
+    it already. ``tail_tokens``, ``tail_confidence``: the same after the last emitted token.
+    """
+
+    position: IntArray
+    length: IntArray
+    tokens: IntArray
+    confidence: FloatArray
+    tail_tokens: IntArray
+    tail_confidence: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """One teacher-forced pass; entry i predicts emitted[i].
+
+    ``confidence``: softmax of the argmax over the ten largest raw logits (mainline's p in
+    common/speculative.cpp). ``logq``/``logq_t``: log-probability of the emitted token at
+    temperature 1 and at the one asked for. ``rank``: logits above the emitted token's.
+    ``margin``: top-1 minus top-2 logit. ``top_ids``/``top_logits`` [n, K] by falling logit.
+    """
+
+    argmax: IntArray
+    confidence: FloatArray
+    logsumexp: FloatArray
+    logq: FloatArray
+    logq_t: FloatArray
+    rank: IntArray
+    margin: FloatArray
+    entropy: FloatArray
+    top_ids: IntArray | None
+    top_logits: FloatArray | None
+    divergence: Divergence | None
+    rollouts: Rollouts | None
+    decode_ns: int
+    reduce_ns: int
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Time of the bare ``llama_decode`` calls of a replay."""
+
+    decode_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class LiveCycles:
+    """What a server would have counted. Per cycle: ``start`` (index into emitted), ``length``,
+    ``accepted``; ``tokens`` and ``confidence`` of all drafts one after another. ``plain_steps``
+    are target steps without a draft (not counted as cycles by the server).
+    """
+
+    start: IntArray
+    length: IntArray
+    accepted: IntArray
+    tokens: IntArray
+    confidence: FloatArray
+    draft_n: int
+    draft_n_accepted: int
+    plain_steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """A reply. The first ``emitted`` tokens are the reply (end-of-generation token included);
+    any others continue past its end. ``stop``: ``eog``, ``limit`` or ``context``. ``logp`` raw at
+    temperature 1; ``chain_logp`` under the sampler chain (0 when greedy); ``margin`` of logits.
+    """
+
+    tokens: IntArray
+    emitted: int
+    stop: str
+    logp: FloatArray
+    chain_logp: FloatArray
+    logsumexp: FloatArray
+    margin: FloatArray
+    top_ids: IntArray | None
+    top_logits: FloatArray | None
+    prefill_ns: int
+    decode_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Per repeat: the decode, and the engine's sampler over its outputs (0 when not asked)."""
+
+    decode_ns: NanosecondArray
+    sample_ns: NanosecondArray

@@ -1,0 +1,61 @@
+"""The base-logits file of ``llama-perplexity --kl-divergence-base``; both engines' are the same.
+
+``"_logits_"``, i32 n_ctx, n_vocab, n_chunk, i32 tokens[n_chunk * n_ctx], then a chunk at a time
+n_ctx - 1 - n_ctx / 2 rows of 2 * ((n_vocab + 1) / 2) + 4 uint16 (tools/perplexity/perplexity.cpp:
+a scale and a minimum of 4 bytes each, then log-probabilities in 16 bits).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from cook.formats.cursor import Cursor
+
+MAGIC = b"_logits_"
+HEADER_BYTES = 20
+_LIMIT = 1 << 24
+
+
+@dataclass(frozen=True)
+class KldBase:
+    """Header of a base file: ``context`` tokens in each of ``chunks``, over ``vocabulary``."""
+
+    path: Path
+    context: int
+    vocabulary: int
+    chunks: int
+    file_bytes: int
+
+    @property
+    def expected_bytes(self) -> int:
+        """Size of the file when every chunk has been written."""
+        return base_bytes(self.context, self.vocabulary, self.chunks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the file has the size that its header promises; the engine does not check."""
+        return self.file_bytes == self.expected_bytes
+
+
+def base_bytes(n_ctx: int, n_vocab: int, n_chunk: int) -> int:
+    """Exact size in bytes of a base file."""
+    row = 2 * ((n_vocab + 1) // 2) + 4
+    return HEADER_BYTES + 4 * n_chunk * n_ctx + 2 * n_chunk * (n_ctx - 1 - n_ctx // 2) * row
+
+
+def read_base_header(path: Path | str) -> KldBase:
+    """The header of a base file; InputError if it is none. An incomplete file is no error here."""
+    path = Path(path)
+    with Cursor(path, HEADER_BYTES) as cursor:
+        if cursor.take(len(MAGIC), "magic") != MAGIC:
+            cursor.fail("magic", "is not '_logits_': not a base-logits file", at=0)
+        at = cursor.position
+        context, vocabulary, chunks = struct.unpack("<3i", cursor.take(12, "sizes"))
+        for index, (field, value, least) in enumerate(
+            (("n_ctx", context, 2), ("n_vocab", vocabulary, 1), ("n_chunk", chunks, 1))
+        ):
+            if not least <= value <= _LIMIT:
+                cursor.fail(field, f"{value} is not in {least} to {_LIMIT}", at=at + 4 * index)
+        return KldBase(path, context, vocabulary, chunks, cursor.file_bytes)

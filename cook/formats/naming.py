@@ -1,0 +1,49 @@
+"""Community file names: the shards of a split GGUF (``llama_split_path`` in ``src/llama.cpp``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,10})-of-(?P<count>\d{5,10})\.gguf")
+
+
+@dataclass(frozen=True)
+class SplitName:
+    """``<stem>-<number>-of-<count>.gguf``; ``number`` counts from 1."""
+
+    stem: str
+    number: int
+    count: int
+
+
+def split_name(path: Path) -> SplitName | None:
+    """The parts of a shard's file name, or None if the name is not a shard's."""
+    found = _SPLIT.fullmatch(path.name)
+    if found is None:
+        return None
+    number, count = int(found["number"]), int(found["count"])
+    return SplitName(found["stem"], number, count) if 1 <= number <= count else None
+
+
+def shard_path(path: Path, number: int, count: int) -> Path:
+    """Where shard ``number`` (from 1) of ``count`` stands, beside ``path`` (a shard, or the stem).
+
+    ``path`` may be any shard's path or ``<directory>/<stem>``.
+    """
+    name = split_name(path)
+    stem = name.stem if name else path.name
+    return path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf")
+
+
+def first_shard(path: Path) -> Path:
+    """Shard 1 of the split that ``path`` belongs to, or ``path`` itself if it is no shard."""
+    name = split_name(path)
+    return path if name is None else shard_path(path, 1, name.count)
+
+
+def model_stem(path: Path) -> str:
+    """The file's name without ``.gguf`` and without the shard suffix."""
+    name = split_name(path)
+    return name.stem if name else path.name.removesuffix(".gguf")

@@ -1,0 +1,200 @@
+"""Run steps in dependency order: what is stored is reused, what fails blocks only its dependents."""
+
+from __future__ import annotations
+
+import graphlib
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cook.errors import CookError, Interrupted, StepError
+from cook.graph.locks import file_lock, timing_lock_path
+from cook.graph.step import Step, Workbench, decode
+from cook.graph.store import Artifact, Store
+from cook.output import Output
+
+R = TypeVar("R")
+
+PARTS = 1000
+"""Resolution of a step's progress."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a step has no artifact. ``blocked_by`` names the failed step it waited for, if any."""
+
+    label: str
+    error: CookError
+    blocked_by: str | None = None
+
+
+@dataclass
+class Outcomes:
+    """What became of every step, by key."""
+
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    ran: list[str] = field(default_factory=list)
+    """Labels of the steps that really ran, in order; empty after a rebuild of nothing."""
+
+    def artifact(self, step: Step[Any]) -> Artifact:
+        """The artifact of a finished step."""
+        try:
+            return self.artifacts[step.key]
+        except KeyError:
+            raise self.failures[step.key].error from None
+
+    def result(self, step: Step[R]) -> R | None:
+        """The typed result, or None when the step failed."""
+        artifact = self.artifacts.get(step.key)
+        return decode(step, artifact) if artifact else None
+
+
+class Executor:
+    """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone."""
+
+    def __init__(
+        self,
+        store: Store,
+        output: Output,
+        *,
+        logs: Path,
+        jobs: int = 1,
+        threads: int | None = None,
+        fresh: bool = False,
+    ) -> None:
+        self.store = store
+        self.output = output
+        self.logs = logs
+        self.jobs = jobs
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.fresh = fresh
+        self.outcomes = Outcomes()
+
+    def run(self, wanted: Iterable[Step[Any]]) -> Outcomes:
+        """Run ``wanted`` and all they need; may be called again with more steps."""
+        graph = closure(wanted)
+        for key in list(graph):
+            if key in self.outcomes.artifacts or key in self.outcomes.failures:
+                del graph[key]
+        sorter = graphlib.TopologicalSorter(
+            {key: [s.key for s in step.steps() if s.key in graph] for key, step in graph.items()}
+        )
+        sorter.prepare()
+        while sorter.is_active():
+            ready = [graph[key] for key in sorter.get_ready()]
+            self._wave([s for s in ready if not s.timed])
+            for step in (s for s in ready if s.timed):
+                self._one(step)
+            sorter.done(*(s.key for s in ready))
+        return self.outcomes
+
+    def _wave(self, steps: list[Step[Any]]) -> None:
+        if self.jobs <= 1 or len(steps) <= 1:
+            for step in steps:
+                self._one(step)
+            return
+        from joblib import Parallel, delayed
+
+        # Threads suffice: each step spends its time waiting for an engine's process.
+        Parallel(n_jobs=self.jobs, prefer="threads")(delayed(self._one)(s) for s in steps)
+
+    def _one(self, step: Step[Any]) -> None:
+        for needed in step.steps():
+            if failure := self.outcomes.failures.get(needed.key):
+                self.outcomes.failures[step.key] = Failure(
+                    step.label,
+                    StepError(f"{step.label}: not run, because {failure.label} failed"),
+                    blocked_by=failure.blocked_by or failure.label,
+                )
+                return
+        try:
+            self.outcomes.artifacts[step.key] = self._make(step)
+        except Interrupted:
+            raise
+        except CookError as error:
+            self.outcomes.failures[step.key] = Failure(step.label, error)
+            self.output.warn(f"{step.label}: {error.message}", hint=error.hint)
+
+    def _make(self, step: Step[Any]) -> Artifact:
+        if not self.fresh and (artifact := self.store.find(step.kind, step.key)):
+            return artifact
+
+        def waiting() -> None:
+            self.output.say(f"{step.label}: waiting, another cook is making it")
+
+        with self.store.locked(step.kind, step.key, waiting):
+            if not self.fresh and (artifact := self.store.find(step.kind, step.key)):
+                return artifact
+            if step.timed:
+                with file_lock(timing_lock_path(), self._waiting_to_time(step)):
+                    return self._run(step)
+            return self._run(step)
+
+    def _run(self, step: Step[Any]) -> Artifact:
+        from pydantic import TypeAdapter
+
+        from cook.engines.process import Supervisor
+
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with (
+            self.store.workspace() as directory,
+            self.output.progress(PARTS, step.label) as progress,
+        ):
+            bench = Workbench(
+                directory=directory,
+                supervisor=Supervisor(self.logs / _slug(step)),
+                artifact=self.outcomes.artifact,
+                threads=self.threads,
+                advance=lambda share: progress.to(round(share * PARTS)),
+            )
+            started = time.monotonic()
+            result = step.run(bench)
+            seconds = time.monotonic() - started
+            adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
+            artifact = self.store.commit(
+                directory,
+                kind=step.kind,
+                key=step.key,
+                label=step.label,
+                key_parts=step.key_parts,
+                result=adapter.dump_python(result, mode="json"),
+                seconds=seconds,
+                work=step.work(),
+            )
+        self.outcomes.ran.append(step.label)
+        return artifact
+
+    def _waiting_to_time(self, step: Step[Any]) -> Callable[[], None]:
+        return lambda: self.output.say(
+            f"{step.label}: waiting, another cook is timing on this machine"
+        )
+
+
+def closure(wanted: Iterable[Step[Any]]) -> dict[str, Step[Any]]:
+    """``wanted`` and every step below them, by key, inputs first."""
+    found: dict[str, Step[Any]] = {}
+
+    def visit(step: Step[Any]) -> None:
+        if step.key in found:
+            return
+        for needed in step.steps():
+            visit(needed)
+        found[step.key] = step
+
+    for step in wanted:
+        visit(step)
+    return found
+
+
+def order_of(steps: Mapping[str, Step[Any]]) -> list[Step[Any]]:
+    """Steps in a runnable order."""
+    return list(closure(steps.values()).values())
+
+
+def _slug(step: Step[Any]) -> str:
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in step.label)
+    return f"{name[:80]}-{step.key[:8]}"

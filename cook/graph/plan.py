@@ -1,0 +1,286 @@
+"""The plan: for every step whether it would run and why, with sizes, time, disk and memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from cook.graph.execute import closure
+from cook.graph.step import Source, Step
+from cook.graph.store import Artifact, Store
+from cook.output import Column, Output
+from cook.paths import cook_home
+from cook.provenance import available_memory_bytes
+from cook.report.table import size
+
+if TYPE_CHECKING:
+    from cook.steps.prepare import Prepared
+
+ROUGH_BYTES_PER_SECOND = 4e9
+"""Memory bandwidth assumed for a server's speed before anything was measured here."""
+
+
+class State(StrEnum):
+    STORED = "stored"
+    RUN = "run"
+
+
+class Reason(StrEnum):
+    """Why a step would run. ``detail`` of the planned step names the part that changed."""
+
+    STORED = "stored"
+    NEW = "never made"
+    GONE = "was made, but its artifact is gone or damaged"
+    ENGINE = "the engine changed"
+    PARAMETERS = "parameters changed"
+    INPUT = "an input changed"
+    VERSION = "this cook measures it in another way"
+    MACHINE = "timed on another machine"
+    UNHASHED = "the source was not hashed yet"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One step of the plan. ``seconds`` None: no such step was timed here yet."""
+
+    label: str
+    kind: str
+    key: str
+    state: State
+    reason: Reason
+    detail: str
+    size_bytes: int | None
+    seconds: float | None
+    seconds_reason: str | None
+
+
+@dataclass(frozen=True)
+class Need:
+    """A resource: what the steps to run take, and what there is; None is unknown."""
+
+    name: str
+    needed_bytes: int | None
+    available_bytes: int | None
+
+    @property
+    def short(self) -> bool:
+        return (
+            self.needed_bytes is not None
+            and self.available_bytes is not None
+            and self.needed_bytes > self.available_bytes
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole plan. ``live_hours`` is the whole grid, ``left_out`` what the budget drops."""
+
+    recipe: str
+    engine: str
+    steps: tuple[Planned, ...]
+    needs: tuple[Need, ...]
+    live_hours: float | None
+    live_hours_reason: str | None
+    left_out: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def stale(self) -> bool:
+        """Whether a build would run anything."""
+        return any(step.state is State.RUN for step in self.steps)
+
+
+def plan(prepared: Prepared) -> Plan:
+    """What a build of ``prepared`` would do, from the store and file headers alone."""
+    from cook.kitchen import within_budget
+
+    menu, recipe = prepared.menu, prepared.recipe
+    store = Store(cook_home() / "store")
+    history = list(store.entries())
+    hours: float | None = None
+    reason: str | None = None
+    left_out: tuple[str, ...] = ()
+    grid = menu.grid
+    if menu.baseline is not None and recipe.score is not None:
+        seconds, reason = _configuration_seconds(prepared, history)
+        grid, dropped = within_budget(grid, seconds, recipe.score.live_budget.minutes * 60)
+        left_out = tuple(e.candidate for e in dropped)
+        hours = seconds * (1 + len(menu.grid)) / 3600 if seconds is not None else None
+    wanted: list[Step[Any]] = [*menu.making(), *menu.live(grid)]
+    wanted += [c.compare for c in grid if c.compare is not None]
+    steps = tuple(_planned(step, store, history) for step in closure(wanted).values())
+    return Plan(
+        recipe=recipe.name,
+        engine=f"{menu.engine.name} {menu.engine.identity.build}",
+        steps=steps,
+        needs=_needs(prepared, steps),
+        live_hours=hours,
+        live_hours_reason=reason,
+        left_out=left_out,
+        warnings=menu.warnings,
+    )
+
+
+def show_plan(planned: Plan, output: Output) -> None:
+    """Print a plan; in json mode the whole of it as one document."""
+    output.emit(planned)
+    output.table(
+        [
+            (
+                step.label,
+                step.state,
+                step.reason if not step.detail else f"{step.reason}: {step.detail}",
+                size(step.size_bytes) or None,
+                duration(step.seconds),
+            )
+            for step in planned.steps
+        ],
+        ["step", "state", "reason", Column("size", "right"), Column("time", "right")],
+    )
+    for warning in planned.warnings:
+        output.warn(warning)
+    if planned.live_hours is not None:
+        output.say(
+            f"live score of the whole grid: about {planned.live_hours:.2f} hours "
+            f"({planned.live_hours_reason})"
+        )
+    if planned.left_out:
+        output.say(f"left out by score.live_budget: {', '.join(planned.left_out)}")
+    for need in planned.needs:
+        told = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
+        told += f", has {size(need.available_bytes) or 'unknown'}"
+        (output.warn if need.short else output.say)(told)
+    unknown = sum(1 for s in planned.steps if s.state is State.RUN and s.seconds is None)
+    total = sum(s.seconds or 0 for s in planned.steps if s.state is State.RUN)
+    count = sum(s.state is State.RUN for s in planned.steps)
+    text = f"{count} of {len(planned.steps)} steps would run"
+    if count:
+        text += f", about {duration(total)}"
+        text += f" and {unknown} steps never timed here" if unknown else ""
+    output.say(text)
+
+
+def duration(seconds: float | None) -> str | None:
+    """``1 h 02 min``, ``3 min 20 s``, ``4.1 s``; None stays None."""
+    if seconds is None:
+        return None
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
+    return f"{seconds:.1f} s"
+
+
+def _planned(step: Step[Any], store: Store, history: Sequence[Artifact]) -> Planned:
+    artifact = store.find(step.kind, step.key)
+    if artifact is not None:
+        reason, detail = Reason.STORED, ""
+        estimate: tuple[float | None, str | None] = (0.0, None)
+    else:
+        reason, detail = _reason(step, store, history)
+        estimate = _estimate(step, history)
+    return Planned(
+        label=step.label,
+        kind=step.kind,
+        key=step.key,
+        state=State.STORED if artifact else State.RUN,
+        reason=reason,
+        detail=detail,
+        size_bytes=artifact.size_bytes if artifact else step.predicted_bytes(),
+        seconds=estimate[0],
+        seconds_reason=estimate[1],
+    )
+
+
+def _reason(step: Step[Any], store: Store, history: Sequence[Artifact]) -> tuple[Reason, str]:
+    if step.provisional:
+        return Reason.UNHASHED, ""
+    if store.path(step.kind, step.key).exists():
+        return Reason.GONE, ""
+    alike = [a for a in history if a.kind == step.kind and a.label == step.label]
+    if not alike:
+        return Reason.NEW, ""
+    before = max(alike, key=lambda a: a.created).key_parts
+    now = step.key_parts
+    for part, reason in (
+        ("version", Reason.VERSION),
+        ("engine", Reason.ENGINE),
+        ("machine", Reason.MACHINE),
+    ):
+        if before.get(part) != now.get(part):
+            return reason, _changed(part, before.get(part), now.get(part))
+    if differing := _differing(before.get("inputs", {}), now["inputs"]):
+        return Reason.INPUT, ", ".join(differing)
+    return Reason.PARAMETERS, ", ".join(_differing(before.get("params", {}), now["params"]))
+
+
+def _changed(part: str, before: Any, now: Any) -> str:
+    if part == "engine" and isinstance(before, Mapping) and isinstance(now, Mapping):
+        return f"{before.get('build')} to {now.get('build')}"
+    return ""
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = [*now, *(name for name in before if name not in now)]
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
+def _estimate(step: Step[Any], history: Sequence[Artifact]) -> tuple[float | None, str | None]:
+    work = step.work()
+    if work is None:
+        alike = [a.seconds for a in history if a.kind == step.kind]
+        return (median(alike), None) if alike else (None, "never timed here")
+    rates = [
+        a.seconds / a.work
+        for a in history
+        if a.kind == step.kind and a.work and a.key_parts.get("engine") == step.key_parts["engine"]
+    ]
+    return (median(rates) * work, None) if rates else (None, "never timed here with this engine")
+
+
+def _configuration_seconds(
+    prepared: Prepared, history: Sequence[Artifact]
+) -> tuple[float | None, str]:
+    baseline = prepared.menu.baseline
+    assert baseline is not None, "asked only where there is a live score"
+    by_key = {a.key: a for a in history}
+    stored = by_key.get(baseline.rounds[0].key)
+    rounds = len(baseline.rounds)
+    if stored is not None:
+        outcome = stored.result
+        asked = sum(run["wall_ms"] for run in outcome["runs"]) / 1000
+        return (outcome["load_seconds"] + asked) * rounds, "measured: the stored baseline"
+    target = prepared.menu.target
+    if target is None:
+        return None, "no target"
+    tokens = sum(step.work() for step in baseline.rounds)
+    seconds = tokens * target.size_bytes / ROUGH_BYTES_PER_SECOND
+    return seconds, "rough: nothing measured here yet, weights read once a token at 4 GB/s"
+
+
+def _needs(prepared: Prepared, steps: Sequence[Planned]) -> tuple[Need, ...]:
+    running = [s for s in steps if s.state is State.RUN]
+    sizes = [s.size_bytes for s in running]
+    disk = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
+    models = [prepared.menu.target.size_bytes] if prepared.menu.target else []
+    if models and running:
+        models[0] += max((_model_bytes(d.model) or 0 for d in prepared.menu.drafts), default=0)
+    return (
+        Need("disk", disk, free_bytes(cook_home())),
+        Need("memory", models[0] if models and running else 0, available_memory_bytes()),
+    )
+
+
+def _model_bytes(model: Step[Any] | Source) -> int | None:
+    return model.size_bytes if isinstance(model, Source) else model.predicted_bytes()
+
+
+def free_bytes(path: Path) -> int:
+    """Free bytes on the disk that holds ``path`` or its nearest existing parent."""
+    existing = next(p for p in (path, *path.parents) if p.exists())
+    return shutil.disk_usage(existing).free

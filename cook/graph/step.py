@@ -1,0 +1,153 @@
+"""A step: frozen inputs and parameters in, one artifact out, named by a key of its content.
+
+Two steps with the same key make the same artifact, so the store keeps one. What only changes
+how fast a step runs (threads, progress) stays out of the key; each step says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from cook.engines.base import Engine, EngineIdentity
+from cook.provenance import machine
+
+if TYPE_CHECKING:
+    from cook.engines.process import Supervisor
+    from cook.graph.store import Artifact
+
+R = TypeVar("R")
+
+JsonValue = Any
+"""A value that JSON can carry: None, bool, int, float, str, lists and string-keyed mappings."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file (or split model) of the user's, named by the hash of its bytes.
+
+    ``digest`` starts with ``sha256:``; a plan over a huge source that was never hashed has a
+    provisional ``header:`` digest (header bytes and size), which no stored artifact carries.
+    """
+
+    path: Path
+    digest: str
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        return self.digest
+
+    @property
+    def provisional(self) -> bool:
+        return self.digest.startswith("header:")
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a running step may use.
+
+    ``directory`` is private and empty: files left there become the artifact. ``artifact``
+    finds the finished artifact of an input step; ``advance`` reports progress in [0, 1].
+    """
+
+    directory: Path
+    supervisor: Supervisor
+    artifact: Callable[[Step[Any]], Artifact]
+    threads: int
+    advance: Callable[[float], None]
+
+    def file(self, node: Step[Any] | Source, name: str) -> Path:
+        """Path of ``node``'s bytes: the source itself, or file ``name`` of a step's artifact."""
+        if isinstance(node, Source):
+            return node.path
+        return self.artifact(node).file(name)
+
+
+@dataclass(frozen=True)
+class Step(ABC, Generic[R]):
+    """One unit of work. Subclasses are frozen dataclasses that add their fields."""
+
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Bump when the meaning of the result changes; part of the key."""
+    timed: ClassVar[bool] = False
+    """Timed steps run alone on the machine, and their key holds the machine."""
+    result_type: ClassVar[type]
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """How the plan calls it, e.g. ``quantize IQ1_KT``."""
+
+    @abstractmethod
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        """Named inputs; their keys are part of this step's key."""
+
+    @abstractmethod
+    def params(self) -> Mapping[str, JsonValue]:
+        """Everything else that decides the result."""
+
+    @abstractmethod
+    def run(self, bench: Workbench) -> R:
+        """Do it: write files into ``bench.directory``, return the typed result."""
+
+    def uses(self) -> Engine | None:
+        """The engine whose build is part of the key, if any."""
+        return None
+
+    def work(self) -> float | None:
+        """Size of the job in the step kind's own unit, to scale earlier timings by."""
+        return None
+
+    def predicted_bytes(self) -> int | None:
+        """Bytes the artifact will take, where known beforehand."""
+        return 0
+
+    @cached_property
+    def key_parts(self) -> Mapping[str, JsonValue]:
+        """What the key is made of; the plan compares these to tell why a step must run."""
+        engine = self.uses()
+        parts: dict[str, JsonValue] = {
+            "kind": self.kind,
+            "version": self.version,
+            "engine": engine_part(engine.identity) if engine else None,
+            "params": dict(self.params()),
+            "inputs": {name: node.key for name, node in sorted(self.inputs().items())},
+        }
+        if self.timed:
+            parts["machine"] = machine().digest
+        return parts
+
+    @cached_property
+    def key(self) -> str:
+        text = json.dumps(self.key_parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def provisional(self) -> bool:
+        """True when some source below was not hashed yet, so the key is not the final one."""
+        return any(node.provisional for node in self.inputs().values())
+
+    def steps(self) -> tuple[Step[Any], ...]:
+        """Input steps (without sources)."""
+        return tuple(node for node in self.inputs().values() if isinstance(node, Step))
+
+
+def decode(step: Step[R], artifact: Artifact) -> R:
+    """The typed result that ``step`` stored."""
+    from pydantic import TypeAdapter
+
+    adapter: TypeAdapter[R] = TypeAdapter(step.result_type)
+    return adapter.validate_python(artifact.result)
+
+
+def engine_part(identity: EngineIdentity) -> dict[str, str | None]:
+    """The engine's share of a key: its bytes decide; flavour and build are for people."""
+    return {"digest": identity.digest, "flavour": str(identity.flavour), "build": identity.build}

@@ -1,0 +1,124 @@
+"""One build from start to end: run the menu's steps, fit the live score into its budget,
+compare outputs, and hand everything to the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cook.errors import CookError, GateError, StepError
+from cook.graph.execute import Executor, Outcomes
+from cook.graph.store import Store
+from cook.output import Output
+from cook.paths import cook_home
+from cook.report.assemble import Sitting, assemble
+from cook.report.record import Excluded, Record, write_record
+from cook.steps.live import LiveStep
+from cook.steps.menu import Configuration, Menu
+from cook.steps.prepare import Prepared
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build ended with: the record, where it lies, and which steps really ran."""
+
+    record: Record
+    path: Path
+    ran: tuple[str, ...]
+    failures: tuple[str, ...]
+
+
+def build(
+    prepared: Prepared,
+    output: Output,
+    *,
+    jobs: int = 1,
+    threads: int | None = None,
+    fresh: bool = False,
+) -> Built:
+    """Run everything ``prepared`` asks for and pick; failures block only what needs them."""
+    home = cook_home()
+    executor = Executor(
+        Store(home / "store"), output, logs=home / "logs", jobs=jobs, threads=threads, fresh=fresh
+    )
+    menu = prepared.menu
+    executor.run(menu.making())
+    grid, left_out = _score(menu, prepared, executor, output)
+    sitting = Sitting(
+        loaded=prepared.loaded,
+        demo=prepared.demo,
+        menu=menu,
+        grid=grid,
+        left_out=left_out,
+        outcomes=executor.outcomes,
+    )
+    record = assemble(sitting)
+    path = home / "records" / f"{record.recipe}.json"
+    write_record(record, path)
+    outcomes = executor.outcomes
+    return Built(record, path, tuple(outcomes.ran), tuple(_told(outcomes)))
+
+
+def raise_for(built: Built) -> None:
+    """The exit of a build: 1 when a step failed, 4 when nothing qualifies."""
+    if built.failures:
+        count = len(built.failures)
+        raise StepError(
+            f"{count} step{'' if count == 1 else 's'} failed: {'; '.join(built.failures[:3])}",
+            hint="what succeeded is stored; the same command again runs only what is missing",
+        )
+    if built.record.candidates and built.record.pick.candidate is None:
+        raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")
+
+
+def _score(
+    menu: Menu, prepared: Prepared, executor: Executor, output: Output
+) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
+    score = prepared.recipe.score
+    if menu.baseline is None or score is None:
+        return (), ()
+    first = menu.baseline.rounds[0]
+    executor.run([first])
+    seconds = measured_seconds(first, executor.outcomes, len(menu.baseline.rounds))
+    grid, left_out = within_budget(menu.grid, seconds, score.live_budget.minutes * 60)
+    for excluded in left_out:
+        output.warn(f"{excluded.candidate}: {excluded.reason}")
+    executor.run(menu.live(grid))
+    executor.run([c.compare for c in grid if c.compare is not None])
+    return grid, left_out
+
+
+def measured_seconds(first: LiveStep, outcomes: Outcomes, rounds: int) -> float | None:
+    """Seconds that one whole configuration takes, judged by the baseline's first round."""
+    outcome = outcomes.result(first)
+    if outcome is None:
+        return None
+    asked = sum(run.wall_ms for run in outcome.runs) / 1000
+    return (outcome.load_seconds + asked) * rounds
+
+
+def within_budget(
+    grid: Sequence[Configuration], seconds: float | None, budget_seconds: float
+) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
+    """The first configurations that fit beside the baseline, and what was left out.
+
+    The baseline always runs, and at least one configuration does: a budget too small for
+    anything is told by what it left out, not by an empty table.
+    """
+    if seconds is None:
+        return tuple(grid), ()
+    room = max(1, int(budget_seconds / seconds) - 1)
+    reason = (
+        f"left out: about {seconds:.0f} s a candidate, and score.live_budget is "
+        f"{budget_seconds / 60:g} minutes"
+    )
+    return tuple(grid[:room]), tuple(Excluded(c.name, reason) for c in grid[room:])
+
+
+def _told(outcomes: Outcomes) -> list[str]:
+    return [_short(f.error) for f in outcomes.failures.values() if f.blocked_by is None]
+
+
+def _short(error: CookError) -> str:
+    return error.message.splitlines()[0]

@@ -1,0 +1,294 @@
+"""The one way out of cook: stdout is data, stderr is everything else.
+
+Modes: *human* (tables, notices, progress), *json* (one document on stdout, notices on stderr)
+and *quiet* (data only, tables as tab-separated values). A reader that goes away (``| head``)
+never stops the work: what it does not want is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum, StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+
+from cook.errors import InternalError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+MISSING = "-"
+
+
+class Mode(StrEnum):
+    HUMAN = "human"
+    JSON = "json"
+    QUIET = "quiet"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table's column; numbers read best aligned ``right``."""
+
+    title: str
+    align: Literal["left", "right"] = "left"
+
+
+def plain(value: object) -> Any:
+    """``value`` as JSON's own types: models, dataclasses, enums, paths and sets included."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if hasattr(value, "model_dump"):  # pydantic, without importing it for those who have none
+        return plain(value.model_dump(mode="json", by_alias=True))
+    if isinstance(value, Mapping):
+        return {str(plain(k)): plain(v) for k, v in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(plain(v) for v in value)
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    raise InternalError(f"no JSON form for {type(value).__name__}")
+
+
+def to_json(document: object) -> str:
+    """``document`` as indented JSON; NaN and infinity are refused, for they are not JSON."""
+    import json
+
+    return json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether ``stream`` can show a bar that redraws itself."""
+    return stream.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
+
+
+class Output:
+    """Where a command writes; ``stdout`` and ``stderr`` default to the process's own."""
+
+    def __init__(
+        self, mode: Mode = Mode.HUMAN, stdout: TextIO | None = None, stderr: TextIO | None = None
+    ) -> None:
+        self.mode = mode
+        self.emitted = False
+        self._stdout = stdout
+        self._stderr = stderr
+        self._bar: RichProgress | None = None
+
+    @property
+    def stdout(self) -> TextIO:
+        return self._stdout or sys.stdout
+
+    @property
+    def stderr(self) -> TextIO:
+        return self._stderr or sys.stderr
+
+    def data(self, text: str) -> None:
+        """A line of the answer itself; in json mode :meth:`emit` gives the answer instead."""
+        if self.mode is not Mode.JSON:
+            write_line(self.stdout, text)
+
+    def emit(self, document: object) -> None:
+        """The answer as one JSON document, in json mode only; a command emits at most once."""
+        if self.mode is not Mode.JSON:
+            return
+        if self.emitted:
+            raise InternalError("a command emitted two JSON documents")
+        text = to_json(document)
+        self.emitted = True
+        write_line(self.stdout, text)
+
+    def table(self, rows: Sequence[Sequence[object]], columns: Sequence[Column | str]) -> None:
+        """The answer as a table; ``None`` shows as ``-``. Quiet mode: tab-separated, no titles."""
+        if self.mode is Mode.JSON:
+            return
+        heads = [Column(c) if isinstance(c, str) else c for c in columns]
+        cells = [[MISSING if cell is None else str(cell) for cell in row] for row in rows]
+        if self.mode is Mode.QUIET:
+            for row in cells:
+                write_line(self.stdout, "\t".join(row))
+        elif is_terminal(self.stdout):
+            _rich_table(self.stdout, cells, heads)
+        else:
+            for line in _aligned(cells, heads):
+                write_line(self.stdout, line)
+
+    def say(self, text: str) -> None:
+        """A notice on stderr; nothing in quiet mode."""
+        if self.mode is not Mode.QUIET:
+            self._notice(text)
+
+    def warn(self, message: str, hint: str | None = None) -> None:
+        """A warning on stderr, in every mode."""
+        self._tagged("warning", "33", message, hint)
+
+    def error(self, message: str, hint: str | None = None) -> None:
+        """An error on stderr, in every mode; the boundary calls it, commands raise."""
+        self._tagged("error", "31", message, hint)
+
+    def progress(self, total: int | None, label: str) -> Progress:
+        """A context manager that shows how far ``label`` is; see :class:`Progress`."""
+        return Progress(self, total, label)
+
+    def _tagged(self, tag: str, color: str, message: str, hint: str | None) -> None:
+        if self.stderr.isatty() and not os.environ.get("NO_COLOR"):
+            tag = f"\x1b[1;{color}m{tag}\x1b[0m"
+        self._notice(f"{tag}: {message}")
+        if hint:
+            self._notice(f"hint: {hint}")
+
+    def _notice(self, text: str) -> None:
+        if self._bar is not None:  # above the bar, which redraws itself below
+            self._bar.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            write_line(self.stderr, text)
+
+
+class Progress:
+    """Progress of one thing: a bar on a terminal, else one line for each change of state.
+
+    Use as a context manager; ``total`` may be None where it is unknown. Not for several
+    threads at once: a caller that runs things side by side reports from one thread.
+    """
+
+    def __init__(self, output: Output, total: int | None, label: str) -> None:
+        self._output = output
+        self._total = total
+        self._label = label
+        self._done = 0
+        self._state = ""
+        self._started = 0.0
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        if self._output.mode is not Mode.QUIET and is_terminal(self._output.stderr):
+            self._bar = self._output._bar = _rich_progress(self._output.stderr)
+            self._task = self._bar.add_task(self._label, total=self._total, state="")
+            self._bar.start()
+        else:
+            self._line("started")
+        return self
+
+    def advance(self, count: int = 1) -> None:
+        """``count`` more of the total are done."""
+        self.to(self._done + count)
+
+    def to(self, done: int) -> None:
+        """``done`` of the total are done."""
+        self._done = done
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done)
+
+    def state(self, text: str) -> None:
+        """What is going on now; a line of its own where there is no bar."""
+        if text == self._state:
+            return
+        self._state = text
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, state=text)
+        else:
+            self._line(text)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._output._bar = None
+        seconds = time.monotonic() - self._started
+        self._line(f"{'done' if kind is None else 'stopped'} after {seconds:.1f} s")
+
+    def _line(self, text: str) -> None:
+        self._output.say(f"{self._label}: {text}")
+
+
+def write_line(stream: TextIO, text: str) -> None:
+    """Write ``text`` and a newline now; a reader that is gone gets nothing more, silently."""
+    try:
+        stream.write(_writable(stream, text) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        silence(stream)
+
+
+def silence(stream: TextIO) -> None:
+    """Send the rest of a real stream nowhere, so that nothing fails on it again, exit included."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _writable(stream: TextIO, text: str) -> str:
+    """``text`` with what the stream cannot encode (C locale, lone surrogates) escaped."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, errors="backslashreplace").decode(encoding)
+
+
+def _aligned(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
+    """A table in plain text, two spaces between columns, nothing after the last cell."""
+    rows = [[c.title for c in columns], *cells]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
+    lines = []
+    for row in rows:
+        padded = [
+            cell.rjust(width) if column.align == "right" else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _rich_table(stream: TextIO, cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.title, justify=column.align, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))  # Text: a name is never markup
+    Console(file=stream).print(table)
+
+
+def _rich_progress(stream: TextIO) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        console=Console(file=stream),
+        transient=True,
+    )

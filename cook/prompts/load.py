@@ -1,0 +1,265 @@
+"""Read a prompt set: a bundled one by name, or a ``.jsonl`` file of the user's.
+
+One JSON object a line with ``id``, ``category`` and ``prompt``; ``half`` and ``context``
+are optional. Blank lines are skipped. Anything else that is wrong is an ``InputError``
+with the file and the line, and nothing is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+
+from cook.errors import InputError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+Half = Literal["pick", "report"]
+
+BUNDLED = {
+    "default": ("cook.prompts", "default.jsonl"),
+    "demo": ("cook.demo", "data/prompts.jsonl"),
+    "demo-calibration": ("cook.demo", "data/prompts-calibration.jsonl"),
+}
+HALVES: tuple[Half, Half] = ("pick", "report")
+KEYS = frozenset({"id", "category", "prompt", "half", "context"})
+REQUIRED = ("id", "category", "prompt")
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_PROMPTS = 100_000
+MAX_PROMPT_BYTES = 4 * 1024 * 1024
+MAX_NAME_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt. ``half`` says whether it tunes the pick or reports on it, never both."""
+
+    id: str
+    category: str
+    text: str
+    half: Half
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """Prompts in a fixed order.
+
+    ``sha256`` (hex) covers what the prompts say, in this order: two files that differ only in
+    white space or key order have the same one, and a selection has one of its own.
+    """
+
+    name: str
+    prompts: tuple[Prompt, ...]
+    sha256: str
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The categories, each once, in order of first appearance."""
+        return tuple(dict.fromkeys(prompt.category for prompt in self.prompts))
+
+
+def load_prompts(source: str | Path) -> PromptSet:
+    """Load a bundled set ("default", "demo", "demo-calibration") or a ``.jsonl`` file.
+
+    A prompt without ``half`` gets one: within each category such prompts alternate pick, report,
+    in the order of their ids, so that the split does not depend on the order of the lines.
+
+    Raises InputError (file:line in the message) for anything that cannot be used: a file that is
+    absent, larger than 64 MiB or not UTF-8, a malformed line, an unknown key, an id that
+    was used before, an empty prompt or one of more than 4 MiB, more than 100,000 prompts.
+    """
+    if isinstance(source, str) and source in BUNDLED:
+        label, data = source, _read_bundled(source)
+    else:
+        label, data = str(source), _read_file(Path(source))
+    rows = list(_rows(label, data))
+    if not rows:
+        raise InputError(f"{label}:1: no prompt in this file", hint=_EXAMPLE)
+    halves = _assign_halves(rows)
+    prompts = tuple(
+        Prompt(row["id"], row["category"], row["prompt"], halves[row["id"]]) for row in rows
+    )
+    return _prompt_set(Path(label).stem, prompts)
+
+
+def select(
+    prompt_set: PromptSet, limit: int | None = None, categories: Sequence[str] | None = None
+) -> PromptSet:
+    """Take at most ``limit`` prompts, an equal share of each category.
+
+    Categories take turns, in the order of the set, and within a category the halves take turns,
+    until ``limit`` is reached or nothing is left; so shares differ by at most one while a category
+    lasts. The result keeps the order of the set. No chance is involved.
+
+    Raises InputError for a category that the set does not have and for a limit below 1.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"the limit of prompts must be at least 1, not {limit}")
+    known = prompt_set.categories
+    unknown = [name for name in categories or () if name not in known]
+    if unknown:
+        raise InputError(
+            f"{prompt_set.name}: no such prompt category: {', '.join(unknown)}",
+            hint=f"it has {', '.join(known)}",
+        )
+    if categories is not None and not categories:
+        raise InputError(
+            f"{prompt_set.name}: an empty list of categories leaves no prompt",
+            hint=f"it has {', '.join(known)}",
+        )
+    wanted = known if categories is None else [name for name in known if name in categories]
+    queues = [_alternate(p for p in prompt_set.prompts if p.category == name) for name in wanted]
+    chosen = _round_robin(queues)
+    kept = {prompt.id for prompt in (chosen if limit is None else chosen[:limit])}
+    prompts = tuple(prompt for prompt in prompt_set.prompts if prompt.id in kept)
+    return prompt_set if prompts == prompt_set.prompts else _prompt_set(prompt_set.name, prompts)
+
+
+_EXAMPLE = 'a line looks like {"id": "code-01", "category": "code", "prompt": "..."}'
+
+
+def _read_bundled(name: str) -> bytes:
+    from importlib.resources import files
+
+    package, path = BUNDLED[name]
+    resource: Traversable = files(package).joinpath(*path.split("/"))
+    try:
+        return resource.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{name}: the bundled prompt set {path} is missing from this installation",
+            hint="install cook again, or name a .jsonl file of your own",
+        ) from error
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            reason = "is not a regular file" if path.exists() else "does not exist"
+            raise InputError(
+                f"{path}: {reason}", hint=f"name a .jsonl file, or one of {', '.join(BUNDLED)}"
+            )
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror or "unreadable" if isinstance(error, OSError) else "bad file name"
+        raise InputError(f"{str(path)!r}: cannot be read: {reason}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError(f"{path}: larger than {MAX_FILE_BYTES // 1024**2} MiB")
+    return data
+
+
+def _fail(label: str, line: int, problem: str, hint: str | None = None) -> NoReturn:
+    raise InputError(f"{label}:{line}: {problem}", hint=hint)
+
+
+def _rows(label: str, data: bytes) -> Iterator[dict[str, Any]]:
+    """The objects of the file, checked one by one; every string in them is usable."""
+    lines: dict[str, int] = {}
+    # Split on LF only: str.splitlines would also cut at U+2028, which JSON allows in strings.
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not raw.strip():
+            continue
+        row = _parse(label, number, raw)
+        if row["id"] in lines:
+            _fail(label, number, f"id {row['id']!r} was used before, in line {lines[row['id']]}")
+        lines[row["id"]] = number
+        if len(lines) > MAX_PROMPTS:
+            _fail(label, number, f"more than {MAX_PROMPTS:,} prompts")
+        yield row
+
+
+def _parse(label: str, number: int, raw: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(raw.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
+    except UnicodeDecodeError as error:
+        byte = raw[error.start]
+        _fail(label, number, f"not UTF-8: byte 0x{byte:02x} at position {error.start + 1}")
+    except json.JSONDecodeError as error:
+        _fail(label, number, f"not JSON: {error.msg} at column {error.colno}", _EXAMPLE)
+    except RecursionError:
+        _fail(label, number, "not a prompt: nested too deeply", _EXAMPLE)
+    except _Unusable as error:
+        _fail(label, number, str(error))
+    except ValueError:  # an integer of thousands of digits
+        _fail(label, number, "not a prompt: a number in it is too long", _EXAMPLE)
+    if not isinstance(row, dict):
+        _fail(label, number, "not a JSON object", _EXAMPLE)
+    _check(label, number, row)
+    return row
+
+
+class _Unusable(Exception):
+    """The JSON is well formed, but says the same key twice."""
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Unusable(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
+    return row
+
+
+def _check(label: str, number: int, row: dict[str, Any]) -> None:
+    missing = [key for key in REQUIRED if key not in row]
+    if missing:
+        _fail(label, number, f"no {' and no '.join(repr(key) for key in missing)}", _EXAMPLE)
+    unknown = sorted(set(row) - KEYS)
+    if unknown:
+        _fail(label, number, f"unknown key {unknown[0]!r}", f"known are {', '.join(sorted(KEYS))}")
+    for key, value in row.items():
+        if not isinstance(value, str):
+            _fail(label, number, f"{key!r} must be a string")
+        try:
+            size_bytes = len(value.encode("utf-8"))
+        except UnicodeEncodeError:
+            _fail(label, number, f"{key!r} holds half of a surrogate pair, which is no text")
+        if not value.strip():
+            _fail(label, number, f"{key!r} is empty")
+        if key == "prompt" and size_bytes > MAX_PROMPT_BYTES:
+            _fail(label, number, f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
+        if key != "prompt" and len(value) > MAX_NAME_CHARACTERS:
+            _fail(label, number, f"{key!r} is longer than {MAX_NAME_CHARACTERS} characters")
+    if row.get("half", "pick") not in HALVES:
+        _fail(label, number, f"'half' must be pick or report, not {row['half']!r}")
+    if row.get("context", "short") not in ("short", "long"):
+        _fail(label, number, f"'context' must be short or long, not {row['context']!r}")
+
+
+def _assign_halves(rows: Sequence[dict[str, Any]]) -> dict[str, Half]:
+    halves: dict[str, Half] = {}
+    turns: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: cast(str, row["id"])):
+        if "half" in row:
+            halves[row["id"]] = row["half"]
+        else:
+            turn = turns.get(row["category"], 0)
+            halves[row["id"]] = HALVES[turn % 2]
+            turns[row["category"]] = turn + 1
+    return halves
+
+
+def _prompt_set(name: str, prompts: tuple[Prompt, ...]) -> PromptSet:
+    digest = hashlib.sha256()
+    for p in prompts:
+        line = json.dumps([p.id, p.category, p.half, p.text], ensure_ascii=False)
+        digest.update(line.encode("utf-8") + b"\n")
+    return PromptSet(name, prompts, digest.hexdigest())
+
+
+def _alternate(prompts: Iterator[Prompt]) -> list[Prompt]:
+    """Pick, report, pick, ... as long as both last."""
+    members = list(prompts)
+    return _round_robin([[p for p in members if p.half == half] for half in HALVES])
+
+
+def _round_robin(queues: Sequence[Sequence[Prompt]]) -> list[Prompt]:
+    longest = max((len(queue) for queue in queues), default=0)
+    return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]

@@ -1,0 +1,82 @@
+"""Where and with what a result was made: the machine and this cook."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import cook
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine that timings belong to. ``memory_bytes`` is physical memory."""
+
+    processor: str
+    cores: int
+    memory_bytes: int
+    system: str
+    accelerators: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Timings are never reused where this differs."""
+        text = "|".join(
+            [self.processor, str(self.cores), str(self.memory_bytes >> 28), *self.accelerators]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def machine() -> Machine:
+    """This machine, as the operating system describes it."""
+    return Machine(
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()}",
+        accelerators=_accelerators(),
+    )
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that could be taken without swapping (Linux ``MemAvailable``), or None."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def cook_version() -> str:
+    """Version of this cook."""
+    return cook.__version__
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _accelerators() -> tuple[str, ...]:
+    """NVIDIA devices as the driver lists them; other makers' devices are not told apart yet."""
+    names = []
+    for info in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            for line in info.read_text().splitlines():
+                if line.startswith("Model:"):
+                    names.append(line.partition(":")[2].strip())
+        except OSError:
+            continue
+    return tuple(names)

@@ -1,0 +1,1 @@
+"""Recipes: the YAML language, its rules and groups, and everything checked before anything runs."""

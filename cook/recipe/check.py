@@ -1,0 +1,107 @@
+"""``cook recipes check``: every finding about a recipe, and what each quant would come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cook.errors import Problem
+from cook.recipe.lint import flavour_of, lint, raise_problems
+from cook.recipe.load import LoadedRecipe
+from cook.recipe.rules import resolve
+from cook.recipe.size import SizedTensor, predicted_bpw, predicted_bytes
+
+
+@dataclass(frozen=True)
+class QuantCheck:
+    """A quant on the given tensors; sizes are None where the engine's mixture decides.
+
+    ``tensors_of_type`` counts tensors by the type they get, ``"?"`` where that is not known.
+    """
+
+    name: str
+    type: str
+    mixture: str
+    size_bytes: int | None
+    bpw: float | None
+    tensors_of_type: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """``problems`` are sorted by place; ``quants`` is empty without tensors."""
+
+    path: Path
+    flavour: str
+    problems: tuple[Problem, ...]
+    quants: tuple[QuantCheck, ...]
+
+
+@dataclass(frozen=True)
+class TensorList:
+    """Tensors without a model file."""
+
+    tensors: Sequence[SizedTensor]
+    architecture: str = ""
+
+
+def check_recipe(
+    loaded: LoadedRecipe, engine: str | None = None, tensors: Path | None = None
+) -> CheckResult:
+    """Check against an engine (by its specification) and a GGUF or a tensor list (.tsv).
+
+    PrerequisiteError if nothing is wrong but that the engine lacks types.
+    """
+    model = read_tensors(tensors) if tensors is not None else None
+    flavour = flavour_of(loaded)
+    if engine is None:
+        problems = lint(loaded, model=model, flavour=flavour)
+    else:
+        from cook.engines.discover import discover
+
+        found = discover(engine)
+        flavour = str(found.flavour)
+        problems = lint(
+            loaded,
+            model=model,
+            flavour=flavour,
+            capabilities=found.capabilities,
+            engine_name=found.name,
+        )
+    if any(p.kind == "prerequisite" for p in problems):
+        raise_problems(problems)
+    quants = _quants(loaded, model, flavour) if model is not None else ()
+    return CheckResult(loaded.path, flavour, problems, quants)
+
+
+def read_tensors(path: Path) -> TensorList:
+    """The tensors of a GGUF, or of a list (``name <tab> shape <tab> type`` lines)."""
+    if path.suffix == ".tsv":
+        from cook.formats.tensor_list import read_tensor_list
+
+        return TensorList(read_tensor_list(path))
+    from cook.formats.gguf import read_gguf
+
+    file = read_gguf(path)
+    return TensorList(file.tensors, file.architecture)
+
+
+def _quants(loaded: LoadedRecipe, model: TensorList, flavour: str) -> tuple[QuantCheck, ...]:
+    checks = []
+    for quant in loaded.quants:
+        resolution = resolve(model.tensors, quant, flavour, model.architecture)
+        counts = Counter(t or "?" for t in resolution.types.values())
+        fits = all(p.severity != "error" for p in resolution.problems)
+        checks.append(
+            QuantCheck(
+                name=quant.name,
+                type=quant.ftype,
+                mixture=quant.mixture,
+                size_bytes=predicted_bytes(model.tensors, resolution) if fits else None,
+                bpw=predicted_bpw(model.tensors, resolution) if fits else None,
+                tensors_of_type=dict(counts.most_common()),
+            )
+        )
+    return tuple(checks)

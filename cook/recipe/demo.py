@@ -1,0 +1,33 @@
+"""``--demo``: any recipe on the demo's models and texts, and nothing else changed."""
+
+from __future__ import annotations
+
+from cook.paths import demo_dir
+from cook.recipe.schema import Recipe
+
+SOURCE = "draft-f16.gguf"
+TARGET = "target-q8_0.gguf"
+
+
+def apply_demo(recipe: Recipe) -> Recipe:
+    """``recipe`` with the demo's source, target, corpora and prompts.
+
+    The prompts take with them what names their categories (``categories``, ``weights``). Parts that the recipe does not have stay absent, and every setting stays as it is; ready
+    drafts and a ready imatrix belong to the replaced models, so they go: the imatrix is
+    computed from the demo's calibration text instead.
+    """
+    demo = demo_dir()
+    changes: dict[str, object] = {"drafts": ()}
+    if recipe.model is not None:
+        changes["model"] = recipe.model.model_copy(update={"source": demo / SOURCE})
+    if recipe.imatrix is not None:
+        corpus = "trace" if recipe.imatrix.corpus == "trace" else demo / "data" / "calibration.txt"
+        changes["imatrix"] = recipe.imatrix.model_copy(update={"corpus": corpus, "file": None})
+    if recipe.evaluate is not None:
+        corpus = demo / "data" / "evaluation.txt"
+        changes["evaluate"] = recipe.evaluate.model_copy(update={"corpus": corpus})
+    if recipe.score is not None:
+        target = recipe.score.target.model_copy(update={"source": demo / TARGET})
+        prompts = {"prompts": "demo", "categories": None, "weights": None}
+        changes["score"] = recipe.score.model_copy(update={"target": target, **prompts})
+    return recipe.model_copy(update=changes)

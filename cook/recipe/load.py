@@ -1,0 +1,140 @@
+"""Recipe files: read, check, and tell every fault at once, each with file, line and column."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cook.errors import InputError, Problem, RecipeError
+from cook.recipe.locations import Locations
+from cook.recipe.yaml_tree import parse, plain_data, read_text
+
+if TYPE_CHECKING:
+    from cook.recipe.rules import Quant
+    from cook.recipe.schema import Recipe
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A valid recipe, its file, its exact text, its candidates, and where each part stands."""
+
+    recipe: Recipe
+    path: Path
+    text: str
+    quants: tuple[Quant, ...]
+    locations: Locations
+
+    @property
+    def sha256(self) -> str:
+        """Of the recipe's text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def load_recipe(path: Path | str) -> LoadedRecipe:
+    """Read the recipe at ``path``, or the shipped recipe of that name.
+
+    InputError when there is no such file; RecipeError with every fault otherwise.
+    """
+    found = find_recipe(path)
+    try:
+        text = read_text(found)
+    except OSError as error:
+        raise InputError(f"cannot read {found}: {error.strerror}") from None
+    return parse_recipe(text, found)
+
+
+def find_recipe(name: Path | str) -> Path:
+    """``name`` as a file, else the shipped recipe so called (with or without ``.yaml``)."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    shipped = shipped_recipes()
+    if (known := shipped.get(str(name).removesuffix(".yaml"))) is not None:
+        return known
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a recipe")
+    close = get_close_matches(str(name), list(shipped), n=1)
+    hint = f"did you mean `{close[0]}`?" if close else "`cook recipes ls` lists those shipped"
+    raise InputError(f"no recipe {name}", hint=hint)
+
+
+def shipped_recipes() -> Mapping[str, Path]:
+    """Name -> file of the recipes that come with cook, sorted by name."""
+    from cook.paths import data_dir
+
+    return {p.stem: p for p in sorted(data_dir("recipes").glob("*.yaml"))}
+
+
+def parse_recipe(text: str, path: Path) -> LoadedRecipe:
+    """A recipe from its text; ``path`` names it in errors and anchors its relative paths."""
+    from pydantic import ValidationError
+
+    from cook.recipe.faults import problems_of
+    from cook.recipe.schema import Recipe
+
+    root, found = parse(text, str(path))
+    problems = list(found)
+    locations = Locations(str(path), root)
+    data = plain_data(root)
+    if not isinstance(data, dict):
+        at = locations.at()
+        hint = "start with `version: 1`"
+        raise RecipeError([*problems, at.problem("a recipe is a mapping", hint=hint)])
+    context = {"base": path.resolve().parent}
+    recipe = None
+    try:
+        recipe = Recipe.model_validate(data, context=context)
+    except ValidationError as error:
+        problems += problems_of(error, locations, Recipe)
+    quants, structure = _expand_valid(data, locations, context)
+    problems += structure
+    if problems or recipe is None:
+        raise RecipeError(_unique(problems))
+    return LoadedRecipe(recipe, path, text, quants, locations)
+
+
+def _expand_valid(
+    data: dict[str, Any], locations: Locations, context: dict[str, Any]
+) -> tuple[tuple[Quant, ...], tuple[Problem, ...]]:
+    """Expand what is valid, so that faults between quants show beside faults in others."""
+    from cook.recipe.expand import expand_parts
+    from cook.recipe.fields import one_or_many
+    from cook.recipe.quant_spec import QuantSpec, SweepSpec
+
+    listed = data.get("quants", ())
+    swept = one_or_many(data["sweep"]) if data.get("sweep") is not None else ()
+    quants = _valid(QuantSpec, listed, context)
+    sweeps = _valid(SweepSpec, swept, context)
+    ready = data.get("drafts")
+    drafts = {
+        draft["name"]: index
+        for index, draft in enumerate(ready if isinstance(ready, tuple) else ())
+        if isinstance(draft, dict) and isinstance(draft.get("name"), str)
+    }
+    valid = {index for index, _ in quants}
+    faulty = frozenset(
+        str(item.get("name"))
+        for index, item in enumerate(listed if isinstance(listed, tuple) else ())
+        if isinstance(item, dict) and index not in valid
+    )
+    return expand_parts(quants, sweeps, locations, drafts, faulty)
+
+
+def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tuple[int, Any]]:
+    from pydantic import ValidationError
+
+    found = []
+    for index, item in enumerate(items if isinstance(items, tuple) else ()):
+        try:
+            found.append((index, model.model_validate(item, context=context)))
+        except ValidationError:
+            continue  # told already, at its place, by the whole recipe's validation
+    return found
+
+
+def _unique(problems: list[Problem]) -> list[Problem]:
+    return list(dict.fromkeys(problems))

@@ -1,0 +1,246 @@
+"""Rules: from tensor names to types, by the engines' own semantics.
+
+The first rule of a list that hits a tensor decides; a selector is a group's name or a pattern
+found anywhere in the tensor's name. :func:`resolve` says for every tensor what the engine will
+write: kept tensors keep their type, the rest follow the rules, and what no rule hits follows
+the quant's mixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from cook.errors import InputError, Problem
+from cook.recipe.groups import Group, group_of, mtp_layers_of
+from cook.recipe.pattern import Pattern, PatternTimeout, parse_pattern
+from cook.recipe.quantizable import quantizable
+from cook.recipe.yaml_tree import Location
+
+_GROUPS = frozenset(Group)
+FORCE_PATTERN = "re:"
+
+
+class Tensor(Protocol):
+    """What resolution reads of a tensor (``cook.formats.gguf.TensorInfo`` satisfies it)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def type_name(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors that ``selector`` hits get ``type`` (exact spelling).
+
+    ``owner`` is the quant whose list the rule stands in, ``at`` its place in the recipe.
+    """
+
+    selector: str
+    type: str
+    owner: str = ""
+    at: Location | None = field(default=None, compare=False)
+
+    @property
+    def group(self) -> Group | None:
+        return Group(self.selector) if self.selector in _GROUPS else None
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The pattern, unless the selector is a group; PatternError if it is not valid."""
+        if self.group is not None:
+            return None
+        return parse_pattern(self.selector.removeprefix(FORCE_PATTERN))
+
+    def __str__(self) -> str:
+        return f"{self.selector}: {self.type}"
+
+
+@dataclass(frozen=True)
+class Quant:
+    """A candidate after expansion: nothing is inherited or swept any more.
+
+    ``ftype`` is the base type by its exact spelling; ``mixture`` is what happens to tensors
+    that no rule hits: ``"engine"`` (its built-in mixture) or ``"pure"`` (the base type's own
+    tensor type). ``use_imatrix``: quantize with the recipe's imatrix if it has one.
+    """
+
+    name: str
+    ftype: str
+    rules: tuple[Rule, ...] = ()
+    mixture: str = "engine"
+    mixture_stated: bool = False
+    use_imatrix: bool = True
+    at: Location | None = field(default=None, compare=False)
+
+    @property
+    def default_type(self) -> str:
+        """The tensor type of the base type."""
+        from cook.formats.quant_types import ftype_by_name
+
+        return ftype_by_name(self.ftype).default
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What an engine will write.
+
+    ``types``: every tensor -> type, or None where the engine's mixture decides. ``rule_of``:
+    every quantizable tensor -> index of the rule that hit it, or None. ``kept``: tensors the
+    engine does not quantize. ``problems`` are located in the recipe.
+    """
+
+    types: Mapping[str, str | None]
+    rule_of: Mapping[str, int | None]
+    kept: frozenset[str]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every type is known before the engine has run."""
+        return all(t is not None for t in self.types.values())
+
+
+class Matcher:
+    """Matches rules against tensors; each rule is a frozen set of names, computed once."""
+
+    def __init__(
+        self, tensors: Iterable[Tensor], architecture: str, mtp_layers: frozenset[int] | None = None
+    ) -> None:
+        self.names = tuple(t.name for t in tensors)
+        layers = mtp_layers_of(self.names) if mtp_layers is None else mtp_layers
+        self._groups: dict[str, list[str]] = {}
+        for name in self.names:
+            self._groups.setdefault(group_of(name, architecture, layers), []).append(name)
+        self._hits: dict[str, frozenset[str]] = {}
+
+    def hits(self, rule: Rule) -> frozenset[str]:
+        """Names that the rule's selector hits; PatternTimeout or PatternError if it cannot be."""
+        if rule.selector not in self._hits:
+            pattern = rule.pattern
+            names = (
+                self._groups.get(rule.selector, ())
+                if pattern is None
+                else (n for n in self.names if pattern.search(n))
+            )
+            self._hits[rule.selector] = frozenset(names)
+        return self._hits[rule.selector]
+
+
+def resolve(
+    tensors: Sequence[Tensor],
+    quant: Quant,
+    flavour: str,
+    architecture: str,
+    mtp_layers: frozenset[int] | None = None,
+) -> Resolution:
+    """The type of every tensor of ``tensors`` after quantizing as ``quant`` says.
+
+    Problems: rows that a type's blocks do not divide (naming what the engine would silently
+    write instead), types whose rows would not interleave, patterns that hang.
+    """
+    where = quant.at or Location("<recipe>", 1, 1)
+    matcher = Matcher(tensors, architecture, mtp_layers)
+    problems: list[Problem] = []
+    kept = frozenset(
+        t.name
+        for t in tensors
+        if not quantizable(t.name, t.shape, t.type_name, flavour, architecture)
+    )
+    rule_of: dict[str, int | None] = {n: None for n in matcher.names if n not in kept}
+    for index, rule in enumerate(quant.rules):
+        try:
+            hits = matcher.hits(rule)
+        except PatternTimeout:
+            problems.append((rule.at or where).problem(timeout_message(rule)))
+            continue
+        for name in hits:
+            if name in rule_of and rule_of[name] is None:
+                rule_of[name] = index
+    types: dict[str, str | None] = {}
+    faults = _Faults(where, quant, flavour)
+    for tensor in tensors:
+        if tensor.name in kept:
+            types[tensor.name] = tensor.type_name
+            continue
+        hit = rule_of[tensor.name]
+        wanted = quant.rules[hit].type if hit is not None else _uncovered_type(quant)
+        types[tensor.name] = None if wanted is None else faults.stored(tensor, wanted, hit)
+    return Resolution(
+        MappingProxyType(types),
+        MappingProxyType(rule_of),
+        kept,
+        (*problems, *faults.problems()),
+    )
+
+
+def _uncovered_type(quant: Quant) -> str | None:
+    default = quant.default_type
+    # With an unquantized base type neither engine applies a mixture.
+    if quant.mixture == "pure" or default in ("f32", "f16", "bf16"):
+        return default
+    return None
+
+
+def timeout_message(rule: Rule) -> str:
+    return f"rule `{rule.selector}` takes too long to match: it backtracks catastrophically"
+
+
+class _Faults:
+    """Collects tensors whose wanted type cannot be stored, told once a rule and not a tensor."""
+
+    def __init__(self, where: Location, quant: Quant, flavour: str) -> None:
+        self._where, self._quant, self._flavour = where, quant, flavour
+        self._found: dict[tuple[int | None, str, str], list[str]] = {}
+
+    def stored(self, tensor: Tensor, wanted: str, rule: int | None) -> str:
+        from cook.formats.quant_types import by_name, stored_type
+
+        try:
+            written = stored_type(tensor.name, tensor.shape, wanted, self._flavour)
+        except InputError as error:
+            self._note(rule, "error", f"{error.message} ({{tensors}})", tensor.name)
+            return wanted
+        if written != wanted:
+            block = by_name(wanted).block
+            if tensor.shape[0] % block:
+                message = (
+                    f"rows of {tensor.shape[0]} do not divide by {block} as {wanted} requires: "
+                    f"{self._flavour} would silently write {written} ({{tensors}})"
+                )
+                self._note(rule, "error", message, tensor.name)
+            else:
+                message = f"{wanted} cannot be interleaved here and becomes {written} ({{tensors}})"
+                self._note(rule, "warning", message, tensor.name)
+        return written
+
+    def _note(self, rule: int | None, severity: str, message: str, name: str) -> None:
+        self._found.setdefault((rule, severity, message), []).append(name)
+
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(
+            self._problem(rule, severity, message, names)
+            for (rule, severity, message), names in self._found.items()
+        )
+
+    def _problem(
+        self, rule: int | None, severity: str, message: str, names: Sequence[str]
+    ) -> Problem:
+        at = (self._quant.rules[rule].at if rule is not None else None) or self._where
+        hint = "name a type that fits these rows" if rule is not None else "add a rule for them"
+        text = message.replace("{tensors}", some(names))
+        prefix = f"quant {self._quant.name}: "
+        return at.problem(
+            prefix + text, hint=hint if severity == "error" else None, severity=severity
+        )
+
+
+def some(names: Sequence[str], show: int = 2) -> str:
+    """``a, b and 7 more``."""
+    shown = ", ".join(names[:show])
+    return f"{shown} and {len(names) - show} more" if len(names) > show else shown

@@ -1,0 +1,102 @@
+"""Whether two texts share content: calibration text must not be scored or evaluated on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_BYTES = 8 << 20
+"""Bytes read of each text; larger ones are compared by their beginning."""
+SHINGLE_WORDS = 40
+"""A run of equal words this long is a copy, not a turn of phrase."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """``shared`` of ``smaller`` sampled passages of the smaller text are in the other, too.
+
+    ``identical``: the same bytes.
+    """
+
+    shared: int
+    smaller: int
+    identical: bool = False
+
+    @property
+    def share(self) -> float:
+        return 1.0 if self.identical else self.shared / self.smaller if self.smaller else 0.0
+
+
+def compare_texts(first: Path, second: Path) -> Overlap:
+    """The overlap of two text files (.jsonl counts by its strings); OSError if unreadable."""
+    if first.samefile(second) or _digest(first) == _digest(second):
+        return Overlap(0, 0, identical=True)
+    ours, theirs = _passages(first), _passages(second)
+    # A text shorter than a passage is compared whole, in both directions.
+    return Overlap(len(ours & theirs), min(len(ours), len(theirs)))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _passages(path: Path) -> frozenset[int]:
+    """Hashes of every run of SHINGLE_WORDS words, thinned by content so that copies still meet."""
+    found: set[int] = set()
+    for text in _texts(path):
+        words = [hash_word(w) for w in text.lower().split()]
+        if len(words) <= SHINGLE_WORDS:
+            if len(words) >= 8:
+                found.add(_roll(words))
+            continue
+        weight = pow(_BASE, SHINGLE_WORDS - 1, _MODULUS)
+        value = _roll(words[:SHINGLE_WORDS])
+        found.add(value)
+        for i in range(SHINGLE_WORDS, len(words)):
+            value = ((value - words[i - SHINGLE_WORDS] * weight) * _BASE + words[i]) % _MODULUS
+            if value % 4 == 0:
+                found.add(value)
+    return frozenset(found)
+
+
+_BASE, _MODULUS = 1_000_003, (1 << 61) - 1
+
+
+def hash_word(word: str) -> int:
+    """A number for a word, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=7).digest(), "big")
+
+
+def _roll(words: list[int]) -> int:
+    value = 0
+    for word in words:
+        value = (value * _BASE + word) % _MODULUS
+    return value
+
+
+def _texts(path: Path) -> list[str]:
+    with path.open("rb") as stream:
+        text = stream.read(MAX_BYTES).decode("utf-8", "replace")
+    if path.suffix != ".jsonl":
+        return [text]
+    out: list[str] = []
+    for line in text.splitlines():
+        try:
+            _strings(json.loads(line), out)
+        except (ValueError, RecursionError):
+            out.append(line)
+    return out
+
+
+def _strings(value: object, out: list[str]) -> None:
+    if isinstance(value, str):
+        out.append(value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _strings(item, out)
+    elif isinstance(value, list):
+        for item in value:
+            _strings(item, out)

@@ -1,0 +1,317 @@
+"""YAML text -> a tree of nodes that know their place, with YAML's traps closed.
+
+PyYAML's event stream is read directly (its composer recurses and loses places). Scalars
+resolve by the YAML 1.2 core schema, so ``no`` and ``12:30`` are text and ``1e-3`` is a
+number; keys are always text. Refused: duplicate keys, tags, merge keys, several documents.
+Anchors work, within a limit on what they expand to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cook.errors import Problem, RecipeError
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_NODES = 20_000
+"""Nodes of a document with every alias written out: the bound on an anchor bomb."""
+
+Scalar = None | bool | int | float | str
+
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUE = {"true", "True", "TRUE"}
+_FALSE = {"false", "False", "FALSE"}
+_INT = re.compile(r"[-+]?[0-9]{1,40}")
+_BASED_INT = re.compile(r"0o[0-7]{1,40}|0x[0-9a-fA-F]{1,40}")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_SPECIAL_FLOAT = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a recipe; ``line`` and ``column`` count from 1, columns in characters."""
+
+    file: str
+    line: int
+    column: int
+
+    def problem(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        severity: str = "error",
+        kind: str = "recipe",
+    ) -> Problem:
+        return Problem(self.file, self.line, self.column, message, hint, severity, kind)
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarNode:
+    """``text`` is as written (escapes done); ``plain`` is false for quoted and block text."""
+
+    at: Location
+    value: Scalar
+    text: str
+    plain: bool
+    size: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceNode:
+    at: Location
+    items: tuple[Node, ...]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class MappingNode:
+    """``keys`` hold the key nodes (for their places), ``values`` the value nodes, by key text."""
+
+    at: Location
+    keys: Mapping[str, ScalarNode]
+    values: Mapping[str, Node]
+    size: int
+
+
+Node = ScalarNode | SequenceNode | MappingNode
+
+
+def resolve_scalar(text: str) -> Scalar:
+    """The value of a plain scalar by the YAML 1.2 core schema."""
+    if text in _NULL:
+        return None
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    if _INT.fullmatch(text):
+        return int(text)
+    if _BASED_INT.fullmatch(text):
+        return int(text[2:], 8 if text[1] == "o" else 16)
+    if len(text) <= 60 and _FLOAT.fullmatch(text):
+        return float(text)
+    if _SPECIAL_FLOAT.fullmatch(text):
+        return float(text.replace(".", ""))
+    return text
+
+
+def plain_data(node: Node) -> object:
+    """The node as Python data: dicts, tuples (sequences) and scalars."""
+    if isinstance(node, ScalarNode):
+        return node.value
+    if isinstance(node, SequenceNode):
+        return tuple(plain_data(item) for item in node.items)
+    return {key: plain_data(value) for key, value in node.values.items()}
+
+
+def read_text(path: Path) -> str:
+    """Text of a recipe file; RecipeError for one too large, not UTF-8 or with control bytes."""
+    with path.open("rb") as stream:
+        raw = stream.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise RecipeError([_top(str(path)).problem("larger than 1 MiB: not a recipe")])
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8", "replace")
+        at = _place(str(path), before)
+        hint = "save the file as UTF-8"
+        raise RecipeError(
+            [at.problem(f"not UTF-8: byte 0x{raw[error.start]:02x}", hint=hint)]
+        ) from None
+    if bad := _UNPRINTABLE.search(text):
+        at = _place(str(path), text[: bad.start()])
+        raise RecipeError([at.problem(f"control character U+{ord(bad.group()):04X}")])
+    return text
+
+
+def parse(text: str, file: str) -> tuple[Node, tuple[Problem, ...]]:
+    """The document in ``text``, and the faults that do not prevent reading on.
+
+    RecipeError where the text cannot be read as one YAML document.
+    """
+    import yaml
+
+    builder = _Builder(file)
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            builder.feed(event)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = Location(file, mark.line + 1, mark.column + 1) if mark else _top(file)
+        raise RecipeError([*builder.problems, _syntax_problem(at, error)]) from None
+    except yaml.YAMLError as error:
+        raise RecipeError([_top(file).problem(f"not YAML: {error}")]) from None
+    if builder.root is None or (
+        isinstance(builder.root, ScalarNode) and builder.root.value is None
+    ):
+        raise RecipeError(
+            [*builder.problems, _top(file).problem("the recipe is empty", hint=_START)]
+        )
+    return builder.root, tuple(builder.problems)
+
+
+_START = "start with `version: 1`; see `cook recipes show demo`"
+
+
+def _top(file: str) -> Location:
+    return Location(file, 1, 1)
+
+
+def _place(file: str, before: str) -> Location:
+    lines = re.split("\r\n|\r|\n", before)
+    return Location(file, len(lines), len(lines[-1]) + 1)
+
+
+def _syntax_problem(at: Location, error: yaml.MarkedYAMLError) -> Problem:
+    message = error.problem or error.context or "cannot be read"
+    hint = None
+    if "'\\t'" in message:
+        message, hint = "a tab where YAML allows only spaces", "indent with spaces"
+    elif "mapping values are not allowed" in message:
+        hint = "check the indentation, and quote text that contains `: `"
+    elif "cannot start any token" in message:
+        hint = "quote text that starts with a special character"
+    elif error.context and error.problem:
+        message = f"{error.problem} ({error.context})"
+    return at.problem(f"not YAML: {message}", hint=hint)
+
+
+class _Open:
+    """A sequence or mapping whose end has not come yet."""
+
+    def __init__(self, at: Location, is_mapping: bool, anchor: str | None) -> None:
+        self.at = at
+        self.is_mapping = is_mapping
+        self.anchor = anchor
+        self.items: list[Node] = []
+        self.keys: dict[str, ScalarNode] = {}
+        self.values: dict[str, Node] = {}
+        self.key: ScalarNode | None = None
+        self.expecting_key = True
+        self.size = 1
+
+
+class _Builder:
+    """Builds nodes from events on a stack of its own: depth is bounded, nothing recurses."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self.root: Node | None = None
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, Node] = {}
+        self._documents = 0
+        self._expanded = 0
+
+    def feed(self, event: yaml.Event) -> None:
+        import yaml
+
+        mark = event.start_mark
+        at = Location(self.file, mark.line + 1, mark.column + 1) if mark else _top(self.file)
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                self._fail(at, "a second document", "one file holds one recipe: remove the `---`")
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(at, event.anchor or "")
+        elif isinstance(event, yaml.ScalarEvent):
+            self._check_tag(at, event.tag)
+            plain = event.style is None
+            value = resolve_scalar(event.value) if plain else event.value
+            self._add(ScalarNode(at, value, event.value, plain), event.anchor)
+        elif isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
+            self._check_tag(at, event.tag)
+            if len(self._stack) >= MAX_DEPTH:
+                self._fail(at, f"nested deeper than {MAX_DEPTH} levels")
+            is_mapping = isinstance(event, yaml.MappingStartEvent)
+            self._stack.append(_Open(at, is_mapping, event.anchor))
+        elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
+            opened = self._stack.pop()
+            node: Node
+            if opened.is_mapping:
+                node = MappingNode(opened.at, opened.keys, opened.values, opened.size)
+            else:
+                node = SequenceNode(opened.at, tuple(opened.items), opened.size)
+            self._add(node, opened.anchor)
+
+    def _fail(self, at: Location, message: str, hint: str | None = None) -> None:
+        raise RecipeError([*self.problems, at.problem(message, hint=hint)])
+
+    def _check_tag(self, at: Location, tag: str | None) -> None:
+        if tag is not None:
+            hint = "write the value without a tag; quote it to make it text"
+            self.problems.append(at.problem(f"tags are not allowed: {tag}", hint=hint))
+
+    def _alias(self, at: Location, anchor: str) -> None:
+        if any(opened.anchor == anchor for opened in self._stack):
+            self._fail(at, f"`*{anchor}` stands inside its own anchor")
+        if anchor not in self._anchors:
+            self._fail(at, f"no anchor `&{anchor}` before this")
+        self._add(self._anchors[anchor], None, at)
+
+    def _add(self, node: Node, anchor: str | None, alias_at: Location | None = None) -> None:
+        at = alias_at or node.at
+        # Containers were counted item by item as they filled; an alias brings its whole size.
+        self._expanded += node.size if alias_at else 1
+        if self._expanded > MAX_NODES:
+            self._fail(at, f"more than {MAX_NODES} values once its anchors are written out")
+        if anchor is not None:
+            self._anchors[anchor] = node
+        if not self._stack:
+            self.root = node
+            return
+        parent = self._stack[-1]
+        parent.size += node.size
+        if not parent.is_mapping:
+            parent.items.append(node)
+        elif parent.expecting_key:
+            parent.expecting_key = False
+            parent.key = self._key(parent, node, at)
+        else:
+            parent.expecting_key = True
+            if parent.key is not None:
+                parent.keys[parent.key.text] = parent.key
+                parent.values[parent.key.text] = node
+
+    def _key(self, parent: _Open, node: Node, at: Location) -> ScalarNode | None:
+        if not isinstance(node, ScalarNode):
+            self.problems.append(at.problem("a key must be plain text"))
+            return None
+        if node.plain and node.text == "<<":
+            hint = "a quant inherits with `extends: NAME`"
+            self.problems.append(at.problem("merge keys (`<<`) are not allowed", hint=hint))
+            return None
+        if first := parent.keys.get(node.text):
+            message = f"duplicate key `{node.text}` (first on line {first.at.line})"
+            self.problems.append(at.problem(message, hint="keep one of them"))
+            return None
+        return ScalarNode(at, node.text, node.text, node.plain)
+
+
+Keys = tuple[str | int, ...]
+"""A way through the document: keys and indexes from the root."""
+
+
+def descend(root: Node, path: Keys) -> Iterator[tuple[Node, ScalarNode | None]]:
+    """The nodes from the root along ``path``, each with its key node, as far as they exist."""
+    node: Node = root
+    yield node, None
+    for part in path:
+        if isinstance(node, MappingNode) and isinstance(part, str) and part in node.values:
+            key = node.keys[part]
+            node = node.values[part]
+            yield node, key
+        elif isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.items):
+            node = node.items[part]
+            yield node, None
+        else:
+            return

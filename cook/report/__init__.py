@@ -1,0 +1,1 @@
+"""Result documents and what is shown of them; reports read only records."""

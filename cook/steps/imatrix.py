@@ -1,0 +1,158 @@
+"""Step: collect the importance matrix, and see that every expert was covered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from cook.engines.base import Engine, Flavour, ImatrixJob
+from cook.errors import StepError
+from cook.formats.imatrix import coverage, read_imatrix
+from cook.graph.step import JsonValue, Source, Step, Workbench
+
+Otherwise = Literal["extend", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class ImatrixOutcome:
+    """``experts_covered`` of ``experts_total`` (expert, tensor) pairs saw at least one token.
+
+    ``skipped`` are entries that the engine's own rule leaves out of the file, so that types
+    which need data would fail on them. ``chunks`` is the number really evaluated.
+    """
+
+    chunks: int
+    perplexity: float | None
+    perplexity_error: float | None
+    entries: int
+    experts_total: int
+    experts_covered: int
+    skipped: tuple[str, ...]
+    seconds: float
+    peak_rss_bytes: int
+    command: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def expert_coverage(self) -> float | None:
+        """Share of experts with data; None for a model without experts."""
+        return self.experts_covered / self.experts_total if self.experts_total else None
+
+
+@dataclass(frozen=True)
+class ImatrixStep(Step[ImatrixOutcome]):
+    """``engine`` reads ``model`` over ``corpus``; artifact ``imatrix.gguf`` or ``imatrix.dat``."""
+
+    engine: Engine
+    model: Source
+    corpus: Source
+    context: int
+    chunks: int | None
+    process_output: bool
+    minimum_coverage: float
+    otherwise: Otherwise
+    args: tuple[str, ...] = ()
+
+    kind: ClassVar[str] = "imatrix"
+    result_type: ClassVar[type] = ImatrixOutcome
+
+    @property
+    def label(self) -> str:
+        return f"imatrix ({self.engine.name})"
+
+    @property
+    def file_name(self) -> str:
+        """ik reads only the legacy format; mainline's default is GGUF."""
+        return "imatrix.dat" if self.engine.flavour is Flavour.IK_LLAMA_CPP else "imatrix.gguf"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Source]:
+        return {"model": self.model, "corpus": self.corpus}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "context": self.context,
+            "chunks": self.chunks,
+            "process_output": self.process_output,
+            "coverage": [self.minimum_coverage, self.otherwise],
+            "args": list(self.args),
+        }
+
+    def work(self) -> float:
+        return float(self.model.size_bytes) * (self.chunks or self.corpus.size_bytes / 2048)
+
+    def run(self, bench: Workbench) -> ImatrixOutcome:
+        chunks = self.chunks
+        warnings: list[str] = []
+        while True:
+            outcome = self._collect(bench, chunks)
+            short = outcome.expert_coverage is not None and (
+                outcome.expert_coverage < self.minimum_coverage
+            )
+            if not short and not outcome.skipped:
+                break
+            told = self._told(outcome)
+            if self.otherwise == "fail":
+                raise StepError(
+                    f"{self.label}: {told}",
+                    hint="give a longer or broader imatrix.corpus, or lower imatrix.coverage",
+                )
+            if self.otherwise == "extend" and chunks is not None and outcome.chunks >= chunks:
+                warnings.append(f"{told}; extended to {chunks * 2} chunks")
+                chunks *= 2
+                continue
+            corpus_ended = self.otherwise == "extend"
+            warnings.append(told + ("; the corpus has no more text" if corpus_ended else ""))
+            break
+        return _with_warnings(outcome, warnings)
+
+    def _collect(self, bench: Workbench, chunks: int | None) -> ImatrixOutcome:
+        output = bench.directory / self.file_name
+        output.unlink(missing_ok=True)
+        job = ImatrixJob(
+            model=self.model.path,
+            corpus=self.corpus.path,
+            output=output,
+            context=self.context,
+            chunks=chunks,
+            threads=bench.threads,
+            process_output=self.process_output,
+            args=self.args,
+        )
+        result = self.engine.imatrix(job, bench.supervisor)
+        entries = coverage(read_imatrix(output))
+        return ImatrixOutcome(
+            chunks=result.chunks,
+            perplexity=result.perplexity,
+            perplexity_error=result.perplexity_error,
+            entries=len(entries),
+            experts_total=sum(e.experts for e in entries if e.experts > 1),
+            experts_covered=sum(e.experts - e.missing for e in entries if e.experts > 1),
+            skipped=tuple(e.name for e in entries if self._skipped(e.missing, e.stored_by_ik)),
+            seconds=result.seconds,
+            peak_rss_bytes=result.peak_rss_bytes,
+            command=result.command,
+            warnings=result.warnings,
+        )
+
+    def _skipped(self, missing: int, stored_by_ik: bool) -> bool:
+        return self.engine.flavour is Flavour.IK_LLAMA_CPP and missing > 0 and not stored_by_ik
+
+    def _told(self, outcome: ImatrixOutcome) -> str:
+        share = outcome.expert_coverage
+        text = f"{outcome.experts_covered} of {outcome.experts_total} experts have data"
+        if share is not None:
+            text += f" ({share:.1%}, asked for {self.minimum_coverage:.0%})"
+        if outcome.skipped:
+            text += f"; the engine leaves out {len(outcome.skipped)} entries, e.g. "
+            text += outcome.skipped[0]
+        return text
+
+
+def _with_warnings(outcome: ImatrixOutcome, more: list[str]) -> ImatrixOutcome:
+    from dataclasses import replace
+
+    return replace(outcome, warnings=(*outcome.warnings, *more))

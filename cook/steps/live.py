@@ -1,0 +1,196 @@
+"""Step: run prompts through the engine's real llama-server, with one draft or none.
+
+A round holds a share of the prompts; every configuration runs a round before any runs the next,
+so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
+cannot change draft settings on a running one, and ik replays old drafts on repeated prompts
+(engines.md 5.3).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
+from cook.engines.client import Completion
+from cook.engines.server import Server
+from cook.errors import StepError
+from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.prompts.load import Prompt
+from cook.steps.quantize import MODEL_FILE
+
+WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"
+WARM_UP_TOKENS = 16
+
+Model = Step[Any] | Source
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The sampling chain of the target. ``temperature`` 0 is greedy."""
+
+    temperature: float = 0.0
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class PromptRun:
+    """What the server said of one request.
+
+    ``tokens`` are the emitted ids (None where the engine returns none: ik). Times in ms:
+    ``prompt_ms`` and ``predicted_ms`` are the server's, ``wall_ms`` the client's from request
+    to answer, which holds the prefill of target and draft. ``draft_n`` is None when nothing was
+    drafted, never 0.
+    """
+
+    id: str
+    category: str
+    prompt_n: int
+    prompt_ms: float
+    predicted_n: int
+    predicted_ms: float
+    wall_ms: float
+    draft_n: int | None
+    draft_n_accepted: int | None
+    tokens: tuple[int, ...] | None
+    text: str
+    stop: str
+
+    @property
+    def cycles(self) -> int | None:
+        """Verification cycles, by token identity: emitted = 1 + accepted + cycles."""
+        if self.draft_n_accepted is None:
+            return None
+        return self.predicted_n - 1 - self.draft_n_accepted
+
+
+@dataclass(frozen=True)
+class LiveOutcome:
+    """All requests of one round, with the server's own cost."""
+
+    runs: tuple[PromptRun, ...]
+    load_seconds: float
+    peak_rss_bytes: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LiveStep(Step[LiveOutcome]):
+    """One configuration over one round of prompts. ``draft`` None is the baseline."""
+
+    engine: Engine
+    name: str
+    target: Model
+    target_args: ModelArgs
+    context: int
+    draft: Model | None
+    draft_args: ModelArgs
+    settings: DraftSettings | None
+    prompts: tuple[Prompt, ...]
+    max_tokens: int
+    sampling: Sampling
+    chat: bool
+    round: int
+    repeat: int
+
+    kind: ClassVar[str] = "live"
+    timed: ClassVar[bool] = True
+    result_type: ClassVar[type] = LiveOutcome
+
+    @property
+    def label(self) -> str:
+        return f"live {self.name} round {self.round + 1} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Model]:
+        inputs: dict[str, Model] = {"target": self.target}
+        if self.draft is not None:
+            inputs["draft"] = self.draft
+        return inputs
+
+    def params(self) -> Mapping[str, JsonValue]:
+        from dataclasses import asdict
+
+        return {
+            "target_args": asdict(self.target_args),
+            "draft_args": asdict(self.draft_args) if self.draft is not None else None,
+            "settings": asdict(self.settings) if self.settings else None,
+            "context": self.context,
+            "prompts": [[p.id, p.text] for p in self.prompts],
+            "max_tokens": self.max_tokens,
+            "sampling": asdict(self.sampling),
+            "chat": self.chat,
+            # A repeat is a new measurement of the same thing, so it needs a key of its own.
+            "repeat": self.repeat,
+        }
+
+    def work(self) -> float:
+        return float(len(self.prompts) * self.max_tokens)
+
+    def server_job(self, bench: Workbench) -> ServerJob:
+        """The engine's job for this configuration."""
+        return ServerJob(
+            target=bench.file(self.target, MODEL_FILE),
+            target_args=self.target_args,
+            context=self.context,
+            draft=bench.file(self.draft, MODEL_FILE) if self.draft is not None else None,
+            draft_args=self.draft_args,
+            settings=self.settings,
+        )
+
+    def run(self, bench: Workbench) -> LiveOutcome:
+        started = time.monotonic()
+        with Server(self.engine, self.server_job(bench), bench.supervisor) as server:
+            load_seconds = time.monotonic() - started
+            server.complete(WARM_UP, n_predict=WARM_UP_TOKENS, temperature=0.0, seed=1)
+            runs = []
+            for index, prompt in enumerate(self.prompts):
+                runs.append(self._ask(server, prompt))
+                bench.advance((index + 1) / len(self.prompts))
+        self._require_drafting(runs)
+        return LiveOutcome(
+            runs=tuple(runs),
+            load_seconds=load_seconds,
+            peak_rss_bytes=server.peak_rss_bytes,
+            command=server.command,
+        )
+
+    def _ask(self, server: Server, prompt: Prompt) -> PromptRun:
+        text = server.apply_template(prompt.text) if self.chat else prompt.text
+        started = time.perf_counter()
+        answer: Completion = server.complete(
+            text,
+            n_predict=self.max_tokens,
+            temperature=self.sampling.temperature,
+            seed=self.sampling.seed,
+        )
+        wall_ms = (time.perf_counter() - started) * 1000
+        return PromptRun(
+            id=prompt.id,
+            category=prompt.category,
+            prompt_n=answer.prompt_n,
+            prompt_ms=answer.prompt_ms,
+            predicted_n=answer.predicted_n,
+            predicted_ms=answer.predicted_ms,
+            wall_ms=wall_ms,
+            draft_n=answer.draft_n,
+            draft_n_accepted=answer.draft_n_accepted,
+            tokens=answer.tokens,
+            text=answer.text,
+            stop=answer.stop,
+        )
+
+    def _require_drafting(self, runs: list[PromptRun]) -> None:
+        """Both engines serve on without a word when drafting is off (engines.md 5.2)."""
+        if self.settings is None or self.settings.n_max == 0:
+            return
+        long_enough = [r for r in runs if r.predicted_n > 2]
+        if long_enough and all(r.draft_n is None for r in long_enough) and not self.settings.p_min:
+            raise StepError(
+                f"{self.label}: the server ran, but drafted nothing: speculation is off",
+                hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf",
+            )

@@ -1,0 +1,102 @@
+"""Step: the memory one model takes when served: weights, KV cache, compute buffers.
+
+The engine's own allocation lines are read from a server's start-up log, so whatever the
+placement arguments do (offload, KV types, flash attention) is in the figure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
+from cook.engines.server import Server
+from cook.errors import StepError
+from cook.graph.step import JsonValue, Step, Workbench
+from cook.steps.live import Model
+from cook.steps.quantize import MODEL_FILE
+
+_BUFFER = re.compile(
+    rb"(?P<device>[\w\[\]:.\- ]*?)\s*"
+    rb"(?P<kind>model|KV|compute|output|RS)?\s*buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?) MiB"
+)
+LOG_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class MemoryOutcome:
+    """Bytes by use, as the engine allocated them, all devices together."""
+
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+    command: tuple[str, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes
+
+
+@dataclass(frozen=True)
+class MemoryStep(Step[MemoryOutcome]):
+    """What ``model`` takes at ``context`` tokens with ``args``."""
+
+    engine: Engine
+    name: str
+    model: Model
+    args: ModelArgs
+    context: int
+
+    kind: ClassVar[str] = "memory"
+    result_type: ClassVar[type] = MemoryOutcome
+
+    @property
+    def label(self) -> str:
+        return f"memory {self.name} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Model]:
+        return {"model": self.model}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        from dataclasses import asdict
+
+        return {"args": asdict(self.args), "context": self.context}
+
+    def run(self, bench: Workbench) -> MemoryOutcome:
+        from dataclasses import replace
+
+        args = self.args
+        if self.engine.flavour is Flavour.LLAMA_CPP:
+            # Mainline prints its buffers at trace level only (engines.md section 0).
+            args = replace(args, extra=(*args.extra, "-lv", "4"))
+        job = ServerJob(
+            target=bench.file(self.model, MODEL_FILE), target_args=args, context=self.context
+        )
+        with Server(self.engine, job, bench.supervisor) as server:
+            server.complete("x", n_predict=1, temperature=0.0, seed=1)
+        with server.log.open("rb") as stream:
+            sizes = parse_buffers(stream.read(LOG_BYTES))
+        if not sizes.get("model"):
+            raise StepError(f"{self.label}: the engine printed no buffer sizes", log=server.log)
+        return MemoryOutcome(
+            weights_bytes=sizes.get("model", 0),
+            kv_bytes=sizes.get("KV", 0) + sizes.get("RS", 0),
+            compute_bytes=sizes.get("compute", 0) + sizes.get("output", 0),
+            command=server.command,
+        )
+
+
+def parse_buffers(log: bytes) -> dict[str, int]:
+    """Bytes by kind (model, KV, compute, output, RS) in an engine's start-up log."""
+    sizes: dict[str, float] = {}
+    for line in log.splitlines():
+        if match := _BUFFER.search(line):
+            kind = (match["kind"] or b"").decode()
+            if kind:
+                sizes[kind] = sizes.get(kind, 0.0) + float(match["mib"]) * (1 << 20)
+    return {kind: round(size) for kind, size in sizes.items()}

@@ -1,0 +1,151 @@
+"""Steps: perplexity of a model, and its divergence from the source's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cook.engines.base import DivergenceJob, DivergenceResult, Engine, PerplexityJob
+from cook.formats.kld_base import base_bytes
+from cook.graph.step import JsonValue, Source, Step, Workbench, decode
+from cook.steps.quantize import MODEL_FILE
+
+Model = Step[Any] | Source
+BASE_FILE = "base.kld"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Perplexity with its standard error over ``chunks`` chunks of ``context`` tokens.
+
+    ``divergence`` is there when the model was compared with the source's logits.
+    """
+
+    perplexity: float
+    error: float
+    chunks: int
+    context: int
+    command: tuple[str, ...]
+    divergence: DivergenceResult | None = None
+
+
+@dataclass(frozen=True)
+class PerplexityStep(Step[Evaluation]):
+    """Perplexity of ``model`` on ``corpus``.
+
+    With ``vocabulary_size`` given, the logits of every position are kept as ``base.kld``, the
+    reference for :class:`DivergenceStep`. Threads stay out of the key: they change the order
+    of no sum in these kernels.
+    """
+
+    engine: Engine
+    name: str
+    model: Model
+    corpus: Source
+    context: int
+    chunks: int | None
+    vocabulary_size: int | None = None
+    args: tuple[str, ...] = ()
+
+    kind: ClassVar[str] = "perplexity"
+    result_type: ClassVar[type] = Evaluation
+
+    @property
+    def label(self) -> str:
+        what = "reference logits" if self.vocabulary_size else "perplexity"
+        return f"{what} {self.name} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Model]:
+        return {"model": self.model, "corpus": self.corpus}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "context": self.context,
+            "chunks": self.chunks,
+            "save_base": self.vocabulary_size is not None,
+            "args": list(self.args),
+        }
+
+    def work(self) -> float:
+        return _model_bytes(self.model) * (self.chunks or self.corpus.size_bytes / 2048)
+
+    def predicted_bytes(self) -> int | None:
+        if self.vocabulary_size is None:
+            return 0
+        if self.chunks is None:
+            return None
+        return base_bytes(self.context, self.vocabulary_size, self.chunks)
+
+    def run(self, bench: Workbench) -> Evaluation:
+        job = PerplexityJob(
+            model=bench.file(self.model, MODEL_FILE),
+            corpus=self.corpus.path,
+            context=self.context,
+            chunks=self.chunks,
+            threads=bench.threads,
+            save_base=bench.directory / BASE_FILE if self.vocabulary_size else None,
+            args=self.args,
+        )
+        result = self.engine.perplexity(job, bench.supervisor)
+        return Evaluation(
+            result.perplexity, result.error, result.chunks, self.context, result.command
+        )
+
+
+@dataclass(frozen=True)
+class DivergenceStep(Step[Evaluation]):
+    """Perplexity of ``model`` and its KL divergence from the logits kept by ``base``."""
+
+    engine: Engine
+    name: str
+    model: Model
+    base: PerplexityStep
+    args: tuple[str, ...] = ()
+
+    kind: ClassVar[str] = "divergence"
+    result_type: ClassVar[type] = Evaluation
+
+    @property
+    def label(self) -> str:
+        return f"perplexity and KLD {self.name} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Model]:
+        return {"model": self.model, "base": self.base}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"context": self.base.context, "args": list(self.args)}
+
+    def work(self) -> float:
+        return _model_bytes(self.model) * (self.base.chunks or 1)
+
+    def run(self, bench: Workbench) -> Evaluation:
+        job = DivergenceJob(
+            model=bench.file(self.model, MODEL_FILE),
+            base=bench.file(self.base, BASE_FILE),
+            context=self.base.context,
+            threads=bench.threads,
+            args=self.args,
+        )
+        result = self.engine.divergence(job, bench.supervisor)
+        base = decode(self.base, bench.artifact(self.base))
+        return Evaluation(
+            perplexity=result.perplexity,
+            error=result.perplexity_error,
+            chunks=base.chunks,
+            context=base.context,
+            command=result.command,
+            divergence=result,
+        )
+
+
+def _model_bytes(model: Model) -> float:
+    if isinstance(model, Source):
+        return float(model.size_bytes)
+    return float(model.predicted_bytes() or 0)

@@ -1,0 +1,339 @@
+"""From a recipe's path to a checked menu: engine found, headers read, every fault told at once.
+
+Nothing runs here but header reads, hashing of sources and the engine's own ``--version``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cook.engines.base import Engine, Flavour
+from cook.engines.discover import discover
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.gguf import read_gguf
+from cook.formats.gguf_file import GgufFile
+from cook.graph.digest import source as digest_source
+from cook.graph.step import Source
+from cook.hub import local_path
+from cook.prompts.load import PromptSet, load_prompts, select
+from cook.recipe.engine_rules import to_engine_rules
+from cook.recipe.lint import lint, raise_problems
+from cook.recipe.load import LoadedRecipe, load_recipe
+from cook.recipe.rules import Quant, Resolution, resolve
+from cook.recipe.schema import Recipe
+from cook.recipe.size import predicted_bytes
+from cook.recipe.sources import HubRef
+from cook.steps.imatrix import ImatrixStep
+from cook.steps.live import Model
+from cook.steps.memory import MemoryStep
+from cook.steps.menu import NO_DRAFT, Configuration, DraftPlan, Menu, Scoring
+from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.quantize import QuantizeStep
+from cook.vocabulary import compare, read_vocabulary
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe ready to plan or build."""
+
+    loaded: LoadedRecipe
+    demo: bool
+    menu: Menu
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.loaded.recipe
+
+
+def prepare(
+    path: Path | str,
+    *,
+    engine: str | None = None,
+    demo: bool = False,
+    strict: bool = False,
+    plan_only: bool = False,
+) -> Prepared:
+    """Load, check and lay out ``path``; warnings are in the menu.
+
+    Errors: RecipeError with every fault of the recipe; PrerequisiteError when the engine at
+    hand lacks a type, naming the engine that has it; InputError for unusable files.
+    """
+    from cook.recipe.demo import apply_demo
+
+    loaded = load_recipe(path)
+    if demo:
+        loaded = replace(loaded, recipe=apply_demo(loaded.recipe))
+    chosen = _engine(loaded, engine)
+    return Laying(loaded, demo, chosen, strict, plan_only).lay()
+
+
+class Laying:
+    """Lays out one menu; holds what its parts share while it does."""
+
+    def __init__(
+        self, loaded: LoadedRecipe, demo: bool, engine: Engine, strict: bool, plan_only: bool
+    ) -> None:
+        self.loaded = loaded
+        self.recipe = loaded.recipe
+        self.demo = demo
+        self.engine = engine
+        self.strict = strict
+        self.plan_only = plan_only
+        self.warnings: list[str] = []
+
+    def lay(self) -> Prepared:
+        source = self._model(self.recipe.model.source) if self.recipe.model else None
+        resolutions = self._checked(source)
+        corpus = self._corpus()
+        imatrix = self._imatrix(source[0] if source else None)
+        reference = self._reference(source, corpus)
+        quants = [
+            self._quant(quant, resolution, source, imatrix, reference, corpus)
+            for quant, resolution in resolutions
+            if source is not None
+        ]
+        drafts = (*quants, *self._ready_drafts(source, reference, corpus))
+        target, prompts, baseline, grid = self._scoring(drafts)
+        menu = Menu(
+            engine=self.engine,
+            imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,
+            reference=reference,
+            drafts=drafts,
+            target=target,
+            prompts=prompts,
+            baseline=baseline,
+            grid=grid,
+            warnings=tuple(dict.fromkeys(self.warnings)),
+        )
+        return Prepared(self.loaded, self.demo, menu)
+
+    def _model(self, ref: Path | HubRef) -> tuple[Source, GgufFile]:
+        file = read_gguf(local_path(ref))
+        return digest_source(file.shards, plan_only=self.plan_only), file
+
+    def _text(self, ref: Path | HubRef) -> Source:
+        return digest_source([local_path(ref)], plan_only=self.plan_only)
+
+    def _checked(self, source: tuple[Source, GgufFile] | None) -> list[tuple[Quant, Resolution]]:
+        """Resolve every quant and raise every fault; warnings are kept."""
+        found = lint(
+            self.loaded,
+            model=source[1] if source else None,
+            flavour=self.engine.flavour,
+            capabilities=self.engine.capabilities,
+            engine_name=self.engine.name,
+            strict=self.strict,
+        )
+        raise_problems(found)
+        self.warnings += [str(p) for p in found]
+        if source is None:
+            return []
+        return [(q, self._resolve(q, source[1])) for q in self.loaded.quants]
+
+    def _resolve(self, quant: Quant, file: GgufFile) -> Resolution:
+        return resolve(file.tensors, quant, self.engine.flavour, file.architecture)
+
+    def _corpus(self) -> Source | None:
+        return self._text(self.recipe.evaluate.corpus) if self.recipe.evaluate else None
+
+    def _imatrix(self, source: Source | None) -> ImatrixStep | Source | None:
+        spec = self.recipe.imatrix
+        if spec is None or source is None:
+            return None
+        if spec.file is not None:
+            return self._text(spec.file)
+        if spec.corpus is None or spec.corpus == "trace":
+            raise InputError(
+                "imatrix.corpus: trace is not available yet",
+                hint="give a text file as imatrix.corpus",
+            )
+        return ImatrixStep(
+            engine=self.engine,
+            model=source,
+            corpus=self._text(spec.corpus),
+            context=spec.context,
+            chunks=spec.chunks,
+            process_output=spec.process_output,
+            minimum_coverage=spec.coverage.experts,
+            otherwise=spec.coverage.otherwise,
+            args=self.engine.placement("imatrix", spec.args.to_model_args()),
+        )
+
+    def _reference(
+        self, source: tuple[Source, GgufFile] | None, corpus: Source | None
+    ) -> PerplexityStep | None:
+        spec = self.recipe.evaluate
+        if spec is None or source is None or corpus is None:
+            return None
+        vocabulary = len(read_vocabulary(source[1]).tokens) if spec.divergence else None
+        return PerplexityStep(
+            engine=self.engine,
+            name="source",
+            model=source[0],
+            corpus=corpus,
+            context=spec.context,
+            chunks=spec.chunks,
+            vocabulary_size=vocabulary,
+            args=self.engine.placement("perplexity", spec.args.to_model_args()),
+        )
+
+    def _quality(
+        self, name: str, model: Model, reference: PerplexityStep | None, corpus: Source | None
+    ) -> DivergenceStep | PerplexityStep | None:
+        spec = self.recipe.evaluate
+        if spec is None or corpus is None:
+            return None
+        args = self.engine.placement("perplexity", spec.args.to_model_args())
+        if reference is not None and spec.divergence:
+            return DivergenceStep(self.engine, name, model, reference, args)
+        return PerplexityStep(
+            self.engine, name, model, corpus, spec.context, spec.chunks, None, args
+        )
+
+    def _memory(self, name: str, model: Model) -> MemoryStep | None:
+        score = self.recipe.score
+        if score is None:
+            return None
+        args = score.draft.args.to_model_args()
+        return MemoryStep(self.engine, name, model, args, score.context)
+
+    def _quant(
+        self,
+        quant: Quant,
+        resolution: Resolution,
+        source: tuple[Source, GgufFile] | None,
+        imatrix: ImatrixStep | Source | None,
+        reference: PerplexityStep | None,
+        corpus: Source | None,
+    ) -> DraftPlan:
+        assert source is not None, "quants have a source"
+        assert self.recipe.model is not None, "quants have a source"
+        known = {name: t for name, t in resolution.types.items() if t is not None}
+        size = predicted_bytes(source[1].tensors, resolution)
+        step = QuantizeStep(
+            engine=self.engine,
+            quant=quant.name,
+            source=source[0],
+            imatrix=imatrix if quant.use_imatrix else None,
+            ftype=quant.ftype,
+            rules=to_engine_rules(resolution),
+            expected=tuple(sorted(known.items())),
+            predicted_tensor_bytes=size,
+            allow_requantize=self.recipe.model.allow_requantize,
+        )
+        counts: dict[str, int] = {}
+        for type_name in known.values():
+            counts[type_name] = counts.get(type_name, 0) + 1
+        return DraftPlan(
+            name=quant.name,
+            model=step,
+            quantize=step,
+            quality=self._quality(quant.name, step, reference, corpus),
+            memory=self._memory(quant.name, step),
+            predicted_tensor_bytes=size,
+            elements=_elements(source[1]),
+            type_counts=counts,
+        )
+
+    def _ready_drafts(
+        self,
+        source: tuple[Source, GgufFile] | None,
+        reference: PerplexityStep | None,
+        corpus: Source | None,
+    ) -> list[DraftPlan]:
+        ready = [(d.name, *self._model(d.source)) for d in self.recipe.drafts]
+        if self.recipe.include_source and source is not None:
+            ready.insert(0, ("source", *source))
+        return [self._ready(name, model, file, reference, corpus) for name, model, file in ready]
+
+    def _ready(
+        self,
+        name: str,
+        model: Source,
+        file: GgufFile,
+        reference: PerplexityStep | None,
+        corpus: Source | None,
+    ) -> DraftPlan:
+        counts: dict[str, int] = {}
+        for tensor in file.tensors:
+            counts[tensor.type_name] = counts.get(tensor.type_name, 0) + 1
+        return DraftPlan(
+            name=name,
+            model=model,
+            quantize=None,
+            quality=self._quality(name, model, reference, corpus),
+            memory=self._memory(name, model),
+            predicted_tensor_bytes=file.tensor_bytes,
+            elements=_elements(file),
+            type_counts=counts,
+        )
+
+    def _scoring(
+        self, drafts: tuple[DraftPlan, ...]
+    ) -> tuple[Source | None, PromptSet | None, Configuration | None, tuple[Configuration, ...]]:
+        score = self.recipe.score
+        if score is None:
+            return None, None, None, ()
+        target, file = self._model(score.target.source)
+        self._require_one_vocabulary(file)
+        prompts = select(load_prompts(score.prompts), score.limit, score.categories)
+        scoring = Scoring(self.engine, self.recipe, target, file, prompts)
+        baseline = scoring.configuration(None, None, None, NO_DRAFT, None)
+        self._warn_shared_devices()
+        return target, prompts, baseline, scoring.grid(drafts, baseline)
+
+    def _require_one_vocabulary(self, target: GgufFile) -> None:
+        """Refuse a draft that the engine would silently not use, or translate (engines.md 5.2)."""
+        refs = [d.source for d in self.recipe.drafts]
+        if self.recipe.model is not None:
+            refs.append(self.recipe.model.source)
+        ours = read_vocabulary(target)
+        for ref in refs:
+            file = read_gguf(local_path(ref))
+            differences = compare(ours, read_vocabulary(file))
+            if differences:
+                listed = "; ".join(str(d) for d in differences[:5])
+                raise InputError(
+                    f"{file.path}: cannot draft for {target.path}: {listed}",
+                    hint="a draft needs its target's vocabulary; choose one of the same family",
+                )
+
+    def _warn_shared_devices(self) -> None:
+        score = self.recipe.score
+        assert score is not None, "asked only where there is a score"
+        uses_gpu = bool(score.draft.args.n_gpu_layers or score.draft.args.devices)
+        if uses_gpu and (score.baseline is None or score.baseline.args == score.target.args):
+            self.warnings.append(
+                "score.baseline: the draft takes device memory that the baseline does not use; "
+                "give score.baseline.args that offload more, or the speedup flatters the draft"
+            )
+
+
+def _elements(file: GgufFile) -> int:
+    return sum(tensor.elements for tensor in file.tensors)
+
+
+def _engine(loaded: LoadedRecipe, asked: str | None) -> Engine:
+    """The engine asked for, else the recipe's; PrerequisiteError names who has what it lacks."""
+    if asked is not None:
+        return discover(asked)
+    wanted = loaded.recipe.engine
+    try:
+        return discover(wanted)
+    except PrerequisiteError as error:
+        if wanted in tuple(Flavour):
+            needs = _only_in(loaded, wanted)
+            reason = f"{error.message}; this recipe needs {needs}" if needs else error.message
+            raise PrerequisiteError(reason, hint=error.hint) from None
+        raise
+
+
+def _only_in(loaded: LoadedRecipe, flavour: str) -> str:
+    """Types of the recipe that only ``flavour`` can make, for the message."""
+    from cook.formats.quant_types import by_name
+
+    wanted = {rule.type for quant in loaded.quants for rule in quant.rules}
+    wanted |= {quant.default_type for quant in loaded.quants}
+    own = sorted(t for t in wanted if by_name(t).engines == frozenset({flavour}))
+    return f"{', '.join(own)}, which only {flavour} has" if own else ""

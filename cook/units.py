@@ -1,0 +1,32 @@
+"""How amounts read: sizes in binary units, as llama.cpp's users know them."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(size_bytes: int | None) -> str | None:
+    """``"23.61 GiB"``; None stays None, for a table to show as missing."""
+    if size_bytes is None:
+        return None
+    amount = float(size_bytes)
+    for unit in _UNITS:
+        if abs(amount) < 1024 or unit == _UNITS[-1]:
+            return f"{size_bytes} B" if unit == "B" else f"{amount:.2f} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable")
+
+
+def count(number: int | None) -> str | None:
+    """A large count for people: ``"27.9 M"``; None stays None."""
+    if number is None:
+        return None
+    for limit, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= limit:
+            return f"{number / limit:.1f} {unit}"
+    return str(number)
+
+
+def plural(number: int, noun: str) -> str:
+    """``"1 fault"``, ``"2 faults"``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

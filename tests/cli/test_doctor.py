@@ -1,0 +1,53 @@
+"""``cook doctor`` on this machine, and where the engine's tools are absent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cook import engine_setup
+
+WITHOUT_TOOLS = """\
+import sys
+from pathlib import Path
+from cook import engine_setup
+engine_setup.bin_dir = lambda: Path('/nowhere')
+from cook.cli.main import run
+run(sys.argv[1:])
+"""
+
+
+@pytest.mark.engine
+def test_here(cook: Any) -> None:
+    done = cook("doctor", "--json")
+    assert done.status == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["usable"]
+    checks = {check["name"]: check for check in report["checks"]}
+    assert checks["bundled engine"]["status"] == "ok"
+    assert {f"bundled llama-{tool}" for tool in engine_setup.TOOLS} <= checks.keys()
+
+
+def test_without_tools_it_says_what_builds_them(cook: Any) -> None:
+    done = cook("doctor", code=WITHOUT_TOOLS)
+    assert done.status == 5
+    assert "bundled llama-quantize" in done.stdout
+    assert "hint: make setup" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_tools_it_is_still_one_json_document(cook: Any) -> None:
+    done = cook("doctor", "--json", code=WITHOUT_TOOLS)
+    assert done.status == 5
+    assert not json.loads(done.stdout)["usable"]
+
+
+def test_a_broken_configuration_is_a_finding(cook: Any) -> None:
+    config = cook.directory / "home" / ".config" / "cook"
+    config.mkdir(parents=True)
+    (config / "config.yaml").write_text("engines: [unclosed")
+    done = cook("doctor", code=WITHOUT_TOOLS)
+    assert done.status == 5
+    assert "config.yaml" in done.stdout

@@ -1,0 +1,77 @@
+"""``cook inspect`` on real files, whole and broken."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.paths import demo_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+LING = ROOT / "tests" / "data" / "ling-flash-2.0.tensors.tsv"
+
+
+def test_a_tensor_list(cook: Any, check_snapshot: Any) -> None:
+    check_snapshot(cook("inspect", str(LING)), "inspect-tensor-list")
+
+
+def test_quiet_is_tab_separated(cook: Any, check_snapshot: Any) -> None:
+    check_snapshot(cook("inspect", str(LING), "--quiet"), "inspect-quiet")
+
+
+def test_a_model(cook: Any) -> None:
+    done = cook("inspect", str(demo_dir() / "draft-f16.gguf"), "--json")
+    assert done.status == 0
+    report = json.loads(done.stdout)
+    assert report["architecture"] == "bailingmoe2"
+    assert report["total"]["size_bytes"] == sum(g["size_bytes"] for g in report["by_group"])
+    assert report["total"]["tensors"] == sum(t["tensors"] for t in report["by_type"])
+    assert {g["name"] for g in report["by_group"]} >= {"attention", "routed_experts", "router"}
+    f16 = next(t for t in report["by_type"] if t["name"] == "f16")
+    assert f16["bpw"] == 16
+
+
+def test_an_imatrix_with_gaps(cook: Any, check_snapshot: Any) -> None:
+    np = pytest.importorskip("numpy")
+    from cook.formats.imatrix import Imatrix, ImatrixEntry, write_gguf
+
+    counts = np.full(8, 4, np.float32)
+    counts[3] = 0
+    sums = np.ones((8, 32), np.float32) * counts[:, None]
+    entries = {
+        "blk.0.attn_q.weight": ImatrixEntry(sums[:1], counts[:1]),
+        "blk.1.ffn_up_exps.weight": ImatrixEntry(sums, counts),
+    }
+    imatrix = Imatrix(entries, ("calibration.txt",), 10, 512, "gguf")
+    write_gguf(imatrix, cook.directory / "imatrix.gguf")
+    check_snapshot(cook("inspect", "imatrix.gguf"), "inspect-imatrix")
+
+
+def test_base_logits(cook: Any, check_snapshot: Any) -> None:
+    file = cook.directory / "base.kld"
+    file.write_bytes(b"_logits_" + struct.pack("<3i", 512, 2048, 3) + bytes(100))
+    check_snapshot(cook("inspect", "base.kld"), "inspect-base")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("absent", None),
+        ("empty", b""),
+        ("truncated", b"GGUF\x03\x00\x00\x00" + struct.pack("<QQ", 1, 1) + b"\x05"),
+        ("lying", b"GGUF\x03\x00\x00\x00" + struct.pack("<QQ", 2**60, 2**60)),
+        ("noise", bytes(range(256))),
+    ],
+)
+def test_what_cannot_be_read(
+    cook: Any, check_snapshot: Any, name: str, content: bytes | None
+) -> None:
+    if content is not None:
+        (cook.directory / f"{name}.gguf").write_bytes(content)
+    done = cook("inspect", f"{name}.gguf")
+    assert done.status == 2
+    check_snapshot(done, f"inspect-{name}")

@@ -1,0 +1,73 @@
+"""``cook store`` on an empty store, a good one, and a damaged one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from cook.graph.store import Store
+
+
+def fill(root: Path) -> Path:
+    """One artifact of kind ``quantize``; its directory."""
+    store = Store(root)
+    parts = {"metric": 1, "input": "abc"}
+    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    with store.workspace() as workspace:
+        (workspace / "model.gguf").write_bytes(b"x" * 1000)
+        artifact = store.commit(
+            workspace,
+            kind="quantize",
+            key=hashlib.sha256(canonical.encode()).hexdigest(),
+            label="Q4_0",
+            key_parts=parts,
+            result={},
+            seconds=1.0,
+            work=None,
+        )
+    return artifact.directory
+
+
+def test_empty(cook: Any, check_snapshot: Any) -> None:
+    check_snapshot(cook("store", "ls"), "store-ls-empty")
+    check_snapshot(cook("store", "verify"), "store-verify-empty")
+    check_snapshot(cook("store", "gc"), "store-gc-empty")
+
+
+def test_ls_tells_sizes(cook: Any) -> None:
+    fill(cook.directory / "cook-home" / "store")
+    done = cook("store", "ls", "--json")
+    assert done.status == 0
+    document = json.loads(done.stdout)
+    (artifact,) = document["artifacts"]
+    assert artifact["kind"] == "quantize"
+    assert artifact["size_bytes"] == document["size_bytes"] == 1000
+
+
+def test_verify_finds_damage(cook: Any) -> None:
+    directory = fill(cook.directory / "cook-home" / "store")
+    assert cook("store", "verify").status == 0
+    (directory / "model.gguf").write_bytes(b"y" * 1000)
+    done = cook("store", "verify", "--json")
+    assert done.status == 1
+    (fault,) = json.loads(done.stdout)["faults"]
+    assert fault["path"] == str(directory / "model.gguf")
+    assert "error: 1 fault in" in done.stderr
+
+
+def test_gc_removes_what_is_named(cook: Any) -> None:
+    directory = fill(cook.directory / "cook-home" / "store")
+    assert cook("store", "gc").status == 0
+    assert cook("store", "gc", "--all", "--older", "1").status == 0
+    assert cook("store", "gc", "--kind", "quantize", "--dry-run").status == 0
+    assert directory.is_dir()
+    done = cook("store", "gc", "--kind", "quantize", "--json")
+    assert json.loads(done.stdout)["freed_bytes"] == 1000
+    assert not directory.exists()
+
+
+def test_gc_refuses_what_it_does_not_know(cook: Any, check_snapshot: Any) -> None:
+    check_snapshot(cook("store", "gc", "--kind", "nope"), "store-gc-unknown-kind")
+    check_snapshot(cook("store", "gc", "--older", "3"), "store-gc-older-alone")

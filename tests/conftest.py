@@ -1,0 +1,160 @@
+"""Fixtures shared by all tests: a home of their own, engines (real and misbehaving), models."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+STANDINS = HERE / "engines" / "standins"
+TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
+
+# What a static build has in its executables; discovery reads the types of a stand-in so.
+STANDIN_TYPES = {
+    "llama.cpp": "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_K q3_K q4_K q5_K q6_K iq1_s iq1_m "
+    "iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_nl iq4_xs q1_0 q2_0 tq1_0 tq2_0 mxfp4 nvfp4",
+    "ik_llama.cpp": "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q6_0 q8_0 q2_K q3_K q4_K q5_K q6_K iq1_s "
+    "iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_nl iq4_xs iq1_kt iq2_kt iq3_kt iq4_kt iq2_k "
+    "iq2_ks iq2_kl iq3_k iq3_ks iq4_k iq4_ks iq4_kss iq5_k iq5_ks iq6_k q8_KV q4_k_r4",
+}
+
+
+def load_support(path: Path) -> ModuleType:
+    """A helper module of the tests, by file (tests are no package)."""
+    name = f"cook_tests_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(str(path))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """COOK_HOME of the session's engines, so that each is discovered once."""
+    return tmp_path_factory.mktemp("engine-home")
+
+
+@pytest.fixture(scope="session")
+def bundled(engine_home: Path) -> Any:
+    """The real bundled engine; skips where ``make setup`` has not built its tools."""
+    return _discover_or_skip("bundled", engine_home, "run `make setup`")
+
+
+@pytest.fixture(scope="session")
+def ik_engine(engine_home: Path) -> Any:
+    """A real ik_llama.cpp; skips where COOK_ENGINE_IK names no build."""
+    directory = os.environ.get("COOK_ENGINE_IK")
+    if not directory:
+        pytest.skip("SKIPPED LOUDLY: COOK_ENGINE_IK names no ik_llama.cpp build directory")
+    return _discover_or_skip(f"ik={directory}", engine_home, "COOK_ENGINE_IK is broken")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random f16 llama of 1.5 M parameters, 320 tokens, 21 tensors."""
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    return _tiny(path)
+
+
+@pytest.fixture(scope="session")
+def tiny_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another random llama over the same vocabulary, one block."""
+    return _tiny(tmp_path_factory.mktemp("models") / "draft.gguf", layers=1, seed=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text of a few thousand tokens for the tiny models."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    words = ("tea", "root", "stone", "linen", "oar", "sand", "iron", "\\n", "hinterland")
+    text = " ".join(words[i * i % 11 % len(words)] + str(i % 7) for i in range(500))
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def make_tiny_model() -> Callable[..., Path]:
+    """``write_tiny_model`` of tests/engines/tiny_model.py, for other shapes."""
+    writer: Callable[..., Path] = load_support(HERE / "engines" / "tiny_model.py").write_tiny_model
+    return writer
+
+
+@pytest.fixture
+def standin_engine(
+    tmp_path: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """``standin_engine(fault, tool, when="", flavour="llama.cpp", real=DIR|None)`` -> Engine.
+
+    Its tools are stand-ins: calls of ``tool`` whose arguments contain ``when`` show ``fault``
+    (a function of tests/engines/standins/standin.py, or ``server-<kind>``); all other calls
+    become the real tools in ``real``. More faults: ``faults=[{tool, fault, when}, ...]``.
+    """
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "standin-home"))
+
+    def make(
+        fault: str | None = None,
+        tool: str = "*",
+        when: str = "",
+        *,
+        flavour: str = "llama.cpp",
+        real: str | Path | None = None,
+        faults: list[dict[str, str]] | None = None,
+        name: str = "standin",
+    ) -> Any:
+        directory = tmp_path / name / "bin"
+        directory.mkdir(parents=True)
+        source = (STANDINS / "standin.py").read_text(encoding="utf-8")
+        script = f"#!{sys.executable} -IS\n# {STANDIN_TYPES[flavour]}\n{source}"
+        for each in TOOLS:
+            path = directory / f"llama-{each}"
+            path.write_text(script, encoding="utf-8")
+            path.chmod(0o755)
+        planned = list(faults or ())
+        if fault is not None:
+            planned.append({"tool": tool, "fault": fault, "when": when})
+        plan = {
+            "recorded": str(STANDINS / "recorded" / flavour),
+            "real": str(real) if real is not None else None,
+            "other_model": str(tiny_draft),
+            "faults": planned,
+        }
+        (directory / "standin.json").write_text(json.dumps(plan), encoding="utf-8")
+        from cook.engines.discover import engine_at
+
+        return engine_at(name, directory)
+
+    return make
+
+
+def _tiny(path: Path, **shape: int) -> Path:
+    written: Path = load_support(HERE / "engines" / "tiny_model.py").write_tiny_model(path, **shape)
+    return written
+
+
+def _discover_or_skip(spec: str, home: Path, mend: str) -> Any:
+    from cook.engines.discover import discover
+    from cook.errors import PrerequisiteError
+
+    before = os.environ.get("COOK_HOME")
+    os.environ["COOK_HOME"] = str(home)
+    try:
+        return discover(spec)
+    except PrerequisiteError as error:
+        pytest.skip(f"SKIPPED LOUDLY: {error.message}: {mend}")
+    finally:
+        if before is None:
+            del os.environ["COOK_HOME"]
+        else:
+            os.environ["COOK_HOME"] = before

@@ -1,0 +1,62 @@
+"""What ships is what the provenance says, and every candidate type fits it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from gguf import GGUFReader
+
+import cook.demo
+from cook.demo.config import DRAFT, TARGET, ModelConfig
+from cook.demo.export import END_OF_TEXT, is_quantizable
+
+DEMO = Path(cook.demo.__file__).parent
+FILES = {"target-q8_0.gguf": TARGET, "draft-f16.gguf": DRAFT}
+
+
+def test_hashes_match_the_provenance() -> None:
+    provenance = json.loads((DEMO / "provenance.json").read_text(encoding="utf-8"))
+    assert provenance["files"].keys() >= FILES.keys()
+    for name, listed in provenance["files"].items():
+        content = (DEMO / name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == listed["sha256"], name
+
+
+def test_both_files_stay_under_48_megabytes() -> None:
+    assert sum((DEMO / name).stat().st_size for name in FILES) < 48_000_000
+
+
+@pytest.mark.parametrize(("name", "config"), FILES.items())
+def test_tensors_are_those_of_the_configuration(name: str, config: ModelConfig) -> None:
+    reader = GGUFReader(DEMO / name)
+    shapes = {t.name: tuple(reversed([int(n) for n in t.shape])) for t in reader.tensors}
+    assert shapes == config.tensor_shapes()
+    rows = {n: s[-1] for n, s in shapes.items() if is_quantizable(n, s)}
+    assert rows
+    assert all(length % 256 == 0 for length in rows.values()), rows
+    assert reader.fields["general.architecture"].contents() == "bailingmoe2"
+
+
+def test_the_pair_shares_its_vocabulary() -> None:
+    kept = []
+    for name in FILES:
+        fields = GGUFReader(DEMO / name).fields
+        kept.append({k: f.contents() for k, f in fields.items() if k.startswith("tokenizer.")})
+    assert kept[0] == kept[1]
+    end = kept[0]["tokenizer.ggml.eos_token_id"]
+    assert kept[0]["tokenizer.ggml.tokens"][end] == END_OF_TEXT
+    assert kept[0]["tokenizer.ggml.add_bos_token"] is False
+
+
+def test_prompts_are_not_in_the_calibration_text() -> None:
+    calibration = (DEMO / "data" / "calibration.txt").read_text(encoding="utf-8")
+    for name in ("prompts.jsonl", "prompts-calibration.jsonl"):
+        lines = (DEMO / "data" / name).read_text(encoding="utf-8").splitlines()
+        prompts = [json.loads(line) for line in lines]
+        assert len({p["id"] for p in prompts}) == len(prompts)
+        assert all(p.keys() == {"id", "category", "prompt"} for p in prompts)
+        found = [p["id"] for p in prompts if p["prompt"][-400:] in calibration]
+        assert not [i for i in found if i]

@@ -1,0 +1,383 @@
+"""A stand-in for one tool of an engine, misbehaving as the real ones were seen to.
+
+It lies in a bin directory under the names of all tools, beside ``standin.json``: ``python`` and
+``recorded`` (a folder of real help texts), ``real`` (the directory of the real tools, or null)
+and ``faults``, a list of ``{tool, fault, when}``. A call whose arguments contain ``when`` shows
+the fault; any other becomes the real tool. The environment cannot carry the choice: cook scrubs
+it. Where each fault was seen is in engines.md.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+HERE = Path(__file__).absolute().parent
+PLAN = json.loads((HERE / "standin.json").read_text())
+TOOL = Path(sys.argv[0]).name.removeprefix("llama-")
+ARGS = sys.argv[1:]
+TENSOR = "[   1/  21] blk.0.ffn_down.weight - [   512,    256,      1,      1], type =    f16, "
+
+
+def err(text):
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def out(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def value(*flags):
+    for flag in flags:
+        if flag in ARGS:
+            return ARGS[ARGS.index(flag) + 1]
+    return None
+
+
+def output():
+    """The file this call was asked to write."""
+    if TOOL == "quantize":
+        return Path(ARGS[-3])
+    given = value("-o", "--kl-divergence-base", "--save-all-logits")
+    return Path(given) if given else None
+
+
+def real(args=None, capture=False):
+    if PLAN["real"] is None:
+        err("stand-in: there is no real tool behind this one\n")
+        sys.exit(99)
+    argv = [str(Path(PLAN["real"]) / f"llama-{TOOL}"), *(ARGS if args is None else args)]
+    if capture:
+        return subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    os.execv(argv[0], argv)
+
+
+def die(number):
+    """End as the kernel would end it, without Python's say."""
+    signal.signal(number, signal.SIG_DFL) if number not in (9, 19) else None
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+def started():
+    err("llama_model_loader: loaded meta data with 18 key-value pairs and 21 tensors\n")
+
+
+def segfault():
+    started()
+    err(TENSOR + "converting to q4_K .. ")
+    die(signal.SIGSEGV)
+
+
+def segfault_unless_no_fa():
+    if "-no-fa" in ARGS or "off" in ARGS:
+        real()
+    segfault()
+
+
+def abort():
+    started()
+    # The assertion is glued to the unfinished progress line, as seen.
+    err(TENSOR + "converting to q4_K .. ")
+    err("/build/ggml/src/ggml.c:21847: GGML_ASSERT(result == nrows * row_size) failed\n")
+    die(signal.SIGABRT)
+
+
+def terminate():
+    err("terminate called after throwing an instance of 'std::length_error'\n")
+    err("  what():  vector::_M_default_append\n")
+    die(signal.SIGABRT)
+
+
+def sigfpe():
+    die(signal.SIGFPE)
+
+
+def sigbus():
+    die(signal.SIGBUS)
+
+
+def killed():
+    started()
+    die(signal.SIGKILL)
+
+
+def silent():
+    sys.exit(0)
+
+
+def error_without_text():
+    sys.exit(1)
+
+
+def error_with_text():
+    err("llama_model_quantize: failed to quantize: Missing importance matrix for tensor "
+        "blk.0.ffn_down.weight in a very low-bit quantization\n")
+    path = output()
+    if path is not None and TOOL == "quantize":
+        path.write_bytes(b"GGUF" + bytes(4096))
+    sys.exit(1)
+
+
+def hang():
+    started()
+    time.sleep(3600)
+
+
+def hang_deaf():
+    """Hangs, ignores SIGTERM, and has a child that would survive it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        time.sleep(3600)
+    hang()
+
+
+def busy():
+    started()
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        pass
+    sys.exit(3)
+
+
+def out_of_memory():
+    err("ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 99999999999\n")
+    err("llama_init_from_model: failed to initialize the context\n")
+    sys.exit(1)
+
+
+def disk_full():
+    path = output()
+    if path is not None:
+        path.write_bytes(b"GGUF" + bytes(4096))
+    err("llama_model_quantize: failed to quantize: basic_ios::clear: No space left on device\n")
+    sys.exit(1)
+
+
+def missing_library():
+    err(f"{sys.argv[0]}: error while loading shared libraries: libllama.so.0: cannot open shared "
+        "object file: No such file or directory\n")
+    sys.exit(127)
+
+
+def flood():
+    line = b"x" * 1023 + b"\n"
+    for _ in range(4096):
+        os.write(2, line)
+    err("the end of the flood\n")
+    sys.exit(1)
+
+
+def terminal_codes():
+    err("\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m \x9b31m\n")
+    sys.exit(1)
+
+
+def nan():
+    if TOOL == "imatrix":
+        err("compute_imatrix: computing over 4 chunks, n_ctx=128, batch_size=2048, n_seq=16\n")
+        out("[1]nan,[2]nan,[3]nan,[4]nan,\n")
+        output().write_bytes(b"GGUF" + bytes(400))
+        err("Unexpected negative standard deviation of log(prob)\n")
+        sys.exit(0)
+    err("perplexity: calculating perplexity over 4 chunks, n_ctx=128, batch_size=2048, n_seq=16\n")
+    out("[1]12.1000,[2]nan,[3]nan,[4]nan,\n")
+    err("Unexpected negative standard deviation of log(prob)\n")
+    sys.exit(0)
+
+
+def too_short():
+    err("perplexity: tokenizing the input ..\nperplexity: you need at least 256 tokens to "
+        "evaluate perplexity with a context of 128\nperplexity: the data file you provided "
+        "tokenizes to only 12 tokens\n")
+    sys.exit(0)
+
+
+def few_chunks():
+    done = real(capture=True)
+    text = done.stdout.decode()
+    last = text.rfind(",[")
+    out(text[:last] + ",\n" + text[text.find("\nFinal"):] if "\nFinal" in text else text[:last] + ",\n")
+    err(done.stderr.decode())
+    sys.exit(0)
+
+
+def no_file():
+    out("\nllama_quantize: quantize time =   152.80 ms\nllama_quantize:    total time = 152.80 ms\n")
+    sys.exit(0)
+
+
+def partial():
+    """The whole log, the success line, exit 0, and half a file."""
+    done = real(capture=True)
+    path = output()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    err(done.stderr.decode())
+    out(done.stdout.decode())
+    sys.exit(0)
+
+
+def no_last_line():
+    done = real(capture=True)
+    err(done.stderr.decode())
+    sys.exit(0)
+
+
+def garbage_file():
+    output().write_bytes(os.urandom(4096))
+    no_file()
+
+
+def ignored_rules():
+    """A rule that the engine ignores without a word."""
+    args = list(ARGS)
+    for flag in ("--tensor-type", "--custom-q"):
+        while flag in args:
+            del args[args.index(flag) : args.index(flag) + 2]
+    real(args)
+
+
+def lying_log():
+    done = real(capture=True)
+    err(done.stderr.decode().replace("converting to q8_0 ..", "converting to q6_K .."))
+    out(done.stdout.decode())
+    sys.exit(done.returncode)
+
+
+def fewer_tensors():
+    """1,025 of 1,147 tensors written: another model's file stands at the output."""
+    done = real(capture=True)
+    shutil.copy(PLAN["other_model"], output())
+    err(done.stderr.decode())
+    out(done.stdout.decode())
+    sys.exit(0)
+
+
+def other_vocabulary():
+    done = real(capture=True)
+    err("kl_divergence: inconsistent vocabulary (320 vs 321)\n")
+    out(done.stdout.decode())
+    sys.exit(0)
+
+
+def short_base():
+    done = real(capture=True)
+    out(done.stdout.decode().split("======")[0])
+    err("kl_divergence: failed reading log-probs for chunk 3\n")
+    sys.exit(0)
+
+
+def fast_failure():
+    """ik's bench does not check llama_decode: the time is that of the failure."""
+    done = real(capture=True)
+    err("llama_decode: failed to decode, ret = -1\n")
+    out(done.stdout.decode())
+    sys.exit(0)
+
+
+def no_rows():
+    out("[]\n")
+    sys.exit(0)
+
+
+class Handler(BaseHTTPRequestHandler):
+    fault = "ok"
+
+    def do_GET(self):
+        if self.path == "/health" and self.fault == "never_ready":
+            return self.answer({"error": {"message": "Loading model", "code": 503}}, 503)
+        if self.path == "/slots":
+            return self.answer([{"id": 0, "speculative": self.fault != "no_drafting"}])
+        return self.answer({"status": "ok"})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        timings = {"prompt_n": 4, "prompt_ms": 1.0, "predicted_n": 8, "predicted_ms": 9.0}
+        good = {"content": "text", "tokens": [5, 6], "stop_type": "limit", "timings": timings}
+        if self.fault == "dies":
+            err("/build/ggml/src/ggml.c:1: GGML_ASSERT(n_tokens > 0) failed\n")
+            die(signal.SIGABRT)
+        if self.fault == "exits_cleanly":
+            os._exit(0)
+        if self.fault == "never_answers":
+            time.sleep(3600)
+        if self.fault == "error_status":
+            return self.answer({"error": {"message": "the context \x1b[2J is full"}}, 400)
+        if self.fault == "no_json":
+            return self.raw(b"<html>not json</html>")
+        if self.fault == "too_deep":
+            return self.raw(b"[" * 200_000)
+        if self.fault == "nan":
+            return self.answer(good | {"timings": timings | {"predicted_ms": float("nan")}})
+        if self.fault == "negative":
+            return self.answer(good | {"timings": timings | {"predicted_n": -1}})
+        if self.fault == "text_number":
+            return self.answer(good | {"timings": timings | {"prompt_n": "4"}})
+        if self.fault == "more_accepted":
+            counts = {"draft_n": 3, "draft_n_accepted": 4}
+            return self.answer(good | {"timings": timings | counts})
+        if self.fault == "too_many":
+            return self.answer(good | {"timings": timings | {"predicted_n": 10_000}})
+        if self.fault == "no_timings":
+            return self.answer({"content": "text"})
+        return self.answer(good)
+
+    def answer(self, document, status=200):
+        self.raw(json.dumps(document).encode(), status)
+
+    def raw(self, body, status=200):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+def server(fault):
+    def run():
+        err("main: server is listening\n")
+        if fault == "no_drafting":
+            err("srv load_model: the target and draft vocabs are not compatible\n")
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        Handler.fault = fault
+        HTTPServer(("127.0.0.1", int(value("--port"))), Handler).serve_forever()
+
+    return run
+
+
+def port_taken():
+    mark = HERE / "port-was-taken"
+    if mark.exists():
+        real()
+    mark.touch()
+    err("couldn't bind to server socket: hostname=127.0.0.1\n")
+    sys.exit(1)
+
+
+def main():
+    if ARGS[:1] in (["--help"], ["--version"]):
+        recorded = Path(PLAN["recorded"])
+        text = "version" if ARGS == ["--version"] and TOOL != "quantize" else TOOL
+        out((recorded / f"{text}.txt").read_text())
+        sys.exit(1 if TOOL == "quantize" else 0)
+    for plan in PLAN["faults"]:
+        if plan["tool"] in (TOOL, "*") and plan["when"] in " ".join(ARGS):
+            name = plan["fault"]
+            (server(name[7:]) if name.startswith("server-") else globals()[name])()
+            sys.exit(98)
+    real()
+
+
+if __name__ == "__main__":
+    main()

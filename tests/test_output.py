@@ -1,0 +1,197 @@
+"""The output sink: what goes where in each mode, and readers that go away."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from cook.errors import InternalError
+from cook.output import Column, Mode, Output, plain, to_json
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Gone(io.StringIO):
+    """A pipe whose reader has left."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+Make = Callable[[Mode], Output]
+
+
+@pytest.fixture
+def make() -> Make:
+    return lambda mode: Output(mode, io.StringIO(), io.StringIO())
+
+
+def texts(output: Output) -> tuple[str, str]:
+    assert isinstance(output.stdout, io.StringIO)
+    assert isinstance(output.stderr, io.StringIO)
+    return output.stdout.getvalue(), output.stderr.getvalue()
+
+
+def use_everything(output: Output) -> None:
+    output.say("notice")
+    output.data("data")
+    output.table([("a", 1), ("bb", None)], ["name", Column("count", "right")])
+    output.emit({"answer": 42})
+    output.warn("odd", "look")
+
+
+def test_human(make: Make) -> None:
+    output = make(Mode.HUMAN)
+    use_everything(output)
+    assert texts(output) == (
+        "data\nname  count\na         1\nbb        -\n",
+        "notice\nwarning: odd\nhint: look\n",
+    )
+
+
+def test_json_is_one_document(make: Make) -> None:
+    output = make(Mode.JSON)
+    use_everything(output)
+    out, err = texts(output)
+    assert json.loads(out) == {"answer": 42}
+    assert err == "notice\nwarning: odd\nhint: look\n"
+    with pytest.raises(InternalError, match="two JSON documents"):
+        output.emit({})
+
+
+def test_quiet(make: Make) -> None:
+    output = make(Mode.QUIET)
+    use_everything(output)
+    with output.progress(3, "work") as progress:
+        progress.state("half")
+    assert texts(output) == ("data\na\t1\nbb\t-\n", "warning: odd\nhint: look\n")
+
+
+def test_progress_without_a_terminal_is_a_line_a_change(make: Make) -> None:
+    output = make(Mode.HUMAN)
+    with output.progress(2, "quantize") as progress:
+        for _ in range(2):
+            progress.state("tensor")
+            progress.advance()
+        progress.state("verify")
+    lines = texts(output)[1].splitlines()
+    assert lines[:3] == ["quantize: started", "quantize: tensor", "quantize: verify"]
+    assert lines[3].startswith("quantize: done after ")
+    assert len(lines) == 4
+    assert texts(output)[0] == ""
+
+
+def test_progress_says_that_it_was_stopped(make: Make) -> None:
+    output = make(Mode.HUMAN)
+    with pytest.raises(ValueError, match="no"), output.progress(None, "work"):
+        raise ValueError("no")
+    assert "work: stopped after" in texts(output)[1]
+
+
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    output = Output(Mode.HUMAN, io.StringIO(), Terminal())
+    with output.progress(2, "work [not markup]") as progress:
+        progress.advance()
+        output.say("said above the bar")
+    out, err = texts(output)
+    assert out == ""
+    assert "work [not markup]" in err
+    assert "said above the bar\n" in err
+    assert "work [not markup]: done after" in err
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_no_bar_on_a_dumb_terminal(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", term)
+    output = Output(Mode.HUMAN, io.StringIO(), Terminal())
+    with output.progress(2, "work"):
+        pass
+    assert "work: started\n" in texts(output)[1]
+
+
+def test_color_only_on_a_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    colored = Output(Mode.HUMAN, io.StringIO(), Terminal())
+    colored.error("bad", "mend")
+    assert texts(colored)[1] == "\x1b[1;31merror\x1b[0m: bad\nhint: mend\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    bare = Output(Mode.HUMAN, io.StringIO(), Terminal())
+    bare.error("bad", "mend")
+    assert texts(bare)[1] == "error: bad\nhint: mend\n"
+
+
+def test_a_table_on_a_terminal_takes_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    output = Output(Mode.HUMAN, Terminal(), io.StringIO())
+    output.table([("blk.[0-9].x", 1)], ["pattern", "hits"])
+    assert "blk.[0-9].x" in texts(output)[0]
+
+
+def test_a_reader_that_left_stops_nothing() -> None:
+    output = Output(Mode.HUMAN, Gone(), Gone())
+    use_everything(output)
+
+
+def test_a_real_pipe_that_closes_leaves_no_trace() -> None:
+    code = (
+        "from cook.output import Output\n"
+        "o = Output()\n"
+        "for i in range(20000): o.data('x' * 80)\n"
+        "o.say('went on')\n"
+    )
+    command = f'{sys.executable} -c "{code}" | head -1'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout == "x" * 80 + "\n"
+    assert done.stderr == "went on\n"
+
+
+def test_text_that_the_stream_cannot_encode_is_escaped() -> None:
+    raw = io.BytesIO()
+    output = Output(Mode.HUMAN, io.TextIOWrapper(raw, encoding="ascii"), io.StringIO())
+    output.data("± \udcff")
+    assert raw.getvalue() == b"\\xb1 \\udcff\n"
+
+
+class Kind(StrEnum):
+    ONE = "one"
+
+
+@dataclass(frozen=True)
+class Record:
+    path: Path
+    kind: Kind
+    parts: frozenset[str]
+    missing: float | None
+
+
+class Model(BaseModel):
+    kind: Kind = Kind.ONE
+    path: Path = Path("b")
+
+
+def test_plain_makes_json_of_our_own_types() -> None:
+    record = Record(Path("a"), Kind.ONE, frozenset({"y", "x"}), None)
+    assert plain({"r": (record,), Kind.ONE: Model()}) == {
+        "r": [{"path": "a", "kind": "one", "parts": ["x", "y"], "missing": None}],
+        "one": {"kind": "one", "path": "b"},
+    }
+
+
+def test_what_is_not_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        to_json({"speed": float("nan")})
+    with pytest.raises(InternalError, match="object"):
+        to_json(object())
