@@ -162,13 +162,7 @@ SKIPPED_NAMES = (
     *("findeigen3", "findpythonlibs", "pythoncapi_compat", "musllinux-policy", "manylinux-policy"),
 )
 # A file that names one of these may be under terms other than its package's: left out whole.
-REFUSED_IN_FILE = (
-    "gpl",
-    "gnu general",
-    "creative commons",
-    "mozilla public",
-    "all rights reserved",
-)
+REFUSED_IN_FILE = re.compile(r"\b[al]?gpl|gnu general|creative commons|mozilla public")
 # A chunk with one of these is a notice, or test data rather than text.
 REFUSED_IN_CHUNK = ("copyright", "licensed under", "hereby granted", "-----begin", "eyj0", "spdx-")
 

@@ -46,6 +46,12 @@ def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("engine-home")
 
 
+@pytest.fixture(autouse=True)
+def _no_home_of_the_user(monkeypatch: pytest.MonkeyPatch, engine_home: Path) -> None:
+    """No test touches the user's store; one that needs an empty COOK_HOME sets its own."""
+    monkeypatch.setenv("COOK_HOME", str(engine_home))
+
+
 @pytest.fixture(scope="session")
 def bundled(engine_home: Path) -> Any:
     """The real bundled engine; skips where ``make setup`` has not built its tools."""

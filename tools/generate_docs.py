@@ -27,11 +27,11 @@ RECIPE_NOTE = "<!-- Written by `make docs` from cook/recipe/schema.py; do not ed
 
 def command_paths() -> list[tuple[str, ...]]:
     """Every command: the top, then each in the order of the help page."""
-    from cook.cli.main import COMMANDS
+    from cook.cli.commands import COMMANDS
 
     paths: list[tuple[str, ...]] = [()]
-    for name, members in COMMANDS.items():
-        paths += [(name,), *((name, member) for member in members)]
+    for name, command in COMMANDS.items():
+        paths += [(name,), *((name, member) for member in command.members)]
     return paths
 
 

@@ -1,12 +1,9 @@
-"""The ``cook`` command: its commands by name, and the one boundary between errors and exit codes.
-
-Command modules are small and import what they need inside their functions, so that
-``cook --help`` costs hardly more than typer itself.
-"""
+"""The ``cook`` command: from a command line to an exit status."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from importlib import import_module
 from types import FrameType
@@ -15,21 +12,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from cook import __version__
+from cook.cli.commands import COMMANDS
 from cook.cli.options import reset_output
 
-# In the order of the help page. A name maps to `command` in cook/cli/<name>.py; for a group,
-# the listed functions are its commands.
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "build": (),
-    "score": (),
-    "plan": (),
-    "demo": (),
-    "recipes": ("ls", "show", "check", "schema"),
-    "inspect": (),
-    "doctor": (),
-    "store": ("ls", "verify", "gc"),
-}
 INTERRUPTED = 130
+COMPLETION = "_COOK_COMPLETE"  # the shell asks through this variable what could come next
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = (
     "Examples:\n"
@@ -37,28 +24,6 @@ EPILOG = (
     "  cook plan recipes/ling-flash-iq1kt.yaml     what a build would do, and why\n"
     "  cook build recipes/ling-flash-iq1kt.yaml    do it, and pick the best draft"
 )
-
-
-def build_app() -> typer.Typer:
-    """The typer application with every command registered."""
-    app = _group("Find the best draft quantization for speculative decoding.", _root)
-    app.info.epilog = _verbatim(EPILOG)
-    for name, members in COMMANDS.items():
-        try:
-            module = import_module(f"cook.cli.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"cook.cli.{name}":
-                raise
-            continue  # not written yet
-        if not members:
-            app.command(name, help=_verbatim(inspect.getdoc(module.command)))(module.command)
-            continue
-        group = _group((module.__doc__ or "").partition("\n")[0])
-        for member in members:
-            function = getattr(module, member)
-            group.command(member, help=_verbatim(inspect.getdoc(function)))(function)
-        app.add_typer(group, name=name)
-    return app
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:
@@ -77,9 +42,11 @@ def main(arguments: list[str]) -> int:
     """Run one command line; its exit status."""
     reset_output()
     _end_on_signals()
+    first = next((word for word in arguments if not word.startswith("-")), "")
     try:
+        app = build_app(None if COMPLETION in os.environ else first)
         # standalone_mode=False: typer raises instead of printing and exiting on its own.
-        status = build_app()(arguments, prog_name="cook", standalone_mode=False)
+        status = app(arguments, prog_name="cook", standalone_mode=False)
     except BaseException as error:  # the boundary: everything ends here
         return _report(error, arguments)
     if status == INTERRUPTED:  # typer swallows KeyboardInterrupt and returns this
@@ -87,10 +54,28 @@ def main(arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _report(error: BaseException, arguments: list[str]) -> int:
-    from cook.cli.boundary import report
+def build_app(only: str | None = None) -> typer.Typer:
+    """The typer application; with ``only``, the other commands are mere names on its help page."""
+    app = _group("Find the best draft quantization for speculative decoding.", _root)
+    app.info.epilog = _verbatim(EPILOG)
+    for name, command in COMMANDS.items():
+        if only not in (None, name):
+            app.command(name, help=command.summary)(_unused)
+            continue
+        module = import_module(f"cook.cli.{name}")
+        if not command.members:
+            app.command(name, help=_verbatim(inspect.getdoc(module.command)))(module.command)
+            continue
+        group = _group(command.summary)
+        for member in command.members:
+            function = getattr(module, member)
+            group.command(member, help=_verbatim(inspect.getdoc(function)))(function)
+        app.add_typer(group, name=name)
+    return app
 
-    return report(error, arguments)
+
+def _unused() -> None:
+    raise AssertionError("this command was not the one asked for")
 
 
 def _root(
@@ -101,6 +86,12 @@ def _root(
     if version:
         print(f"cook {__version__}")
         raise typer.Exit
+
+
+def _report(error: BaseException, arguments: list[str]) -> int:
+    from cook.cli.boundary import report
+
+    return report(error, arguments)
 
 
 def _group(help_text: str, callback: object = None) -> typer.Typer:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """List the artifacts in the store, with what made them and their size.
+    """List the artifacts, what they are and their size.
 
     Examples:
       cook store ls
@@ -56,7 +56,9 @@ def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
 
 
 def verify(json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Hash every file in the store again; exits 1 when one is not what was recorded.
+    """Hash every file again and compare with what was recorded.
+
+    Exits 1 when one differs.
 
     Examples:
       cook store verify
@@ -96,9 +98,9 @@ def gc(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Free space: remove what died while being made, and the artifacts you name.
+    """Remove leftovers, and the artifacts you name.
 
-    Without options only leftovers of killed builds go. Nothing here is lost for good: a build
+    Without options only what died while being made goes. Nothing here is lost for good: a build
     makes again what it needs.
 
     Examples:

@@ -96,6 +96,8 @@ def _type(
 
 # q8_K has 292 bytes a block in mainline and 296 in ik; it is an activation type, never in files.
 # i2_s (BitNet) says block 1 in ik's traits, and ggml_nbytes then gives elements / 4 + 32.
+# q4_0_4x4 and its kin abort llama-quantize as soon as a tensor has importance data, and no other
+# engine reads them any more; q4_0_r8 is what replaced them.
 # q8_k_r16 is absent from interleaved_properties, so nothing replaces it where it does not fit.
 # fmt: off
 ROWS: tuple[QuantType, ...] = (
@@ -128,9 +130,9 @@ ROWS: tuple[QuantType, ...] = (
     _type("f64", 28, 1, 8, _BOTH, quantizable=False),
     _type("iq1_m", 29, 256, 56, _BOTH, imatrix=_BOTH),
     _type("bf16", 30, 1, 2, _BOTH),
-    _type("q4_0_4x4", 31, 32, 18, _IK, base="q4_0", interleave=4),
-    _type("q4_0_4x8", 32, 32, 18, _IK, base="q4_0", interleave=4),
-    _type("q4_0_8x8", 33, 32, 18, _IK, base="q4_0", interleave=8),
+    _type("q4_0_4x4", 31, 32, 18, _IK, base="q4_0", interleave=4, quantizable=False),
+    _type("q4_0_4x8", 32, 32, 18, _IK, base="q4_0", interleave=4, quantizable=False),
+    _type("q4_0_8x8", 33, 32, 18, _IK, base="q4_0", interleave=8, quantizable=False),
     _type("tq1_0", 34, 256, 54, _ML),
     _type("tq2_0", 35, 256, 66, _ML),
     _type("i2_s", 36, 4, 1, _IK, tensor_meta=32, quantizable=False),

@@ -73,7 +73,8 @@ def _problem(details: ErrorDetails, locations: Locations, model: type[BaseModel]
         if shift and isinstance(node, ScalarNode):
             # Exact in plain text, which is all that patterns are written in.
             at = type(at)(at.file, at.line, at.column + shift + (0 if node.plain else 1))
-        return at.problem(ctx["text"], hint=ctx["hint"])
+        text = f"{what} {ctx['text']}" if ctx["text"].startswith("lists") else ctx["text"]
+        return at.problem(text, hint=ctx["hint"])
     if kind == "literal_error":
         return at.problem(*_literal(what, ctx["expected"], node))
     if kind in _KINDS:

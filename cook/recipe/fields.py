@@ -39,8 +39,7 @@ class Spec(BaseModel):
 
 def fault(message: str, *, hint: str | None = None, offset: int = 0) -> PydanticCustomError:
     """A validation error in our own words; ``offset`` is the place inside the scalar."""
-    text = message.replace("{", "{{").replace("}", "}}")
-    return PydanticCustomError("cook", text, {"text": message, "hint": hint, "offset": offset})
+    return PydanticCustomError("cook", "{text}", {"text": message, "hint": hint, "offset": offset})
 
 
 def one_or_many(value: object) -> object:

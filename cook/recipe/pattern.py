@@ -9,6 +9,8 @@ are ECMAScript's as the engines use it: unanchored search, case-sensitive, ASCII
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,8 +18,11 @@ from typing import Any
 MAX_LENGTH = 1024
 MAX_DEPTH = 32
 MAX_REPEAT = 1000
+"""For one count, and for the product of counts inside one another: engines write them out."""
 TIMEOUT_S = 0.5
 """For one search in one tensor name; a sane pattern needs microseconds."""
+TOTAL_TIMEOUT_S = 2.0
+"""For all names of a model, processor time."""
 
 _CLASSES = {
     "d": "[0-9]",
@@ -58,6 +63,17 @@ class Pattern:
         except TimeoutError:
             raise PatternTimeout(f"matching {self.source!r} against {name!r}") from None
 
+    def search_all(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of ``names`` in which the pattern is found; PatternTimeout if it hangs."""
+        deadline = time.process_time() + TOTAL_TIMEOUT_S
+        found = set()
+        for name in names:
+            if self.search(name):
+                found.add(name)
+            if time.process_time() > deadline:
+                raise PatternTimeout(f"matching {self.source!r} against all names")
+        return frozenset(found)
+
 
 def parse_pattern(source: str) -> Pattern:
     """Check ``source``; PatternError names the first character that is not allowed."""
@@ -91,6 +107,7 @@ class _Parser:
     def __init__(self, source: str) -> None:
         self.source = source
         self.at = 0
+        self._inner_repeat = 1  # the largest count inside the atom just read
 
     def _peek(self, count: int = 1) -> str:
         return self.source[self.at : self.at + count]
@@ -99,17 +116,23 @@ class _Parser:
         if depth > MAX_DEPTH:
             raise PatternError(f"groups nested deeper than {MAX_DEPTH}", self.at)
         branches = [self._sequence(depth)]
+        largest = self._inner_repeat
         while self._peek() == "|":
             self.at += 1
             branches.append(self._sequence(depth))
+            largest = max(largest, self._inner_repeat)
+        self._inner_repeat = largest
         return "|".join(branches)
 
     def _sequence(self, depth: int) -> str:
         out = []
+        largest = 1
         while self._peek() not in ("", "|", ")"):
-            start = self.at
+            self._inner_repeat = 1
             atom, quantifiable = self._atom(depth)
-            out.append(atom + self._quantifier(start, quantifiable))
+            out.append(atom + self._quantifier(quantifiable))
+            largest = max(largest, self._inner_repeat)
+        self._inner_repeat = largest
         return "".join(out)
 
     def _atom(self, depth: int) -> tuple[str, bool]:
@@ -152,7 +175,7 @@ class _Parser:
         self.at += 1
         return f"{opening}{inner})", opening != "(?!"
 
-    def _quantifier(self, start: int, quantifiable: bool) -> str:
+    def _quantifier(self, quantifiable: bool) -> str:
         char, at = self._peek(), self.at
         if char not in ("*", "+", "?", "{"):
             return ""
@@ -184,6 +207,9 @@ class _Parser:
             raise PatternError(f"a repeat count above {MAX_REPEAT}", start)
         if high and int(low) > int(high):
             raise PatternError("a repeat count whose lower bound is the larger", start)
+        self._inner_repeat *= max(1, *(int(n) for n in numbers))
+        if self._inner_repeat > MAX_REPEAT:
+            raise PatternError(f"repeat counts inside one another above {MAX_REPEAT}", start)
         self.at = end + 1
         return f"{{{int(low)}{comma}{int(high) if high else ''}}}"
 

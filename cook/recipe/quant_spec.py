@@ -72,7 +72,7 @@ def check_selector(selector: str) -> str:
         message = f"bad pattern: {error.message} (at character {error.offset + 1})"
         raise fault(message, hint=error.hint, offset=shift + error.offset) from None
     except PatternTimeout:
-        message = f"pattern `{body}` takes too long to match: it backtracks catastrophically"
+        message = f"pattern `{body[:60]}` takes too long to match: it backtracks catastrophically"
         raise fault(message, hint="remove nested repeats such as `(a*)*`") from None
     return selector
 
@@ -215,7 +215,7 @@ class SweepSpec(Spec):
             except InputError as error:
                 raise fault(f"`{selector}`: {error.message}", hint=error.hint) from None
             if len(set(checked[selector])) < len(types):
-                raise fault(f"`{selector}` lists a type twice")
+                raise fault(f"`{selector}` lists a value twice")
         return checked
 
     @property

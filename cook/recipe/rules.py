@@ -123,12 +123,11 @@ class Matcher:
         """Names that the rule's selector hits; PatternTimeout or PatternError if it cannot be."""
         if rule.selector not in self._hits:
             pattern = rule.pattern
-            names = (
-                self._groups.get(rule.selector, ())
+            self._hits[rule.selector] = (
+                frozenset(self._groups.get(rule.selector, ()))
                 if pattern is None
-                else (n for n in self.names if pattern.search(n))
+                else pattern.search_all(self.names)
             )
-            self._hits[rule.selector] = frozenset(names)
         return self._hits[rule.selector]
 
 
@@ -188,7 +187,7 @@ def _uncovered_type(quant: Quant) -> str | None:
 
 
 def timeout_message(rule: Rule) -> str:
-    return f"rule `{rule.selector}` takes too long to match: it backtracks catastrophically"
+    return f"rule `{rule.selector[:60]}` takes too long to match: it backtracks catastrophically"
 
 
 class _Faults:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -87,6 +88,12 @@ class SamplingSpec(Spec):
     """Seed of the sampler."""
 
 
+def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+    if len(set(values)) < len(values):
+        raise fault("lists a value twice")
+    return values
+
+
 def _many(of: type) -> BeforeValidator:
     return BeforeValidator(one_or_many, json_schema_input_type=of | list[of])  # type: ignore[valid-type]
 
@@ -98,22 +105,28 @@ class DraftSpec(Spec):
         tuple[Annotated[int, Field(ge=1, le=256)], ...],
         _many(int),
         Field(min_length=1, max_length=32),
+        AfterValidator(_distinct),
     ] = (4, 8, 16)
     """Most tokens drafted at once; one, or a list to try."""
     n_min: Annotated[
         tuple[Annotated[int, Field(ge=0, le=256)], ...],
         _many(int),
         Field(min_length=1, max_length=32),
+        AfterValidator(_distinct),
     ] = (0,)
     """Fewest tokens worth verifying; one, or a list. Pairs above `n_max` are left out."""
     p_min: Annotated[
         tuple[Annotated[float, Field(ge=0, le=1)], ...],
         _many(float),
         Field(min_length=1, max_length=32),
+        AfterValidator(_distinct),
     ] = (0.0,)
     """Drafting stops below this probability; one, or a list."""
     cache_types: Annotated[
-        tuple[CacheType, ...], _many(str), Field(min_length=1, max_length=12)
+        tuple[CacheType, ...],
+        _many(str),
+        Field(min_length=1, max_length=12),
+        AfterValidator(_distinct),
     ] = ("f16",)
     """Types of the draft's KV cache (keys and values alike); one, or a list."""
     args: ModelArgsSpec = ModelArgsSpec()
@@ -121,10 +134,6 @@ class DraftSpec(Spec):
 
     @model_validator(mode="after")
     def _some_pair(self) -> DraftSpec:
-        for field in ("n_max", "n_min", "p_min", "cache_types"):
-            values = getattr(self, field)
-            if len(set(values)) < len(values):
-                raise fault(f"`{field}` lists a value twice")
         if min(self.n_min) > max(self.n_max):
             raise fault("every `n_min` is above every `n_max`")
         pairs = sum(low <= high for high in self.n_max for low in self.n_min)

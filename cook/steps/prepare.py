@@ -47,21 +47,21 @@ class Prepared:
 
 
 def prepare(
-    path: Path | str,
+    recipe: Path | str | LoadedRecipe,
     *,
     engine: str | None = None,
     demo: bool = False,
     strict: bool = False,
     plan_only: bool = False,
 ) -> Prepared:
-    """Load, check and lay out ``path``; warnings are in the menu.
+    """Load, check and lay out ``recipe``; warnings are in the menu.
 
     Errors: RecipeError with every fault of the recipe; PrerequisiteError when the engine at
     hand lacks a type, naming the engine that has it; InputError for unusable files.
     """
     from cook.recipe.demo import apply_demo
 
-    loaded = load_recipe(path)
+    loaded = recipe if isinstance(recipe, LoadedRecipe) else load_recipe(recipe)
     if demo:
         loaded = replace(loaded, recipe=apply_demo(loaded.recipe))
     chosen = _engine(loaded, engine)

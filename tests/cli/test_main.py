@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cook.cli.main import COMMANDS
+from cook.cli.commands import COMMANDS
 
 HEAVY = ("numpy", "pydantic", "httpx", "gguf", "rich", "yaml", "huggingface_hub", "llama_cpp")
 PATHS = [
     [name, *([member] if member else [])]
-    for name, members in COMMANDS.items()
-    for member in members or ("",)
+    for name, command in COMMANDS.items()
+    for member in command.members or ("",)
 ]
 BUG = """\
 import sys, cook.doctor
@@ -51,6 +51,12 @@ def test_each_help_page_has_an_example(cook: Any, path: list[str]) -> None:
     assert done.stderr == ""
     assert "Examples:" in done.stdout
     assert f"  cook {' '.join(path)}" in done.stdout
+
+
+def test_summaries_fit_a_line() -> None:
+    for name, command in COMMANDS.items():
+        assert command.summary.endswith("."), name
+        assert len(command.summary) <= 60, name
 
 
 def test_help_imports_nothing_heavy(cook: Any) -> None:

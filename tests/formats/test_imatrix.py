@@ -6,10 +6,9 @@ import math
 import os
 import struct
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -332,15 +331,8 @@ def test_datasets_may_be_absent_names(tmp_path: Path) -> None:
 # --- the real converter
 
 
-def convert(source: Path, output: Path, form: str) -> Imatrix:
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    tool = Path(sys.prefix) / "bin" / "llama-imatrix"
-    if not tool.exists():
-        import llama_cpp
-
-        tool = Path(llama_cpp.__file__).parents[1] / "bin" / "llama-imatrix"
-    if not tool.exists():
-        pytest.skip("llama-imatrix is not installed: run `make setup`")
+def convert(engine: Any, source: Path, output: Path, form: str) -> Imatrix:
+    tool = engine.tool("imatrix")
     subprocess.run(
         [tool, "-m", "x", "--in-file", source, "-o", output, "--output-format", form],
         cwd=source.parent,
@@ -361,17 +353,17 @@ def close(ours: Imatrix, theirs: Imatrix) -> None:
 
 
 @pytest.mark.engine
-def test_gguf_to_dat_equals_llama_imatrix(collected: Imatrix, tmp_path: Path) -> None:
+def test_gguf_to_dat_equals_llama_imatrix(collected: Imatrix, bundled: Any, tmp_path: Path) -> None:
     write_gguf(collected, tmp_path / "in.gguf")
-    theirs = convert(tmp_path / "in.gguf", tmp_path / "theirs.dat", "dat")
+    theirs = convert(bundled, tmp_path / "in.gguf", tmp_path / "theirs.dat", "dat")
     write_dat(collected, tmp_path / "ours.dat")
     close(read_imatrix(tmp_path / "ours.dat"), theirs)
 
 
 @pytest.mark.engine
-def test_dat_to_gguf_equals_llama_imatrix(collected: Imatrix, tmp_path: Path) -> None:
+def test_dat_to_gguf_equals_llama_imatrix(collected: Imatrix, bundled: Any, tmp_path: Path) -> None:
     write_dat(collected, tmp_path / "in.dat")
-    theirs = convert(tmp_path / "in.dat", tmp_path / "theirs.gguf", "gguf")
+    theirs = convert(bundled, tmp_path / "in.dat", tmp_path / "theirs.gguf", "gguf")
     write_gguf(read_imatrix(tmp_path / "in.dat"), tmp_path / "ours.gguf")
     close(read_imatrix(tmp_path / "ours.gguf"), theirs)
     # Its counts are one for all experts; the split finds the missing one all the same.
@@ -380,8 +372,10 @@ def test_dat_to_gguf_equals_llama_imatrix(collected: Imatrix, tmp_path: Path) ->
 
 
 @pytest.mark.engine
-def test_llama_imatrix_rewrites_our_gguf_unchanged(collected: Imatrix, tmp_path: Path) -> None:
+def test_llama_imatrix_rewrites_our_gguf_unchanged(
+    collected: Imatrix, bundled: Any, tmp_path: Path
+) -> None:
     write_gguf(collected, tmp_path / "in.gguf")
-    theirs = convert(tmp_path / "in.gguf", tmp_path / "out.gguf", "gguf")
+    theirs = convert(bundled, tmp_path / "in.gguf", tmp_path / "out.gguf", "gguf")
     close(collected, theirs)
     assert theirs.datasets == collected.datasets

@@ -45,7 +45,7 @@ def test_tables_are_complete() -> None:
 def test_every_reference_resolves_on_its_engines() -> None:
     for ftype in FTYPES.values():
         assert ftype.engines <= TYPES[ftype.default].engines
-        assert TYPES[ftype.default].quantizable
+        assert TYPES[ftype.default].quantizable or ftype.name.startswith("Q4_0_")
     for row in TYPES.values():
         assert row.imatrix <= row.engines
         if row.base is not None:

@@ -1,0 +1,96 @@
+"""``cook score``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cook.cli.options import (
+    EngineOption,
+    JobsOption,
+    JsonOption,
+    QuietOption,
+    ThreadsOption,
+    open_output,
+)
+
+
+def command(
+    drafts: Annotated[
+        list[str] | None, typer.Argument(metavar="[DRAFT]...", help="Draft GGUFs to score.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="TARGET", help="Target GGUF (shard 1 if split)."),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option("--recipe", metavar="RECIPE", help="Score this recipe's quants as well."),
+    ] = None,
+    engine: EngineOption = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option("--prompts", metavar="SET", help="default, demo, or a .jsonl file."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most this many prompts.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="Tokens generated for each prompt.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", min=128, help="Context of the server, in tokens.")
+    ] = None,
+    n_max: Annotated[
+        list[int] | None,
+        typer.Option("--n-max", min=1, max=256, help="Draft length to try; repeat for more."),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", min=0.01, help="Minutes of live runs at most.")
+    ] = None,
+    jobs: JobsOption = 1,
+    threads: ThreadsOption = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Measure again, stored or not.", show_default=False),
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Score drafts against a target on its real server, and pick the best.
+
+    No draft at all is always one of the candidates.
+
+    Examples:
+
+      cook score --target Ling-1T-smol-IQ4_KSS.gguf Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf
+      cook score --target Ling-1T-smol-IQ4_KSS.gguf --recipe recipes/ling-flash-iq1kt.yaml
+      cook score --target T.gguf D.gguf --n-max 4 --n-max 8 --limit 24 --budget 10
+    """
+    output = open_output(json, quiet)
+    from cook.kitchen import build, raise_for
+    from cook.report.show import show
+    from cook.steps.adhoc import score_recipe
+    from cook.steps.prepare import prepare
+
+    settings: dict[str, object] = {
+        "prompts": _source(prompts),
+        "limit": limit,
+        "max_tokens": max_tokens,
+        "context": context,
+        "draft": {"n_max": n_max} if n_max else None,
+        "live_budget": {"minutes": budget} if budget else None,
+    }
+    loaded = score_recipe(target, drafts or [], recipe, settings)
+    built = build(prepare(loaded, engine=engine), output, jobs=jobs, threads=threads, fresh=fresh)
+    show(built, output)
+    raise_for(built)
+
+
+def _source(prompts: str | None) -> str | None:
+    """A prompt file's path made absolute; the name of a set as it is."""
+    if prompts is None or not Path(prompts).is_file():
+        return prompts
+    return str(Path(prompts).absolute())

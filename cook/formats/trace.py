@@ -1,0 +1,347 @@
+"""The trace file: what the target said, token by token, once and for all drafts.
+
+An append-only file: ``COOKTRAC``, then one block of header and one block per reply. A block is
+u32 JSON bytes, u64 payload bytes, JSON, payload, u32 CRC-32 of JSON and payload; numbers are
+little-endian. Each reply is flushed to the disk before the next is recorded, so a crash costs
+one reply: a block cut short at the end is ignored by the reader and cut off by the writer.
+
+Per token (scoring.md 8): id, log-probability raw and under the sampling chain, log-sum-exp,
+top-1/top-2 margin, and the K largest: ids, and logits relative to the largest in half precision;
+with K = 64 that is 408 bytes. Log-probabilities are natural logarithms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from cook.errors import InputError
+from cook.formats.trace_schema import TRACE_VERSION, ReplyHead, Sampler, TraceHeader
+
+__all__ = ["Reply", "ReplyHead", "Sampler", "TraceFile", "TraceHeader", "TraceWriter"]
+
+MAGIC = b"COOKTRAC"
+_BLOCK = struct.Struct("<IQ")
+_MAX_JSON, _MAX_PAYLOAD = 1 << 20, 1 << 30
+
+Ids = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """One recorded reply. Arrays have one entry per recorded token.
+
+    The first ``head.emitted`` tokens are the reply, an end-of-generation token included; the
+    others continue past it (ik counts drafts there). ``known``: False where a recording over
+    HTTP had no probabilities (its numbers are then zero). ``top_ids``/``top_logp`` [n, K]: raw
+    log-probabilities of the largest logits, falling; id -1 where absent.
+    """
+
+    head: ReplyHead
+    prompt: Ids
+    tokens: Ids
+    known: npt.NDArray[np.bool_]
+    logp: Floats
+    chain_logp: Floats
+    logsumexp: Floats
+    margin: Floats
+    top_ids: Ids
+    top_logp: Floats
+
+    def __post_init__(self) -> None:
+        n, k = len(self.tokens), self.top_ids.shape[1] if self.top_ids.ndim == 2 else -1
+        columns = (self.known, self.logp, self.chain_logp, self.logsumexp, self.margin)
+        if any(len(c) != n for c in columns) or self.top_ids.shape != (n, k):
+            raise InputError(f"reply {self.head.id!r}: its arrays differ in length")
+        if self.top_logp.shape != (n, k) or not 0 < self.head.emitted <= n or not len(self.prompt):
+            raise InputError(f"reply {self.head.id!r}: impossible lengths")
+
+
+def _layout(prompt: int, tokens: int, top: int) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    f4, i4 = np.dtype("<f4"), np.dtype("<i4")
+    column = (tokens,)
+    return [
+        ("prompt", i4, (prompt,)),
+        ("tokens", i4, column),
+        ("logp", f4, column),
+        ("chain_logp", f4, column),
+        ("logsumexp", f4, column),
+        ("margin", f4, column),
+        ("top1_logp", f4, column),
+        ("top_ids", i4, (tokens, top)),
+        ("top_relative", np.dtype("<f2"), (tokens, top)),
+        ("known", np.dtype("u1"), column),
+    ]
+
+
+def _pack(reply: Reply, top: int) -> bytes:
+    if reply.top_ids.shape[1] != top:
+        raise InputError(f"reply {reply.head.id!r} has top-{reply.top_ids.shape[1]}, not {top}")
+    best = reply.top_logp[:, :1] if top else np.zeros((len(reply.tokens), 1), np.float32)
+    values: dict[str, npt.NDArray[Any]] = {
+        "prompt": reply.prompt,
+        "tokens": reply.tokens,
+        "logp": reply.logp,
+        "chain_logp": reply.chain_logp,
+        "logsumexp": reply.logsumexp,
+        "margin": reply.margin,
+        "top1_logp": best[:, 0],
+        "top_ids": reply.top_ids,
+        "top_relative": np.maximum(reply.top_logp - best, -60000.0),
+        "known": reply.known,
+    }
+    layout = _layout(len(reply.prompt), len(reply.tokens), top)
+    return b"".join(np.ascontiguousarray(values[n], t).tobytes() for n, t, _ in layout)
+
+
+def _unpack(head: ReplyHead, top: int, payload: bytes, where: str) -> Reply:
+    layout = _layout(head.prompt_tokens, head.tokens, top)
+    need = sum(int(np.prod(shape, dtype=np.int64)) * t.itemsize for _, t, shape in layout)
+    if need != len(payload):
+        raise InputError(f"{where}: reply {head.id!r} has {len(payload)} bytes, not {need}")
+    got: dict[str, npt.NDArray[Any]] = {}
+    at = 0
+    for name, dtype, shape in layout:
+        count = int(np.prod(shape, dtype=np.int64))
+        got[name] = np.frombuffer(payload, dtype, count, at).reshape(shape)
+        at += count * dtype.itemsize
+    relative = got["top_relative"].astype(np.float32)
+    return Reply(
+        head=head,
+        prompt=got["prompt"],
+        tokens=got["tokens"],
+        known=got["known"] != 0,
+        logp=got["logp"],
+        chain_logp=got["chain_logp"],
+        logsumexp=got["logsumexp"],
+        margin=got["margin"],
+        top_ids=got["top_ids"],
+        top_logp=relative + got["top1_logp"][:, None],
+    )
+
+
+def _block(text: bytes, payload: bytes) -> bytes:
+    crc = zlib.crc32(payload, zlib.crc32(text))
+    return _BLOCK.pack(len(text), len(payload)) + text + payload + struct.pack("<I", crc)
+
+
+@dataclass(frozen=True)
+class _Place:
+    head: ReplyHead
+    payload_at: int
+    payload_bytes: int
+    text_crc: int
+    crc: int
+
+
+class TraceFile:
+    """A trace, read: its header, and its replies one at a time (memory does not grow with it).
+
+    InputError, with file and offset, for anything that is not a whole trace of this version.
+    ``cut_short``: the last block was incomplete (a crash while recording) and is ignored.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._scan(file)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+    def _scan(self, file: IO[bytes]) -> None:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(MAGIC)) != MAGIC:
+            raise InputError(f"{self.path}: not a trace of cook")
+        head = self._next(file, size)
+        if head is None:
+            raise InputError(f"{self.path}: the trace has no whole header", hint="record it anew")
+        self.header = _header(self.path, head[0])
+        places: list[_Place] = []
+        self.whole_bytes = file.tell()
+        while (block := self._next(file, size)) is not None:
+            text, at, n_payload, crc = block
+            try:
+                reply = ReplyHead.model_validate_json(text)
+            except ValidationError as error:
+                raise InputError(f"{self.path}: offset {self.whole_bytes}: {_why(error)}") from None
+            places.append(_Place(reply, at, n_payload, zlib.crc32(text), crc))
+            self.whole_bytes = file.tell()
+        self.cut_short = self.whole_bytes != size
+        self._places = {place.head.id: place for place in places}
+        if len(self._places) != len(places):
+            raise InputError(f"{self.path}: two replies have the same id")
+
+    def _next(self, file: IO[bytes], size: int) -> tuple[bytes, int, int, int] | None:
+        """(JSON, payload offset, payload bytes, CRC) of the next block; None if it is not whole."""
+        start = file.tell()
+        fixed = file.read(_BLOCK.size)
+        if len(fixed) < _BLOCK.size:
+            return None
+        n_text, n_payload = _BLOCK.unpack(fixed)
+        if n_text > _MAX_JSON or n_payload > _MAX_PAYLOAD:
+            raise InputError(f"{self.path}: offset {start}: impossible block size")
+        if start + _BLOCK.size + n_text + n_payload + 4 > size:
+            return None
+        text = file.read(n_text)
+        at = file.tell()
+        file.seek(n_payload, os.SEEK_CUR)
+        return text, at, n_payload, struct.unpack("<I", file.read(4))[0]
+
+    @property
+    def heads(self) -> tuple[ReplyHead, ...]:
+        """What is recorded, in order, without its arrays."""
+        return tuple(place.head for place in self._places.values())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Reply]:
+        return (self.reply(name) for name in self._places)
+
+    def reply(self, name: str) -> Reply:
+        """The reply called ``name``; its checksum is verified here."""
+        place = self._places.get(name)
+        if place is None:
+            raise InputError(f"{self.path}: no reply {name!r}")
+        with self.path.open("rb") as file:
+            file.seek(place.payload_at)
+            payload = file.read(place.payload_bytes)
+        if zlib.crc32(payload, place.text_crc) != place.crc:
+            raise InputError(
+                f"{self.path}: offset {place.payload_at}: reply {name!r} is damaged",
+                hint="record the trace anew",
+            )
+        return _unpack(place.head, self.header.top, payload, str(self.path))
+
+    def require(self, *, target_sha256: str | None, tokenizer_sha256: str | None) -> None:
+        """InputError with the reason when the trace is of another target or tokenizer."""
+        header = self.header
+        for what, wanted, has in (
+            ("target", target_sha256, header.target_sha256),
+            ("tokenizer", tokenizer_sha256, header.tokenizer_sha256),
+        ):
+            if wanted is not None and wanted != has:
+                raise InputError(
+                    f"{self.path}: recorded with another {what} "
+                    f"({header.target_name}; {what} {has[:12]}, not {wanted[:12]})",
+                    hint="record a trace with this target: cook trace",
+                )
+
+
+class TraceWriter:
+    """Records replies into a new trace, or goes on with one that was cut short.
+
+    A trace of other conditions is refused with the differing fields. One writer at a time.
+    """
+
+    def __init__(self, path: Path, header: TraceHeader) -> None:
+        self.path, self.header = path, header
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab+")
+        try:
+            self._lock()
+            self.done = self._resume()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{self.path}: another cook is recording this trace") from None
+
+    def _resume(self) -> set[str]:
+        size = os.fstat(self._file.fileno()).st_size
+        first = MAGIC + _block(self.header.model_dump_json().encode(), b"")
+        self._file.seek(0)
+        # a crash may have cut even the header short
+        if size < len(first) and first.startswith(self._file.read(size)):
+            os.ftruncate(self._file.fileno(), 0)
+            self._write(first)
+            return set()
+        trace = TraceFile(self.path)
+        _same(self.path, trace.header, self.header)
+        os.ftruncate(self._file.fileno(), trace.whole_bytes)
+        self._file.seek(0, os.SEEK_END)
+        return set(trace.ids)
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def append(self, reply: Reply) -> None:
+        """Add one reply; it is on the disk when this returns."""
+        if reply.head.id in self.done:
+            raise InputError(f"{self.path}: reply {reply.head.id!r} is recorded already")
+        payload = _pack(reply, self.header.top)
+        head = reply.head
+        if head.prompt_tokens != len(reply.prompt) or head.tokens != len(reply.tokens):
+            raise InputError(f"reply {head.id!r}: its head does not fit its arrays")
+        self._write(_block(head.model_dump_json().encode(), payload))
+        self.done.add(head.id)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _header(path: Path, text: bytes) -> TraceHeader:
+    version = None
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
+        version = json.loads(text).get("version")
+    if version != TRACE_VERSION:
+        raise InputError(
+            f"{path}: trace version {version}, this cook reads version {TRACE_VERSION}",
+            hint="record the trace anew: cook trace",
+        )
+    try:
+        return TraceHeader.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"{path}: bad trace header: {_why(error)}") from None
+
+
+def _why(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
+
+
+def _same(path: Path, has: TraceHeader, wanted: TraceHeader) -> None:
+    old, new = has.conditions(), wanted.conditions()
+    differing = [name for name in new if old[name] != new[name]]
+    if differing:
+        lines = [f"{n}: {str(old[n])[:60]} there, {str(new[n])[:60]} now" for n in differing]
+        raise InputError(
+            f"{path}: was recorded under other conditions: " + "; ".join(lines),
+            hint="give another file name, or remove the old trace",
+        )

@@ -1,0 +1,81 @@
+"""The JSON parts of a trace file: under what conditions it was recorded, and each reply's head."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# 1: first. Raise it when a field changes its meaning; readers refuse every other number.
+TRACE_VERSION = 1
+
+Sha256 = str
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Sampler(_Frozen):
+    """The target's sampling chain; ``temperature`` 0 is greedy.
+
+    ``draws``: whose random numbers, ``worker`` (cook's own) or ``server`` (the engine's).
+    """
+
+    temperature: float = Field(ge=0.0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    seed: int = Field(default=0, ge=0)
+    draws: Literal["worker", "server"] = "worker"
+
+
+class TraceHeader(_Frozen):
+    """Everything that makes two recordings comparable, and where this one came from.
+
+    ``source``: ``worker``, ``server`` (token ids over HTTP) or ``text`` (greedy text of an
+    OpenAI-style endpoint, tokenized here). ``top``: K of the stored top-K. ``batch_width``:
+    tokens a decode step, 1 unless the target verified something. ``extra_tokens``: recorded
+    beyond an end-of-generation token. ``prompts_sha256`` covers the prompt set.
+    """
+
+    version: Literal[1] = TRACE_VERSION
+    target_name: str
+    target_sha256: Sha256
+    tokenizer_sha256: Sha256
+    template_sha256: Sha256
+    prompts_sha256: Sha256
+    vocabulary_size: int = Field(gt=0)
+    eog: tuple[int, ...]
+    flavour: str
+    engine_build: str
+    engine_digest: Sha256
+    device: str
+    cache_type_k: str
+    cache_type_v: str
+    context: int = Field(gt=0)
+    batch_width: int = Field(default=1, gt=0)
+    n_predict: int = Field(gt=0)
+    extra_tokens: int = Field(default=0, ge=0)
+    top: int = Field(ge=0, le=1 << 16)
+    sampler: Sampler
+    source: Literal["worker", "server", "text"] = "worker"
+    created: str = ""
+
+    def conditions(self) -> dict[str, Any]:
+        """The fields that must agree before a recording may go on."""
+        return self.model_dump(exclude={"created", "target_name"})
+
+
+class ReplyHead(_Frozen):
+    """One reply: ``emitted`` of its ``tokens`` belong to the reply; ``weight`` of its prompt."""
+
+    id: str = Field(min_length=1, max_length=1000)
+    category: str = Field(max_length=1000)
+    weight: float = Field(default=1.0, gt=0.0)
+    rendered_sha256: Sha256 = ""
+    seed: int = Field(default=0, ge=0)
+    stop: Literal["eog", "limit", "context", "word"]
+    prompt_tokens: int = Field(gt=0, le=1 << 26)
+    tokens: int = Field(gt=0, le=1 << 26)
+    emitted: int = Field(gt=0, le=1 << 26)

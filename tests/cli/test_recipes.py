@@ -1,0 +1,73 @@
+"""``cook recipes`` on the shipped recipes and on broken ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cook.recipe.load import shipped_recipes
+
+LING = Path(__file__).resolve().parents[2] / "tests" / "data" / "ling-flash-2.0.tensors.tsv"
+BROKEN = """\
+version: 1
+name: broken
+model: {source: model.gguf}
+quants:
+  - {name: A, type: q4_k_n}
+  - {name: A, typ: q8_0}
+"""
+
+
+def test_ls_lists_what_is_shipped(cook: Any) -> None:
+    done = cook("recipes", "ls", "--json")
+    assert done.status == 0, done.stderr
+    recipes = json.loads(done.stdout)["recipes"]
+    assert [r["name"] for r in recipes] == list(shipped_recipes())
+    assert all(r["description"] and r["quants"] for r in recipes)
+
+
+def test_show_prints_the_file(cook: Any) -> None:
+    done = cook("recipes", "show", "ling-flash-iq1kt")
+    assert done.status == 0
+    assert done.stdout == shipped_recipes()["ling-flash-iq1kt"].read_text()
+
+
+def test_show_json_expands(cook: Any) -> None:
+    document = json.loads(cook("recipes", "show", "ling-flash-iq1kt", "--json").stdout)
+    puffed = next(q for q in document["quants"] if q["name"] == "IQ1_KT-PUFFED")
+    assert puffed["rules"][0] == {"attention": "q8_0"}
+    assert {"routed_experts": "iq1_kt"} in puffed["rules"]
+
+
+def test_check_tells_exact_sizes(cook: Any) -> None:
+    done = cook("recipes", "check", "ling-flash-iq1kt", "--tensors", str(LING), "--json")
+    assert done.status == 0, done.stderr
+    sizes = {q["name"]: q["size_bytes"] for q in json.loads(done.stdout)["quants"]}
+    # What llama-quantize printed for them in discussion 839 (shared samples, README).
+    assert round(sizes["IQ1_KT"] / 2**20, 2) == 23266.73
+    assert round(sizes["IQ1_KT-PUFFED"] / 2**20, 2) == 24181.83
+    assert round(sizes["IQ2_KL"] / 2**20, 2) == 35498.34
+
+
+def test_check_tells_every_fault_with_its_place(cook: Any, check_snapshot: Any) -> None:
+    (cook.directory / "broken.yaml").write_text(BROKEN)
+    check_snapshot(cook("recipes", "check", "broken.yaml"), "recipes-check-broken")
+    done = cook("recipes", "check", "broken.yaml", "--json")
+    assert done.status == 2
+    assert {p["line"] for p in json.loads(done.stdout)["error"]["problems"]} >= {5, 6}
+
+
+def test_a_name_that_is_nearly_right(cook: Any, check_snapshot: Any) -> None:
+    check_snapshot(cook("recipes", "show", "ling-flash-iq1k"), "recipes-show-unknown")
+
+
+def test_schema_accepts_the_shipped_recipes(cook: Any) -> None:
+    import jsonschema
+    import yaml
+
+    done = cook("recipes", "schema")
+    assert done.status == 0
+    schema = json.loads(done.stdout)
+    for path in shipped_recipes().values():
+        jsonschema.validate(yaml.safe_load(path.read_text()), schema)

@@ -1,0 +1,259 @@
+"""Every way the engines were seen to fail, injected: classified, told, nothing left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines import process
+from cook.engines.base import (
+    DivergenceJob,
+    ImatrixJob,
+    ModelArgs,
+    PerplexityJob,
+    QuantizeJob,
+    TypeRule,
+)
+from cook.engines.bench import batch_curve, decode_speed
+from cook.engines.process import ProcessSpec, Supervisor
+from cook.errors import CookError, PrerequisiteError, StepError
+
+Make = Callable[..., Any]
+
+# fault -> what the message must tell. The first group needs no real tool behind it.
+ANY_TOOL = {
+    "segfault": r"crashed with SIGSEGV",
+    "abort": r"crashed with SIGABRT.*GGML_ASSERT\(result == nrows \* row_size\) failed",
+    "terminate": r"crashed with SIGABRT.*std::length_error.*_M_default_append",
+    "sigfpe": r"crashed with SIGFPE",
+    "sigbus": r"crashed with SIGBUS",
+    "killed": r"crashed with SIGKILL",
+    "silent": r"exited 0 but did not do its work",
+    "error_without_text": r"failed with exit status 1.*said nothing",
+    "out_of_memory": r"ran out of memory.*\n.*failed to (?:allocate|initialize)",
+    "disk_full": r"ran out of disk space",
+    "flood": r"failed with exit status 1(?s:.*)the end of the flood",
+    "terminal_codes": r"failed with exit status 1(?s:.*)red",
+}
+QUANTIZE = {
+    "error_with_text": r"exit status 1(?s:.*)Missing importance matrix",
+    "no_file": r"wrote no file",
+    "garbage_file": r"did not do its work",
+}
+# These change what the real tool did.
+QUANTIZE_REAL = {
+    "partial": r"did not do its work",
+    "no_last_line": r"its last line",
+    "fewer_tensors": r"12 of 21 tensors",
+    "ignored_rules": r"blk\.0\.attn_v\.weight: the recipe resolves to q8_0, the log says q\d_K",
+    "lying_log": r"attn_v.weight: the recipe resolves to q8_0, the log says q6_K, the file holds q8_0",
+}
+EXPECTED = {f"blk.{n}.attn_v.weight": "q8_0" for n in range(2)}
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Supervisor:
+    return Supervisor(tmp_path / "logs")
+
+
+def quantize_job(source: Path, folder: Path) -> QuantizeJob:
+    rules = (TypeRule("attn_v", "q8_0"),)
+    return QuantizeJob(source, folder / "out.gguf", "Q4_K_M", rules, None, 1, EXPECTED)
+
+
+def check(error: CookError, message: str) -> None:
+    assert re.search(message, error.message, re.DOTALL if "(?s" in message else 0), error.message
+    assert "\x1b" not in error.message
+    assert len(error.message.splitlines()) <= 16
+    if isinstance(error, StepError):
+        assert error.log is not None
+        assert error.log.is_file()
+
+
+@pytest.mark.parametrize("fault", [*ANY_TOOL, *QUANTIZE])
+def test_quantize_faults(
+    fault: str, standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    engine = standin_engine(fault, "quantize")
+    folder = tmp_path / "made"
+    with pytest.raises(StepError) as caught:
+        engine.quantize(quantize_job(tiny_model, folder), supervisor)
+    check(caught.value, (ANY_TOOL | QUANTIZE)[fault])
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("fault", QUANTIZE_REAL)
+def test_quantize_lies(
+    fault: str,
+    bundled: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tmp_path: Path,
+) -> None:
+    engine = standin_engine(fault, "quantize", real=bundled.facts.bin_dir)
+    folder = tmp_path / "made"
+    with pytest.raises(StepError) as caught:
+        engine.quantize(quantize_job(tiny_model, folder), supervisor)
+    check(caught.value, QUANTIZE_REAL[fault])
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", ["segfault", "abort", "silent", "nan", "too_short", "killed"])
+def test_perplexity_faults(
+    fault: str,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    engine = standin_engine(fault, "perplexity")
+    base = tmp_path / "made" / "base.bin"
+    with pytest.raises(StepError) as caught:
+        engine.perplexity(PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor)
+    told = {"nan": r"not finite: .*negative standard deviation", "too_short": "need at least 256"}
+    check(caught.value, (ANY_TOOL | told)[fault])
+    assert list(base.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", ["segfault", "silent", "nan", "error_without_text"])
+def test_imatrix_faults(
+    fault: str,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    engine = standin_engine(fault, "imatrix")
+    output = tmp_path / "made" / "imatrix.gguf"
+    with pytest.raises(StepError) as caught:
+        engine.imatrix(ImatrixJob(tiny_model, tiny_corpus, output, 128, 4, 1), supervisor)
+    check(caught.value, (ANY_TOOL | {"nan": r"not finite"})[fault])
+    assert list(output.parent.iterdir()) == []
+
+
+@pytest.mark.engine
+def test_perplexity_of_too_few_chunks(
+    bundled: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_corpus: Path,
+) -> None:
+    engine = standin_engine("few_chunks", "perplexity", real=bundled.facts.bin_dir)
+    with pytest.raises(StepError, match="3 of 4 chunks"):
+        engine.perplexity(PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("other_vocabulary", r"inconsistent vocabulary \(320 vs 321\)"), ("short_base", "chunk 3")],
+)
+def test_divergence_lies(
+    fault: str,
+    message: str,
+    bundled: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    base = tmp_path / "base.bin"
+    bundled.perplexity(PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor)
+    engine = standin_engine(fault, "perplexity", "--kl-divergence", real=bundled.facts.bin_dir)
+    with pytest.raises(StepError, match=message):
+        engine.divergence(DivergenceJob(tiny_model, base, 128, 1), supervisor)
+
+
+@pytest.mark.engine
+def test_bench_that_fails_fast(
+    bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
+) -> None:
+    engine = standin_engine("fast_failure", real=bundled.facts.bin_dir)
+    args = ModelArgs(threads=1)
+    with pytest.raises(StepError, match="failed to decode"):
+        decode_speed(engine, tiny_model, args, supervisor, n_gen=4, repeats=1)
+    with pytest.raises(StepError, match="failed to decode"):
+        batch_curve(engine, tiny_model, args, supervisor, batches=(1, 2), depth=16, steps=2)
+
+
+@pytest.mark.parametrize("fault", ["no_rows", "silent", "sigfpe"])
+def test_bench_without_result(
+    fault: str, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
+) -> None:
+    engine = standin_engine(fault, "bench")
+    with pytest.raises(StepError):
+        decode_speed(engine, tiny_model, ModelArgs(), supervisor, n_gen=4, repeats=1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "limits"),
+    [
+        ("hang", "no output and used no processor time", {"stall_timeout_s": 0.8}),
+        ("hang_deaf", "over its time limit", {"timeout_s": 0.6}),
+        ("busy", "failed with exit status 3", {"stall_timeout_s": 1.0}),
+    ],
+)
+def test_hangs(
+    fault: str,
+    message: str,
+    limits: dict[str, float],
+    standin_engine: Make,
+    supervisor: Supervisor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "TERM_GRACE_S", 0.3)
+    engine = standin_engine(fault, "quantize")
+    argv = (str(engine.tool("quantize")), "in", "out", "Q4_0", "1")
+    result = supervisor.run(ProcessSpec(argv, "step", engine.environment(), **limits))
+    with pytest.raises(StepError, match=message):
+        result.check()
+
+
+def test_missing_library_is_a_prerequisite(
+    standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    engine = standin_engine("missing_library", "quantize")
+    with pytest.raises(PrerequisiteError, match=r"libllama\.so\.0 is missing") as caught:
+        engine.quantize(quantize_job(tiny_model, tmp_path), supervisor)
+    assert "make setup" in (caught.value.hint or "")
+
+
+@pytest.mark.engine
+def test_one_fault_leaves_the_other_steps_alone(
+    bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    engine = standin_engine("segfault", "quantize", "bad.gguf", real=bundled.facts.bin_dir)
+    good = quantize_job(tiny_model, tmp_path)
+    assert engine.quantize(good, supervisor).types["blk.0.attn_v.weight"] == "q8_0"
+    bad = QuantizeJob(tiny_model, tmp_path / "bad.gguf", "Q4_0", (), None, 1, {})
+    with pytest.raises(StepError, match="SIGSEGV"):
+        engine.quantize(bad, supervisor)
+    assert [path.name for path in tmp_path.glob("*.gguf")] == ["out.gguf"]
+
+
+@pytest.mark.ik
+def test_ik_imatrix_is_retried_without_flash_attention(
+    ik_engine: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    engine = standin_engine(
+        "segfault_unless_no_fa", "imatrix", flavour="ik_llama.cpp", real=ik_engine.facts.bin_dir
+    )
+    job = ImatrixJob(tiny_model, tiny_corpus, tmp_path / "imatrix.dat", 128, 2, 1)
+    result = engine.imatrix(job, supervisor)
+    assert any("crashed" in warning for warning in result.warnings)
+    assert "-no-fa" in result.command

@@ -1,0 +1,296 @@
+"""The supervisor: capture, time-outs, memory, and nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cook.engines import process
+from cook.engines.outcome import Outcome, classify, failure, tail
+from cook.engines.process import ProcessResult, ProcessSpec, Supervisor
+from cook.errors import Interrupted, PrerequisiteError, StepError
+
+ENV = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def python(code: str, **options: object) -> ProcessSpec:
+    argv = (sys.executable, "-IS", "-c", textwrap.dedent(code))
+    return ProcessSpec(argv, "step", ENV, **options)  # type: ignore[arg-type]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def wait_gone(pid: int, seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not alive(pid):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_streams_are_kept_apart_and_raw(tmp_path: Path) -> None:
+    code = r"import os; os.write(1, b'out\xff\x00'); os.write(2, b'err\r1')"
+    result = Supervisor(tmp_path).run(python(code)).check()
+    assert result.stdout.read_bytes() == b"out\xff\x00"
+    assert result.stderr.read_bytes() == b"err\r1"
+    assert result.returncode == 0
+    assert result.outcome is Outcome.OK
+
+
+def test_environment_stdin_and_directory_are_its_own(tmp_path: Path) -> None:
+    code = """
+        import json, os, sys
+        open("llama.log", "w").write("x")
+        print(json.dumps([sorted(os.environ), sys.stdin.read(), os.getcwd(), os.getsid(0)]))
+    """
+    result = Supervisor(tmp_path).run(python(code)).check()
+    names, stdin, cwd, session = json.loads(result.stdout.read_text())
+    assert set(names) <= {"PATH", "LANG", "LC_CTYPE"}
+    assert stdin == ""
+    assert Path(cwd).parent == result.stdout.parent
+    assert not Path(cwd).exists()
+    assert session != os.getsid(0)
+
+
+def test_each_run_has_a_log_folder_of_its_own(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    folders = {supervisor.run(python("")).stdout.parent.name for _ in range(3)}
+    assert folders == {"step", "step-2", "step-3"}
+    assert json.loads((tmp_path / "step" / "command.json").read_text())[0] == sys.executable
+
+
+def test_output_callback_sees_chunks_without_newlines(tmp_path: Path) -> None:
+    seen: list[tuple[str, bytes]] = []
+    code = "import os,time; os.write(1,b'[1]'); time.sleep(.3); os.write(1,b'2,')"
+    spec = python(code, on_output=lambda stream, chunk: seen.append((stream, chunk)))
+    Supervisor(tmp_path).run(spec).check()
+    assert seen == [("stdout", b"[1]"), ("stdout", b"2,")]
+
+
+def test_log_size_is_bounded_and_keeps_both_ends(tmp_path: Path) -> None:
+    code = "import os\nos.write(2, b'first')\nfor _ in range(64): os.write(2, b'x' * 65536)\n"
+    code += "os.write(2, b'last')"
+    result = Supervisor(tmp_path).run(python(code, max_log_bytes=100_000)).check()
+    text = result.stderr.read_bytes()
+    assert result.truncated
+    assert len(text) < 150_000
+    assert text.startswith(b"first")
+    assert text.endswith(b"last")
+    assert b"bytes left out here" in text
+    assert result.stderr_tail.endswith("last")
+
+
+def test_peak_memory_is_the_programs_own(tmp_path: Path) -> None:
+    ballast = bytearray(300 << 20)  # cook's own memory must not be counted
+    ballast[:: 4096] = b"x" * len(ballast[:: 4096])
+    small = Supervisor(tmp_path).run(python("import time; time.sleep(.4)")).check()
+    large = Supervisor(tmp_path).run(
+        python("import time; b = bytearray(200 << 20); b[::4096] = b'x' * 51200; time.sleep(.4)")
+    )
+    del ballast
+    assert 2 << 20 < small.peak_rss_bytes < 60 << 20
+    assert 200 << 20 < large.peak_rss_bytes < 260 << 20
+
+
+def test_wall_time_out_kills_the_whole_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "TERM_GRACE_S", 0.5)
+    code = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = os.fork()
+        if child: print(os.getpid(), child, flush=True)
+        while True: time.sleep(1)
+    """
+    started = time.monotonic()
+    result = Supervisor(tmp_path).run(python(code, timeout_s=0.5))
+    assert result.outcome is Outcome.TIMED_OUT
+    assert time.monotonic() - started < 9
+    pids = [int(pid) for pid in result.stdout.read_text().split()]
+    assert len(pids) == 2
+    assert all(wait_gone(pid) for pid in pids)
+
+
+def test_stall_is_silence_without_work(tmp_path: Path) -> None:
+    result = Supervisor(tmp_path).run(python("import time; time.sleep(60)", stall_timeout_s=0.8))
+    assert result.outcome is Outcome.STALLED
+    assert result.seconds < 10
+
+
+def test_silent_work_is_no_stall(tmp_path: Path) -> None:
+    code = "import time\nend = time.process_time() + 1.2\nwhile time.process_time() < end: pass"
+    assert Supervisor(tmp_path).run(python(code, stall_timeout_s=0.8)).outcome is Outcome.OK
+
+
+def test_output_is_no_stall(tmp_path: Path) -> None:
+    code = "import time\nfor _ in range(12): print('.', end='', flush=True); time.sleep(.15)"
+    assert Supervisor(tmp_path).run(python(code, stall_timeout_s=0.8)).outcome is Outcome.OK
+
+
+def test_what_a_program_leaves_running_is_ended(tmp_path: Path) -> None:
+    code = """
+        import os, time
+        child = os.fork()
+        if child: print(child, flush=True)
+        else: time.sleep(3600)
+    """
+    result = Supervisor(tmp_path).run(python(code)).check()
+    assert result.seconds < 10
+    assert wait_gone(int(result.stdout.read_text()))
+
+
+def test_cancel_ends_runs_in_other_threads_and_refuses_new_ones(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    results: list[ProcessResult] = []
+    thread = threading.Thread(
+        target=lambda: results.append(supervisor.run(python("import time; time.sleep(60)")))
+    )
+    thread.start()
+    time.sleep(0.3)
+    supervisor.cancel()
+    thread.join(10)
+    assert results[0].outcome is Outcome.INTERRUPTED
+    with pytest.raises(Interrupted):
+        results[0].check()
+    with pytest.raises(Interrupted):
+        supervisor.run(python(""))
+
+
+def test_an_exception_in_the_caller_kills_the_program(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def explode(stream: str, chunk: bytes) -> None:
+        pids.append(int(chunk))
+        raise KeyboardInterrupt
+
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+    with pytest.raises(KeyboardInterrupt):
+        Supervisor(tmp_path).run(python(code, on_output=explode))
+    assert wait_gone(pids[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
+    code = f"""
+        import sys
+        from pathlib import Path
+        from cook.engines.process import ProcessSpec, Supervisor
+        code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+        spec = ProcessSpec((sys.executable, "-IS", "-c", code), "step", {ENV!r},
+                           on_output=lambda s, c: print(c.decode().strip(), flush=True))
+        Supervisor(Path({str(tmp_path)!r})).run(spec)
+    """
+    cook = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+    )
+    assert cook.stdout is not None
+    pid = int(cook.stdout.readline())
+    assert alive(pid)
+    cook.send_signal(number)
+    cook.wait(10)
+    cook.stdout.close()
+    assert wait_gone(pid)
+
+
+def test_background_program_with_pipes(tmp_path: Path) -> None:
+    code = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=True)"
+    running = Supervisor(tmp_path).start(python(code, pipes=True, stall_timeout_s=None))
+    assert running.stdin is not None
+    assert running.stdout is not None
+    running.stdin.write(b"hello\n")
+    assert running.stdout.readline() == b"HELLO\n"
+    assert running.poll() is None
+    result = running.stop()
+    assert result.outcome is Outcome.OK
+    assert not alive(running.pid)
+    running.stdin.close()
+    running.stdout.close()
+
+
+def test_a_program_started_from_a_thread_outlives_the_thread(tmp_path: Path) -> None:
+    box: list[object] = []
+    supervisor = Supervisor(tmp_path)
+    spec = python("import time; time.sleep(60)", stall_timeout_s=None)
+    thread = threading.Thread(target=lambda: box.append(supervisor.start(spec)))
+    thread.start()
+    thread.join()
+    time.sleep(0.5)
+    running = box[0]
+    assert running.poll() is None  # type: ignore[attr-defined]
+    running.stop()  # type: ignore[attr-defined]
+
+
+def test_programs_that_cannot_start(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    with pytest.raises(PrerequisiteError, match="missing or not executable"):
+        supervisor.run(ProcessSpec((str(tmp_path / "no"),), "step", ENV))
+    wrong = tmp_path / "other-architecture"
+    wrong.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xb7\x00" + bytes(100))
+    wrong.chmod(0o755)
+    with pytest.raises(PrerequisiteError, match="cannot start"):
+        supervisor.run(ProcessSpec((str(wrong),), "step", ENV)).check()
+
+
+@pytest.mark.parametrize(
+    ("returncode", "output", "outcome"),
+    [
+        (0, "failed to allocate", Outcome.OK),
+        (1, "", Outcome.TOOL_ERROR),
+        (-11, "", Outcome.CRASH),
+        (139, "", Outcome.CRASH),
+        (-6, "x.c:1: GGML_ASSERT(a) failed", Outcome.CRASH),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", Outcome.OUT_OF_MEMORY),
+        (1, "alloc_buffer: failed to allocate buffer of size 9", Outcome.OUT_OF_MEMORY),
+        (1, "write: No space left on device", Outcome.DISK_FULL),
+        (127, "error while loading shared libraries: libggml.so: x", Outcome.UNRUNNABLE),
+        (-9, "", Outcome.CRASH),
+    ],
+)
+def test_classification(returncode: int, output: str, outcome: Outcome, tmp_path: Path) -> None:
+    assert classify(returncode, output, oom_killed=False, writes=(tmp_path,)) is outcome
+
+
+def test_a_kill_when_memory_is_out_is_out_of_memory() -> None:
+    assert classify(-9, "", oom_killed=True, writes=()) is Outcome.OUT_OF_MEMORY
+
+
+def test_the_error_tells_the_assertion_the_tail_and_the_log(tmp_path: Path) -> None:
+    code = """
+        import os, sys
+        for i in range(40): print("line", i, file=sys.stderr)
+        sys.stderr.write("[ 1/21] converting .. /b/ggml.c:7: GGML_ASSERT(n == 1) failed\\n")
+        sys.stderr.flush(); os.abort()
+    """
+    result = Supervisor(tmp_path).run(python(code))
+    error = failure(result)
+    assert isinstance(error, StepError)
+    assert "crashed with SIGABRT" in error.message
+    assert "GGML_ASSERT(n == 1) failed" in error.message.splitlines()[0]
+    assert len(error.message.splitlines()) <= 13
+    assert error.log == result.stderr
+
+
+def test_a_tail_is_safe_to_print() -> None:
+    hostile = "a\x1b[2Jb\x1b]0;t\x07\n\n\x9bc\r50%\rd\n" + "x" * 999
+    lines = tail(hostile).splitlines()
+    assert lines == ["ab]0;t", "c", "50%", "d", "x" * 300]
