@@ -97,17 +97,35 @@ def make_tiny_model() -> Callable[..., Path]:
     return writer
 
 
+@pytest.fixture(scope="session")
+def standin_facts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """What discovery finds out about stand-ins of a flavour (a second's work, done once)."""
+    known: dict[str, Any] = {}
+
+    def facts(flavour: str) -> Any:
+        if flavour not in known:
+            from cook.engines.facts import facts_of
+
+            directory = tmp_path_factory.mktemp("standin") / "bin"
+            _write_standins(directory, flavour, {"faults": [], "real": None, "other_model": ""})
+            known[flavour] = facts_of(directory)
+        return known[flavour]
+
+    return facts
+
+
 @pytest.fixture
 def standin_engine(
-    tmp_path: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_draft: Path, standin_facts: Callable[[str], Any]
 ) -> Callable[..., Any]:
     """``standin_engine(fault, tool, when="", flavour="llama.cpp", real=DIR|None)`` -> Engine.
 
     Its tools are stand-ins: calls of ``tool`` whose arguments contain ``when`` show ``fault``
     (a function of tests/engines/standins/standin.py, or ``server-<kind>``); all other calls
-    become the real tools in ``real``. More faults: ``faults=[{tool, fault, when}, ...]``.
+    become the real tools in ``real``. More faults: ``faults=[{tool, fault, when}, ...]``. Files
+    are written under temporary names that keep the stem of the wanted one: let ``when`` be that.
+    The directory (``engine.facts.bin_dir``) also works as ``--engine name=DIR``.
     """
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "standin-home"))
 
     def make(
         fault: str | None = None,
@@ -119,29 +137,37 @@ def standin_engine(
         faults: list[dict[str, str]] | None = None,
         name: str = "standin",
     ) -> Any:
-        directory = tmp_path / name / "bin"
-        directory.mkdir(parents=True)
-        source = (STANDINS / "standin.py").read_text(encoding="utf-8")
-        script = f"#!{sys.executable} -IS\n# {STANDIN_TYPES[flavour]}\n{source}"
-        for each in TOOLS:
-            path = directory / f"llama-{each}"
-            path.write_text(script, encoding="utf-8")
-            path.chmod(0o755)
+        import dataclasses
+
+        from cook.engines.ik_llama_cpp import IkLlamaCpp
+        from cook.engines.llama_cpp import LlamaCpp
+
         planned = list(faults or ())
         if fault is not None:
             planned.append({"tool": tool, "fault": fault, "when": when})
         plan = {
-            "recorded": str(STANDINS / "recorded" / flavour),
             "real": str(real) if real is not None else None,
             "other_model": str(tiny_draft),
             "faults": planned,
         }
-        (directory / "standin.json").write_text(json.dumps(plan), encoding="utf-8")
-        from cook.engines.discover import engine_at
-
-        return engine_at(name, directory)
+        directory = tmp_path / name / "bin"
+        _write_standins(directory, flavour, plan)
+        facts = dataclasses.replace(standin_facts(flavour), bin_dir=str(directory))
+        return (LlamaCpp if flavour == "llama.cpp" else IkLlamaCpp)(name, facts)
 
     return make
+
+
+def _write_standins(directory: Path, flavour: str, plan: dict[str, Any]) -> None:
+    directory.mkdir(parents=True)
+    source = (STANDINS / "standin.py").read_text(encoding="utf-8")
+    script = f"#!{sys.executable} -IS\n# {STANDIN_TYPES[flavour]}\n{source}"
+    for tool in TOOLS:
+        path = directory / f"llama-{tool}"
+        path.write_text(script, encoding="utf-8")
+        path.chmod(0o755)
+    recorded = {"recorded": str(STANDINS / "recorded" / flavour)}
+    (directory / "standin.json").write_text(json.dumps(plan | recorded), encoding="utf-8")
 
 
 def _tiny(path: Path, **shape: int) -> Path:

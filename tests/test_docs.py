@@ -33,7 +33,8 @@ def test_local_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_commands_in_the_text_exist(page: Path) -> None:
-    for name in re.findall(r"^(?:\$ )?cook ([a-z]+)", page.read_text(), flags=re.MULTILINE):
+    fenced = re.findall(r"^```sh\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for name in re.findall(r"^cook ([a-z]+)", "\n".join(fenced), flags=re.MULTILINE):
         assert name in COMMANDS, f"{page.name}: cook {name}"
 
 

@@ -100,6 +100,12 @@ class Server:
         return proc.peak_rss_bytes(self._running.pid) if self._running else 0
 
     @property
+    def cpu_s(self) -> float | None:
+        """Processor time the server has taken so far; None once it has stopped."""
+        activity = proc.group_activity(self._running.pid) if self._running else None
+        return activity.cpu_s if activity else None
+
+    @property
     def log(self) -> Path:
         """The server's standard error so far."""
         return self._alive().stderr_log

@@ -12,9 +12,9 @@ TARGET = "target-q8_0.gguf"
 def apply_demo(recipe: Recipe) -> Recipe:
     """``recipe`` with the demo's source, target, corpora and prompts.
 
-    The prompts take with them what names their categories (``categories``, ``weights``). Parts that the recipe does not have stay absent, and every setting stays as it is; ready
-    drafts and a ready imatrix belong to the replaced models, so they go: the imatrix is
-    computed from the demo's calibration text instead.
+    Parts that the recipe does not have stay absent, and every setting stays as it is. What
+    belongs to the replaced goes with it: ready drafts, a ready imatrix (the imatrix is computed
+    from the demo's calibration text instead), and the names of prompt categories.
     """
     demo = demo_dir()
     changes: dict[str, object] = {"drafts": ()}

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     PlainSerializer,
+    PlainValidator,
     StringConstraints,
     ValidationInfo,
     WithJsonSchema,
@@ -44,7 +44,7 @@ def fault(message: str, *, hint: str | None = None, offset: int = 0) -> Pydantic
 
 def one_or_many(value: object) -> object:
     """A lone value where a list is wanted is a list of one."""
-    return value if isinstance(value, (list, tuple)) else (value,)
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 def _source(value: object, info: ValidationInfo) -> object:
@@ -61,7 +61,7 @@ def _source(value: object, info: ValidationInfo) -> object:
 
 SourceField = Annotated[
     Source,
-    BeforeValidator(_source),
+    PlainValidator(_source),
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
 ]

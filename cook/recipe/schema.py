@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
+    PlainValidator,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
@@ -86,12 +87,15 @@ class CoverageSpec(Spec):
 class ImatrixSpec(Spec):
     """The importance matrix: computed from a corpus, or a ready file."""
 
-    corpus: Annotated[
-        Path | HubRef | Literal["trace"] | None,
-        BeforeValidator(_corpus),
-        PlainSerializer(lambda v: None if v is None else str(v)),
-        WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
-    ] = None
+    corpus: (
+        Annotated[
+            Path | HubRef | Literal["trace"],
+            PlainValidator(_corpus),
+            PlainSerializer(str, return_type=str),
+            WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
+        ]
+        | None
+    ) = None
     """Calibration text: a file, or `trace` for text that the target itself wrote, on prompts
     kept apart from those of scoring."""
     file: SourceField | None = None

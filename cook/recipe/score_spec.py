@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
+    PlainValidator,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
@@ -49,7 +50,7 @@ def _prompts(value: object, info: ValidationInfo) -> object:
 
 PromptsField = Annotated[
     str | Path,
-    BeforeValidator(_prompts),
+    PlainValidator(_prompts),
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
 ]

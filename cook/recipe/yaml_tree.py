@@ -96,7 +96,7 @@ def resolve_scalar(text: str) -> Scalar:
         return int(text)
     if _BASED_INT.fullmatch(text):
         return int(text[2:], 8 if text[1] == "o" else 16)
-    if len(text) <= 60 and _FLOAT.fullmatch(text):
+    if len(text) <= 60 and not text.isdigit() and _FLOAT.fullmatch(text):
         return float(text)
     if _SPECIAL_FLOAT.fullmatch(text):
         return float(text.replace(".", ""))
@@ -263,7 +263,7 @@ class _Builder:
         # Containers were counted item by item as they filled; an alias brings its whole size.
         self._expanded += node.size if alias_at else 1
         if self._expanded > MAX_NODES:
-            self._fail(at, f"more than {MAX_NODES} values once its anchors are written out")
+            self._fail(at, f"more than {MAX_NODES} values, counting each use of an anchor")
         if anchor is not None:
             self._anchors[anchor] = node
         if not self._stack:

@@ -239,7 +239,8 @@ def _why_not(step: Step[Any] | None, outcomes: Outcomes) -> str:
 
 def _warnings(sitting: Sitting) -> tuple[str, ...]:
     told = list(sitting.menu.warnings)
-    for step in sitting.menu.making():
+    live = sitting.menu.live(sitting.grid)
+    for step in (*sitting.menu.making(), *live):
         result = sitting.outcomes.result(step)
         told += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
     return tuple(dict.fromkeys(told))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.speculation.racing import student_quantile
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -25,6 +26,7 @@ Ints = npt.NDArray[np.int64]
 RESAMPLES = 4000
 # Below this many prompts the bootstrap's bars are too small (arXiv 2503.01747): use permutation.
 SMALL_SAMPLE = 30
+SMALL_STRATUM = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +83,7 @@ def resampled_ratios(
     the bootstrap's downward bias of the variance in small strata (Rao and Wu 1988).
     """
     counts = np.zeros((resamples, measured.prompts))
-    for name in np.unique(measured.stratum):
-        members = np.nonzero(measured.stratum == name)[0]
+    for members in _strata(measured.stratum):
         n = len(members)
         draws = max(n - 1, 1)
         drawn = rng.multinomial(draws, np.full(n, 1.0 / n), size=resamples)
@@ -92,6 +93,20 @@ def resampled_ratios(
         totals = (measured.numerator @ weights.T) / (measured.denominator @ weights.T)
     # a resample without any denominator says nothing: fall back to the estimate itself
     return np.where(np.isfinite(totals), totals, measured.ratios()[:, None])
+
+
+def _strata(stratum: Ints) -> list[npt.NDArray[np.intp]]:
+    """Members of each stratum; those too small to show their own spread are taken as one."""
+    groups = [np.nonzero(stratum == name)[0] for name in np.unique(stratum)]
+    small = [g for g in groups if len(g) < SMALL_STRATUM]
+    large = [g for g in groups if len(g) >= SMALL_STRATUM]
+    if small:
+        pooled = np.sort(np.concatenate(small))
+        if len(pooled) < SMALL_STRATUM and large:
+            large[-1] = np.concatenate([large[-1], pooled])
+        else:
+            large.append(pooled)
+    return large
 
 
 @dataclass(frozen=True)
@@ -189,9 +204,14 @@ def verdict(
 
 
 def _few(measured: Measured) -> float:
-    """Widening for few prompts: Student's 97.5 % point over the normal one, approximately."""
-    freedom = max(measured.prompts - len(np.unique(measured.stratum)), 2)
-    return 1.0 + 1.2 / freedom + 2.0 / freedom**2
+    """Widening for few prompts: Student's 97.5 % point over the normal one.
+
+    Kish's effective number of prompts: unequal lengths and weights count for fewer.
+    """
+    share = measured.denominator.mean(axis=0) * measured.weight
+    effective = share.sum() ** 2 / (share**2).sum()
+    freedom = max(int(effective) - len(_strata(measured.stratum)), 2)
+    return student_quantile(0.975, freedom) / 1.959964
 
 
 def sign_flip_p_value(

@@ -19,6 +19,7 @@ from cook.engines.server import Server
 from cook.errors import StepError
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.prompts.load import Prompt
+from cook.steps.contention import Watch, told
 from cook.steps.quantize import MODEL_FILE
 
 WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"
@@ -74,6 +75,13 @@ class LiveOutcome:
     load_seconds: float
     peak_rss_bytes: int
     command: tuple[str, ...]
+    others_cores: float | None
+    """Cores that other programs kept busy meanwhile; None where the kernel does not tell."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        contention = told(self.others_cores)
+        return (contention,) if contention else ()
 
 
 @dataclass(frozen=True)
@@ -148,15 +156,19 @@ class LiveStep(Step[LiveOutcome]):
             load_seconds = time.monotonic() - started
             server.complete(WARM_UP, n_predict=WARM_UP_TOKENS, temperature=0.0, seed=1)
             runs = []
+            watch, cpu_before = Watch.start(), server.cpu_s
             for index, prompt in enumerate(self.prompts):
                 runs.append(self._ask(server, prompt))
                 bench.advance((index + 1) / len(self.prompts))
+            taken = _difference(server.cpu_s, cpu_before)
+            others = watch.others_cores(taken)
         self._require_drafting(runs)
         return LiveOutcome(
             runs=tuple(runs),
             load_seconds=load_seconds,
             peak_rss_bytes=server.peak_rss_bytes,
             command=server.command,
+            others_cores=others,
         )
 
     def _ask(self, server: Server, prompt: Prompt) -> PromptRun:
@@ -194,3 +206,7 @@ class LiveStep(Step[LiveOutcome]):
                 f"{self.label}: the server ran, but drafted nothing: speculation is off",
                 hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf",
             )
+
+
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def test_show_json_expands(cook: Any) -> None:
 
 
 def test_check_tells_exact_sizes(cook: Any) -> None:
-    done = cook("recipes", "check", "ling-flash-iq1kt", "--tensors", str(LING), "--json")
+    # The recipe evaluates on a text that is the user's to fetch.
+    (cook.directory / "wiki.test.raw").write_text("some text of its own\n" * 100)
+    shutil.copy(shipped_recipes()["ling-flash-iq1kt"], cook.directory / "ling.yaml")
+    done = cook("recipes", "check", "ling.yaml", "--tensors", str(LING), "--json")
     assert done.status == 0, done.stderr
     sizes = {q["name"]: q["size_bytes"] for q in json.loads(done.stdout)["quants"]}
     # What llama-quantize printed for them in discussion 839 (shared samples, README).

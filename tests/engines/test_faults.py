@@ -232,7 +232,7 @@ def test_missing_library_is_a_prerequisite(
 def test_one_fault_leaves_the_other_steps_alone(
     bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
 ) -> None:
-    engine = standin_engine("segfault", "quantize", "bad.gguf", real=bundled.facts.bin_dir)
+    engine = standin_engine("segfault", "quantize", "bad", real=bundled.facts.bin_dir)
     good = quantize_job(tiny_model, tmp_path)
     assert engine.quantize(good, supervisor).types["blk.0.attn_v.weight"] == "q8_0"
     bad = QuantizeJob(tiny_model, tmp_path / "bad.gguf", "Q4_0", (), None, 1, {})

@@ -1,0 +1,164 @@
+"""Every fault of a recipe with its exact place, all at once, and nothing but RecipeError."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cook.errors import InputError, RecipeError
+from cook.recipe.load import find_recipe, load_recipe, parse_recipe, shipped_recipes
+
+BROKEN = Path(__file__).parents[1] / "data" / "broken_recipes"
+EXPECTED: dict[str, list[str]] = json.loads((BROKEN / "expected.json").read_text("utf-8"))
+
+DESIGN_EXAMPLE = """\
+version: 1
+name: ling-flash-iq1kt
+engine: ik_llama.cpp
+model:
+  source: hf://inclusionAI/Ling-flash-2.0@main     # or a BF16 GGUF
+imatrix:
+  corpus: imatrix/calibration-v1.txt
+  context: 512
+  coverage: {experts: 0.95, otherwise: extend}
+evaluate: {corpus: wiki.test.raw, context: 512, divergence: true, chunks: 100}
+quants:
+  - name: IQ1_KT
+    type: iq1_kt
+    rules:
+      - attention: iq6_k
+      - dense_ffn: iq5_ks
+      - shared_experts: iq5_ks
+      - routed_experts: iq1_kt
+      - embeddings: iq4_k
+      - output: iq6_k
+  - name: IQ1_KT-PUFFED
+    extends: IQ1_KT
+    rules: [{attention: q8_0}, {dense_ffn: q8_0}, {shared_experts: q8_0}, {embeddings: q8_0}]
+score:
+  target:
+    source: 'hf://ubergarm/Ling-1T-GGUF/smol-IQ4_KSS'
+    args: {override_tensor: 'exps=CPU', n_gpu_layers: 99}
+  baseline: {args: {n_gpu_layers: 99}}
+  prompts: default
+  sampling: {temperature: 0}
+  draft: {n_max: [2, 4, 8, 16], p_min: [0.0], cache_types: [f16, q8_0], args: {n_gpu_layers: 99}}
+  live_budget: {minutes: 30}
+pick: {maximize: end_to_end_speed, confidence: 0.95, subject_to: {size_gib: 24, memory_gib: 48}}
+"""
+MINIMAL = "version: 1\nname: x\nmodel: {source: demo://draft-f16.gguf}\n"
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, Path("r.yaml"))
+    return [str(p).removeprefix("r.yaml:") for p in caught.value.problems]
+
+
+def test_every_broken_recipe_is_expected() -> None:
+    assert sorted(p.name for p in BROKEN.glob("*.yaml")) == sorted(EXPECTED)
+    assert len(EXPECTED) >= 40
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_broken_recipe(name: str) -> None:
+    path = BROKEN / name
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    told = [str(p).removeprefix(f"{path}:") for p in caught.value.problems]
+    assert told == EXPECTED[name]
+    assert caught.value.exit_code == 2
+
+
+def test_design_example_parses() -> None:
+    loaded = parse_recipe(DESIGN_EXAMPLE, Path("/somewhere/ling.yaml"))
+    recipe = loaded.recipe
+    assert recipe.model is not None
+    assert str(recipe.model.source) == "hf://inclusionAI/Ling-flash-2.0@main"
+    assert recipe.evaluate is not None
+    assert recipe.evaluate.corpus == Path("/somewhere/wiki.test.raw")
+    assert recipe.score is not None
+    assert recipe.score.target.args.override_tensor == ("exps=CPU",)
+    assert recipe.score.target.args.to_model_args().n_gpu_layers == 99
+    assert [s.n_max for s in recipe.score.draft.settings()] == [2, 4, 8, 16]
+    assert [q.name for q in loaded.quants] == ["IQ1_KT", "IQ1_KT-PUFFED"]
+    assert loaded.quants[0].ftype == "IQ1_KT"
+    assert len(loaded.quants[1].rules) == 10
+
+
+def test_a_dumped_recipe_parses_again() -> None:
+    from cook.recipe.schema import Recipe
+
+    recipe = parse_recipe(DESIGN_EXAMPLE, Path("/somewhere/ling.yaml")).recipe
+    data = json.loads(recipe.model_dump_json())
+    data["quants"] = [
+        {**q, "rules": [{r["selector"]: r["type"]} for r in q["rules"]]} for q in data["quants"]
+    ]
+    assert Recipe.model_validate_json(json.dumps(data)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("scalar", "name"),
+    [("yes", "yes"), ("no", "no"), ("on", "on"), ("2026-01-01", "2026-01-01"), ("0b1", "0b1")],
+)
+def test_words_of_old_yaml_are_text(scalar: str, name: str) -> None:
+    text = f"version: 1\nname: {scalar}\nmodel: {{source: a.gguf}}\ninclude_source: true\n"
+    assert parse_recipe(text, Path("r.yaml")).recipe.name == name
+
+
+def test_scientific_numbers_are_numbers() -> None:
+    text = MINIMAL + "include_source: true\npick: {subject_to: {kld: 1e-3}}\n"
+    assert parse_recipe(text, Path("r.yaml")).recipe.pick.subject_to.kld == 1e-3
+
+
+def test_faults_between_quants_show_beside_faults_in_others() -> None:
+    text = MINIMAL + (
+        "quants:\n"
+        "  - {name: A, type: Q4_K_X}\n"
+        "  - {name: B, extends: A}\n"
+        "  - {name: C, extends: Z}\n"
+    )
+    told = problems_of(text)
+    assert [t.split(": error: ")[0] for t in told] == ["5:21", "7:24"]
+    assert "unknown base type" in told[0]
+    assert "names no quant: `Z`" in told[1]
+
+
+def test_a_fault_in_a_quoted_pattern_points_into_the_quotes() -> None:
+    text = MINIMAL + "quants: [{name: A, type: Q8_0, rules: [{'ffn(': q8_0}]}]\n"
+    assert problems_of(text)[0].startswith("4:45: error: bad pattern: `(` without `)`")
+
+
+def test_an_equals_sign_is_explained() -> None:
+    text = MINIMAL + "quants: [{name: A, type: Q8_0, rules: ['blk.*=q8_0']}]\n"
+    assert "write `selector: type`" in problems_of(text)[0]
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no recipe"):
+        load_recipe(tmp_path / "absent.yaml")
+    with pytest.raises(InputError, match="is a folder"):
+        load_recipe(tmp_path)
+    with pytest.raises(InputError) as caught:
+        find_recipe("ling-flash-iqkt")
+    assert caught.value.hint == "did you mean `ling-flash-iq1kt`?"
+
+
+def test_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "big.yaml"
+    path.write_text("# " + "x" * (1 << 20))
+    with pytest.raises(RecipeError, match="larger than 1 MiB"):
+        load_recipe(path)
+
+
+def test_shipped_by_name_with_or_without_suffix() -> None:
+    assert find_recipe("demo") == find_recipe("demo.yaml") == shipped_recipes()["demo"]
+
+
+def test_sha256_is_of_the_text() -> None:
+    one = parse_recipe(DESIGN_EXAMPLE, Path("a.yaml"))
+    two = parse_recipe(DESIGN_EXAMPLE + "# more\n", Path("a.yaml"))
+    assert len(one.sha256) == 64
+    assert one.sha256 != two.sha256
