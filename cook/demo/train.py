@@ -43,6 +43,7 @@ def main() -> None:
         command.add_argument("--long", type=int, default=6, help="every n-th batch is 2 x 2048")
         command.add_argument("--length", type=int, default=512, help="length of other windows")
         command.add_argument("--name", default="pair", help="name of the checkpoint written")
+        command.add_argument("--updates", type=int, default=2, help="target's steps per batch")
         command.add_argument("--text", type=Path, help="the .bin to train on")
     arguments = parser.parse_args()
     arguments.run(arguments)

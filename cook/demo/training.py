@@ -37,6 +37,7 @@ class Options:
     length: int
     name: str
     text: Path | None
+    updates: int
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Options:
@@ -65,14 +66,15 @@ def train_pair(options: Options, seed: int) -> None:
         inputs, labels = window(tokens, options.skip + step, length)
         scale = schedule(step, options.steps, 6, options.decay)
         logits, losses = [], []
-        for given, wanted in zip(inputs.chunk(2), labels.chunk(2), strict=True):
-            logits.append(target(given))
-            loss = F.cross_entropy(logits[-1].flatten(0, 1), wanted.flatten())
+        for given, wanted in zip(inputs.chunk(options.updates), labels.chunk(options.updates), strict=True):
+            guessed = target(given)
+            loss = F.cross_entropy(guessed.flatten(0, 1), wanted.flatten())
+            logits.append(guessed.detach())
             loss.backward()
             losses.append(loss.item())
             optimizers[0].step(scale)
             target.balance(0.01 * scale)
-        teacher = torch.cat(logits).detach()
+        teacher = torch.cat(logits)
         gap, agree = follow(draft, optimizers[1], inputs, teacher, scale)
         row = {
             "step": step, "loss": round(sum(losses) / len(losses), 4), "kl": round(gap, 4),

@@ -6,7 +6,7 @@ Tensor data stays in the file; it is read on demand, piece by piece.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -47,7 +47,7 @@ class TensorInfo:
         return known.tensor_bytes(self.shape) if known else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GgufFile:
     """The header of a model: ``metadata`` of its first shard, ``tensors`` of all shards.
 
@@ -58,15 +58,15 @@ class GgufFile:
 
     path: Path
     version: int
-    metadata: Mapping[str, MetadataValue]
-    tensors: tuple[TensorInfo, ...]
+    metadata: Mapping[str, MetadataValue] = field(repr=False)
+    tensors: tuple[TensorInfo, ...] = field(repr=False)
     alignment: int
     data_offsets: tuple[int, ...]
     file_bytes: int
     shards: tuple[Path, ...]
     shard_bytes: tuple[int, ...]
     header_digest: str
-    value_spans: Mapping[str, tuple[int, int]]
+    value_spans: Mapping[str, tuple[int, int]] = field(repr=False)
 
     @property
     def data_offset(self) -> int:

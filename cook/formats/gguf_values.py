@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from cook.formats.cursor import Cursor
@@ -60,7 +60,7 @@ class MetadataArray:
 
     element: ValueType
     count: int
-    raw: bytes
+    raw: bytes = field(repr=False)
 
     def __len__(self) -> int:
         return self.count

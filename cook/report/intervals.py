@@ -1,15 +1,18 @@
-"""Intervals of what is compared: candidates on the same prompts, resampled by prompt."""
+"""Comparisons between candidates: their requests as paired per-prompt figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cook.report.record import Interval
 from cook.steps.live import PromptRun
 
-RESAMPLES = 4000
+if TYPE_CHECKING:
+    from cook.speculation.statistics import Measured
+
 SEED = 20_260_101
-METHOD = "stratified cluster bootstrap over prompts"
+METHOD = "stratified cluster bootstrap over prompts, paired"
 
 
 def paired_ratio(
@@ -19,54 +22,60 @@ def paired_ratio(
     weights: Mapping[str, float] | None,
     confidence: float,
 ) -> Interval | None:
-    """Interval of figure(one)/figure(other) by a cluster bootstrap over their common prompts,
-    stratified by category: whole prompts are drawn, the same for both, since tokens of one
-    prompt are not independent (scoring.md section 3).
+    """Interval of figure(one) / figure(other) over their common prompts.
 
     None with fewer than two common prompts, or where the figure does not exist (no draft has
     no acceptance).
     """
     import numpy as np
 
-    theirs = {run.id: run for run in other}
-    pairs = [(run, theirs[run.id]) for run in one if run.id in theirs]
-    if len(pairs) < 2:
+    from cook.speculation.statistics import ratio_interval
+
+    measured = paired({"one": one, "other": other}, figure, weights)
+    if measured is None:
         return None
-    parts = np.array([[_parts(a, figure), _parts(b, figure)] for a, b in pairs])
-    if np.isnan(parts).any():
-        return None
-    strata: dict[str, list[int]] = {}
-    for index, (run, _) in enumerate(pairs):
-        strata.setdefault(run.category, []).append(index)
-    generator = np.random.default_rng(SEED)
-    totals = np.zeros((RESAMPLES, 2, 2))
-    for category, members in strata.items():
-        drawn = generator.integers(len(members), size=(RESAMPLES, len(members)))
-        sums = parts[np.array(members)][drawn].sum(axis=1)
-        if weights is not None:
-            # A category's share of the tokens is its weight, whatever its replies' length.
-            scale = weights.get(category, 1.0) / np.maximum(sums[:, :, :1], 1e-300)
-            sums = sums * scale
-        totals += sums
-    values = totals[:, :, 0] / totals[:, :, 1]
-    if figure == "acceptance_length":
-        values = 1 + values
-    ratio = values[:, 0] / values[:, 1]
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(ratio[np.isfinite(ratio)], [tail, 1 - tail])
-    return Interval(float(low), float(high), confidence, METHOD)
+    found = ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
+    return Interval(found.low, found.high, confidence, METHOD)
 
 
-def _parts(run: PromptRun, figure: str) -> tuple[float, float]:
-    """Numerator and denominator of one prompt's share of the figure; NaN where it has none."""
+def paired(
+    runs: Mapping[str, Sequence[PromptRun]], figure: str, weights: Mapping[str, float] | None
+) -> Measured | None:
+    """Numerators and denominators of every candidate on the prompts that all of them ran.
+
+    A category's weight is its share of the tokens, whatever the length of its replies. None
+    with fewer than two common prompts, or where some candidate has no such figure.
+    """
+    import numpy as np
+
+    from cook.speculation.statistics import Measured
+
+    by_id = [{run.id: run for run in candidate} for candidate in runs.values()]
+    common = [run for run in next(iter(runs.values())) if all(run.id in c for c in by_id)]
+    parts = [[_parts(c[run.id], figure) for run in common] for c in by_id]
+    if len(common) < 2 or any(p is None for row in parts for p in row):
+        return None
+    figures = np.array(parts, dtype=np.float64)
+    categories = sorted({run.category for run in common})
+    stratum = np.array([categories.index(run.category) for run in common], dtype=np.int64)
+    weight = np.ones(len(common))
+    if weights is not None:
+        tokens = np.array([run.predicted_n - 1 for run in common], dtype=np.float64)
+        for index, category in enumerate(categories):
+            members = stratum == index
+            weight[members] = weights.get(category, 1.0) / max(tokens[members].sum(), 1.0)
+    return Measured(tuple(runs), figures[:, :, 0], figures[:, :, 1], stratum, weight)
+
+
+def _parts(run: PromptRun, figure: str) -> tuple[float, float] | None:
+    """Numerator and denominator of one prompt's share of the figure."""
     if figure == "end_to_end_speed":
         return float(run.predicted_n - 1), run.wall_ms
     if figure == "decode_speed":
         return float(run.predicted_n - 1), run.predicted_ms
+    if run.draft_n is None or run.draft_n_accepted is None or run.cycles is None:
+        return None
     if figure == "acceptance":
-        return float(run.draft_n_accepted or 0), _or_nan(run.draft_n)
-    return float(run.draft_n_accepted or 0), _or_nan(run.cycles)
-
-
-def _or_nan(value: int | None) -> float:
-    return float("nan") if value is None else float(value)
+        return float(run.draft_n_accepted), float(run.draft_n)
+    # tokens a cycle = (cycles + accepted) / cycles
+    return float(run.cycles + run.draft_n_accepted), float(run.cycles)

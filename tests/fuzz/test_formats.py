@@ -160,7 +160,7 @@ def fuzz(kind: str, folder: Path, examples: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutated_files(kind: str, tmp_path: Path) -> None:
-    fuzz(kind, tmp_path, 150)
+    fuzz(kind, tmp_path, 100)
 
 
 @pytest.mark.soak
@@ -190,7 +190,7 @@ SCALARS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=40, deadline=None, database=None)
 @given(
     st.dictionaries(NAMES, SCALARS, max_size=6),
     st.dictionaries(NAMES, st.tuples(st.integers(0, 500), st.binary(max_size=70)), max_size=6),

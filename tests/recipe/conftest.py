@@ -1,0 +1,66 @@
+"""Tensor lists and recipes that the recipe tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cook.formats.gguf_file import TensorInfo
+from cook.formats.quant_types import by_name
+from cook.formats.tensor_list import read_tensor_list
+from cook.recipe.load import LoadedRecipe, parse_recipe
+
+DATA = Path(__file__).parents[1] / "data"
+Tensors = tuple[TensorInfo, ...]
+
+
+@pytest.fixture(scope="session")
+def ling() -> Tensors:
+    """Every tensor of Ling-flash-2.0, 26 layers of it with 256 experts."""
+    return read_tensor_list(DATA / "ling-flash-2.0.tensors.tsv")
+
+
+@pytest.fixture(scope="session")
+def tensors() -> Callable[..., Tensors]:
+    """``tensors({"name": (ne0, ne1, ...)})`` makes a BF16 tensor list."""
+
+    def make(shapes: dict[str, tuple[int, ...]], type_name: str = "bf16") -> Tensors:
+        return tuple(TensorInfo(n, s, by_name(type_name).id) for n, s in shapes.items())
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small(tensors: Callable[..., Tensors]) -> Tensors:
+    """Two layers, one dense and one with experts; rows of 512, one of 320."""
+    return tensors(
+        {
+            "token_embd.weight": (512, 1024),
+            "output_norm.weight": (512,),
+            "output.weight": (512, 1024),
+            "blk.0.attn_q.weight": (512, 512),
+            "blk.0.attn_k.weight": (512, 128),
+            "blk.0.attn_output.weight": (512, 512),
+            "blk.0.ffn_up.weight": (512, 320),
+            "blk.0.ffn_down.weight": (320, 512),
+            "blk.1.attn_q.weight": (512, 512),
+            "blk.1.attn_k.weight": (512, 128),
+            "blk.1.attn_output.weight": (512, 512),
+            "blk.1.ffn_gate_inp.weight": (512, 8),
+            "blk.1.ffn_up_exps.weight": (512, 256, 8),
+            "blk.1.ffn_down_exps.weight": (256, 512, 8),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def recipe() -> Callable[[str], LoadedRecipe]:
+    """``recipe("quants: ...")`` adds the parts that every recipe needs, as lines 1 to 3."""
+
+    def make(body: str) -> LoadedRecipe:
+        head = "version: 1\nname: x\nmodel: {source: demo://draft-f16.gguf}\n"
+        return parse_recipe(head + body, Path("r.yaml"))
+
+    return make

@@ -1,0 +1,188 @@
+"""Resolution: first match wins, kept tensors stay, and what an engine would silently change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cook.formats.gguf_file import TensorInfo
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
+from cook.recipe.groups import Group, group_of
+from cook.recipe.pattern import parse_pattern
+from cook.recipe.quantizable import quantizable
+from cook.recipe.rules import Quant, Rule, resolve
+
+Tensors = tuple[TensorInfo, ...]
+
+
+def quant(*rules: tuple[str, str], ftype: str = "Q8_0", mixture: str = "pure") -> Quant:
+    return Quant("Q", ftype, tuple(Rule(s, t, "Q") for s, t in rules), mixture)
+
+
+def test_first_match_wins(small: Tensors) -> None:
+    found = resolve(small, quant(("attn_q", "q4_K"), ("attention", "q6_K")), LLAMA_CPP, "")
+    assert found.types["blk.0.attn_q.weight"] == "q4_K"
+    assert found.types["blk.0.attn_output.weight"] == "q6_K"
+    assert found.rule_of["blk.1.attn_q.weight"] == 0
+    assert found.rule_of["blk.1.attn_k.weight"] == 1
+
+
+def test_patterns_are_unanchored_but_groups_are_exact(small: Tensors) -> None:
+    by_pattern = resolve(small, quant(("re:output", "q4_K")), LLAMA_CPP, "")
+    by_group = resolve(small, quant(("output", "q4_K")), LLAMA_CPP, "")
+    assert by_pattern.types["blk.0.attn_output.weight"] == "q4_K"
+    assert by_group.types["blk.0.attn_output.weight"] == "q8_0"
+    assert by_group.types["output.weight"] == by_pattern.types["output.weight"] == "q4_K"
+
+
+def test_kept_tensors_keep_their_type(small: Tensors) -> None:
+    found = resolve(small, quant((".*", "q4_0")), LLAMA_CPP, "")
+    assert found.types["output_norm.weight"] == "bf16"
+    assert found.types["blk.1.ffn_gate_inp.weight"] == "bf16"
+    assert found.kept == {"output_norm.weight", "blk.1.ffn_gate_inp.weight"}
+    assert "output_norm.weight" not in found.rule_of
+
+
+def test_uncovered_tensors_by_mixture(small: Tensors) -> None:
+    rules = (("attention", "q6_K"),)
+    pure = resolve(small, quant(*rules, ftype="Q4_0", mixture="pure"), LLAMA_CPP, "")
+    engine = resolve(small, quant(*rules, ftype="Q4_0", mixture="engine"), LLAMA_CPP, "")
+    assert pure.types["output.weight"] == "q4_0"
+    assert pure.complete
+    assert engine.types["output.weight"] is None
+    assert engine.types["blk.0.attn_q.weight"] == "q6_K"
+    assert not engine.complete
+
+
+@pytest.mark.parametrize("ftype", ["F16", "BF16", "F32"])
+def test_unquantized_base_types_have_no_mixture(small: Tensors, ftype: str) -> None:
+    found = resolve(small, quant(ftype=ftype, mixture="engine"), LLAMA_CPP, "")
+    assert found.types["blk.0.ffn_down.weight"] == ftype.lower()
+
+
+@pytest.mark.parametrize(
+    ("flavour", "type_name", "written"),
+    [
+        (LLAMA_CPP, "q4_K", "q5_0"),
+        (LLAMA_CPP, "iq2_xs", "iq4_nl"),
+        (IK_LLAMA_CPP, "q5_K", "q6_0"),
+        (IK_LLAMA_CPP, "iq1_kt", "iq4_nl"),
+    ],
+)
+def test_rows_that_do_not_divide_name_the_fallback(
+    small: Tensors, flavour: str, type_name: str, written: str
+) -> None:
+    found = resolve(small, quant(("dense_ffn", type_name)), flavour, "")
+    assert found.types["blk.0.ffn_down.weight"] == written
+    assert found.types["blk.0.ffn_up.weight"] == type_name
+    (problem,) = found.problems
+    assert problem.severity == "error"
+    assert problem.message == (
+        f"quant Q: rows of 320 do not divide by 256 as {type_name} requires: "
+        f"{flavour} would silently write {written} (blk.0.ffn_down.weight)"
+    )
+
+
+def test_rows_without_a_way_out(tensors: Callable[..., Tensors]) -> None:
+    odd = tensors({"blk.0.ffn_up.weight": (33, 64)})
+    found = resolve(odd, quant(("dense_ffn", "q8_0")), IK_LLAMA_CPP, "")
+    assert found.problems[0].severity == "error"
+    assert "crash" in found.problems[0].message
+
+
+def test_many_tensors_are_one_problem(tensors: Callable[..., Tensors]) -> None:
+    odd = tensors({f"blk.{i}.ffn_down.weight": (320, 64) for i in range(30)})
+    (problem,) = resolve(odd, quant(("dense_ffn", "q4_K")), LLAMA_CPP, "").problems
+    assert problem.message.endswith("(blk.0.ffn_down.weight, blk.1.ffn_down.weight and 28 more)")
+
+
+def test_embeddings_are_never_interleaved(small: Tensors) -> None:
+    found = resolve(small, quant(("embeddings", "q4_k_r4")), IK_LLAMA_CPP, "")
+    assert found.types["token_embd.weight"] == "q4_K"
+    assert found.problems[0].severity == "warning"
+
+
+def test_a_hanging_rule_is_a_problem_that_names_it(ling: Tensors) -> None:
+    found = resolve(ling, quant((".*" * 300 + "[A-Z]", "q4_K")), LLAMA_CPP, "")
+    assert "takes too long" in found.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "flavour", "expected"),
+    [
+        ("blk.0.attn_q.weight", (256, 256), LLAMA_CPP, True),
+        ("blk.0.attn_q.bias", (256, 256), LLAMA_CPP, False),
+        ("blk.0.attn_q.weight", (256,), LLAMA_CPP, False),
+        ("blk.0.attn_q.weight", (256, 1, 1), LLAMA_CPP, False),
+        ("blk.0.attn_norm.weight", (256, 256), LLAMA_CPP, False),
+        ("blk.0.ffn_gate_inp.weight", (256, 8), IK_LLAMA_CPP, False),
+        ("blk.0.ffn_gate_inp_shexp.weight", (256, 8), IK_LLAMA_CPP, True),
+        ("blk.0.ssm_x.weight", (256, 256), IK_LLAMA_CPP, False),
+        ("blk.0.ssm_x.weight", (256, 256), LLAMA_CPP, True),
+        ("blk.0.laurel_l.weight", (256, 64), LLAMA_CPP, False),
+        ("blk.0.laurel_l.weight", (256, 64), IK_LLAMA_CPP, True),
+        ("position_embd.weight", (256, 64), LLAMA_CPP, False),
+        ("weight", (256, 64), LLAMA_CPP, True),
+    ],
+)
+def test_quantizable(name: str, shape: tuple[int, ...], flavour: str, expected: bool) -> None:
+    assert quantizable(name, shape, "bf16", flavour) is expected
+
+
+def test_integer_tensors_are_kept() -> None:
+    assert not quantizable("blk.0.ffn_gate_tid2eid.weight", (8, 64), "i32", IK_LLAMA_CPP)
+
+
+WORDS = ["attn_q", "attn_output", "ffn_up", "ffn_down_exps", "ffn_up_shexp", "ffn_gate_inp"]
+NAMES = [
+    "token_embd.weight",
+    "output.weight",
+    "output_norm.weight",
+    *(f"blk.{i}.{word}.weight" for i in (0, 1, 11, 12) for word in WORDS),
+]
+SELECTORS = [
+    *Group,
+    "output",
+    "re:output",
+    "attn",
+    r"blk\.1\.",
+    r"blk\.(1|12)\.ffn",
+    r"^blk\.\d{2}\.",
+    ".*",
+    "exps",
+    "nothing",
+    r"_(up|down)",
+]
+TYPES = ["q4_0", "q8_0", "q4_K", "iq1_kt", "f16", "q4_k_r4"]
+
+
+@given(
+    rules=st.lists(st.tuples(st.sampled_from(SELECTORS), st.sampled_from(TYPES)), max_size=8),
+    names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1),
+    mixture=st.sampled_from(["pure", "engine"]),
+)
+def test_resolve_equals_brute_force(
+    rules: list[tuple[str, str]], names: list[str], mixture: str
+) -> None:
+    """One tensor, one rule at a time, as the engines' loops read."""
+    listed = tuple(TensorInfo(n, (512, 512), by_name("f16").id) for n in names)
+    found = resolve(listed, quant(*rules, mixture=mixture), IK_LLAMA_CPP, "")
+    for name in names:
+        if name == "output_norm.weight" or "ffn_gate_inp" in name:
+            assert found.types[name] == "f16"
+            continue
+        wanted: str | None = "q8_0" if mixture == "pure" else None
+        for selector, type_name in rules:
+            if selector in frozenset(Group):
+                hit = group_of(name, "") == selector
+            else:
+                hit = parse_pattern(selector.removeprefix("re:")).search(name)
+            if hit:
+                wanted = type_name
+                break
+        if name == "token_embd.weight" and wanted == "q4_k_r4":
+            wanted = "q4_K"
+        assert found.types[name] == wanted
