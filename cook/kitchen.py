@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cook.errors import CookError, GateError, StepError
-from cook.graph.execute import Executor, Outcomes
+from cook.errors import CookError, GateError, PrerequisiteError, StepError
+from cook.graph.execute import Executor, Outcomes, closure
+from cook.graph.plan import free_bytes
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
 from cook.report.assemble import Sitting, assemble
 from cook.report.record import Excluded, Record, write_record
+from cook.report.table import size
 from cook.steps.live import LiveStep
 from cook.steps.menu import Configuration, Menu
 from cook.steps.prepare import Prepared
@@ -43,6 +45,7 @@ def build(
         Store(home / "store"), output, logs=home / "logs", jobs=jobs, threads=threads, fresh=fresh
     )
     menu = prepared.menu
+    _require_room(executor.store, menu)
     executor.run(menu.making())
     grid, left_out = _score(menu, prepared, executor, output)
     sitting = Sitting(
@@ -70,6 +73,18 @@ def raise_for(built: Built) -> None:
         )
     if built.record.candidates and built.record.pick.candidate is None:
         raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")
+
+
+def _require_room(store: Store, menu: Menu) -> None:
+    """Refuse before anything runs when the disk can't hold what would be made."""
+    missing = [s for s in closure(menu.making()).values() if store.find(s.kind, s.key) is None]
+    needed = sum(step.predicted_bytes() or 0 for step in missing)
+    free = free_bytes(store.root)
+    if needed > free:
+        raise PrerequisiteError(
+            f"{store.root}: {size(needed)} are needed and {size(free)} are free",
+            hint="free some space (`cook store gc` helps), or set COOK_HOME to a larger disk",
+        )
 
 
 def _score(

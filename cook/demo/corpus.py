@@ -40,17 +40,28 @@ PACKAGES: dict[str, tuple[str, str, int, int]] = {
 STDLIB_KB = 900
 # Most steps train on these alone: a narrow domain is learnt from few tokens.
 FOCUS = ("networkx", "toolz", "more_itertools", "boltons")
-STDLIB = "argparse ast bisect calendar cmd code collections/__init__ colorsys configparser \
-contextlib copy csv dataclasses datetime difflib dis enum filecmp fileinput fnmatch fractions \
-functools getopt glob gzip heapq inspect ipaddress json/decoder json/encoder json/scanner \
-keyword linecache locale logging/__init__ logging/handlers mailbox numbers operator optparse \
-os pathlib pickle pickletools platform plistlib posixpath pprint queue random reprlib sched \
-selectors shelve shlex shutil signal smtplib socket socketserver statistics string stringprep \
-subprocess symtable tarfile tempfile textwrap threading timeit token tokenize trace traceback \
-types typing unittest/case unittest/mock unittest/loader urllib/parse urllib/request uuid \
-wave weakref webbrowser xmlrpc/client zipapp zipfile zoneinfo/_common".split()
-_SKIP = ("/_vendor/", "/externals/", "/vendored/", "/_external/", "/_generated", "/locale",
-    "/deprecated/", "_pb2.py", "/_array_api", "/array_api_")
+STDLIB = """\
+argparse ast bisect calendar cmd code collections/__init__ colorsys configparser
+contextlib copy csv dataclasses datetime difflib dis enum filecmp fileinput fnmatch fractions
+functools getopt glob gzip heapq inspect ipaddress json/decoder json/encoder json/scanner
+keyword linecache locale logging/__init__ logging/handlers mailbox numbers operator optparse
+os pathlib pickle pickletools platform plistlib posixpath pprint queue random reprlib sched
+selectors shelve shlex shutil signal smtplib socket socketserver statistics string stringprep
+subprocess symtable tarfile tempfile textwrap threading timeit token tokenize trace traceback
+types typing unittest/case unittest/mock unittest/loader urllib/parse urllib/request uuid
+wave weakref webbrowser xmlrpc/client zipapp zipfile zoneinfo/_common"""
+_SKIP = (
+    "/_vendor/",
+    "/externals/",
+    "/vendored/",
+    "/_external/",
+    "/_generated",
+    "/locale",
+    "/deprecated/",
+    "_pb2.py",
+    "/_array_api",
+    "/array_api_",
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,7 @@ def _read_stdlib() -> tuple[list[Module], str]:
     root = Path(ast.__file__).parent
     digest = hashlib.sha256()
     modules = []
-    for name in STDLIB:
+    for name in STDLIB.split():
         path = root / f"{name}.py"
         if not path.exists():
             path = root / name / "__init__.py"
@@ -188,6 +199,11 @@ def documents(modules: list[Module], rng: random.Random) -> Iterator[tuple[str, 
                 yield module.package, normalise(piece) or ""
 
 
+def _digits(text: str) -> float:
+    """Share of digits: tables of numbers are noise to so small a model."""
+    return sum(map(str.isdigit, text)) / len(text)
+
+
 def rewriting(code: str, rng: random.Random) -> str:
     """A copy task of our own wording: the same code again, some with a name changed."""
     code = code.strip("\n") + "\n"
@@ -241,13 +257,17 @@ def build(wheels: Path, work: Path, rng: random.Random) -> dict[str, int]:
     tagged = {part: list(documents(found, rng)) for part, found in parts.items()}
     rng.shuffle(tagged["train"])
     tagged["focus"] = [pair for pair in tagged["train"] if pair[0] in FOCUS]
+    tagged["focus"] = [pair for pair in tagged["focus"] if _digits(pair[1]) < 0.035]
+    short = [pair for pair in tagged["focus"] if len(pair[1]) < 1500]
+    again = [(package, rewriting(text, rng)) for package, text in rng.sample(short, 150)]
+    tagged["focus"] += again
+    rng.shuffle(tagged["focus"])
     tagged["evaluation"].sort(key=lambda pair: pair[0] not in FOCUS)
     texts = {part: [text for _, text in found] for part, found in tagged.items()}
     work.mkdir(parents=True, exist_ok=True)
     (work / "documents.json").write_text(json.dumps(texts), encoding="utf-8")
     held_modules = [
-        {"package": m.package, "path": m.path, "text": normalise(m.text)}
-        for m in parts["prompts"]
+        {"package": m.package, "path": m.path, "text": normalise(m.text)} for m in parts["prompts"]
     ]
     (work / "held-out.json").write_text(json.dumps(held_modules), encoding="utf-8")
     listed = [asdict(source) for source in sources]

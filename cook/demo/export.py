@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +64,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def _write_header(writer: Any, config: ModelConfig, vocabulary: Vocabulary, kind: str) -> None:

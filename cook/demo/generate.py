@@ -4,12 +4,12 @@ A draft meets the target's text, not people's; distilling on it is what raises
 acceptance. Each row is the beginning of a training document and then what the
 target makes of it, greedily for three rows in four, mildly sampled otherwise.
 
-    python -m cook.demo.generate TARGET.gguf PROMPTS.npz OUT.bin
+    python -m cook.demo.generate --model TARGET.gguf --text focus.bin --out own-512.bin
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,24 @@ PARALLEL = 16
 _TEMPERATURE = 0.6
 
 
-def write_prompts(documents: list[list[int]], rows: int, length: int, seed: int, path: Path) -> None:
-    """Beginnings of documents, `rows` of them, each shorter than `length`, as one .npz."""
-    rng = np.random.default_rng(seed)
-    long_enough = [d for d in documents if len(d) > min(length // 4, 200)]
-    order = rng.permutation(len(long_enough))
+def beginnings(
+    tokens: NDArray[np.int32], rows: int, length: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Rows of `length` tokens, each begun by a document, and how many tokens are given.
+
+    `tokens` are documents that each end with the end-of-text token, id 0.
+    """
+    documents = [d for d in np.split(tokens, np.flatnonzero(tokens == 0) + 1) if len(d) > 60]
+    if length > 512:
+        documents = [d for d in documents if len(d) > length // 2]
     prompts = np.zeros((rows, length), dtype=np.int32)
     sizes = np.zeros(rows, dtype=np.int32)
-    for row in range(rows):
-        document = long_enough[order[row % len(order)]]
-        most = min(len(document), int(length * 0.75))
-        size = int(rng.integers(min(24, most - 1) if length <= 512 else most // 2, most))
-        start = int(rng.integers(0, max(1, len(document) - size))) if rng.random() < 0.4 else 0
-        prompts[row, :size] = document[start : start + size]
-        sizes[row] = size
-    np.savez(path, prompts=prompts, sizes=sizes)
+    for row, chosen in enumerate(rng.permutation(np.arange(rows) % len(documents))):
+        document = documents[chosen][:-1]
+        most = min(len(document), length * 3 // 4)
+        sizes[row] = rng.integers(24 if length <= 512 else most // 2, most)
+        prompts[row, : sizes[row]] = document[: sizes[row]]
+    return prompts, sizes
 
 
 class Writer:
@@ -95,7 +98,7 @@ class Writer:
             logits[row] = found[0]
         live = np.arange(rows)
         while True:
-            text[live, at[live]] = [self._pick(logits[row], row, rng) for row in live]
+            text[live, at[live]] = [self._pick(logits[row], int(row), rng) for row in live]
             at[live] += 1
             live = live[at[live] < length]
             if not len(live):
@@ -110,12 +113,20 @@ class Writer:
         return int(rng.choice(self.size, p=weights / weights.sum()))
 
 
-def main(model: str, prompts_path: str, out: str) -> None:
-    data = np.load(prompts_path)
-    prompts, sizes = data["prompts"], data["sizes"]
-    writer = Writer(model, prompts.shape[1])
-    rng = np.random.default_rng(1)
-    with Path(out).open("wb") as file:
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Text that the target itself writes.")
+    parser.add_argument("--model", required=True, help="the target as GGUF")
+    parser.add_argument("--text", required=True, help="documents as a .bin of token ids")
+    parser.add_argument("--rows", type=int, default=96)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(arguments.seed)
+    tokens = np.fromfile(arguments.text, np.uint16).astype(np.int32)
+    prompts, sizes = beginnings(tokens, arguments.rows, arguments.length, rng)
+    writer = Writer(arguments.model, arguments.length)
+    with arguments.out.open("wb") as file:
         for first in range(0, len(prompts), PARALLEL):
             part = slice(first, first + PARALLEL)
             writer.complete(prompts[part], sizes[part], rng).astype(np.uint16).tofile(file)
@@ -123,4 +134,4 @@ def main(model: str, prompts_path: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main()

@@ -100,7 +100,7 @@ def _docstring(module: Module, rng: random.Random) -> Iterator[str]:
 def _class(module: Module, rng: random.Random) -> Iterator[str]:
     for piece in split_module(module):
         node = ast.parse(piece).body[0]
-        if isinstance(node, ast.ClassDef) and 600 < len(piece):
+        if isinstance(node, ast.ClassDef) and len(piece) > 600:
             for child in node.body[1:3]:
                 if isinstance(child, ast.FunctionDef) and child.lineno > 3:
                     yield _head(piece, child.body[0].lineno - 1)[-_SHORT:]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class BailingMoe2(nn.Module):
+class BailingMoe2(nn.Module):  # type: ignore[misc]  # torch is an extra: untyped here
     """Logits of a bailingmoe2 model, for whole windows and without a cache."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -92,7 +92,7 @@ class BailingMoe2(nn.Module):
         out = torch.zeros_like(flat).index_add(0, rows, routed)
         return out.view_as(x) + self._swiglu(x, "_shexp", layer)
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def balance(self, rate: float) -> None:
         """Nudges the selection biases towards equal load (no auxiliary loss)."""
         for layer, load in self.loads.items():

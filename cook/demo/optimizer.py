@@ -44,7 +44,7 @@ class Optimizer:
         self.second = {name: torch.zeros_like(w) for name, w in self.other}
         self.steps = 0
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, scale: float) -> None:
         self.steps += 1
         for name, weight in self.hidden:

@@ -1,6 +1,6 @@
 """Writes NOTICE and provenance.json: whose text trained the pair, and how.
 
-    python -m cook.demo.provenance --work DIR --wheels DIR --measured FILE.json
+python -m cook.demo.provenance --work DIR --wheels DIR --measured FILE.json
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ corpus     wheels -> documents, held-out texts and prompts
 tokenizer  documents -> tokenizer.json
 texts      held-out modules -> calibration and evaluation texts, prompts
 target     the target, and beside it the draft on the target's logits
-generate   text that the target itself writes, through the engine
+           (then `python -m cook.demo.generate`: text that the target itself writes)
 distill    the draft on the target's logits over that text
 export     checkpoints -> GGUF
 

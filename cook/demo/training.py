@@ -58,15 +58,21 @@ def train_pair(options: Options, seed: int) -> None:
         Optimizer(target, 0.02 * options.rate, 0.004 * options.rate),
         Optimizer(draft, 0.015 * options.rate, 0.003 * options.rate),
     )
-    tokens = torch.from_numpy(np.fromfile(options.text or options.work / "train.bin", np.uint16).astype(np.int64))
+    tokens = torch.from_numpy(
+        np.fromfile(options.text or options.work / "train.bin", np.uint16).astype(np.int64)
+    )
     log = (options.work / f"{options.name}.log.jsonl").open("a")
     started = time.monotonic()
     for step in range(options.steps):
-        length = 2048 if options.long and step % options.long == options.long - 1 else options.length
+        length = (
+            2048 if options.long and step % options.long == options.long - 1 else options.length
+        )
         inputs, labels = window(tokens, options.skip + step, length)
         scale = schedule(step, options.steps, 6, options.decay)
         logits, losses = [], []
-        for given, wanted in zip(inputs.chunk(options.updates), labels.chunk(options.updates), strict=True):
+        for given, wanted in zip(
+            inputs.chunk(options.updates), labels.chunk(options.updates), strict=True
+        ):
             guessed = target(given)
             loss = F.cross_entropy(guessed.flatten(0, 1), wanted.flatten())
             logits.append(guessed.detach())
@@ -77,8 +83,12 @@ def train_pair(options: Options, seed: int) -> None:
         teacher = torch.cat(logits)
         gap, agree = follow(draft, optimizers[1], inputs, teacher, scale)
         row = {
-            "step": step, "loss": round(sum(losses) / len(losses), 4), "kl": round(gap, 4),
-            "agree": round(agree, 4), "length": length, "scale": round(scale, 3),
+            "step": step,
+            "loss": round(sum(losses) / len(losses), 4),
+            "kl": round(gap, 4),
+            "agree": round(agree, 4),
+            "length": length,
+            "scale": round(scale, 3),
             "seconds": round(time.monotonic() - started, 1),
             "load": [round(max(v.tolist()), 2) for v in target.loads.values()],
         }
@@ -90,23 +100,23 @@ def train_pair(options: Options, seed: int) -> None:
 def distill(options: Options, seed: int) -> None:
     """The draft alone, on text that the target wrote; the target's logits are kept."""
     torch.set_num_threads(1)
-    if options.resume is None or options.text is None:
-        raise SystemExit("distill needs --resume and --text")
+    if options.resume is None:
+        raise SystemExit("distill needs --resume")
     generator = torch.Generator().manual_seed(seed)
     target, draft = BailingMoe2(TARGET, generator), BailingMoe2(DRAFT, generator)
     state = torch.load(options.resume)
     target.load_state_dict(_prefixed(state["target"]))
     draft.load_state_dict(_prefixed(state["draft"]))
     optimizer = Optimizer(draft, 0.015 * options.rate, 0.003 * options.rate)
-    tokens = torch.from_numpy(np.fromfile(options.text, np.uint16).astype(np.int64))
+    own = {length: rows_of(options.work / f"own-{length}.bin", length) for length in (512, 2048)}
     log = (options.work / f"{options.name}.log.jsonl").open("a")
     kept: dict[tuple[int, int], Tensor] = {}
-    batches = len(tokens) // _TOKENS
     started = time.monotonic()
     for step in range(options.steps):
-        length = 2048 if options.long and step % options.long == options.long - 1 else options.length
-        at = step % batches
-        inputs, _ = window(tokens, at, length)
+        length = 2048 if options.long and step % options.long == options.long - 1 else 512
+        batches = own[length].split(_TOKENS // length)
+        at = (step // options.long if length == 2048 else step) % len(batches)
+        inputs = batches[at]
         if (at, length) not in kept:
             with torch.no_grad():
                 kept[at, length] = target(inputs).half()
@@ -114,8 +124,11 @@ def distill(options: Options, seed: int) -> None:
         teacher = kept[at, length].float()
         gap, agree = follow(draft, optimizer, inputs, teacher, scale, hard=0.5)
         row = {
-            "step": step, "kl": round(gap, 4),
-            "agree": round(agree, 4), "length": length, "scale": round(scale, 3),
+            "step": step,
+            "kl": round(gap, 4),
+            "agree": round(agree, 4),
+            "length": length,
+            "scale": round(scale, 3),
             "seconds": round(time.monotonic() - started, 1),
         }
         print(json.dumps(row), file=log, flush=True)
@@ -170,6 +183,11 @@ def window(tokens: Tensor, batch: int, length: int) -> tuple[Tensor, Tensor]:
     starts = [(row * share + batch % share) * stream + offset for row in range(rows)]
     part = torch.stack([tokens[s : s + length + 1] for s in starts])
     return part[:, :-1], part[:, 1:]
+
+
+def rows_of(path: Path, length: int) -> Tensor:
+    """The rows that `cook.demo.generate` wrote, as int64 [rows, length]."""
+    return torch.from_numpy(np.fromfile(path, np.uint16).astype(np.int64)).view(-1, length)
 
 
 def load_grown(model: BailingMoe2, state: dict[str, Tensor]) -> None:

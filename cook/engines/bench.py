@@ -17,6 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import Flavour, ModelArgs
+from cook.engines.measure import until_told
 from cook.engines.outcome import Outcome, failure
 from cook.engines.process import ProcessResult, Supervisor
 from cook.engines.server_args import Arguments
@@ -112,11 +113,14 @@ def batch_curve(
     """
     _need(model)
     command = batched_bench_command(engine, model, args, batches=batches, depth=depth, steps=steps)
-    result = engine.run(supervisor, command, f"batched-bench-{model.stem}").check()
-    _refuse_failed(result)
-    ik = engine.flavour is Flavour.IK_LLAMA_CPP
-    text = (result.stderr if ik else result.stdout).read_text(errors="replace")[:_MAX_OUTPUT]
-    times = parse_table(text) if ik else parse_jsonl(text)
+
+    def run() -> ProcessResult:
+        result = engine.run(supervisor, command, f"batched-bench-{model.stem}").check()
+        _refuse_failed(result)
+        return result
+
+    result = until_told(engine, run, lambda r: set(batches) <= set(_step_times(engine, r)))
+    times = _step_times(engine, result)
     missing = sorted(set(batches) - set(times))
     if missing:
         told = f"no time for batches of {', '.join(map(str, missing))}"
@@ -200,6 +204,12 @@ def batched_bench_command(
         words.add("--output-format", "jsonl")
         words.add_if_known("--fit", "off")
     return words.argv(())
+
+
+def _step_times(engine: Tools, result: ProcessResult) -> dict[int, float]:
+    ik = engine.flavour is Flavour.IK_LLAMA_CPP
+    text = (result.stderr if ik else result.stdout).read_text(errors="replace")[:_MAX_OUTPUT]
+    return parse_table(text) if ik else parse_jsonl(text)
 
 
 def parse_jsonl(text: str) -> dict[int, float]:

@@ -50,7 +50,9 @@ class DepthCount:
 class Completion:
     """One answer. Times in milliseconds as the server measured them.
 
-    ``tokens`` is None where the engine does not return ids (ik). ``prompt_n`` counts the
+    ``tokens`` is None where the engine does not return ids (ik). ik under drafting leaves the
+    tokens of the last draft out of ``text`` when ``n_predict`` falls into it, though it counts
+    them: a text that is a beginning of the other is no difference there. ``prompt_n`` counts the
     prompt tokens that were evaluated (none are taken from a cache). ``draft_n`` and
     ``draft_n_accepted`` are None when nothing was drafted: the engines then leave them out.
     ``stop`` is why it ended: ``eos``, ``limit``, ``word`` or ``none``.

@@ -10,6 +10,8 @@ from cook.engines.server_args import Arguments, common_server_args, refuse
 from cook.engines.tools import Tools
 from cook.errors import InputError, PrerequisiteError
 
+# A build without a GPU backend takes these and leaves them out of its help.
+_UNLISTED = frozenset({"--n-gpu-layers", "--device", "--n-gpu-layers-draft", "--device-draft"})
 # Linux limits one argument to 128 KiB; --custom-q may be repeated.
 _CUSTOM_Q_BYTES = 60_000
 
@@ -18,6 +20,11 @@ class IkLlamaCpp(Tools):
     """A build of ik_llama.cpp."""
 
     flavour = Flavour.IK_LLAMA_CPP
+
+    def has_flag(self, tool: str, flag: str) -> bool:
+        """See Tools.has_flag."""
+        common_parser = tool in self.capabilities.flags and tool not in ("quantize", "bench")
+        return (common_parser and flag in _UNLISTED) or super().has_flag(tool, flag)
 
     def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:
         """``--custom-q P=T,P=T``; the first rule that matches wins."""

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,15 +179,26 @@ def _run_to_last_line(
     out: Path | None,
     last_line: str,
 ) -> ProcessResult:
-    """Run; again, where mainline exited 0 and neither its last line nor a complaint is there."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        result = _run(engine, supervisor, command, name, out).check()
+    def told(result: ProcessResult) -> bool:
         said = result.stderr_tail + "\n" + result.stdout_tail
-        if last_line in said or engine.flavour is not Flavour.LLAMA_CPP or attempt == _ATTEMPTS:
-            break
-        if parse.not_finite(said) or _TOO_SHORT.search(said) or _BROKEN_BASE.search(said):
-            break
-    return result
+        complaint = parse.not_finite(said) or _TOO_SHORT.search(said) or _BROKEN_BASE.search(said)
+        return last_line in said or bool(complaint)
+
+    def run() -> ProcessResult:
+        return _run(engine, supervisor, command, name, out).check()
+
+    return until_told(engine, run, told)
+
+
+def until_told(
+    engine: Tools, run: Callable[[], ProcessResult], told: Callable[[ProcessResult], bool]
+) -> ProcessResult:
+    """Run; again, where mainline exited 0 without its last line and without a complaint."""
+    for _ in range(_ATTEMPTS - 1):
+        result = run()
+        if engine.flavour is not Flavour.LLAMA_CPP or told(result):
+            return result
+    return run()
 
 
 def _texts(result: ProcessResult) -> tuple[str, str]:

@@ -123,7 +123,9 @@ class Step(ABC, Generic[R]):
         }
         if self.timed:
             parts["machine"] = machine().digest
-        return parts
+        # As it will be read back, so that what is stored compares equal to what is asked.
+        normal: dict[str, JsonValue] = json.loads(json.dumps(parts, allow_nan=False))
+        return normal
 
     @cached_property
     def key(self) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Lines = Annotated[
     tuple[Line, ...],
-    BeforeValidator(one_or_many, json_schema_input_type=str | list[str]),
+    BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
     Field(max_length=256),
 ]
 CacheType = Literal[

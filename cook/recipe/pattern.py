@@ -21,7 +21,7 @@ MAX_REPEAT = 1000
 """For one count, and for the product of counts inside one another: engines write them out."""
 TIMEOUT_S = 0.5
 """For one search in one tensor name; a sane pattern needs microseconds."""
-TOTAL_TIMEOUT_S = 2.0
+TOTAL_TIMEOUT_S = 1.0
 """For all names of a model, processor time."""
 
 _CLASSES = {

@@ -171,9 +171,10 @@ class QuantSpec(Spec):
     """Whether to quantize with the recipe's imatrix, where it has one. Default: yes."""
 
 
+_TypeName = Annotated[str, Field(min_length=1, max_length=32)]
 Types = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=32)], ...],
-    BeforeValidator(one_or_many, json_schema_input_type=str | list[str]),
+    tuple[_TypeName, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=_TypeName | list[_TypeName]),
     Field(min_length=1, max_length=64),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -95,39 +95,29 @@ def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
     return values
 
 
-def _many(of: type) -> BeforeValidator:
-    return BeforeValidator(one_or_many, json_schema_input_type=of | list[of])  # type: ignore[valid-type]
+def _many(item: Any) -> BeforeValidator:
+    return BeforeValidator(one_or_many, json_schema_input_type=item | list[item])
+
+
+NMax = Annotated[int, Field(ge=1, le=256)]
+NMin = Annotated[int, Field(ge=0, le=256)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Some = Field(min_length=1, max_length=32)
 
 
 class DraftSpec(Spec):
     """The draft settings to try, and how the draft is placed."""
 
-    n_max: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=256)], ...],
-        _many(int),
-        Field(min_length=1, max_length=32),
-        AfterValidator(_distinct),
-    ] = (4, 8, 16)
+    n_max: Annotated[tuple[NMax, ...], _many(NMax), Some, AfterValidator(_distinct)] = (4, 8, 16)
     """Most tokens drafted at once; one, or a list to try."""
-    n_min: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=256)], ...],
-        _many(int),
-        Field(min_length=1, max_length=32),
-        AfterValidator(_distinct),
-    ] = (0,)
+    n_min: Annotated[tuple[NMin, ...], _many(NMin), Some, AfterValidator(_distinct)] = (0,)
     """Fewest tokens worth verifying; one, or a list. Pairs above `n_max` are left out."""
     p_min: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=1)], ...],
-        _many(float),
-        Field(min_length=1, max_length=32),
-        AfterValidator(_distinct),
+        tuple[Probability, ...], _many(Probability), Some, AfterValidator(_distinct)
     ] = (0.0,)
     """Drafting stops below this probability; one, or a list."""
     cache_types: Annotated[
-        tuple[CacheType, ...],
-        _many(str),
-        Field(min_length=1, max_length=12),
-        AfterValidator(_distinct),
+        tuple[CacheType, ...], _many(CacheType), Some, AfterValidator(_distinct)
     ] = ("f16",)
     """Types of the draft's KV cache (keys and values alike); one, or a list."""
     args: ModelArgsSpec = ModelArgsSpec()

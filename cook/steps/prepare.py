@@ -10,9 +10,11 @@ from pathlib import Path
 
 from cook.engines.base import Engine, Flavour
 from cook.engines.discover import discover
+from cook.engines.mixture import mixture_types
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import read_gguf
-from cook.formats.gguf_file import GgufFile
+from cook.formats.gguf_file import GgufFile, TensorInfo
+from cook.formats.quant_types import by_name
 from cook.graph.digest import source as digest_source
 from cook.graph.step import Source
 from cook.hub import local_path
@@ -210,7 +212,6 @@ class Laying:
         assert source is not None, "quants have a source"
         assert self.recipe.model is not None, "quants have a source"
         known = {name: t for name, t in resolution.types.items() if t is not None}
-        size = predicted_bytes(source[1].tensors, resolution)
         step = QuantizeStep(
             engine=self.engine,
             quant=quant.name,
@@ -219,9 +220,11 @@ class Laying:
             ftype=quant.ftype,
             rules=to_engine_rules(resolution),
             expected=tuple(sorted(known.items())),
-            predicted_tensor_bytes=size,
+            predicted_tensor_bytes=predicted_bytes(source[1].tensors, resolution),
             allow_requantize=self.recipe.model.allow_requantize,
         )
+        if not resolution.complete:
+            step, known = self._with_mixture(step, source[1], known)
         counts: dict[str, int] = {}
         for type_name in known.values():
             counts[type_name] = counts.get(type_name, 0) + 1
@@ -231,10 +234,27 @@ class Laying:
             quantize=step,
             quality=self._quality(quant.name, step, reference, corpus),
             memory=self._memory(quant.name, step),
-            predicted_tensor_bytes=size,
+            predicted_tensor_bytes=step.predicted_tensor_bytes,
             elements=_elements(source[1]),
             type_counts=counts,
         )
+
+    def _with_mixture(
+        self, step: QuantizeStep, file: GgufFile, known: dict[str, str]
+    ) -> tuple[QuantizeStep, dict[str, str]]:
+        """``step`` with what the engine's own mixture gives the tensors that no rule hits."""
+        anything = Path("imatrix") if step.imatrix is not None else None
+        job = step.job(Path("unused"), anything, 1)
+        types = mixture_types(self.engine, job, step.source.key)
+        if types is None:
+            return step, known
+        sizes = [
+            t.size_bytes if types[t.name] == t.type_name else _bytes_as(types[t.name], t)
+            for t in file.tensors
+        ]
+        total = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
+        stated = tuple(sorted(types.items()))
+        return replace(step, expected=stated, predicted_tensor_bytes=total), dict(types)
 
     def _ready_drafts(
         self,
@@ -310,6 +330,11 @@ class Laying:
             )
 
 
+def _bytes_as(type_name: str, tensor: TensorInfo) -> int:
+    """Bytes of ``tensor``'s data as ``type_name``."""
+    return by_name(type_name).tensor_bytes(tensor.shape)
+
+
 def _elements(file: GgufFile) -> int:
     return sum(tensor.elements for tensor in file.tensors)
 
@@ -331,8 +356,6 @@ def _engine(loaded: LoadedRecipe, asked: str | None) -> Engine:
 
 def _only_in(loaded: LoadedRecipe, flavour: str) -> str:
     """Types of the recipe that only ``flavour`` can make, for the message."""
-    from cook.formats.quant_types import by_name
-
     wanted = {rule.type for quant in loaded.quants for rule in quant.rules}
     wanted |= {quant.default_type for quant in loaded.quants}
     own = sorted(t for t in wanted if by_name(t).engines == frozenset({flavour}))

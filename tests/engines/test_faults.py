@@ -200,7 +200,7 @@ def test_bench_without_result(
     [
         ("hang", "no output and used no processor time", {"stall_timeout_s": 0.8}),
         ("hang_deaf", "over its time limit", {"timeout_s": 0.6}),
-        ("busy", "failed with exit status 3", {"stall_timeout_s": 1.0}),
+        ("busy", "failed with exit status 3", {"stall_timeout_s": 0.5}),
     ],
 )
 def test_hangs(

@@ -177,9 +177,9 @@ def test_a_sparse_terabyte_costs_only_its_header(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"no sparse files of a terabyte here: {error}")
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.process_time()
     gguf = read_gguf(path)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert gguf.tensor_bytes == 1 << 40
@@ -215,11 +215,12 @@ def test_a_vocabulary_of_150000_tokens_is_fast(tmp_path: Path) -> None:
 
 
 def timed_read(path: Path) -> float:
-    started = time.perf_counter()
+    """CPU seconds, so that a busy machine does not fail the test."""
+    started = time.process_time()
     array = read_gguf(path).array("t")
     assert array is not None
     assert array.strings()[149_999] == b"tok149999"
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 # --- splits

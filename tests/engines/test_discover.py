@@ -1,0 +1,227 @@
+"""Finding engines, and what is known of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines import probe
+from cook.engines.base import Flavour, unsupported_types
+from cook.engines.discover import configured, discover, discover_all, engine_at, of_flavour
+from cook.engines.facts import find_bin_dir
+from cook.errors import InputError, PrerequisiteError
+
+Make = Callable[..., Any]
+RECORDED = Path(__file__).parent / "standins" / "recorded"
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for key in [key for key in os.environ if key.startswith("COOK_ENGINE_")]:
+        monkeypatch.delenv(key)
+
+
+@pytest.mark.engine
+def test_bundled(bundled: Any) -> None:
+    assert bundled.name == "bundled"
+    assert bundled.flavour is Flavour.LLAMA_CPP
+    assert bundled.identity.commit is not None
+    assert len(bundled.identity.digest) == 64
+    assert {"q4_K", "iq1_s", "bf16", "tq1_0"} <= bundled.capabilities.quant_types
+    assert not {"q8_1", "q8_K", "i32", "iq1_kt"} & bundled.capabilities.quant_types
+    assert {"Q4_K_M", "IQ1_S", "COPY", "F32"} <= bundled.capabilities.ftypes
+    assert bundled.has_flag("server", "--spec-type")
+    assert not bundled.has_flag("server", "--draft-max")  # listed only as removed
+    assert {"libllama.so.0", "llama-server"} <= set(bundled.facts.files)
+    assert unsupported_types(["q4_K", "iq1_kt", "iq1_kt"], bundled) == ("iq1_kt",)
+
+
+@pytest.mark.engine
+def test_what_is_known_is_read_back_fast(bundled: Any) -> None:
+    directory = Path(bundled.facts.bin_dir)
+    engine_at("again", directory)
+    started = time.perf_counter()
+    again = engine_at("again", directory)
+    assert time.perf_counter() - started < 0.05
+    assert again.identity == bundled.identity
+    assert again.facts == bundled.facts
+
+
+@pytest.mark.ik
+def test_ik(ik_engine: Any) -> None:
+    assert ik_engine.flavour is Flavour.IK_LLAMA_CPP
+    have = ik_engine.capabilities.quant_types
+    assert {"iq1_kt", "iq2_kl", "iq6_k", "q6_0", "q4_k_r4", "q8_KV"} <= have
+    assert not {"q8_0_x4", "q8_K64", "q8_KR8", "i2_s", "nvfp4"} & have
+    assert {"IQ1_KT", "IQ2_KL", "Q4_K_R4"} <= ik_engine.capabilities.ftypes
+
+
+def test_a_standin_is_what_its_binaries_say(standin_engine: Make) -> None:
+    mainline = standin_engine("silent", name="ik")  # the name tells nothing
+    assert mainline.flavour is Flavour.LLAMA_CPP
+    assert mainline.identity.build == "0.5.0-dev b1 (0c1e570)"
+    ik = standin_engine("silent", flavour="ik_llama.cpp", name="mainline")
+    assert ik.flavour is Flavour.IK_LLAMA_CPP
+    assert ik.identity.commit is None
+    assert "iq1_kt" in ik.capabilities.quant_types
+
+
+def test_identity_follows_the_bytes(
+    standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    directory = Path(standin_engine("silent").facts.bin_dir)
+    before = engine_at("a", directory).identity
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(directory, moved)
+    assert engine_at("b", moved).identity == before
+    with (directory / "llama-quantize").open("a") as file:
+        file.write("# another build\n")
+    assert engine_at("a", directory).identity.digest != before.digest
+
+
+def test_damaged_memory_is_gathered_again(
+    standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    directory = Path(standin_engine("silent").facts.bin_dir)
+    before = engine_at("a", directory).identity
+    (cache,) = (tmp_path / "home" / "cache" / "engines").glob("*.json")
+    for damage in ('{"format": 3}', cache.read_text().replace("flavour", "x")):
+        cache.write_text(damage)
+        assert engine_at("a", directory).identity == before
+
+
+def test_a_tool_that_is_absent(standin_engine: Make) -> None:
+    engine = standin_engine("silent")
+    (Path(engine.facts.bin_dir) / "llama-perplexity").unlink()
+    with pytest.raises(PrerequisiteError, match="has no llama-perplexity") as caught:
+        engine.tool("perplexity")
+    assert caught.value.hint
+
+
+def test_directories_that_are_no_engine(tmp_path: Path) -> None:
+    with pytest.raises(PrerequisiteError, match="does not exist"):
+        find_bin_dir(tmp_path / "no")
+    with pytest.raises(PrerequisiteError, match="holds no llama.cpp tools"):
+        find_bin_dir(tmp_path)
+    binaries = tmp_path / "build" / "bin"
+    binaries.mkdir(parents=True)
+    tool = binaries / "llama-quantize"
+    tool.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xb7\x00" + bytes(100))
+    assert find_bin_dir(tmp_path) == binaries
+    with pytest.raises(PrerequisiteError, match="executable"):
+        engine_at("x", tmp_path)
+    tool.chmod(0o755)
+    with pytest.raises(PrerequisiteError, match="cannot be run|cannot start"):
+        engine_at("x", tmp_path)
+
+
+def test_a_program_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for name in ("quantize", "server"):
+        tool = tmp_path / f"llama-{name}"
+        tool.write_text("#!/bin/sh\necho 'version: 1 (abcdef0)'\n")
+        tool.chmod(0o755)
+    with pytest.raises(PrerequisiteError, match="neither of llama.cpp nor of ik_llama.cpp"):
+        engine_at("x", tmp_path)
+
+
+def test_names(
+    standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory = standin_engine("silent", flavour="ik_llama.cpp").facts.bin_dir
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    assert discover(f"mine={directory}").name == "mine"
+    assert discover(directory).flavour is Flavour.IK_LLAMA_CPP
+    with pytest.raises(PrerequisiteError, match="no engine is called 'ik'") as caught:
+        discover("ik")
+    assert "COOK_ENGINE_IK=DIR" in (caught.value.hint or "")
+    with pytest.raises(PrerequisiteError, match="no ik_llama.cpp engine"):
+        of_flavour(Flavour.IK_LLAMA_CPP)
+    monkeypatch.setenv("COOK_ENGINE_IK", directory)
+    assert discover("ik").name == "ik"
+    assert discover("ik_llama.cpp").name == "ik"
+    with pytest.raises(InputError):
+        discover(f"../x={directory}")
+    assert "ik" in [engine.name for engine in discover_all()]
+
+
+def test_configuration_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "cook"
+    folder.mkdir(parents=True)
+    config = folder / "config.yaml"
+    config.write_text("engines: {ik: ~/ik/build, near: builds/x}\n")
+    assert configured()["ik"] == Path.home() / "ik" / "build"
+    assert configured()["near"] == folder / "builds" / "x"
+    monkeypatch.setenv("COOK_ENGINE_IK", "/elsewhere")
+    assert configured()["ik"] == Path("/elsewhere")
+    for broken in ("engines: [1]", "engines: {ik: 3}", "a: [", "engines: {'../x': y}"):
+        config.write_text(broken)
+        with pytest.raises(InputError, match=r"config\.yaml|cannot name"):
+            configured()
+
+
+def test_the_environment_carries_nothing_that_changes_results(
+    standin_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("LLAMA_ARG_MODEL", "LLAMA_HOTSWAP_ENABLED", "HF_TOKEN", "HTTP_PROXY"):
+        monkeypatch.setenv(key, "x")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    environment = standin_engine("silent").environment()
+    assert not [k for k in environment if k.startswith(("LLAMA_", "HF_", "HTTP"))]
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+    assert environment["HOME"] == environment["XDG_CONFIG_HOME"]
+    assert list(Path(environment["HOME"]).iterdir()) == []
+    assert environment["GGML_NO_BACKTRACE"] == "1"
+
+
+def test_refused_amx_turns_repacking_off(standin_engine: Make) -> None:
+    import dataclasses
+
+    engine = standin_engine("silent")
+    refused = type(engine)("x", dataclasses.replace(engine.facts, repack=False))
+    assert refused.environment()["LLAMA_ARG_REPACK"] == "0"
+    assert any("AMX" in warning for warning in refused.warnings)
+
+
+def test_amx_instructions_are_tried_in_a_child(tmp_path: Path) -> None:
+    # Wherever this runs, the probe answers and this process lives.
+    library = tmp_path / "libggml-cpu.so"
+    library.write_bytes(b"x" + bytes.fromhex("c4e27849") + b"x")
+    prober = probe.Prober({"PATH": "/usr/bin"}, tmp_path / "logs")
+    assert prober.amx_refused(library) in (True, False)
+    assert prober.amx_refused(None) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "build", "commit"),
+    [
+        ("version: 0.5.0-dev (build 1, commit 0c1e570)", "0.5.0-dev b1 (0c1e570)", "0c1e570"),
+        ("version: 3970 (8337e4cd)\nbuilt with cc", "b3970 (8337e4cd)", "8337e4cd"),
+        ("version: 0 (unknown)", "b0 (unknown)", None),
+    ],
+)
+def test_builds(text: str, build: str, commit: str | None) -> None:
+    assert probe.parse_build(text) == (build, commit)
+
+
+def test_recorded_help_texts() -> None:
+    mainline = probe.parse_flags((RECORDED / "llama.cpp" / "server.txt").read_text())
+    ik = probe.parse_flags((RECORDED / "ik_llama.cpp" / "server.txt").read_text())
+    assert {"-md", "--spec-draft-n-max", "-ngld", "--api-key-file", "--fit"} <= mainline
+    assert not {"--draft-max", "--draft-min"} & mainline
+    assert {"-md", "--spec-type", "--draft-params", "--no-escape", "--api-key-file"} <= ik
+    ftypes = probe.parse_ftypes((RECORDED / "ik_llama.cpp" / "quantize.txt").read_text())
+    assert {"IQ1_KT", "Q8_KV", "IQ2_XXS_R4", "BF16"} <= ftypes
+
+
+def test_garbage_is_no_type() -> None:
+    rows = "q4_K\t12\t256\t144\t1\nNONE\t43\t1\t1\t0\nq9\tx\t1\t1\t1\n\x00\nq4_Z\t50\t77\t3\t1\n"
+    assert probe.parse_types(rows) == {"q4_K": 12}

@@ -1,0 +1,218 @@
+"""Reading the tools' output: recorded logs, the field's logs, and garbage."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.engines import parse
+from cook.engines.bench import parse_jsonl, parse_table
+from cook.engines.client import parse_completion
+from cook.engines.outcome import tail
+from cook.engines.probe import parse_flags, parse_ftypes, parse_types
+
+LOGS = Path(__file__).parent / "logs"
+
+
+def log(name: str) -> str:
+    return (LOGS / name).read_text(encoding="utf-8")
+
+
+def test_quantize_log_of_mainline() -> None:
+    read = parse.parse_quantize_log(log("quantize-llama.cpp.txt"))
+    assert len(read.tensors) == 21
+    assert read.types["output.weight"] == "q6_K"
+    assert read.types["blk.0.attn_v.weight"] == "q8_0"
+    assert read.types["blk.0.ffn_down.weight"] == "q5_0"
+    assert read.types["blk.0.attn_norm.weight"] == "f32"
+    assert read.tensors[0].shape == (256, 320)
+    assert any("q4_K became q5_0" in warning for warning in read.warnings)
+
+
+def test_quantize_log_of_ik() -> None:
+    # Custom types and fallback messages stand in the middle of the lines here.
+    read = parse.parse_quantize_log(log("quantize-ik_llama.cpp.txt"))
+    assert len(read.tensors) == 21
+    assert read.types["output.weight"] == "iq6_k"
+    assert read.types["blk.1.attn_v.weight"] == "q8_0"
+    assert read.types["blk.0.ffn_up.weight"] == "iq1_kt"
+    assert read.types["blk.0.ffn_down.weight"] == "iq4_nl"
+    assert read.types["token_embd.weight"] != "f16"
+    assert any("fallback to iq4_nl" in warning for warning in read.warnings)
+    assert any("no imatrix data" in warning for warning in read.warnings)
+
+
+def test_a_tensor_in_work_is_not_there_yet() -> None:
+    text = log("quantize-llama.cpp.txt")
+    cut = text[: text.index("size =     0.27 MiB")]
+    names = [line.name for line in parse.parse_quantize_log(cut).tensors]
+    assert "blk.0.ffn_down.weight" not in names
+    assert names[-1] == "blk.0.attn_v.weight"
+
+
+def test_dry_run_names_the_type_in_parentheses() -> None:
+    line = (
+        "[   5/  21] blk.0.attn_q.weight - [   256,    256,      1,      1], type =    f16, "
+        "size =     0.12 MiB ->     0.04 MiB (q4_K)\n"
+    )
+    assert parse.parse_quantize_log(line).types == {"blk.0.attn_q.weight": "q4_K"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "error"),
+    [
+        ("Final estimate: PPL = 15351.3331 +/- 3196.31732\n", 15351.3331, 3196.31732),
+        ("Final estimate: PPL over 4 chunks for n_ctx=128 = 7.5 +/- 0.05", 7.5, 0.05),
+        ("ETA 0.1 Final estimate: PPL = 1e3 +/- 1", 1000.0, 1.0),
+    ],
+)
+def test_final_estimate(text: str, value: float, error: float) -> None:
+    assert parse.parse_final_estimate(text) == parse.Estimate(value, error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Final estimate: PPL = nan +/- nan",
+        "Final estimate: PPL = -nan +/- -nan",
+        "Final estimate: PPL over 4 chunks for n_ctx=128 = inf +/- 1",
+        "Final estimate: PPL = -3.0 +/- 1.0",
+        "Final estimate: PPL = 3.0 +/- -1.0",
+        "Final estimate: PPL = 99999999" + "9" * 400 + " +/- 1",
+    ],
+)
+def test_no_final_estimate(text: str) -> None:
+    assert parse.parse_final_estimate(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]12.1,[2]nan,",
+        "Final estimate: PPL over 4 chunks for n_ctx=128 = nan +/- 1",
+        "Unexpected negative standard deviation of log(prob)",
+        "non-finite values detected in blk.0.attn_v.weight",
+        "detected NaNs in blk.0.attn_v.weight",
+    ],
+)
+def test_not_finite_is_noticed(text: str) -> None:
+    assert parse.not_finite(text)
+
+
+def test_finite_is_finite() -> None:
+    assert parse.not_finite(log("divergence.txt")) is None
+    assert parse.not_finite("[1]9968.9707,[2]9515.5179,\nFinal estimate: PPL = 1.0 +/- 0.1") is None
+
+
+def test_divergence() -> None:
+    values = parse.parse_divergence(log("divergence.txt"))
+    assert values is not None
+    assert values["mean_kld"] == 8.402222
+    assert values["mean_kld_error"] == 0.080182
+    assert values["base_perplexity"] == 13936.748155
+    assert values["perplexity_ratio"] == 0.506481
+    assert values["p99_kld"] == 10.961584
+    assert values["rms_delta_p_percent"] == 2.917
+    assert parse.parse_divergence_chunks(log("divergence.txt")) == 4
+
+
+def test_divergence_with_a_hole_is_none() -> None:
+    text = log("divergence.txt")
+    for label in ("Same top p", "Mean    KLD", "Median  KLD", "Mean PPL(base)"):
+        assert parse.parse_divergence(text.replace(label, "x")) is None
+    assert parse.parse_divergence(text.replace("8.402222", "nan")) is None
+
+
+def test_chunks_and_plans() -> None:
+    assert parse.parse_chunks("[1]9.1,[2]9.2,[10]9.3,\n") == 10
+    assert parse.parse_planned_chunks("calculating perplexity over 230 chunks, n_ctx=512") == 230
+    assert parse.parse_planned_chunks("compute_imatrix: computing over 4 chunks, n_ctx=1") == 4
+    assert parse.parse_saved_chunks("save_imatrix: stored collected data after 10 chunks in x") == 10
+    assert parse.progress_of("0.1 minutes\n[1]9.1,[2]9.2,", 4) == (2, 4)
+    assert parse.progress_of("nothing", 4) is None
+
+
+def test_partial_imatrix_messages_of_the_field() -> None:
+    text = (
+        "save_imatrix: entry '               blk.10.ffn_down_exps.weight' has partial data (99.61%)"
+        " 1 out of 256 experts are missing data Storing **but be aware**\n"
+        "save_imatrix: warning: storing only 219 out of 220 entries\n"
+    )
+    assert len(parse.parse_imatrix_warnings(text)) == 2
+
+
+def test_batch_tables() -> None:
+    row = "|    64 |      8 |    3 |     88 |    0.003 | 18918.12 |    0.003 |  9042.95 |    0.006 |"
+    assert parse_table(row + " 14576.78 |\n") == {3: pytest.approx(3000 / 9042.95)}
+    assert parse_table(row + " nan |\n" + "| x |" * 10) == {3: pytest.approx(3000 / 9042.95)}
+    assert parse_jsonl('{"pl": 2, "tg": 8, "t_tg": 0.002}\n{"pl": 3}\n[]\n7\n') == {2: 0.25}
+    assert parse_jsonl('{"pl": 2, "tg": 8, "t_tg": NaN}\n{"pl": 2, "tg": 0, "t_tg": 1}') == {}
+
+
+PIECES = st.sampled_from(
+    [
+        *("[   1/  21] a.weight - [ 1, 2, 3, 4], type =    f16, ", "converting to q4_K .. "),
+        *("size =     0.16 MiB ->     0.04 MiB\n", "Final estimate: PPL = ", "nan", " +/- ", "[1]"),
+        *("Mean    KLD:", "±", "999.9", "-", "|    64 |", "save_imatrix: entry '", "\x00", "\n", ","),
+        *("version: 1 (abc)", "q4_K\t1\t", "Allowed quantization types", " - [", '{"pl": 1'),
+    ]
+)
+GARBAGE = st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=60).map("".join))
+
+
+@settings(max_examples=150, deadline=None)
+@given(GARBAGE)
+def test_garbage_raises_nothing(text: str) -> None:
+    for line in parse.parse_quantize_log(text).tensors:
+        assert line.name
+    estimate = parse.parse_final_estimate(text)
+    assert estimate is None or math.isfinite(estimate.value)
+    parse.parse_divergence(text)
+    parse.parse_divergence_chunks(text)
+    parse.parse_imatrix_warnings(text)
+    parse.progress_of(text, None)
+    parse.not_finite(text)
+    parse.without_prefixes(text)
+    parse_table(text)
+    parse_jsonl(text)
+    parse_flags(text)
+    parse_ftypes(text)
+    parse_types(text)
+    assert "\x1b" not in tail(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+TIMINGS = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "draft_n", "draft_n_accepted"),
+        st.integers(-1, 9) | JSON,
+    )
+    | {"draft_by_depth": JSON},
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"timings": TIMINGS},
+        optional=dict.fromkeys(("content", "tokens", "completion_probabilities", "stop_type"), JSON),
+    )
+)
+def test_hostile_completions_are_value_errors_or_sane(answer: dict[str, object]) -> None:
+    try:
+        completion = parse_completion(answer)
+    except ValueError:
+        return
+    assert completion.predicted_n >= 0
+    assert completion.predicted_ms >= 0
+    assert (completion.draft_n_accepted or 0) <= (completion.draft_n or 0)

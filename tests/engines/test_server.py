@@ -1,0 +1,308 @@
+"""The live server: real ones on tiny models, and stand-ins that misbehave."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.process import Supervisor
+from cook.engines.server import Server
+from cook.errors import InputError, InternalError, PrerequisiteError, StepError
+
+Make = Callable[..., Any]
+ONE = ModelArgs(threads=1)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Supervisor:
+    return Supervisor(tmp_path / "logs")
+
+
+def job(target: Path, draft: Path | None = None, **more: Any) -> ServerJob:
+    settings = DraftSettings(4) if draft else None
+    return ServerJob(target, ONE, 512, draft, ONE, settings, **more)
+
+
+@pytest.mark.engine
+def test_plain_server(bundled: Any, supervisor: Supervisor, tiny_model: Path) -> None:
+    with Server(bundled, job(tiny_model), supervisor) as server:
+        tokens = server.tokenize("hello there")
+        assert server.detokenize(tokens).replace("\u2581", " ").strip() == "hello there"
+        assert server.props()["total_slots"] == 1
+        first = server.complete(tokens, 12, n_probs=3, ignore_eos=True)
+        again = server.complete(tokens, 12, ignore_eos=True)
+        assert server.peak_rss_bytes > 1 << 20
+    assert first.tokens == again.tokens
+    assert first.tokens is not None
+    assert len(first.tokens) == first.predicted_n == 12
+    assert first.prompt_n == len(tokens)
+    assert first.stop == "limit"
+    assert first.draft_n is None
+    assert [p.chosen.id for p in first.probabilities] == list(first.tokens)
+    assert all(len(p.top) == 3 and p.chosen.logprob <= 0 for p in first.probabilities)
+    assert first.decode_tokens_per_s is not None
+    assert server.result is not None
+    assert server.result.returncode == 0
+    assert server.result.peak_rss_bytes > 1 << 20
+
+
+@pytest.mark.engine
+def test_drafting_server(
+    bundled: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
+) -> None:
+    with Server(bundled, job(tiny_model), supervisor) as server:
+        plain = server.complete("once more", 24, ignore_eos=True)
+    with Server(bundled, job(tiny_model, tiny_model), supervisor) as server:
+        self_draft = server.complete("once more", 24, ignore_eos=True)
+        with pytest.raises(InternalError, match="probabilities"):
+            server.complete("x", 4, n_probs=2)
+    with Server(bundled, job(tiny_model, tiny_draft), supervisor) as server:
+        bad_draft = server.complete("once more", 24, ignore_eos=True)
+    assert plain.tokens == self_draft.tokens == bad_draft.tokens
+    assert self_draft.draft_n == self_draft.draft_n_accepted
+    assert self_draft.draft_n is not None
+    assert self_draft.draft_n >= 16
+    assert bad_draft.draft_n is not None
+    assert bad_draft.draft_n_accepted is not None
+    assert bad_draft.draft_n_accepted < bad_draft.draft_n
+
+
+@pytest.mark.engine
+def test_vocabulary_mismatch_is_no_drafting(
+    bundled: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path, make_tiny_model: Make
+) -> None:
+    other = make_tiny_model(tmp_path / "other.gguf", layers=1, vocabulary="zz")
+    with (
+        pytest.raises(StepError, match="serves without drafting"),
+        Server(bundled, job(tiny_model, other), supervisor),
+    ):
+        pass
+
+
+@pytest.mark.engine
+def test_a_broken_model_is_told_with_the_log(
+    bundled: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny_model.read_bytes()[:50_000])
+    with (
+        pytest.raises(StepError, match="ended before it was ready") as caught,
+        Server(bundled, job(broken), supervisor),
+    ):
+        pass
+    assert caught.value.log is not None
+
+
+@pytest.mark.ik
+def test_ik_server(ik_engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
+    with Server(ik_engine, job(tiny_model), supervisor) as server:
+        plain = server.complete("hello there", 16, n_probs=3, ignore_eos=True)
+    with Server(ik_engine, job(tiny_model, tiny_model), supervisor) as server:
+        drafted = server.complete("hello there", 16, ignore_eos=True)
+        with pytest.raises(InternalError, match="twice in a row"):
+            server.complete("hello there", 16, ignore_eos=True)
+        server.complete("something else", 2)
+        server.complete("hello there", 16, ignore_eos=True)
+    # ik leaves the last draft's tokens out of the text when the limit falls into it.
+    assert plain.text.startswith(drafted.text)
+    assert drafted.predicted_n == 16
+    assert plain.tokens is None
+    assert len(plain.probabilities) == 16
+    assert drafted.draft_n == drafted.draft_n_accepted
+    assert drafted.draft_n is not None
+    assert drafted.by_depth[0].depth == 1
+    assert sum(d.accepted for d in drafted.by_depth) == drafted.draft_n_accepted
+
+
+@pytest.mark.ik
+def test_ik_vocabulary_mismatch_is_no_drafting(
+    ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path, make_tiny_model: Make
+) -> None:
+    other = make_tiny_model(tmp_path / "other.gguf", layers=1, vocabulary="zz")
+    with (
+        pytest.raises(StepError, match="serves without drafting"),
+        Server(ik_engine, job(tiny_model, other), supervisor),
+    ):
+        pass
+
+
+ANSWERS = {
+    "dies": r"crashed with SIGABRT.*GGML_ASSERT\(n_tokens > 0\).*died during a request",
+    "exits_cleanly": "died during a request",
+    "error_status": r"status 400: the context  ?is full",
+    "no_json": "no JSON object",
+    "too_deep": "no JSON object",
+    "nan": "predicted_ms is no time",
+    "negative": "predicted_n is no count",
+    "text_number": "prompt_n is no count",
+    "more_accepted": "4 tokens accepted of 3 drafted",
+    "too_many": "10000 tokens for the 8 asked for",
+    "no_timings": "timings are missing",
+}
+
+
+@pytest.mark.parametrize("fault", ANSWERS)
+def test_hostile_answers(
+    fault: str, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
+) -> None:
+    engine = standin_engine(f"server-{fault}", "server")
+    with (
+        Server(engine, job(tiny_model), supervisor) as server,
+        pytest.raises(StepError, match=ANSWERS[fault]) as caught,
+    ):
+        server.complete("hello", 8)
+    assert "\x1b" not in caught.value.message
+
+
+def test_a_request_that_is_never_answered(
+    standin_engine: Make, supervisor: Supervisor, tiny_model: Path
+) -> None:
+    engine = standin_engine("server-never_answers", "server")
+    with (
+        Server(engine, job(tiny_model), supervisor, stall_timeout_s=1.0) as server,
+        pytest.raises(StepError, match="a request was not answered"),
+    ):
+        server.complete("hello", 8)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("server-never_ready", "still loading"),
+        ("server-no_drafting", "serves without drafting.*vocabs are not compatible"),
+        ("error_without_text", "exit status 1.*ended before it was ready"),
+        ("segfault", "SIGSEGV.*ended before it was ready"),
+        ("silent", "ended before it was ready"),
+        ("out_of_memory", "ran out of memory"),
+    ],
+)
+def test_servers_that_do_not_serve(
+    fault: str,
+    message: str,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_draft: Path,
+) -> None:
+    engine = standin_engine(fault, "server")
+    with (
+        pytest.raises(StepError, match=message),
+        Server(engine, job(tiny_model, tiny_draft), supervisor, load_timeout_s=1.5),
+    ):
+        pass
+
+
+@pytest.mark.engine
+def test_a_taken_port_is_tried_again(
+    bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
+) -> None:
+    engine = standin_engine("port_taken", "server", real=bundled.facts.bin_dir)
+    with Server(engine, job(tiny_model), supervisor) as server:
+        assert server.complete("x", 2, ignore_eos=True).predicted_n == 2
+
+
+def test_the_key_is_in_a_private_file_only(
+    standin_engine: Make, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    engine = standin_engine("server-ok", "server")
+    seen: list[tuple[str, int]] = []
+    original = engine.server_command
+
+    def spy(given: ServerJob, port: int, key_file: Path) -> tuple[str, ...]:
+        seen.append((key_file.read_text().strip(), stat.S_IMODE(key_file.stat().st_mode)))
+        return original(given, port, key_file)  # type: ignore[no-any-return]
+
+    engine.server_command = spy
+    with Server(engine, job(tiny_model), supervisor) as server:
+        key, mode = seen[0]
+        assert len(key) >= 32
+        assert mode == 0o600
+        key_file = Path(server.command[server.command.index("--api-key-file") + 1])
+        assert not key_file.exists()
+    for path in (tmp_path / "logs").rglob("*"):
+        assert path.is_dir() or key not in path.read_text(errors="replace")
+
+
+def test_arguments_an_engine_lacks_are_refused_before_the_start(
+    standin_engine: Make, tiny_model: Path, tiny_draft: Path
+) -> None:
+    mainline = standin_engine("silent", "server")
+    settings = DraftSettings(4)
+    draft = ModelArgs(flash_attention=True)
+    with pytest.raises(InputError, match="draft args: flash_attention"):
+        mainline.server_command(ServerJob(tiny_model, ONE, 64, tiny_draft, draft, settings), 1, None)
+    ik = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
+    facts = ik.facts
+    facts.flags["server"] = tuple(f for f in facts.flags["server"] if f != "--spec-type")
+    old = type(ik)("old", facts)
+    with pytest.raises(PrerequisiteError, match="has no --spec-type"):
+        old.server_command(ServerJob(tiny_model, ONE, 64, tiny_draft, ONE, settings), 1, None)
+
+
+FULL = ModelArgs(
+    n_gpu_layers=99,
+    override_tensor=("exps=CPU", "a=b"),
+    n_cpu_moe=3,
+    devices=("CUDA0", "CUDA1"),
+    cache_type_k="q8_0",
+    cache_type_v="q8_0",
+    threads=6,
+    threads_batch=7,
+)
+
+
+def words(command: tuple[str, ...]) -> str:
+    return " ".join(command[1:])
+
+
+def test_mainline_command(standin_engine: Make, tmp_path: Path) -> None:
+    engine = standin_engine("silent", "server")
+    target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
+    full = ModelArgs(**{**FULL.__dict__, "flash_attention": True, "extra": ("--mlock",)})
+    given = ServerJob(target, full, 4096, draft, FULL, DraftSettings(8, 2, 0.75))
+    text = words(engine.server_command(given, 4321, tmp_path / "key"))
+    for part in (
+        f"--model {target} --host 127.0.0.1 --port 4321 --api-key-file {tmp_path}/key --parallel 1",
+        "--ctx-size 4096",
+        "--n-gpu-layers 99 --override-tensor exps=CPU --override-tensor a=b --n-cpu-moe 3",
+        "--device CUDA0,CUDA1 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on",
+        "--threads 6 --threads-batch 7",
+        "--fit off",
+        f"--model-draft {draft} --spec-type draft-simple --spec-draft-n-max 8",
+        "--spec-draft-n-min 2 --spec-draft-p-min 0.75 --n-gpu-layers-draft 99",
+        "--override-tensor-draft exps=CPU --override-tensor-draft a=b --n-cpu-moe-draft 3",
+        "--device-draft CUDA0,CUDA1 --cache-type-k-draft q8_0 --cache-type-v-draft q8_0",
+        "--threads-draft 6 --threads-batch-draft 7",
+    ):
+        assert part in text, (part, text)
+    assert text.endswith("--mlock")
+
+
+def test_ik_command(standin_engine: Make, tmp_path: Path) -> None:
+    engine = standin_engine("silent", "server", flavour="ik_llama.cpp")
+    target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
+    mine = ModelArgs(**{**FULL.__dict__, "flash_attention": False, "ubatch": 64})
+    given = ServerJob(target, FULL, 4096, draft, mine, DraftSettings(8, 0, 0.0))
+    command = engine.server_command(given, 4321, tmp_path / "key")
+    text = words(command)
+    for part in (
+        "--parallel 1 --ctx-size 4096",
+        f"--model-draft {draft} --spec-type draft:n_max=8,n_min=0,p_min=0",
+        "--n-gpu-layers-draft 99 --device-draft CUDA0,CUDA1",
+        "--cache-type-k-draft q8_0 --cache-type-v-draft q8_0",
+    ):
+        assert part in text, (part, text)
+    inner = command[command.index("--draft-params") + 1]
+    assert inner == "-ot exps=CPU -ot a=b -ncmoe 3 -t 6 -tb 7 -ub 64 -fa off"
+
+
+def test_without_draft_there_is_no_speculation(standin_engine: Make, tmp_path: Path) -> None:
+    for flavour in ("llama.cpp", "ik_llama.cpp"):
+        engine = standin_engine("silent", "server", flavour=flavour, name=flavour[:2])
+        command = engine.server_command(ServerJob(tmp_path / "t", ONE, 64), 1, None)
+        assert not [word for word in command if "spec" in word or "-draft" in word]

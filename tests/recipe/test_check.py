@@ -1,0 +1,48 @@
+"""`cook recipes check` below the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cook.errors import PrerequisiteError
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+from cook.paths import demo_dir
+from cook.recipe.check import check_recipe
+from cook.recipe.load import load_recipe
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def test_sizes_on_a_tensor_list() -> None:
+    result = check_recipe(
+        load_recipe("ling-flash-iq1kt"), None, DATA / "ling-flash-2.0.tensors.tsv"
+    )
+    assert result.flavour == IK_LLAMA_CPP
+    assert [p.kind for p in result.problems] == ["file"]
+    sizes = {q.name: q.size_bytes for q in result.quants}
+    assert {name: round((size or 0) / 2**20, 2) for name, size in sizes.items()} == {
+        "IQ1_KT": 23266.73,
+        "IQ1_KT-PUFFED": 24181.83,
+        "IQ2_KL": 35498.34,
+    }
+    assert result.quants[0].tensors_of_type["iq1_kt"] == 93
+
+
+def test_unknown_where_the_mixture_decides() -> None:
+    result = check_recipe(load_recipe("demo"), None, demo_dir() / "draft-f16.gguf")
+    assert result.flavour == LLAMA_CPP
+    assert result.problems == ()
+    first, *_, last = result.quants
+    assert first.size_bytes is None
+    assert first.tensors_of_type["?"] > 0
+    assert last.size_bytes is not None
+
+
+@pytest.mark.engine
+def test_an_engine_without_the_types_is_a_prerequisite() -> None:
+    with pytest.raises(PrerequisiteError) as caught:
+        check_recipe(load_recipe("ling-flash-iq1kt"), "bundled")
+    assert "ik_llama.cpp has it" in caught.value.message
+    assert caught.value.exit_code == 5

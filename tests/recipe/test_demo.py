@@ -1,0 +1,56 @@
+"""--demo replaces source, target, corpora and prompts, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from cook.paths import demo_dir
+from cook.recipe.demo import apply_demo
+from cook.recipe.load import load_recipe, shipped_recipes
+from cook.recipe.schema import Recipe
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_only_the_inputs_change(name: str) -> None:
+    before = load_recipe(name).recipe
+    after = apply_demo(before)
+    assert after.model is not None
+    assert after.model.source == demo_dir() / "draft-f16.gguf"
+    assert after.imatrix is not None
+    assert after.imatrix.corpus == demo_dir() / "data" / "calibration.txt"
+    assert after.evaluate is not None
+    assert after.evaluate.corpus == demo_dir() / "data" / "evaluation.txt"
+    assert after.score is not None
+    assert after.score.target.source == demo_dir() / "target-q8_0.gguf"
+    assert after.score.prompts == "demo"
+    assert without_inputs(after) == without_inputs(before)
+
+
+def without_inputs(recipe: Recipe) -> dict[str, object]:
+    data = recipe.model_dump()
+    for part, keys in (
+        ("model", ["source"]),
+        ("imatrix", ["corpus"]),
+        ("evaluate", ["corpus"]),
+        ("score", ["prompts", "weights", "categories"]),
+    ):
+        for key in keys:
+            del data[part][key]
+    del data["score"]["target"]["source"]
+    return data
+
+
+def test_absent_parts_stay_absent() -> None:
+    recipe = load_recipe("demo").recipe.model_copy(update={"imatrix": None, "score": None})
+    after = apply_demo(recipe)
+    assert after.imatrix is None
+    assert after.score is None
+
+
+def test_the_demos_files_are_there() -> None:
+    recipe = apply_demo(load_recipe("ling-flash-iq1kt").recipe)
+    assert recipe.model is not None
+    assert recipe.evaluate is not None
+    assert recipe.score is not None
+    for path in (recipe.model.source, recipe.evaluate.corpus, recipe.score.target.source):
+        assert path.is_file()  # type: ignore[union-attr]

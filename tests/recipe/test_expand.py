@@ -1,0 +1,119 @@
+"""extends, drop_rules and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cook.errors import RecipeError
+from cook.recipe.expand import expand
+from cook.recipe.load import LoadedRecipe
+
+Make = Callable[[str], LoadedRecipe]
+
+
+def test_the_childs_rules_go_before_the_parents(recipe: Make) -> None:
+    loaded = recipe(
+        "quants:\n"
+        "  - {name: C, extends: B, rules: [{output: q4_0}]}\n"
+        "  - {name: A, type: Q4_K_M, rules: [{attention: q6_K}, {output: q6_K}]}\n"
+        "  - {name: B, extends: A, rules: [{attention: q8_0}]}\n"
+    )
+    first = loaded.quants[0]
+    assert first.name == "C"
+    assert [str(r) for r in first.rules] == [
+        "output: q4_0",
+        "attention: q8_0",
+        "attention: q6_K",
+        "output: q6_K",
+    ]
+    assert [r.owner for r in first.rules] == ["C", "B", "A", "A"]
+    assert first.ftype == "Q4_K_M"
+    assert [r.at.line for r in first.rules if r.at] == [5, 7, 6, 6]
+
+
+def test_settings_are_inherited_and_overridden(recipe: Make) -> None:
+    loaded = recipe(
+        "quants:\n"
+        "  - {name: A, type: Q4_0, imatrix: false, mixture: engine, rules: [{output: q8_0}]}\n"
+        "  - {name: B, extends: A}\n"
+        "  - {name: C, extends: A, imatrix: true, mixture: pure, type: q5_0}\n"
+        "  - {name: D, extends: A, drop_rules: [output], rules: [{attention: q6_K}]}\n"
+    )
+    _, b, c, d = loaded.quants
+    assert (b.ftype, b.use_imatrix, b.mixture) == ("Q4_0", False, "engine")
+    assert (c.ftype, c.use_imatrix, c.mixture) == ("Q5_0", True, "pure")
+    assert [str(r) for r in d.rules] == ["attention: q6_K"]
+
+
+def test_mixture_by_default(recipe: Make) -> None:
+    loaded = recipe(
+        "quants: [{name: A, type: Q4_K_M}, {name: B, type: Q4_K_M, rules: [{output: q8_0}]}]"
+    )
+    assert [q.mixture for q in loaded.quants] == ["engine", "pure"]
+    assert [q.mixture_stated for q in loaded.quants] == [False, False]
+
+
+def test_sweep_is_the_grid_in_order(recipe: Make) -> None:
+    loaded = recipe(
+        "quants: [{name: A, type: Q8_0, rules: [{output: q8_0}]}]\n"
+        "sweep:\n"
+        "  name: 's-{attention}-{2}'\n"
+        "  extends: A\n"
+        "  over: {attention: [q8_0, q6_k], 're:_exps': [q4_k, q2_k]}\n"
+        "  rules: [{embeddings: q4_0}]\n"
+    )
+    assert [q.name for q in loaded.quants] == [
+        "A",
+        "s-q8_0-q4_K",
+        "s-q8_0-q2_K",
+        "s-q6_K-q4_K",
+        "s-q6_K-q2_K",
+    ]
+    assert [str(r) for r in loaded.quants[2].rules] == [
+        "attention: q8_0",
+        "re:_exps: q2_K",
+        "embeddings: q4_0",
+        "output: q8_0",
+    ]
+    at = loaded.quants[2].rules[1].at
+    assert at is not None
+    assert (at.line, at.column) == (8, 35)
+
+
+def test_sweep_over_base_types(recipe: Make) -> None:
+    loaded = recipe("sweep: {over: {type: [q4_0, q8_0, q4_k_m]}}\n")
+    assert [(q.name, q.ftype, q.mixture) for q in loaded.quants] == [
+        ("Q4_0", "Q4_0", "engine"),
+        ("Q8_0", "Q8_0", "engine"),
+        ("Q4_K_M", "Q4_K_M", "engine"),
+    ]
+
+
+def test_several_sweeps_must_not_collide(recipe: Make) -> None:
+    with pytest.raises(RecipeError, match=r"r\.yaml:4:\d+: error: two quants named `q8_0`"):
+        recipe("sweep: [{type: Q8_0, over: {output: [q8_0]}}, {type: Q8_0, over: {mtp: [q8_0]}}]")
+
+
+def test_256_quants_are_the_limit(recipe: Make) -> None:
+    types = "q2_K q3_K q4_K q5_K q6_K q8_0 q4_0 q4_1 q5_0 q5_1 iq4_nl iq4_xs f16 bf16 iq3_s iq3_xxs"
+    axis = f"[{', '.join(types.split())}]"
+    body = f"sweep: {{type: Q8_0, over: {{attention: {axis}, output: {axis}}}}}\n"
+    assert len(recipe(body).quants) == 256
+    with pytest.raises(RecipeError, match="more than 256"):
+        recipe(body + "quants: [{name: A, type: Q8_0}]\n")
+
+
+def test_long_chains_of_extends(recipe: Make) -> None:
+    chain = "".join(f"  - {{name: A{i}, extends: A{i + 1}}}\n" for i in range(254))
+    loaded = recipe(f"quants:\n{chain}  - {{name: A254, type: Q8_0}}\n")
+    assert loaded.quants[0].ftype == "Q8_0"
+
+
+def test_expand_without_places(recipe: Make) -> None:
+    loaded = recipe("quants: [{name: A, type: Q8_0}]\n")
+    (quant,) = expand(loaded.recipe)
+    assert quant == loaded.quants[0]
+    assert quant.at is not None
+    assert quant.at.file == "<recipe>"

@@ -1,0 +1,72 @@
+"""The committed JSON Schema is fresh, and agrees with the loader."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cook.recipe.json_schema import SCHEMA_FILE, json_schema, main, schema_text
+from cook.recipe.load import load_recipe, shipped_recipes
+from cook.recipe.reference import markdown
+from cook.recipe.yaml_tree import parse, plain_data
+
+
+def test_committed_schema_is_fresh() -> None:
+    assert SCHEMA_FILE.read_text("utf-8") == schema_text(), "python -m cook.recipe.json_schema"
+    assert main(["--check"]) == 0
+
+
+def validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_shipped_recipes_satisfy_it(name: str) -> None:
+    root, _ = parse(load_recipe(name).text, name)
+    document = json.loads(json.dumps(plain_data(root)))
+    assert [e.message for e in validator().iter_errors(document)] == []
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"version": 1, "name": "x", "scroe": {}},
+        {"version": 2, "name": "x"},
+        {"version": 1},
+        {
+            "version": 1,
+            "name": "x",
+            "quants": [{"name": "A", "rules": [{"a": "q8_0", "b": "f16"}]}],
+        },
+        {"version": 1, "name": "x", "score": {"target": {"source": "a"}, "draft": {"n_max": 0}}},
+    ],
+)
+def test_it_refuses_what_the_loader_refuses(document: dict[str, object]) -> None:
+    assert list(validator().iter_errors(document))
+
+
+def test_every_field_is_documented() -> None:
+    def undocumented(schema: dict[str, Any]) -> list[str]:
+        return [k for k, v in schema.get("properties", {}).items() if not v.get("description")]
+
+    schema = json_schema()
+    parts = {"Recipe": schema, **schema["$defs"]}
+    parts.pop("RuleSpec")
+    missing = {name: undocumented(part) for name, part in parts.items()}
+    assert not {name: keys for name, keys in missing.items() if keys}
+
+
+def test_reference_names_every_key() -> None:
+    text = markdown()
+    schema = json_schema()
+    for name, part in {"Recipe": schema, **schema["$defs"]}.items():
+        if name == "RuleSpec":
+            continue
+        for key in part.get("properties", {}):
+            assert f"| `{key}` |" in text, (name, key)
+    assert "| value |" not in text

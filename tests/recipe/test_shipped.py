@@ -1,0 +1,143 @@
+"""The shipped recipes: valid, and the field's own scripts tensor for tensor."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cook.formats.gguf import read_gguf
+from cook.formats.gguf_file import TensorInfo
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+from cook.paths import demo_dir
+from cook.recipe.lint import lint
+from cook.recipe.load import load_recipe, shipped_recipes
+from cook.recipe.rules import resolve
+from cook.recipe.size import predicted_bpw, predicted_bytes
+
+DATA = Path(__file__).parents[1] / "data"
+NAMES = [
+    "deepseek-self-draft",
+    "demo",
+    "ling-flash-iq1kt",
+    "qwen3-0.6b-dense",
+    "qwen3-coder-30b-iq1kt",
+]
+# Sizes that the thread's own logs print (shared/samples/README.md).
+PUBLISHED_MIB = {"IQ1_KT": 23266.73, "IQ1_KT-PUFFED": 24181.83, "IQ2_KL": 35498.34}
+
+Tensors = tuple[TensorInfo, ...]
+
+
+def script_types(script: Path, tensors: Tensors) -> dict[str, str]:
+    """The types that a make-quant script gives, read as ik reads its --custom-q."""
+    custom = script.read_text().split('custom="', 1)[1].split('"', 1)[0]
+    rules = [
+        line.split("=", 1) for line in custom.splitlines() if line and not line.startswith("#")
+    ]
+    types = {}
+    for tensor in tensors:
+        kept = len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name
+        hit = next((t for pattern, t in rules if re.search(pattern, tensor.name)), None)
+        assert kept or hit is not None, tensor.name
+        types[tensor.name] = tensor.type_name if kept else str(hit)
+    return types
+
+
+def test_all_are_here() -> None:
+    assert sorted(shipped_recipes()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_valid_named_and_commented(name: str) -> None:
+    loaded = load_recipe(name)
+    assert loaded.recipe.name == name
+    assert loaded.recipe.description
+    assert loaded.text.startswith(
+        "# yaml-language-server: $schema=../cook/recipe/recipe.schema.json"
+    )
+    assert loaded.text.count("#") > 5
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_MIB))
+def test_ling_equals_the_script(name: str, ling: Tensors) -> None:
+    quant = next(q for q in load_recipe("ling-flash-iq1kt").quants if q.name == name)
+    found = resolve(ling, quant, IK_LLAMA_CPP, "bailingmoe2")
+    assert dict(found.types) == script_types(DATA / f"make-quant-{name}.sh", ling)
+    assert not found.problems
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_MIB))
+def test_ling_sizes_are_those_published(name: str, ling: Tensors) -> None:
+    quant = next(q for q in load_recipe("ling-flash-iq1kt").quants if q.name == name)
+    size = predicted_bytes(ling, resolve(ling, quant, IK_LLAMA_CPP, "bailingmoe2"))
+    assert size is not None
+    assert f"{size / 2**20:.2f}" == f"{PUBLISHED_MIB[name]:.2f}"
+
+
+def test_ling_bits_per_weight(ling: Tensors) -> None:
+    quant = load_recipe("ling-flash-iq1kt").quants[0]
+    bpw = predicted_bpw(ling, resolve(ling, quant, IK_LLAMA_CPP, "bailingmoe2"))
+    assert bpw is not None
+    assert 1.85 < bpw < 1.95
+
+
+def test_no_size_where_the_mixture_decides(ling: Tensors) -> None:
+    quant = load_recipe("demo").quants[0]
+    assert quant.mixture == "engine"
+    assert predicted_bytes(ling, resolve(ling, quant, LLAMA_CPP, "bailingmoe2")) is None
+
+
+def test_demo_is_clean_on_its_models() -> None:
+    model = read_gguf(demo_dir() / "draft-f16.gguf")
+    assert lint(load_recipe("demo"), model=model, flavour=LLAMA_CPP) == ()
+
+
+def _moe(layers: int, dense: int, hidden: int, ff: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (hidden, 1024),
+        "output.weight": (hidden, 1024),
+        "output_norm.weight": (hidden,),
+    }
+    for i in range(layers):
+        if i < dense:
+            shapes |= {f"blk.{i}.ffn_{w}.weight": (hidden, 4 * ff) for w in ("up", "gate")}
+            shapes[f"blk.{i}.ffn_down.weight"] = (4 * ff, hidden)
+        else:
+            shapes |= {f"blk.{i}.ffn_{w}_exps.weight": (hidden, ff, 8) for w in ("up", "gate")}
+            shapes[f"blk.{i}.ffn_down_exps.weight"] = (ff, hidden, 8)
+    return shapes
+
+
+def test_deepseek_fits_its_shapes(tensors) -> None:  # type: ignore[no-untyped-def]
+    """MLA's attn_k_b has rows of 128: the recipe must not need a fallback."""
+    shapes = _moe(3, 1, 7168, 2048)
+    for i in range(3):
+        shapes |= {
+            f"blk.{i}.attn_q_a.weight": (7168, 1536),
+            f"blk.{i}.attn_q_b.weight": (1536, 24576),
+            f"blk.{i}.attn_kv_a_mqa.weight": (7168, 576),
+            f"blk.{i}.attn_k_b.weight": (128, 512, 128),
+            f"blk.{i}.attn_v_b.weight": (512, 128, 128),
+            f"blk.{i}.attn_output.weight": (16384, 7168),
+        }
+    shapes |= {
+        f"blk.{i}.ffn_{w}_shexp.weight": (7168, 2048) for i in (1, 2) for w in ("up", "gate")
+    }
+    shapes |= {f"blk.{i}.ffn_down_shexp.weight": (2048, 7168) for i in (1, 2)}
+    for quant in load_recipe("deepseek-self-draft").quants:
+        found = resolve(tensors(shapes), quant, IK_LLAMA_CPP, "deepseek2")
+        assert not found.problems
+        assert None not in found.rule_of.values()
+
+
+def test_qwen3_coder_fits_its_shapes(tensors) -> None:  # type: ignore[no-untyped-def]
+    shapes = _moe(2, 0, 2048, 768)
+    for i in range(2):
+        shapes |= {f"blk.{i}.attn_{w}.weight": (2048, 512) for w in "qkv"}
+        shapes[f"blk.{i}.attn_output.weight"] = (4096, 2048)
+    for quant in load_recipe("qwen3-coder-30b-iq1kt").quants:
+        found = resolve(tensors(shapes), quant, IK_LLAMA_CPP, "qwen3moe")
+        assert not found.problems
+        assert None not in found.rule_of.values()

@@ -1,0 +1,123 @@
+"""Building the bundled engine: when it builds, with what, and how it meets pip's cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cook import engine_setup
+from cook.engine_setup import NO_AMX, SetupError, cmake_args, ensure, start_failure
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_tools_find_their_libraries_by_themselves() -> None:
+    arguments = cmake_args("x86_64", "Linux", avoid_amx=True)
+    assert "'-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib:$ORIGIN'" in arguments
+    assert "@loader_path/../lib" in cmake_args("arm64", "Darwin", avoid_amx=True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "avoid", "flagged"),
+    [("x86_64", True, True), ("x86_64", False, False), ("aarch64", True, False)],
+)
+def test_amx_is_avoided_only_where_it_can_be(machine: str, avoid: bool, flagged: bool) -> None:
+    assert (NO_AMX[0] in cmake_args(machine, "Linux", avoid_amx=avoid)) is flagged
+
+
+def test_the_users_cmake_args_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CMAKE_ARGS", "-DGGML_CUDA=ON")
+    assert cmake_args("x86_64", "Linux", avoid_amx=True).endswith(" -DGGML_CUDA=ON")
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("exit 0", None),
+        ("exit 1", None),  # llama-quantize --help
+        ("echo 'libggml.so: cannot open shared object file' >&2; exit 127", "libggml.so"),
+        ("kill -SEGV $$", "-11"),
+    ],
+)
+def test_what_starts(tmp_path: Path, text: str, failure: str | None) -> None:
+    found = start_failure(script(tmp_path / "llama-quantize", text))
+    assert (failure in found) if failure and found else found == failure
+
+
+def test_what_is_absent_or_no_program(tmp_path: Path) -> None:
+    assert start_failure(tmp_path / "llama-quantize") == "missing"
+    (tmp_path / "llama-server").write_bytes(b"\x7fELF")
+    assert start_failure(tmp_path / "llama-server")
+
+
+def test_prerequisites_come_with_the_line_that_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    compiler, cmake = engine_setup.missing_prerequisites()
+    assert "apt install g++" in compiler
+    assert "apt install cmake" in cmake
+
+
+class Pip:
+    """Stands in for the build: each call leaves the failures that come next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: dict[str, str]) -> None:
+        self.calls: list[list[str]] = []
+        self.outcomes = list(outcomes)
+        monkeypatch.setattr(engine_setup, "installed_version", lambda: None)
+        monkeypatch.setattr(engine_setup, "missing_prerequisites", list)
+        monkeypatch.setattr(engine_setup, "failures", lambda: self.outcomes[0])
+        monkeypatch.setattr(engine_setup, "build", self)
+
+    def __call__(self, argv: list[str], arguments: str, log: Path) -> None:
+        self.calls.append(argv)
+        del self.outcomes[0]
+
+
+BROKEN = {"llama-quantize": "missing"}
+
+
+def test_one_build_when_the_tools_are_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = Pip(monkeypatch, BROKEN, {})
+    ensure(Path("engine.lock"))
+    (call,) = pip.calls
+    assert "--require-hashes" in call
+    assert "--no-cache-dir" not in call
+
+
+def test_a_cached_wheel_without_tools_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = Pip(monkeypatch, BROKEN, BROKEN, {})
+    ensure(None)
+    first, second = pip.calls
+    assert "--no-cache-dir" not in first
+    assert "--no-cache-dir" in second
+    assert second[-1] == f"{engine_setup.PACKAGE}=={engine_setup.VERSION}"
+
+
+def test_tools_that_never_come_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    Pip(monkeypatch, BROKEN, BROKEN, BROKEN)
+    with pytest.raises(SetupError, match="llama-quantize: missing"):
+        ensure(None)
+
+
+def test_a_failed_build_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "print('[1/2] x'); print('the reason'); raise SystemExit(1)"]
+    with pytest.raises(SetupError, match=r"(?s)the reason.*whole log is"):
+        engine_setup.build(argv, "", tmp_path / "log")
+
+
+@pytest.mark.engine
+def test_nothing_is_built_where_the_engine_is_whole() -> None:
+    argv = [sys.executable, "-m", "cook.engine_setup"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("bundled engine: ")
