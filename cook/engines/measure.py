@@ -69,8 +69,11 @@ def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> Imatr
             raise failure(result, Outcome.TOOL_ERROR, short.group(), "give it a longer corpus")
         if not partial.is_file() or partial.stat().st_size < 16:
             raise failure(result, Outcome.SILENT_FAILURE, "it wrote no imatrix")
-        # The file itself says how far it got; the last lines of the log may be lost.
         chunks = _imatrix_chunks(engine, partial, result)
+        if engine.flavour is Flavour.IK_LLAMA_CPP:
+            # ik's trailer counts differently (8 for 4 chunks), and its log is complete; of
+            # mainline's log the last lines may be lost, so there the file's own count holds.
+            chunks = parse.parse_chunks(out) or parse.parse_planned_chunks(err) or 0
         estimate = parse.parse_final_estimate(out) or parse.parse_final_estimate(err)
         planned = parse.parse_planned_chunks(err)
         if chunks < (planned or 1):

@@ -32,7 +32,6 @@ _NO_WEIGHTS = re.compile(r"did not find weights for (\S{1,256})")
 _FINAL = re.compile(rf"Final estimate: PPL[^\n]{{0,80}}?= {_NUMBER} \+/- {_NUMBER}")
 _CHUNK = re.compile(r"\[(\d{1,7})\]([-+]?(?:\d+\.\d+|nan|inf)|-nan),")
 _PLAN = re.compile(r"(?:computing|perplexity) over (\d{1,7}) chunks")
-_SAVED_IK = re.compile(r"stored collected data after (\d{1,7}) chunks")
 _IMATRIX_WARNING = re.compile(
     r"save_imatrix(?:_legacy)?: (?:warning: )?"
     r"(?:entry '[^'\n]{1,300}' has[^\n]*|storing only[^\n]*)"
@@ -142,17 +141,11 @@ def parse_planned_chunks(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def parse_saved_chunks(text: str) -> int | None:
-    """Chunks after which ik last stored its imatrix."""
-    numbers = [int(found.group(1)) for found in _SAVED_IK.finditer(text)]
-    return max(numbers) if numbers else None
-
-
 def not_finite(text: str) -> str | None:
     """The sign of a broken computation in perplexity or imatrix output, if there is one."""
     for pattern in (
         r"Unexpected negative standard deviation of log\(prob\)",
-        r"(?:non-finite values|NaNs?) detected in \S+",
+        r"non-finite values detected in \S+|detected NaNs in \S+",
         r"\[\d+\]-?(?:nan|inf),",
         r"PPL[^\n]{0,80}?= -?(?:nan|inf)",
     ):

@@ -10,7 +10,7 @@ from pathlib import Path
 from cook.errors import Problem
 from cook.recipe.lint import flavour_of, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
-from cook.recipe.rules import resolve
+from cook.recipe.rules import Matcher, resolve
 from cook.recipe.size import SizedTensor, predicted_bpw, predicted_bytes
 
 
@@ -90,8 +90,9 @@ def read_tensors(path: Path) -> TensorList:
 
 def _quants(loaded: LoadedRecipe, model: TensorList, flavour: str) -> tuple[QuantCheck, ...]:
     checks = []
+    matcher = Matcher(model.tensors, model.architecture)
     for quant in loaded.quants:
-        resolution = resolve(model.tensors, quant, flavour, model.architecture)
+        resolution = resolve(model.tensors, quant, flavour, model.architecture, matcher=matcher)
         counts = Counter(t or "?" for t in resolution.types.values())
         fits = all(p.severity != "error" for p in resolution.problems)
         checks.append(

@@ -11,6 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from cook.errors import PrerequisiteError, Problem, RecipeError
+from cook.recipe.lint_imatrix import (
+    NO_IMATRIX_HINT,
+    ftype_needs_imatrix,
+    imatrix_problems,
+    type_needs_imatrix,
+)
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
 from cook.recipe.rules import Matcher, Quant, Resolution, Rule, Tensor, resolve, some
@@ -69,16 +75,23 @@ def lint(
     engine = _At(flavour, engine_name or flavour, capabilities) if flavour else None
     if engine is not None:
         found += _engine_problems(loaded, engine)
+    matcher = Matcher(model.tensors, model.architecture) if model is not None else None
     for quant in loaded.quants:
         found += _type_problems(quant)
         lacking = _capability_problems(quant, engine) if engine is not None else []
         found += lacking
         has_imatrix = recipe.imatrix is not None and quant.use_imatrix
-        if model is not None:
-            found += _rule_problems(quant, model)
+        if model is not None and matcher is not None:
+            found += _rule_problems(quant, matcher)
             if not lacking:
                 wanted = flavour or flavour_of(loaded)
-                found += _tensor_problems(loaded, quant, model, wanted, has_imatrix, imatrix)
+                resolution = resolve(
+                    model.tensors, quant, wanted, model.architecture, matcher=matcher
+                )
+                found += resolution.problems
+                found += _uncovered(quant, resolution)
+                found += _requantizing(loaded, quant, model, resolution)
+                found += imatrix_problems(quant, resolution, wanted, has_imatrix, imatrix)
         elif engine is not None and not has_imatrix and not lacking:
             found += _imatrix_problems_by_rule(quant, engine.flavour)
     if strict:
@@ -182,9 +195,8 @@ def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
     return problems
 
 
-def _rule_problems(quant: Quant, model: Model) -> Iterator[Problem]:
+def _rule_problems(quant: Quant, matcher: Matcher) -> Iterator[Problem]:
     """Rules of the quant's own list that match nothing, or are shadowed within that list."""
-    matcher = Matcher(model.tensors, model.architecture)
     seen: dict[str, tuple[set[str], list[Rule]]] = {}
     for rule in quant.rules:
         at = rule.at or _where(quant)
@@ -213,23 +225,6 @@ def _case_hint(rule: Rule, matcher: Matcher) -> str | None:
     if rule.selector != lowered.selector and matcher.hits(lowered):
         return f"tensor names are lower case: `{lowered.selector}`"
     return None
-
-
-def _tensor_problems(
-    loaded: LoadedRecipe,
-    quant: Quant,
-    model: Model,
-    flavour: str,
-    has_imatrix: bool,
-    imatrix: Imatrix | None,
-) -> Iterator[Problem]:
-    resolution = resolve(model.tensors, quant, flavour, model.architecture)
-    yield from resolution.problems
-    yield from _uncovered(quant, resolution)
-    yield from _requantizing(loaded, quant, model, resolution)
-    from cook.recipe.lint_imatrix import imatrix_problems
-
-    yield from imatrix_problems(quant, resolution, flavour, has_imatrix, imatrix)
 
 
 def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
@@ -264,8 +259,6 @@ def _requantizing(
 
 def _imatrix_problems_by_rule(quant: Quant, flavour: str) -> Iterator[Problem]:
     """Without tensors: rules whose type cannot do without an imatrix on this engine."""
-    from cook.recipe.lint_imatrix import NO_IMATRIX_HINT, ftype_needs_imatrix, type_needs_imatrix
-
     if ftype_needs_imatrix(quant, flavour):
         message = f"quant {quant.name}: {quant.ftype} needs an imatrix on {flavour}"
         yield _where(quant).problem(message, hint=NO_IMATRIX_HINT)

@@ -73,6 +73,7 @@ def parse_recipe(text: str, path: Path) -> LoadedRecipe:
     """A recipe from its text; ``path`` names it in errors and anchors its relative paths."""
     from pydantic import ValidationError
 
+    from cook.recipe.expand import expand
     from cook.recipe.faults import problems_of
     from cook.recipe.schema import Recipe
 
@@ -90,17 +91,22 @@ def parse_recipe(text: str, path: Path) -> LoadedRecipe:
         recipe = Recipe.model_validate(data, context=context)
     except ValidationError as error:
         problems += problems_of(error, locations, Recipe)
-    quants, structure = _expand_valid(data, locations, context)
-    problems += structure
-    if problems or recipe is None:
+    if recipe is None:
+        problems += _expand_valid(data, locations, context)
+        raise RecipeError(_unique(problems))
+    try:
+        quants = expand(recipe, locations)
+    except RecipeError as error:
+        raise RecipeError(_unique([*problems, *error.problems])) from None
+    if problems:
         raise RecipeError(_unique(problems))
     return LoadedRecipe(recipe, path, text, quants, locations)
 
 
 def _expand_valid(
     data: dict[str, Any], locations: Locations, context: dict[str, Any]
-) -> tuple[tuple[Quant, ...], tuple[Problem, ...]]:
-    """Expand what is valid, so that faults between quants show beside faults in others."""
+) -> tuple[Problem, ...]:
+    """Faults between the quants that are valid, to be told beside the faults in others."""
     from cook.recipe.expand import expand_parts
     from cook.recipe.fields import one_or_many
     from cook.recipe.quant_spec import QuantSpec, SweepSpec
@@ -121,7 +127,7 @@ def _expand_valid(
         for index, item in enumerate(listed if isinstance(listed, tuple) else ())
         if isinstance(item, dict) and index not in valid
     )
-    return expand_parts(quants, sweeps, locations, drafts, faulty)
+    return expand_parts(quants, sweeps, locations, drafts, faulty)[1]
 
 
 def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tuple[int, Any]]:

@@ -36,6 +36,10 @@ _CONTROLS = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "v": "\\v"}
 _PUNCTUATION = set("^$\\.*+?()[]{}|/-,=!\"#%&':;<>@`~ _")
 
 
+# Patterns that hung once, so that a recipe with one is told in one time limit and not in many.
+_HANGING: set[str] = set()
+
+
 class PatternError(ValueError):
     """Why a pattern is refused; ``offset`` counts characters from its start."""
 
@@ -58,9 +62,12 @@ class Pattern:
 
     def search(self, name: str) -> bool:
         """Whether the pattern is found anywhere in ``name``; PatternTimeout if it hangs."""
+        if self.source in _HANGING:
+            raise PatternTimeout(f"matching {self.source!r}")
         try:
             return _compiled(self.source).search(name, timeout=TIMEOUT_S) is not None
         except TimeoutError:
+            _HANGING.add(self.source)
             raise PatternTimeout(f"matching {self.source!r} against {name!r}") from None
 
     def search_all(self, names: Iterable[str]) -> frozenset[str]:
@@ -71,6 +78,7 @@ class Pattern:
             if self.search(name):
                 found.add(name)
             if time.process_time() > deadline:
+                _HANGING.add(self.source)
                 raise PatternTimeout(f"matching {self.source!r} against all names")
         return frozenset(found)
 

@@ -137,14 +137,17 @@ def resolve(
     flavour: str,
     architecture: str,
     mtp_layers: frozenset[int] | None = None,
+    matcher: Matcher | None = None,
 ) -> Resolution:
     """The type of every tensor of ``tensors`` after quantizing as ``quant`` says.
+
+    A ``matcher`` over the same tensors saves matching anew for each of many quants.
 
     Problems: rows that a type's blocks do not divide (naming what the engine would silently
     write instead), types whose rows would not interleave, patterns that hang.
     """
     where = quant.at or Location("<recipe>", 1, 1)
-    matcher = Matcher(tensors, architecture, mtp_layers)
+    matcher = matcher or Matcher(tensors, architecture, mtp_layers)
     problems: list[Problem] = []
     kept = frozenset(
         t.name

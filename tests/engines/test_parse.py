@@ -132,7 +132,6 @@ def test_chunks_and_plans() -> None:
     assert parse.parse_chunks("[1]9.1,[2]9.2,[10]9.3,\n") == 10
     assert parse.parse_planned_chunks("calculating perplexity over 230 chunks, n_ctx=512") == 230
     assert parse.parse_planned_chunks("compute_imatrix: computing over 4 chunks, n_ctx=1") == 4
-    assert parse.parse_saved_chunks("save_imatrix: stored collected data after 10 chunks in x") == 10
     assert parse.progress_of("0.1 minutes\n[1]9.1,[2]9.2,", 4) == (2, 4)
     assert parse.progress_of("nothing", 4) is None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cook.engines.base import Engine
 from cook.errors import PrerequisiteError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.paths import demo_dir
@@ -41,8 +42,8 @@ def test_unknown_where_the_mixture_decides() -> None:
 
 
 @pytest.mark.engine
-def test_an_engine_without_the_types_is_a_prerequisite() -> None:
+def test_an_engine_without_the_types_is_a_prerequisite(bundled: Engine) -> None:
     with pytest.raises(PrerequisiteError) as caught:
-        check_recipe(load_recipe("ling-flash-iq1kt"), "bundled")
+        check_recipe(load_recipe("ling-flash-iq1kt"), bundled.name)
     assert "ik_llama.cpp has it" in caught.value.message
     assert caught.value.exit_code == 5

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.base import TypeRule
+from cook.engines.base import Engine, TypeRule
 from cook.errors import InputError
 from cook.formats.gguf import read_gguf
 from cook.formats.gguf_file import TensorInfo
@@ -156,10 +156,8 @@ def _expected(found: Resolution) -> dict[str, str | None]:
 
 
 @pytest.mark.engine
-def test_llama_cpp_resolves_alike(tmp_path: Path) -> None:
-    from cook.engines.discover import discover
-
-    tool = str(discover("bundled").tool("quantize"))
+def test_llama_cpp_resolves_alike(bundled: Engine) -> None:
+    tool = str(bundled.tool("quantize"))
     for quant, found in _demo_quants(LLAMA_CPP):
         flags = [
             x for r in to_engine_rules(found) for x in ("--tensor-type", f"{r.pattern}={r.type}")
@@ -169,10 +167,8 @@ def test_llama_cpp_resolves_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.ik
-def test_ik_resolves_alike(tmp_path: Path) -> None:
-    from cook.engines.discover import discover
-
-    tool = str(discover("ik").tool("quantize"))
+def test_ik_resolves_alike(ik_engine: Engine, tmp_path: Path) -> None:
+    tool = str(ik_engine.tool("quantize"))
     for quant, found in _demo_quants(IK_LLAMA_CPP):
         custom = ",".join(f"{r.pattern}={r.type}" for r in to_engine_rules(found))
         command = [tool, "--dry-run", "--ignore-imatrix-rules", "--custom-q", custom]

@@ -1,0 +1,238 @@
+"""quantize, imatrix, perplexity, divergence and benches, with the real tools of both engines."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import (
+    DivergenceJob,
+    ImatrixJob,
+    ModelArgs,
+    PerplexityJob,
+    QuantizeJob,
+    TypeRule,
+)
+from cook.engines.bench import batch_curve, decode_speed
+from cook.engines.process import Supervisor
+from cook.engines.quantize import compare, same_type
+from cook.errors import InputError, PrerequisiteError, StepError
+from cook.formats.gguf import read_gguf
+from cook.formats.imatrix import read_imatrix
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("bundled", marks=pytest.mark.engine),
+        pytest.param("ik_engine", marks=pytest.mark.ik),
+    ]
+)
+def engine(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def progress() -> list[tuple[int, int | None]]:
+    return []
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, progress: list[tuple[int, int | None]]) -> Supervisor:
+    return Supervisor(tmp_path / "logs", lambda done, total: progress.append((done, total)))
+
+
+def test_quantize_writes_what_was_resolved(
+    engine: Any,
+    supervisor: Supervisor,
+    progress: list[tuple[int, int | None]],
+    tiny_model: Path,
+    tmp_path: Path,
+) -> None:
+    special = "iq1_kt" if engine.flavour == "ik_llama.cpp" else "iq4_xs"
+    rules = (
+        TypeRule(r"^output\.weight$", "q6_K"),
+        TypeRule(r"attn_v", "q8_0"),
+        TypeRule(r"ffn_(up|gate)", special if special == "iq4_xs" else "iq2_kl"),
+    )
+    expected = {t.name: "f32" for t in read_gguf(tiny_model).tensors if "norm" in t.name}
+    expected |= {"output.weight": "q6_K", "blk.1.attn_v.weight": "q8_0"}
+    expected |= {"blk.0.ffn_up.weight": rules[2].type, "token_embd.weight": "q4_K"}
+    job = QuantizeJob(
+        tiny_model, tmp_path / "made" / "out.gguf", "Q4_K_S", rules, None, 1, expected
+    )
+    result = engine.quantize(job, supervisor)
+    file = read_gguf(job.output)
+    assert {t.name: t.type_name for t in file.tensors} == result.types
+    assert result.tensor_bytes == file.tensor_bytes
+    assert progress[-1] == (21, 21)
+    assert result.command == engine.quantize_command(job)
+    assert str(job.output) in result.command
+    assert [path.name for path in job.output.parent.iterdir()] == ["out.gguf"]
+    # The recorded command, run by hand, writes the same tensor data.
+    by_hand = tmp_path / "by-hand.gguf"
+    argv = [str(by_hand) if word == str(job.output) else word for word in result.command]
+    environment = dict(engine.environment())
+    subprocess.run(argv, env=environment, cwd=tmp_path, check=True, capture_output=True)
+    hand = read_gguf(by_hand)
+    for tensor in file.tensors:
+        assert file.read_tensor_bytes(tensor.name) == hand.read_tensor_bytes(tensor.name)
+
+
+def test_a_silent_fallback_is_an_error(
+    engine: Any, supervisor: Supervisor, tmp_path: Path, make_tiny_model: Make
+) -> None:
+    odd = make_tiny_model(tmp_path / "odd.gguf", odd_hidden=True)
+    job = QuantizeJob(
+        odd, tmp_path / "out.gguf", "Q4_K_S", (), None, 1, {"blk.0.ffn_down.weight": "q4_K"}
+    )
+    with pytest.raises(StepError, match=r"blk.0.ffn_down.weight: the recipe resolves to q4_K"):
+        engine.quantize(job, supervisor)
+    assert not job.output.exists()
+    known = dataclasses.replace(job, expected={"blk.0.ffn_down.weight": "q5_0"})
+    assert any("divide" in line for line in engine.quantize(known, supervisor).warnings)
+
+
+def test_missing_imatrix_is_told(
+    engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "IQ2_XS", (), None, 1, {})
+    with pytest.raises(StepError) as caught:
+        engine.quantize(job, supervisor)
+    assert "imatrix" in caught.value.message or "importance matrix" in caught.value.message
+
+
+def test_jobs_that_no_run_can_fulfil(
+    engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    before = tiny_model.read_bytes()
+    job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "Q4_0", (), None, 1, {})
+    link = tmp_path / "link.gguf"
+    link.hardlink_to(tiny_model)
+    for output in (tiny_model, link):
+        with pytest.raises(InputError, match="overwritten by its own"):
+            engine.quantize(dataclasses.replace(job, output=output), supervisor)
+    assert tiny_model.read_bytes() == before
+    with pytest.raises(InputError, match="does not exist"):
+        engine.quantize(dataclasses.replace(job, source=tmp_path / "no"), supervisor)
+    with pytest.raises(PrerequisiteError, match="no base type"):
+        engine.quantize(dataclasses.replace(job, ftype="IQ9_X"), supervisor)
+    with pytest.raises(PrerequisiteError, match="has no type"):
+        rules = (TypeRule("a", "q9_K"),)
+        engine.quantize(dataclasses.replace(job, rules=rules), supervisor)
+    with pytest.raises(InputError, match="ignore every rule"):
+        rules = (TypeRule("a", "q4_0"),)
+        engine.quantize(dataclasses.replace(job, rules=rules, ftype="bf16"), supervisor)
+    with pytest.raises(InputError, match="cannot say the pattern"):
+        rules = (TypeRule("a=b", "q4_0"),)
+        engine.quantize(dataclasses.replace(job, rules=rules), supervisor)
+
+
+def test_measures(
+    engine: Any, supervisor: Supervisor, tiny_model: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    ik = engine.flavour == "ik_llama.cpp"
+    output = tmp_path / ("imatrix.dat" if ik else "imatrix.gguf")
+    imatrix = engine.imatrix(ImatrixJob(tiny_model, tiny_corpus, output, 128, 3, 1), supervisor)
+    assert imatrix.chunks == 3
+    assert len(read_imatrix(output).entries) == 14
+    base = tmp_path / "base.bin"
+    source = engine.perplexity(
+        PerplexityJob(tiny_model, tiny_corpus, 128, 3, 1, save_base=base), supervisor
+    )
+    assert source.chunks == 3
+    assert source.perplexity > 1
+    assert source.error > 0
+    same = engine.divergence(DivergenceJob(tiny_model, base, 128, 1), supervisor)
+    assert same.same_top_percent > 95
+    assert same.mean_kld < 1e-3
+    job = QuantizeJob(
+        tiny_model, tmp_path / "q2.gguf", "Q2_K", (), output, 1, {"blk.0.attn_q.weight": "q2_K"}
+    )
+    quantized = engine.quantize(job, supervisor)
+    assert "--imatrix" in quantized.command
+    worse = engine.divergence(DivergenceJob(job.output, base, 128, 1), supervisor)
+    assert worse.mean_kld > 10 * max(same.mean_kld, 1e-6)
+    assert worse.base_perplexity == pytest.approx(source.perplexity, rel=0.2)
+    with pytest.raises(InputError, match="context 128, not 256"):
+        engine.divergence(DivergenceJob(tiny_model, base, 256, 1), supervisor)
+    base.write_bytes(base.read_bytes()[:-10])
+    with pytest.raises(InputError, match="incomplete"):
+        engine.divergence(DivergenceJob(tiny_model, base, 128, 1), supervisor)
+
+
+def test_a_corpus_that_is_too_short(
+    engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "short.txt"
+    corpus.write_text("a few words\n")
+    with pytest.raises(StepError):
+        engine.perplexity(PerplexityJob(tiny_model, corpus, 128, None, 1), supervisor)
+    with pytest.raises(StepError):
+        engine.imatrix(ImatrixJob(tiny_model, corpus, tmp_path / "x", 128, None, 1), supervisor)
+
+
+def test_speeds(engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
+    args = ModelArgs(threads=1, flash_attention=True)
+    for depth in (0, 32):
+        speed = decode_speed(
+            engine, tiny_model, args, supervisor, n_gen=8, depth=depth, repeats=2
+        )
+        assert len(speed.samples) == 2
+        assert speed.tokens_per_s > 1
+        assert speed.model_bytes == read_gguf(tiny_model).tensor_bytes
+    curve = batch_curve(
+        engine, tiny_model, args, supervisor, batches=(1, 2, 5), depth=16, steps=4
+    )
+    assert [point.batch for point in curve] == [1, 2, 5]
+    assert all(point.step_ms > 0 for point in curve)
+
+
+@pytest.mark.ik
+def test_ik_refuses_a_gguf_imatrix_before_it_aborts(
+    ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
+) -> None:
+    imatrix = tmp_path / "imatrix.gguf"
+    imatrix.write_bytes(b"GGUF" + bytes(100))
+    job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "Q4_0", (), imatrix, 1, {})
+    with pytest.raises(InputError, match=r"legacy \.dat"):
+        ik_engine.quantize(job, supervisor)
+
+
+def test_rules_that_a_flavour_cannot_say(standin_engine: Make, tmp_path: Path) -> None:
+    mainline = standin_engine("silent")
+    ik = standin_engine("silent", flavour="ik_llama.cpp", name="ik")
+
+    def flags(engine: Any, *rules: TypeRule, pure: bool = False) -> tuple[str, ...]:
+        job = QuantizeJob(tmp_path, tmp_path, "Q4_0", rules, None, 1, {}, pure=pure)
+        result: tuple[str, ...] = engine.rule_flags(job)
+        return result
+
+    two = (TypeRule("a", "q4_k"), TypeRule(r"b\.c", "q8_0"))
+    assert flags(mainline, *two) == ("--tensor-type", "a=q4_k", "--tensor-type", r"b\.c=q8_0")
+    assert flags(ik, *two) == ("--custom-q", r"a=q4_K,b\.c=q8_0")  # case matters to ik
+    with pytest.raises(InputError, match="lower-cases"):
+        flags(mainline, TypeRule(r"\D", "q4_0"))
+    with pytest.raises(InputError, match="cannot say"):
+        flags(ik, TypeRule("a{1,2}", "q4_0"))
+    with pytest.raises(InputError, match="--pure"):
+        flags(ik, *two, pure=True)
+    many = tuple(TypeRule(f"blk.{n}.{'x' * 90}", "q4_0") for n in range(1500))
+    long = flags(ik, *many)
+    assert max(map(len, long)) < 128 << 10
+    assert ",".join(long[1::2]).count("=q4_0") == 1500
+
+
+def test_types_are_compared_by_what_they_are() -> None:
+    assert same_type("Q4_K", "q4_K")
+    assert same_type("q1_0", "q1_0_g128")
+    assert not same_type("q4_K", "q4_0")
+    assert compare({"a": "q4_K"}, {"a": "q4_K", "n": "f32"}, {"a": "q4_K", "n": "f32"}) == ()
+    assert compare({"a": "q4_K"}, {}, {"a": "q4_K"}) == ("a: is not in the log",)
+    assert len(compare({}, {"a": "q4_0"}, {"a": "q4_K"})) == 1
