@@ -16,6 +16,7 @@ from cook.paths import cook_home
 from cook.report.assemble import Sitting, assemble
 from cook.report.record import Excluded, Record, write_record
 from cook.report.table import size
+from cook.steps.finalists import Judged, judge
 from cook.steps.live import LiveStep
 from cook.steps.menu import Configuration, Menu
 from cook.steps.prepare import Prepared
@@ -47,7 +48,15 @@ def build(
     menu = prepared.menu
     _require_room(executor.store, menu)
     executor.run(menu.making())
-    grid, left_out = _score(menu, prepared, executor, output)
+    judged = None
+    score = prepared.recipe.score
+    if menu.forecast is not None and menu.prompts is not None and score is not None:
+        judged = judge(
+            menu, menu.forecast, menu.prompts, score, prepared.recipe.pick.maximize, executor
+        )
+        if judged is None:
+            output.warn("nothing could be predicted; every candidate runs live instead")
+    grid, left_out = _score(menu, prepared, executor, output, judged)
     sitting = Sitting(
         loaded=prepared.loaded,
         demo=prepared.demo,
@@ -55,6 +64,7 @@ def build(
         grid=grid,
         left_out=left_out,
         outcomes=executor.outcomes,
+        judged=judged,
     )
     record = assemble(sitting)
     path = home / "records" / f"{record.recipe}.json"
@@ -88,7 +98,11 @@ def _require_room(store: Store, menu: Menu) -> None:
 
 
 def _score(
-    menu: Menu, prepared: Prepared, executor: Executor, output: Output
+    menu: Menu,
+    prepared: Prepared,
+    executor: Executor,
+    output: Output,
+    judged: Judged | None,
 ) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
     score = prepared.recipe.score
     if menu.baseline is None or score is None:
@@ -96,7 +110,8 @@ def _score(
     first = menu.baseline.rounds[0]
     executor.run([first])
     seconds = measured_seconds(first, executor.outcomes, len(menu.baseline.rounds))
-    grid, left_out = within_budget(menu.grid, seconds, score.live_budget.minutes * 60)
+    wanted = menu.grid if judged is None else judged.finalists
+    grid, left_out = within_budget(wanted, seconds, score.live_budget.minutes * 60)
     for excluded in left_out:
         output.warn(f"{excluded.candidate}: {excluded.reason}")
     executor.run(menu.live(grid))

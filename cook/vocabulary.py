@@ -8,6 +8,7 @@ mainline serves without speculation and ik translates token by token, slowly: ne
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from cook.errors import InputError
 from cook.formats.cursor import shown
@@ -52,6 +53,16 @@ class Vocabulary:
     add_bos: bool
     add_eos: bool
     tokens: tuple[bytes, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over kind and token texts in order: equal tokenizers, equal digests."""
+        import hashlib
+
+        digest = hashlib.sha256(self.kind.encode())
+        for token in self.tokens:
+            digest.update(len(token).to_bytes(4, "little") + token)
+        return digest.hexdigest()
 
     @property
     def size(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import time
 from dataclasses import dataclass
@@ -108,26 +109,25 @@ def distill(options: Options, seed: int) -> None:
     target.load_state_dict(_prefixed(state["target"]))
     draft.load_state_dict(_prefixed(state["draft"]))
     optimizer = Optimizer(draft, 0.015 * options.rate, 0.003 * options.rate)
-    own = {length: rows_of(options.work / f"own-{length}.bin", length) for length in (512, 2048)}
     log = (options.work / f"{options.name}.log.jsonl").open("a")
-    kept: dict[tuple[int, int], Tensor] = {}
+    batches: list[tuple[str, Tensor]] = []
+    kept: dict[str, Tensor] = {}
     started = time.monotonic()
     for step in range(options.steps):
-        length = 2048 if options.long and step % options.long == options.long - 1 else 512
-        batches = own[length].split(_TOKENS // length)
-        at = (step // options.long if length == 2048 else step) % len(batches)
-        inputs = batches[at]
-        if (at, length) not in kept:
+        if step % 20 == 0:  # the target may still be writing
+            batches = own_batches(options.work)
+        name, inputs = batches[step % len(batches)]
+        if name not in kept:
             with torch.no_grad():
-                kept[at, length] = target(inputs).half()
+                kept[name] = target(inputs).half()
         scale = schedule(step, options.steps, 5, options.decay)
-        teacher = kept[at, length].float()
+        teacher = kept[name].float()
         gap, agree = follow(draft, optimizer, inputs, teacher, scale, hard=0.5)
         row = {
             "step": step,
             "kl": round(gap, 4),
             "agree": round(agree, 4),
-            "length": length,
+            "text": name,
             "scale": round(scale, 3),
             "seconds": round(time.monotonic() - started, 1),
         }
@@ -185,9 +185,17 @@ def window(tokens: Tensor, batch: int, length: int) -> tuple[Tensor, Tensor]:
     return part[:, :-1], part[:, 1:]
 
 
-def rows_of(path: Path, length: int) -> Tensor:
-    """The rows that `cook.demo.generate` wrote, as int64 [rows, length]."""
-    return torch.from_numpy(np.fromfile(path, np.uint16).astype(np.int64)).view(-1, length)
+def own_batches(work: Path) -> list[tuple[str, Tensor]]:
+    """Full batches [rows, length] of what `cook.demo.generate` wrote, with their names."""
+    found = []
+    for path in sorted(work.glob("own-*-*.bin")):
+        length = int(path.stem.split("-")[1])
+        tokens = torch.from_numpy(np.fromfile(path, np.uint16).astype(np.int64))
+        rows = tokens[: len(tokens) // length * length].view(-1, length)
+        count = len(rows) // (_TOKENS // length)
+        parts = rows.split(_TOKENS // length)[:count]
+        found += [(f"{path.name}:{number}", part) for number, part in enumerate(parts)]
+    return sorted(found, key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
 
 
 def load_grown(model: BailingMoe2, state: dict[str, Tensor]) -> None:

@@ -154,13 +154,17 @@ class DivergenceJob:
 
 @dataclass(frozen=True)
 class DivergenceResult:
-    """All in natural units: KLD in nats, ``same_top_percent`` and its error in percent."""
+    """All in natural units: KLD in nats, ``same_top_percent`` and its error in percent.
+
+    ``perplexity_ratio_error`` is None where the model is so near its base that the engine's
+    variance cancels to less than nothing (it prints ``-nan``): the ratio is then 1 within 1e-4.
+    """
 
     perplexity: float
     perplexity_error: float
     base_perplexity: float
     perplexity_ratio: float
-    perplexity_ratio_error: float
+    perplexity_ratio_error: float | None
     mean_kld: float
     mean_kld_error: float
     max_kld: float

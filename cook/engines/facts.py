@@ -106,6 +106,9 @@ def _gather(bin_dir: Path, known: dict[str, str]) -> tuple[Facts, list[Path]]:
         home = Path(logs) / "home"
         home.mkdir()
         library_path, libraries = _resolve_libraries(tools, roots, home, Path(logs))
+        # Backends that are opened at run time (GGML_BACKEND_DL) lie beside the tools.
+        opened = {path.resolve() for path in bin_dir.glob("libggml-*.so*") if path.is_file()}
+        libraries = sorted({*libraries, *opened})
         env = engine_environment(library_path, home=home)
         prober = probe.Prober(env, Path(logs))
         helps = {name: prober.help_text(path) for name, path in tools.items()}

@@ -159,8 +159,10 @@ def run_divergence(engine: Tools, job: DivergenceJob, supervisor: Supervisor) ->
     if chunks != base.chunks:
         told = f"it compared {chunks or 0} of {base.chunks} chunks"
         raise failure(result, Outcome.SILENT_FAILURE, told)
+    ratio_error = values.pop("perplexity_ratio_error", None)
     return DivergenceResult(
         **values,
+        perplexity_ratio_error=ratio_error,
         seconds=result.seconds,
         peak_rss_bytes=result.peak_rss_bytes,
         command=command,

@@ -163,7 +163,8 @@ def parse_imatrix_warnings(text: str) -> tuple[str, ...]:
 def parse_divergence(stdout: str) -> dict[str, float] | None:
     """Statistics of ``--kl-divergence`` by DivergenceResult's names; None unless all are finite.
 
-    Values with an error come as ``<name>`` and ``<name>_error``.
+    Values with an error come as ``<name>`` and ``<name>_error``. Only the error of the ratio
+    may be absent: of a model equal to its base the engine's variance is a tiny negative number.
     """
     values: dict[str, float] = {}
     for name, (label, has_error) in _KLD_FIELDS.items():
@@ -175,9 +176,11 @@ def parse_divergence(stdout: str) -> dict[str, float] | None:
         values[name] = value
         if has_error:
             error = _finite(found.group(2) or "")
-            if error is None or error < 0:
+            near_base = name == "perplexity_ratio" and abs(value - 1) < 1e-4
+            if (error is None and not near_base) or (error or 0.0) < 0:
                 return None
-            values[f"{name}_error"] = error
+            if error is not None:
+                values[f"{name}_error"] = error
     return values
 
 

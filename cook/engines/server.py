@@ -80,7 +80,7 @@ class Server:
             self._start()
             self._prove_drafting()
         except BaseException:
-            self._stop()
+            self._close()
             raise
         return self
 
@@ -90,7 +90,7 @@ class Server:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stop()
+        self._close()
 
     @property
     def peak_rss_bytes(self) -> int:
@@ -325,6 +325,10 @@ class Server:
             raise InternalError("the server is not running: use it in a with block")
         return self._running
 
+    def _close(self) -> None:
+        self._stop()
+        self._requests.shutdown(wait=False, cancel_futures=True)
+
     def _stop(self) -> None:
         if self._running is not None:
             self.result = self._running.stop()
@@ -333,7 +337,6 @@ class Server:
             self._api = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._requests.shutdown(wait=False, cancel_futures=True)
 
 
 def _free_port() -> int:

@@ -943,14 +943,26 @@ static void op_hello(void) {
         PROTOCOL, COOK_FLAVOUR, safe, sizeof(struct llama_context_params), sizeof(struct llama_model_params));
 }
 
-// For the tests: the accuracy of exp_neg, and a crash on request.
+// For the tests: the reductions on a row of the caller's, and a crash on request.
 static void op_selftest(void) {
-    int32_t n;
-    const float * x = array("x", &n, true);
-    float * y = take((size_t) n, 4);
-    for (int32_t i = 0; i < n; i++) { y[i] = exp_neg(x[i]); }
-    put_array("y", "f4", y, (uint64_t) n);
+    int32_t n, k = integer("top", 0, 0, TOP_MAX);
+    row_result r;
+    row_job job = { .row = array("row", &n, true), .token = integer("token", -1, -1, INT32_MAX),
+        .inv_temp = (float) number("inverse_temperature", 0.0), .top = k, .top_ids = take((size_t) k, 4), .top_logits = take((size_t) k, 4) };
     if (integer("abort", 0, 0, 1)) { fprintf(stderr, "selftest: aborting as asked\n"); abort(); }
+    job.n = n;
+    if (n < 1 || job.token >= n) { fail("selftest: bad row"); }
+    reduce_row(&job, &r);
+    float * exps = take((size_t) n, 4);
+    for (int32_t i = 0; i < n; i++) { exps[i] = exp_neg(job.row[i] - r.max); }
+    put_field(",\"argmax\":%d,\"rank\":%d,\"bad\":%d", r.argmax, r.rank, r.bad);
+    double * values = take(6, 8);
+    const double all[6] = { r.max, r.second, r.confidence, r.lse, r.lse_t, r.entropy };
+    memcpy(values, all, sizeof all);
+    put_array("values", "f8", values, 6);
+    put_array("exp", "f4", exps, (uint64_t) n);
+    put_array("top_ids", "i4", job.top_ids, (uint64_t) k);
+    put_array("top_logits", "f4", job.top_logits, (uint64_t) k);
 }
 
 static void on_log(enum ggml_log_level level, const char * text, void * user) {

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cook.engines.base import Engine
 from cook.engines.process import ProcessSpec, Running, Supervisor
@@ -46,10 +47,11 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "i4": np.dtype("<i4"),
     "i8": np.dtype("<i8"),
     "f4": np.dtype("<f4"),
+    "f8": np.dtype("<f8"),
     "u1": np.dtype("u1"),
 }
 
-Tokens = Sequence[int] | IntArray
+Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class Worker:

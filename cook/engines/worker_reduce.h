@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { BLOCK = 1024, CONFIDENCE_TOP = 10, TOP_MAX = 256 };
+enum { BLOCK = 1024, GROUP = 32, CONFIDENCE_TOP = 10, TOP_MAX = 256 };
 
 // What is known of one position. Log-probabilities are natural logarithms.
 typedef struct {
@@ -172,8 +172,12 @@ static void reduce_row(const row_job * job, row_result * out) {
         s2 += a2;
         if (job->inv_temp > 0.0f) { st += block_exp_scaled(b, len, m, job->inv_temp); }
         if (heap.n < heap.cap || bm > heap.least) {
-            for (int i = 0; i < len; i++) {
-                if (heap.n < heap.cap || b[i] > heap.least) { top_push(&heap, b[i], at + i); }
+            for (int g = 0; g < len; g += GROUP) {
+                const int end = g + GROUP < len ? g + GROUP : len;
+                if (heap.n == heap.cap && block_max(b + g, end - g) <= heap.least) { continue; }
+                for (int i = g; i < end; i++) {
+                    if (heap.n < heap.cap || b[i] > heap.least) { top_push(&heap, b[i], at + i); }
+                }
             }
         }
     }

@@ -111,7 +111,12 @@ def plan(prepared: Prepared) -> Plan:
         grid, dropped = within_budget(grid, seconds, recipe.score.live_budget.minutes * 60)
         left_out = tuple(e.candidate for e in dropped)
         hours = seconds * (1 + len(menu.grid)) / 3600 if seconds is not None else None
-    wanted: list[Step[Any]] = [*menu.making(), *menu.live(grid)]
+    wanted: list[Step[Any]] = list(menu.making())
+    if menu.forecast is not None:
+        # Which candidates go live is known only once they are predicted.
+        wanted += menu.forecast.steps()
+        grid = ()
+    wanted += menu.live(grid)
     wanted += [c.compare for c in grid if c.compare is not None]
     steps = tuple(_planned(step, store, history) for step in closure(wanted).values())
     return Plan(

@@ -99,6 +99,8 @@ def _schema_words(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "anyOf" in schema:
         words = [_schema_words(s) for s in schema["anyOf"] if s.get("type") != "null"]
+        if len(words) == 2 and words[1] == f"list of {words[0]}":
+            return f"{words[0]}; one or a list"
         return " or ".join(dict.fromkeys(words))
     kind = schema.get("type")
     if kind == "array":

@@ -159,6 +159,10 @@ class ScoreSpec(Spec):
     """The large model."""
     baseline: BaselineSpec | None = None
     """The target without a draft. Absent: with the target's own arguments."""
+    method: Literal["replay", "live"] = "live"
+    """`live`: every candidate runs on the real server, as far as the budget goes. `replay`: the
+    target's text is recorded once, every draft is scored on it without the target, speeds are
+    predicted from measured times, and only the finalists run live."""
     prompts: PromptsField = "default"
     """A prompt set (`default`, `demo`) or a .jsonl file of prompts."""
     categories: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)] | None = None

@@ -23,10 +23,12 @@ from cook.report.record import (
     Excluded,
     Interval,
     Pick,
+    Prediction,
     Quality,
     Record,
     StepRecord,
 )
+from cook.steps.finalists import Judged, reason_not_live
 from cook.steps.live import PromptRun
 from cook.steps.menu import NO_DRAFT, Configuration, DraftPlan, Menu
 from cook.steps.pick import Limits, pick
@@ -43,6 +45,7 @@ class Sitting:
     grid: tuple[Configuration, ...]
     left_out: tuple[Excluded, ...]
     outcomes: Outcomes
+    judged: Judged | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -108,7 +111,10 @@ def _candidates(sitting: Sitting, runs: Runs) -> tuple[Candidate, ...]:
     baseline = sitting.menu.baseline
     if baseline is None:
         return ()
-    every = (baseline, *sitting.grid)
+    live = {c.name for c in (baseline, *sitting.grid)}
+    # A predicted candidate that did not go live is shown all the same.
+    rest = [c for c in sitting.menu.grid if c.name not in live] if sitting.judged else []
+    every = (baseline, *sitting.grid, *rest)
     return tuple(_candidate(sitting, configuration, runs) for configuration in every)
 
 
@@ -116,7 +122,8 @@ def _candidate(sitting: Sitting, configuration: Configuration, runs: Runs) -> Ca
     score = sitting.recipe.score
     assert score is not None, "candidates come from a score"
     outcomes = sitting.outcomes
-    mine, base = runs[configuration.name], runs[NO_DRAFT]
+    mine = runs.get(configuration.name, reason_not_live(configuration.name))
+    base = runs[NO_DRAFT]
     live = None if isinstance(mine, str) else figures(mine, score.weights)
     speedup = decode_speedup = None
     interval: Interval | None = None
@@ -145,6 +152,37 @@ def _candidate(sitting: Sitting, configuration: Configuration, runs: Runs) -> Ca
         output=output_check(compared) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
         command=first.command if first else (),
+        predicted=_prediction(sitting, configuration, mine),
+    )
+
+
+def _prediction(
+    sitting: Sitting, configuration: Configuration, live: tuple[PromptRun, ...] | str
+) -> Prediction | None:
+    """The forecast of a candidate, and how far off its live run shows it to be."""
+    judged, score = sitting.judged, sitting.recipe.score
+    if judged is None or score is None:
+        return None
+    forecast = next((f for f in judged.reported if f.name == configuration.name), None)
+    if forecast is None:
+        return None
+    found = figures(forecast.runs, score.weights)
+    off_by = interval = None
+    if not isinstance(live, str):
+        off_by = found.end_to_end_speed / figures(live, score.weights).end_to_end_speed - 1
+        confidence = sitting.recipe.pick.confidence
+        interval = paired_ratio(forecast.runs, live, "end_to_end_speed", score.weights, confidence)
+    spent = forecast.breakdown
+    return Prediction(
+        figures=found,
+        verify_s=spent.verify_s,
+        draft_s=spent.draft_s,
+        mirror_s=spent.mirror_s,
+        sample_s=spent.sample_s,
+        overhead_s=spent.overhead_s,
+        probability_best=judged.probability_best.get(configuration.name),
+        off_by=off_by,
+        off_by_interval=interval,
     )
 
 
@@ -155,8 +193,8 @@ def _pick(
     weights = sitting.recipe.score.weights if sitting.recipe.score else None
 
     def ratio(first: Candidate, second: Candidate) -> Interval | None:
-        one, other = runs[first.name], runs[second.name]
-        if isinstance(one, str) or isinstance(other, str):
+        one, other = runs.get(first.name), runs.get(second.name)
+        if one is None or other is None or isinstance(one, str) or isinstance(other, str):
             return None
         return paired_ratio(one, other, asked.maximize, weights, asked.confidence)
 
@@ -247,7 +285,10 @@ def _warnings(sitting: Sitting) -> tuple[str, ...]:
 
 
 def _steps(sitting: Sitting) -> tuple[StepRecord, ...]:
-    wanted: list[Step[Any]] = [*sitting.menu.making(), *sitting.menu.live(sitting.grid)]
+    wanted: list[Step[Any]] = [*sitting.menu.making()]
+    if sitting.menu.forecast is not None:
+        wanted += sitting.menu.forecast.steps()
+    wanted += sitting.menu.live(sitting.grid)
     wanted += [c.compare for c in sitting.grid if c.compare is not None]
     records = []
     ran = set(sitting.outcomes.ran)

@@ -116,6 +116,26 @@ class OutputCheck:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What replay and measured times say of a candidate, over the prompts it is reported on.
+
+    ``*_s``: where the decode time goes, in seconds over all replies. ``probability_best`` among
+    all predicted candidates, by resampling the prompts that the finalists were chosen on.
+    """
+
+    figures: Figures
+    verify_s: float
+    draft_s: float
+    mirror_s: float
+    sample_s: float
+    overhead_s: float
+    probability_best: float | None
+    off_by: float | None
+    """predicted / live end-to-end speed - 1, where it ran live."""
+    off_by_interval: Interval | None
+
+
+@dataclass(frozen=True)
 class Candidate:
     """(engine, draft, draft settings), or no draft. ``live`` None comes with ``reason``."""
 
@@ -135,6 +155,7 @@ class Candidate:
     output: OutputCheck | None
     server_peak_rss_bytes: int | None
     command: tuple[str, ...]
+    predicted: Prediction | None = None
 
 
 @dataclass(frozen=True)

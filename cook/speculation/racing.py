@@ -6,6 +6,7 @@ spread of *differences* counts. Every round spends part of the error probability
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -57,12 +58,13 @@ def student_radius(values: Floats, delta: float) -> float:
     return student_quantile(1.0 - delta, n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
 
 
+@functools.cache
 def student_quantile(p: float, freedom: int) -> float:
     """Quantile of Student's t for p in (0.5, 1), by bisection of the exact distribution."""
     low, high = 0.0, 1e3
     while student_upper(high, freedom) > 1.0 - p:
         low, high = high, high * 1e3
-    for _ in range(200):
+    for _ in range(80):
         middle = 0.5 * (low + high)
         if student_upper(middle, freedom) > 1.0 - p:
             low = middle

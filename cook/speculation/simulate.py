@@ -192,8 +192,7 @@ class _Loop:
         limit = far if p.n_predict is None else p.n_predict
         context = far if p.context is None else p.context - p.prompt
         starts, lengths, accepts, decodes, catch_ups = [], [], [], [], []
-        known = 0  # kept caches: emitted tokens the draft has evaluated
-        kept_from, kept_to = 0, 0  # kept caches: the last draft's tokens stand for these positions
+        kept_from, kept_to = 0, 0  # kept caches: the draft's last tokens stand for these positions
         i = 1
         while i < n:
             room = min(n_max, limit - i - 1, context - i - 1)
@@ -209,8 +208,7 @@ class _Loop:
                 else:
                     length, paid = self._draft(i, n_max if rules.drafts_full else room)
                     if not rules.mirrors:
-                        late = i - 1 - known
-                        known = i - 1 + paid
+                        late = i - 1 - min(i - 1, kept_to, kept_from + runs[kept_from])
                         kept_from, kept_to = i, i + paid - 1
                     length = min(length, room)
                 if length < n_min:
@@ -224,7 +222,6 @@ class _Loop:
             decodes.append(paid)
             catch_ups.append(late)
             i += j + 1
-            known = min(known, i - 1)
         columns = (starts, lengths, accepts, decodes, catch_ups)
         return Simulation(*(np.array(c, dtype=np.int64) for c in columns))
 

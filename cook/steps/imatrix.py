@@ -8,7 +8,13 @@ from typing import ClassVar, Literal
 
 from cook.engines.base import Engine, Flavour, ImatrixJob
 from cook.errors import StepError
-from cook.formats.imatrix import coverage, read_imatrix
+from cook.formats.gguf import read_gguf
+from cook.formats.imatrix import (
+    absent_entries,
+    coverage_summary,
+    read_imatrix,
+    with_experts,
+)
 from cook.graph.step import JsonValue, Source, Step, Workbench
 
 Otherwise = Literal["extend", "warn", "fail"]
@@ -16,10 +22,9 @@ Otherwise = Literal["extend", "warn", "fail"]
 
 @dataclass(frozen=True)
 class ImatrixOutcome:
-    """``experts_covered`` of ``experts_total`` (expert, tensor) pairs saw at least one token.
-
-    ``skipped`` are entries that the engine's own rule leaves out of the file, so that types
-    which need data would fail on them. ``chunks`` is the number really evaluated.
+    """``experts_covered`` of ``experts_total`` (expert, tensor) pairs have data, by the
+    engine's own rule for storing partial entries. ``skipped`` are weights without any entry, so
+    that types which need data would fail on them. ``chunks`` is the number really evaluated.
     """
 
     chunks: int
@@ -123,23 +128,27 @@ class ImatrixStep(Step[ImatrixOutcome]):
             args=self.args,
         )
         result = self.engine.imatrix(job, bench.supervisor)
-        entries = coverage(read_imatrix(output))
+        tensors = read_gguf(self.model.path).tensors
+        matrix = with_experts(read_imatrix(output), tensors)
+        found = coverage_summary(matrix, self.engine.flavour)
+        # What the engine left out of the file is in no entry: the model's tensors tell of it.
+        weights = [t for t in tensors if t.name.startswith("blk.") and len(t.shape) > 1]
+        wanted = [t for t in weights if "_norm" not in t.name and "ffn_gate_inp" not in t.name]
+        absent = frozenset(absent_entries(matrix, wanted, self.engine.flavour))
+        lost = sum(t.shape[2] for t in wanted if t.name in absent and len(t.shape) > 2)
         return ImatrixOutcome(
             chunks=result.chunks,
             perplexity=result.perplexity,
             perplexity_error=result.perplexity_error,
-            entries=len(entries),
-            experts_total=sum(e.experts for e in entries if e.experts > 1),
-            experts_covered=sum(e.experts - e.missing for e in entries if e.experts > 1),
-            skipped=tuple(e.name for e in entries if self._skipped(e.missing, e.stored_by_ik)),
+            entries=len(matrix.entries),
+            experts_total=found.experts + lost,
+            experts_covered=found.covered,
+            skipped=tuple(t.name for t in wanted if t.name in absent),
             seconds=result.seconds,
             peak_rss_bytes=result.peak_rss_bytes,
             command=result.command,
             warnings=result.warnings,
         )
-
-    def _skipped(self, missing: int, stored_by_ik: bool) -> bool:
-        return self.engine.flavour is Flavour.IK_LLAMA_CPP and missing > 0 and not stored_by_ik
 
     def _told(self, outcome: ImatrixOutcome) -> str:
         share = outcome.expert_coverage
@@ -147,7 +156,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
         if share is not None:
             text += f" ({share:.1%}, asked for {self.minimum_coverage:.0%})"
         if outcome.skipped:
-            text += f"; the engine leaves out {len(outcome.skipped)} entries, e.g. "
+            text += f"; {len(outcome.skipped)} tensors have no data at all, e.g. "
             text += outcome.skipped[0]
         return text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.formats.gguf import GgufFile
@@ -17,6 +17,9 @@ from cook.steps.live import LiveStep, Sampling
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
+
+if TYPE_CHECKING:
+    from cook.steps.forecast import ForecastPlan
 
 NO_DRAFT = "no draft"
 ROUNDS = 2
@@ -66,6 +69,7 @@ class Menu:
     baseline: Configuration | None
     grid: tuple[Configuration, ...]
     warnings: tuple[str, ...]
+    forecast: ForecastPlan | None = None
 
     def making(self) -> Iterator[Step[Any]]:
         """Steps before the live score: imatrix, quantize, evaluate, memory."""
@@ -105,7 +109,13 @@ class Scoring:
     recipe: Recipe
     target: Source
     target_file: GgufFile
-    prompts: PromptSet
+    prompts: tuple[Prompt, ...]
+    """The prompts of live runs."""
+
+    @property
+    def chat(self) -> bool:
+        """Whether prompts are rendered by the target's own chat template."""
+        return "tokenizer.chat_template" in self.target_file.metadata
 
     def configuration(
         self,
@@ -128,17 +138,17 @@ class Scoring:
                 target_args=target_args,
                 context=score.context,
                 draft=draft.model if draft else None,
-                draft_args=_draft_args(score.draft.args.to_model_args(), cache_type),
+                draft_args=draft_args(score.draft.args.to_model_args(), cache_type),
                 settings=settings,
                 prompts=share,
                 max_tokens=score.max_tokens,
                 sampling=Sampling(score.sampling.temperature, score.sampling.seed),
-                chat="tokenizer.chat_template" in self.target_file.metadata,
+                chat=self.chat,
                 round=index,
                 repeat=repeat,
             )
             for repeat in range(score.repeats)
-            for index, share in enumerate(split_rounds(self.prompts.prompts))
+            for index, share in enumerate(split_rounds(self.prompts))
         )
         compare = None
         if baseline is not None and draft is not None:
@@ -192,7 +202,8 @@ def _baseline_args(score: Any) -> Any:
     return score.baseline.args if score.baseline is not None else score.target.args
 
 
-def _draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
+def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
+    """``args`` with both halves of the KV cache in ``cache_type``, unless they name types."""
     from dataclasses import replace
 
     if cache_type is None:

@@ -26,12 +26,16 @@ from cook.recipe.rules import Quant, Resolution, resolve
 from cook.recipe.schema import Recipe
 from cook.recipe.size import predicted_bytes
 from cook.recipe.sources import HubRef
+from cook.steps.curve import CurveStep
+from cook.steps.forecast import DraftForecast, ForecastPlan
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import Model
+from cook.steps.live import Model, Sampling
 from cook.steps.memory import MemoryStep
-from cook.steps.menu import NO_DRAFT, Configuration, DraftPlan, Menu, Scoring
+from cook.steps.menu import NO_DRAFT, Configuration, DraftPlan, Menu, Scoring, draft_args
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
+from cook.steps.replay import ReplayStep
+from cook.steps.trace import TraceStep
 from cook.vocabulary import compare, read_vocabulary
 
 
@@ -46,6 +50,17 @@ class Prepared:
     @property
     def recipe(self) -> Recipe:
         return self.loaded.recipe
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The score's part of a menu."""
+
+    target: Source
+    prompts: PromptSet
+    baseline: Configuration
+    grid: tuple[Configuration, ...]
+    forecast: ForecastPlan | None
 
 
 def prepare(
@@ -96,17 +111,18 @@ class Laying:
             if source is not None
         ]
         drafts = (*quants, *self._ready_drafts(source, reference, corpus))
-        target, prompts, baseline, grid = self._scoring(drafts)
+        scored = self._scoring(drafts)
         menu = Menu(
             engine=self.engine,
             imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,
             reference=reference,
             drafts=drafts,
-            target=target,
-            prompts=prompts,
-            baseline=baseline,
-            grid=grid,
+            target=scored.target if scored else None,
+            prompts=scored.prompts if scored else None,
+            baseline=scored.baseline if scored else None,
+            grid=scored.grid if scored else (),
             warnings=tuple(dict.fromkeys(self.warnings)),
+            forecast=scored.forecast if scored else None,
         )
         return Prepared(self.loaded, self.demo, menu)
 
@@ -289,19 +305,63 @@ class Laying:
             type_counts=counts,
         )
 
-    def _scoring(
-        self, drafts: tuple[DraftPlan, ...]
-    ) -> tuple[Source | None, PromptSet | None, Configuration | None, tuple[Configuration, ...]]:
+    def _scoring(self, drafts: tuple[DraftPlan, ...]) -> Scored | None:
         score = self.recipe.score
         if score is None:
-            return None, None, None, ()
+            return None
         target, file = self._model(score.target.source)
         self._require_one_vocabulary(file)
         prompts = select(load_prompts(score.prompts), score.limit, score.categories)
-        scoring = Scoring(self.engine, self.recipe, target, file, prompts)
-        baseline = scoring.configuration(None, None, None, NO_DRAFT, None)
         self._warn_shared_devices()
-        return target, prompts, baseline, scoring.grid(drafts, baseline)
+        forecast = None
+        live = prompts.prompts
+        if score.method == "replay":
+            forecast = self._forecast(target, file, prompts, drafts)
+            # Finalists are chosen on the other half, so their live figures owe nothing to luck.
+            live = tuple(p for p in live if p.half == "report")
+        scoring = Scoring(self.engine, self.recipe, target, file, live)
+        baseline = scoring.configuration(None, None, None, NO_DRAFT, None)
+        return Scored(target, prompts, baseline, scoring.grid(drafts, baseline), forecast)
+
+    def _forecast(
+        self, target: Source, file: GgufFile, prompts: PromptSet, drafts: tuple[DraftPlan, ...]
+    ) -> ForecastPlan:
+        score = self.recipe.score
+        assert score is not None, "asked only where there is a score"
+        target_args = score.target.args.to_model_args()
+        trace = TraceStep(
+            engine=self.engine,
+            target=target,
+            args=target_args,
+            context=score.context,
+            prompts=prompts.prompts,
+            max_tokens=score.max_tokens,
+            sampling=Sampling(score.sampling.temperature, score.sampling.seed),
+            chat="tokenizer.chat_template" in file.metadata,
+        )
+        settings = score.draft.settings()
+        rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
+        found = []
+        for draft in drafts:
+            for cache_type in score.draft.cache_types:
+                args = draft_args(score.draft.args.to_model_args(), cache_type)
+                several = len(score.draft.cache_types) > 1
+                name = f"{draft.name} kv={cache_type}" if several else draft.name
+                found.append(
+                    DraftForecast(
+                        draft,
+                        cache_type,
+                        ReplayStep(self.engine, name, draft.model, trace, args, rollouts),
+                        CurveStep(self.engine, name, draft.model, trace, args, verifies=False),
+                    )
+                )
+        return ForecastPlan(
+            trace=trace,
+            verify=CurveStep(self.engine, "target", target, trace, target_args, verifies=True),
+            drafts=tuple(found),
+            settings=settings,
+            several_cache_types=len(score.draft.cache_types) > 1,
+        )
 
     def _require_one_vocabulary(self, target: GgufFile) -> None:
         """Refuse a draft that the engine would silently not use, or translate (engines.md 5.2)."""

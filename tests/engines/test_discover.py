@@ -48,7 +48,7 @@ def test_what_is_known_is_read_back_fast(bundled: Any) -> None:
     directory = Path(bundled.facts.bin_dir)
     engine_at("again", directory)
     started = time.perf_counter()
-    again = engine_at("again", directory)
+    again: Any = engine_at("again", directory)
     assert time.perf_counter() - started < 0.05
     assert again.identity == bundled.identity
     assert again.facts == bundled.facts
@@ -102,7 +102,7 @@ def test_damaged_memory_is_gathered_again(
 def test_a_tool_that_is_absent(standin_engine: Make) -> None:
     engine = standin_engine("silent")
     (Path(engine.facts.bin_dir) / "llama-perplexity").unlink()
-    with pytest.raises(PrerequisiteError, match="has no llama-perplexity") as caught:
+    with pytest.raises(PrerequisiteError, match=r"has no llama-perplexity") as caught:
         engine.tool("perplexity")
     assert caught.value.hint
 
@@ -110,7 +110,7 @@ def test_a_tool_that_is_absent(standin_engine: Make) -> None:
 def test_directories_that_are_no_engine(tmp_path: Path) -> None:
     with pytest.raises(PrerequisiteError, match="does not exist"):
         find_bin_dir(tmp_path / "no")
-    with pytest.raises(PrerequisiteError, match="holds no llama.cpp tools"):
+    with pytest.raises(PrerequisiteError, match=r"holds no llama.cpp tools"):
         find_bin_dir(tmp_path)
     binaries = tmp_path / "build" / "bin"
     binaries.mkdir(parents=True)
@@ -120,7 +120,7 @@ def test_directories_that_are_no_engine(tmp_path: Path) -> None:
     with pytest.raises(PrerequisiteError, match="executable"):
         engine_at("x", tmp_path)
     tool.chmod(0o755)
-    with pytest.raises(PrerequisiteError, match="cannot be run|cannot start"):
+    with pytest.raises(PrerequisiteError, match=r"cannot be run|cannot start"):
         engine_at("x", tmp_path)
 
 
@@ -129,13 +129,11 @@ def test_a_program_of_another_kind_is_refused(tmp_path: Path) -> None:
         tool = tmp_path / f"llama-{name}"
         tool.write_text("#!/bin/sh\necho 'version: 1 (abcdef0)'\n")
         tool.chmod(0o755)
-    with pytest.raises(PrerequisiteError, match="neither of llama.cpp nor of ik_llama.cpp"):
+    with pytest.raises(PrerequisiteError, match=r"neither of llama.cpp nor of ik_llama.cpp"):
         engine_at("x", tmp_path)
 
 
-def test_names(
-    standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_names(standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     directory = standin_engine("silent", flavour="ik_llama.cpp").facts.bin_dir
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     assert discover(f"mine={directory}").name == "mine"
@@ -143,7 +141,7 @@ def test_names(
     with pytest.raises(PrerequisiteError, match="no engine is called 'ik'") as caught:
         discover("ik")
     assert "COOK_ENGINE_IK=DIR" in (caught.value.hint or "")
-    with pytest.raises(PrerequisiteError, match="no ik_llama.cpp engine"):
+    with pytest.raises(PrerequisiteError, match=r"no ik_llama.cpp engine"):
         of_flavour(Flavour.IK_LLAMA_CPP)
     monkeypatch.setenv("COOK_ENGINE_IK", directory)
     assert discover("ik").name == "ik"

@@ -126,6 +126,15 @@ def test_divergence_with_a_hole_is_none() -> None:
     for label in ("Same top p", "Mean    KLD", "Median  KLD", "Mean PPL(base)"):
         assert parse.parse_divergence(text.replace(label, "x")) is None
     assert parse.parse_divergence(text.replace("8.402222", "nan")) is None
+    assert parse.parse_divergence(text.replace("0.166656", "-nan")) is None
+
+
+def test_divergence_of_a_model_that_equals_its_base() -> None:
+    text = log("divergence.txt").replace("0.506481 ±   0.166656", "1.000007 ±       -nan")
+    values = parse.parse_divergence(text)
+    assert values is not None
+    assert values["perplexity_ratio"] == 1.000007
+    assert "perplexity_ratio_error" not in values
 
 
 def test_chunks_and_plans() -> None:
@@ -146,7 +155,9 @@ def test_partial_imatrix_messages_of_the_field() -> None:
 
 
 def test_batch_tables() -> None:
-    row = "|    64 |      8 |    3 |     88 |    0.003 | 18918.12 |    0.003 |  9042.95 |    0.006 |"
+    row = (
+        "|    64 |      8 |    3 |     88 |    0.003 | 18918.12 |    0.003 |  9042.95 |    0.006 |"
+    )
     assert parse_table(row + " 14576.78 |\n") == {3: pytest.approx(3000 / 9042.95)}
     assert parse_table(row + " nan |\n" + "| x |" * 10) == {3: pytest.approx(3000 / 9042.95)}
     assert parse_jsonl('{"pl": 2, "tg": 8, "t_tg": 0.002}\n{"pl": 3}\n[]\n7\n') == {2: 0.25}
@@ -157,7 +168,17 @@ PIECES = st.sampled_from(
     [
         *("[   1/  21] a.weight - [ 1, 2, 3, 4], type =    f16, ", "converting to q4_K .. "),
         *("size =     0.16 MiB ->     0.04 MiB\n", "Final estimate: PPL = ", "nan", " +/- ", "[1]"),
-        *("Mean    KLD:", "±", "999.9", "-", "|    64 |", "save_imatrix: entry '", "\x00", "\n", ","),
+        *(
+            "Mean    KLD:",
+            "±",
+            "999.9",
+            "-",
+            "|    64 |",
+            "save_imatrix: entry '",
+            "\x00",
+            "\n",
+            ",",
+        ),
         *("version: 1 (abc)", "q4_K\t1\t", "Allowed quantization types", " - [", '{"pl": 1'),
     ]
 )
@@ -204,7 +225,9 @@ TIMINGS = st.fixed_dictionaries(
 @given(
     st.fixed_dictionaries(
         {"timings": TIMINGS},
-        optional=dict.fromkeys(("content", "tokens", "completion_probabilities", "stop_type"), JSON),
+        optional=dict.fromkeys(
+            ("content", "tokens", "completion_probabilities", "stop_type"), JSON
+        ),
     )
 )
 def test_hostile_completions_are_value_errors_or_sane(answer: dict[str, object]) -> None:

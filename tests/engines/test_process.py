@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines import process
+from cook.engines import child
 from cook.engines.outcome import Outcome, classify, failure, tail
 from cook.engines.process import ProcessResult, ProcessSpec, Supervisor
 from cook.errors import Interrupted, PrerequisiteError, StepError
@@ -98,7 +98,7 @@ def test_log_size_is_bounded_and_keeps_both_ends(tmp_path: Path) -> None:
 
 def test_peak_memory_is_the_programs_own(tmp_path: Path) -> None:
     ballast = bytearray(300 << 20)  # cook's own memory must not be counted
-    ballast[:: 4096] = b"x" * len(ballast[:: 4096])
+    ballast[::4096] = b"x" * len(ballast[::4096])
     small = Supervisor(tmp_path).run(python("import time; time.sleep(.4)")).check()
     large = Supervisor(tmp_path).run(
         python("import time; b = bytearray(200 << 20); b[::4096] = b'x' * 51200; time.sleep(.4)")
@@ -111,7 +111,7 @@ def test_peak_memory_is_the_programs_own(tmp_path: Path) -> None:
 def test_wall_time_out_kills_the_whole_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "TERM_GRACE_S", 0.5)
+    monkeypatch.setattr(child, "TERM_GRACE_S", 0.5)
     code = """
         import os, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -259,7 +259,11 @@ def test_programs_that_cannot_start(tmp_path: Path) -> None:
         (-11, "", Outcome.CRASH),
         (139, "", Outcome.CRASH),
         (-6, "x.c:1: GGML_ASSERT(a) failed", Outcome.CRASH),
-        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", Outcome.OUT_OF_MEMORY),
+        (
+            -6,
+            "terminate called after throwing an instance of 'std::bad_alloc'",
+            Outcome.OUT_OF_MEMORY,
+        ),
         (1, "alloc_buffer: failed to allocate buffer of size 9", Outcome.OUT_OF_MEMORY),
         (1, "write: No space left on device", Outcome.DISK_FULL),
         (127, "error while loading shared libraries: libggml.so: x", Outcome.UNRUNNABLE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -235,10 +236,12 @@ def test_arguments_an_engine_lacks_are_refused_before_the_start(
     settings = DraftSettings(4)
     draft = ModelArgs(flash_attention=True)
     with pytest.raises(InputError, match="draft args: flash_attention"):
-        mainline.server_command(ServerJob(tiny_model, ONE, 64, tiny_draft, draft, settings), 1, None)
+        mainline.server_command(
+            ServerJob(tiny_model, ONE, 64, tiny_draft, draft, settings), 1, None
+        )
     ik = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
-    facts = ik.facts
-    facts.flags["server"] = tuple(f for f in facts.flags["server"] if f != "--spec-type")
+    flags = tuple(flag for flag in ik.facts.flags["server"] if flag != "--spec-type")
+    facts = dataclasses.replace(ik.facts, flags={**ik.facts.flags, "server": flags})
     old = type(ik)("old", facts)
     with pytest.raises(PrerequisiteError, match="has no --spec-type"):
         old.server_command(ServerJob(tiny_model, ONE, 64, tiny_draft, ONE, settings), 1, None)

@@ -135,7 +135,7 @@ def test_patterns(source: str, name: str) -> None:
 @pytest.mark.soak
 @given(raw=mutated())
 @settings(
-    max_examples=1_500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_mutated_recipes_at_length(raw: bytes, tmp_path: Path) -> None:
     load(raw, tmp_path / "r.yaml")
@@ -144,7 +144,7 @@ def test_mutated_recipes_at_length(raw: bytes, tmp_path: Path) -> None:
 @pytest.mark.soak
 @given(document=DOCUMENTS)
 @settings(
-    max_examples=1_500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_wrong_shapes_at_length(document: dict[str, object], tmp_path: Path) -> None:
     full = {"version": 1, "name": "x", "model": {"source": "a.gguf"}, **document}
@@ -153,7 +153,7 @@ def test_wrong_shapes_at_length(document: dict[str, object], tmp_path: Path) -> 
 
 @pytest.mark.soak
 @given(source=PATTERNS, name=st.text(alphabet="ab.01 _-x=", max_size=12))
-@settings(max_examples=100_000, deadline=None)
+@settings(max_examples=50_000, deadline=None)
 def test_patterns_at_length(source: str, name: str) -> None:
     assert 0 <= refusal_offset(source, name) <= len(source)
 

@@ -294,12 +294,12 @@ def test_impossible_settings_and_lengths_are_refused() -> None:
         Positions(1, 2, np.ones(2, bool), np.ones(3, np.float32))
 
 
-def test_a_hundred_thousand_tokens_under_33_settings_in_seconds() -> None:
+def test_twenty_thousand_tokens_under_33_settings_in_seconds() -> None:
     rng = np.random.default_rng(0)
-    replies = [Positions(50, 100, rng.random(100) < 0.7, n_predict=100) for _ in range(1000)]
+    replies = [Positions(50, 100, rng.random(100) < 0.7, n_predict=100) for _ in range(200)]
     start = time.process_time()
     runs = simulate_all(replies, [Setting(n) for n in range(33)], Profile.MAINLINE_2026_10)
-    assert time.process_time() - start < 20.0
+    assert time.process_time() - start < 10.0
     rates = [sum(r.draft_n_accepted for r in runs[Setting(n)]) for n in range(33)]
     assert rates == sorted(rates)
 

@@ -7,6 +7,8 @@ the fault; any other becomes the real tool. The environment cannot carry the cho
 it. Where each fault was seen is in engines.md.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -14,8 +16,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import NoReturn
 
 HERE = Path(__file__).absolute().parent
 PLAN = json.loads((HERE / "standin.json").read_text())
@@ -24,65 +28,73 @@ ARGS = sys.argv[1:]
 TENSOR = "[   1/  21] blk.0.ffn_down.weight - [   512,    256,      1,      1], type =    f16, "
 
 
-def err(text):
+def err(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
 
 
-def out(text):
+def out(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def value(*flags):
+def value(*flags: str) -> str:
     for flag in flags:
         if flag in ARGS:
-            return ARGS[ARGS.index(flag) + 1]
-    return None
+            return str(ARGS[ARGS.index(flag) + 1])
+    return ""
 
 
-def output():
+def output() -> Path:
     """The file this call was asked to write."""
     if TOOL == "quantize":
         return Path(ARGS[-3])
-    given = value("-o", "--kl-divergence-base", "--save-all-logits")
-    return Path(given) if given else None
+    return Path(value("-o", "--kl-divergence-base", "--save-all-logits") or "/dev/null")
 
 
-def real(args=None, capture=False):
+def real_argv(args: list[str] | None = None) -> list[str]:
     if PLAN["real"] is None:
         err("stand-in: there is no real tool behind this one\n")
         sys.exit(99)
-    argv = [str(Path(PLAN["real"]) / f"llama-{TOOL}"), *(ARGS if args is None else args)]
-    if capture:
-        return subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    return [str(Path(PLAN["real"]) / f"llama-{TOOL}"), *(ARGS if args is None else args)]
+
+
+def real(args: list[str] | None = None) -> NoReturn:
+    """Become the real tool."""
+    argv = real_argv(args)
     os.execv(argv[0], argv)
 
 
-def die(number):
+def run_real() -> subprocess.CompletedProcess[bytes]:
+    """Let the real tool do the work, to lie about it afterwards."""
+    return subprocess.run(real_argv(), capture_output=True, stdin=subprocess.DEVNULL, check=False)
+
+
+def die(number: int) -> None:
     """End as the kernel would end it, without Python's say."""
-    signal.signal(number, signal.SIG_DFL) if number not in (9, 19) else None
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     time.sleep(60)
 
 
-def started():
+def started() -> None:
     err("llama_model_loader: loaded meta data with 18 key-value pairs and 21 tensors\n")
 
 
-def segfault():
+def segfault() -> None:
     started()
     err(TENSOR + "converting to q4_K .. ")
     die(signal.SIGSEGV)
 
 
-def segfault_unless_no_fa():
+def segfault_unless_no_fa() -> None:
     if "-no-fa" in ARGS or "off" in ARGS:
         real()
     segfault()
 
 
-def abort():
+def abort() -> None:
     started()
     # The assertion is glued to the unfinished progress line, as seen.
     err(TENSOR + "converting to q4_K .. ")
@@ -90,48 +102,49 @@ def abort():
     die(signal.SIGABRT)
 
 
-def terminate():
+def terminate() -> None:
     err("terminate called after throwing an instance of 'std::length_error'\n")
     err("  what():  vector::_M_default_append\n")
     die(signal.SIGABRT)
 
 
-def sigfpe():
+def sigfpe() -> None:
     die(signal.SIGFPE)
 
 
-def sigbus():
+def sigbus() -> None:
     die(signal.SIGBUS)
 
 
-def killed():
+def killed() -> None:
     started()
     die(signal.SIGKILL)
 
 
-def silent():
+def silent() -> None:
     sys.exit(0)
 
 
-def error_without_text():
+def error_without_text() -> None:
     sys.exit(1)
 
 
-def error_with_text():
-    err("llama_model_quantize: failed to quantize: Missing importance matrix for tensor "
-        "blk.0.ffn_down.weight in a very low-bit quantization\n")
-    path = output()
-    if path is not None and TOOL == "quantize":
-        path.write_bytes(b"GGUF" + bytes(4096))
+def error_with_text() -> None:
+    err(
+        "llama_model_quantize: failed to quantize: Missing importance matrix for tensor "
+        "blk.0.ffn_down.weight in a very low-bit quantization\n"
+    )
+    if TOOL == "quantize":
+        output().write_bytes(b"GGUF" + bytes(4096))
     sys.exit(1)
 
 
-def hang():
+def hang() -> None:
     started()
     time.sleep(3600)
 
 
-def hang_deaf():
+def hang_deaf() -> None:
     """Hangs, ignores SIGTERM, and has a child that would survive it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.fork() == 0:
@@ -139,7 +152,7 @@ def hang_deaf():
     hang()
 
 
-def busy():
+def busy() -> None:
     started()
     end = time.monotonic() + 2
     while time.process_time() < 0.8 and time.monotonic() < end + 8:
@@ -147,27 +160,29 @@ def busy():
     sys.exit(3)
 
 
-def out_of_memory():
-    err("ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 99999999999\n")
+def out_of_memory() -> None:
+    err(
+        "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 99999999999\n"
+    )
     err("llama_init_from_model: failed to initialize the context\n")
     sys.exit(1)
 
 
-def disk_full():
-    path = output()
-    if path is not None:
-        path.write_bytes(b"GGUF" + bytes(4096))
+def disk_full() -> None:
+    output().write_bytes(b"GGUF" + bytes(4096))
     err("llama_model_quantize: failed to quantize: basic_ios::clear: No space left on device\n")
     sys.exit(1)
 
 
-def missing_library():
-    err(f"{sys.argv[0]}: error while loading shared libraries: libllama.so.0: cannot open shared "
-        "object file: No such file or directory\n")
+def missing_library() -> None:
+    err(
+        f"{sys.argv[0]}: error while loading shared libraries: libllama.so.0: cannot open shared "
+        "object file: No such file or directory\n"
+    )
     sys.exit(127)
 
 
-def flood():
+def flood() -> None:
     line = b"x" * 1023 + b"\n"
     for _ in range(4096):
         os.write(2, line)
@@ -175,12 +190,12 @@ def flood():
     sys.exit(1)
 
 
-def terminal_codes():
+def terminal_codes() -> None:
     err("\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m \x9b31m\n")
     sys.exit(1)
 
 
-def nan():
+def nan() -> None:
     if TOOL == "imatrix":
         err("compute_imatrix: computing over 4 chunks, n_ctx=128, batch_size=2048, n_seq=16\n")
         out("[1]nan,[2]nan,[3]nan,[4]nan,\n")
@@ -193,30 +208,35 @@ def nan():
     sys.exit(0)
 
 
-def too_short():
-    err("perplexity: tokenizing the input ..\nperplexity: you need at least 256 tokens to "
+def too_short() -> None:
+    err(
+        "perplexity: tokenizing the input ..\nperplexity: you need at least 256 tokens to "
         "evaluate perplexity with a context of 128\nperplexity: the data file you provided "
-        "tokenizes to only 12 tokens\n")
+        "tokenizes to only 12 tokens\n"
+    )
     sys.exit(0)
 
 
-def few_chunks():
-    done = real(capture=True)
+def few_chunks() -> None:
+    done = run_real()
     text = done.stdout.decode()
     last = text.rfind(",[")
-    out(text[:last] + ",\n" + text[text.find("\nFinal"):] if "\nFinal" in text else text[:last] + ",\n")
+    end = text.find("\nFinal")
+    out(text[:last] + ",\n" + (text[end:] if end >= 0 else ""))
     err(done.stderr.decode())
     sys.exit(0)
 
 
-def no_file():
-    out("\nllama_quantize: quantize time =   152.80 ms\nllama_quantize:    total time = 152.80 ms\n")
+def no_file() -> None:
+    out(
+        "\nllama_quantize: quantize time =   152.80 ms\nllama_quantize:    total time = 152.80 ms\n"
+    )
     sys.exit(0)
 
 
-def partial():
+def partial() -> None:
     """The whole log, the success line, exit 0, and half a file."""
-    done = real(capture=True)
+    done = run_real()
     path = output()
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -225,18 +245,18 @@ def partial():
     sys.exit(0)
 
 
-def no_last_line():
-    done = real(capture=True)
+def no_last_line() -> None:
+    done = run_real()
     err(done.stderr.decode())
     sys.exit(0)
 
 
-def garbage_file():
+def garbage_file() -> None:
     output().write_bytes(os.urandom(4096))
     no_file()
 
 
-def ignored_rules():
+def ignored_rules() -> None:
     """A rule that the engine ignores without a word."""
     args = list(ARGS)
     for flag in ("--tensor-type", "--custom-q"):
@@ -245,45 +265,45 @@ def ignored_rules():
     real(args)
 
 
-def lying_log():
-    done = real(capture=True)
+def lying_log() -> None:
+    done = run_real()
     err(done.stderr.decode().replace("converting to q8_0 ..", "converting to q6_K .."))
     out(done.stdout.decode())
     sys.exit(done.returncode)
 
 
-def fewer_tensors():
+def fewer_tensors() -> None:
     """1,025 of 1,147 tensors written: another model's file stands at the output."""
-    done = real(capture=True)
+    done = run_real()
     shutil.copy(PLAN["other_model"], output())
     err(done.stderr.decode())
     out(done.stdout.decode())
     sys.exit(0)
 
 
-def other_vocabulary():
-    done = real(capture=True)
+def other_vocabulary() -> None:
+    done = run_real()
     err("kl_divergence: inconsistent vocabulary (320 vs 321)\n")
     out(done.stdout.decode())
     sys.exit(0)
 
 
-def short_base():
-    done = real(capture=True)
+def short_base() -> None:
+    done = run_real()
     out(done.stdout.decode().split("======")[0])
     err("kl_divergence: failed reading log-probs for chunk 3\n")
     sys.exit(0)
 
 
-def fast_failure():
+def fast_failure() -> None:
     """ik's bench does not check llama_decode: the time is that of the failure."""
-    done = real(capture=True)
+    done = run_real()
     err("llama_decode: failed to decode, ret = -1\n")
     out(done.stdout.decode())
     sys.exit(0)
 
 
-def no_rows():
+def no_rows() -> None:
     out("[]\n")
     sys.exit(0)
 
@@ -291,14 +311,14 @@ def no_rows():
 class Handler(BaseHTTPRequestHandler):
     fault = "ok"
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         if self.path == "/health" and self.fault == "never_ready":
             return self.answer({"error": {"message": "Loading model", "code": 503}}, 503)
         if self.path == "/slots":
             return self.answer([{"id": 0, "speculative": self.fault != "no_drafting"}])
         return self.answer({"status": "ok"})
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         timings = {"prompt_n": 4, "prompt_ms": 1.0, "predicted_n": 8, "predicted_ms": 9.0}
         good = {"content": "text", "tokens": [5, 6], "stop_type": "limit", "timings": timings}
@@ -330,22 +350,22 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer({"content": "text"})
         return self.answer(good)
 
-    def answer(self, document, status=200):
+    def answer(self, document: object, status: int = 200) -> None:
         self.raw(json.dumps(document).encode(), status)
 
-    def raw(self, body, status=200):
+    def raw(self, body: bytes, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *args):
+    def log_message(self, *args: object) -> None:
         pass
 
 
-def server(fault):
-    def run():
+def server(fault: str) -> Callable[[], None]:
+    def run() -> None:
         err("main: server is listening\n")
         if fault == "no_drafting":
             err("srv load_model: the target and draft vocabs are not compatible\n")
@@ -356,7 +376,7 @@ def server(fault):
     return run
 
 
-def port_taken():
+def port_taken() -> None:
     mark = HERE / "port-was-taken"
     if mark.exists():
         real()
@@ -365,7 +385,7 @@ def port_taken():
     sys.exit(1)
 
 
-def main():
+def main() -> None:
     if ARGS[:1] in (["--help"], ["--version"]):
         recorded = Path(PLAN["recorded"])
         text = "version" if ARGS == ["--version"] and TOOL != "quantize" else TOOL
@@ -374,7 +394,11 @@ def main():
     for plan in PLAN["faults"]:
         if plan["tool"] in (TOOL, "*") and plan["when"] in " ".join(ARGS):
             name = plan["fault"]
-            (server(name[7:]) if name.startswith("server-") else globals()[name])()
+            (
+                server(name.removeprefix("server-"))
+                if name.startswith("server-")
+                else globals()[name]
+            )()
             sys.exit(98)
     real()
 

@@ -1,0 +1,169 @@
+"""Step: what a decode of b tokens costs, on real windows of the trace, at real depths.
+
+Verification is far from flat in b (scoring.md 2.5), a mixture of experts pays for every expert
+that the batch touches, so real windows are timed and not repeated ids; and cost grows with the
+context. Alone on the machine, repeats interleaved over widths, medians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, ClassVar
+
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.worker import Worker
+from cook.errors import StepError
+from cook.formats.trace import TraceFile
+from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.steps.contention import Watch, told
+from cook.steps.live import Model
+from cook.steps.loading import model_load
+from cook.steps.quantize import MODEL_FILE
+from cook.steps.trace import TRACE_FILE, TraceStep
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)
+WINDOWS = 5
+REPEATS = 3
+PREFILL_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class CurveOutcome:
+    """Seconds of one decode [depth][width]; ``sample_s`` of the engine's sampler for one token;
+    ``prefill_s_per_token`` of a prompt in full batches."""
+
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+    sample_s: float
+    prefill_s_per_token: float
+    others_cores: float | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        contention = told(self.others_cores)
+        return (contention,) if contention else ()
+
+
+@dataclass(frozen=True)
+class CurveStep(Step[CurveOutcome]):
+    """The curve of ``model``; ``verifies``: logits for every token, as a target's batch has."""
+
+    engine: Engine
+    name: str
+    model: Model
+    trace: TraceStep
+    args: ModelArgs
+    verifies: bool
+    widths: tuple[int, ...] = WIDTHS
+
+    kind: ClassVar[str] = "curve"
+    timed: ClassVar[bool] = True
+    result_type: ClassVar[type] = CurveOutcome
+
+    @property
+    def label(self) -> str:
+        what = "verification curve" if self.verifies else "draft times"
+        return f"{what} {self.name} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {"model": self.model, "trace": self.trace}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "args": asdict(self.args),
+            "verifies": self.verifies,
+            "widths": list(self.widths),
+            "windows": WINDOWS,
+            "repeats": REPEATS,
+        }
+
+    def run(self, bench: Workbench) -> CurveOutcome:
+        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len)
+        depths = _depths([head.prompt_tokens + head.emitted for head in trace.heads])
+        with Worker.open(self.engine, bench.supervisor, name="curve") as worker:
+            path = bench.file(self.model, MODEL_FILE)
+            load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
+            worker.load(load)
+            watch, before = Watch.start(), _cpu_s(worker)
+            times = _Times(worker, texts, self.verifies)
+            rows = []
+            for index, depth in enumerate(depths):
+                rows.append(times.row(depth, self.widths))
+                bench.advance((index + 1) / (len(depths) + 1))
+            prefill = times.prefill()
+            after = _cpu_s(worker)
+            taken = None if before is None or after is None else after - before
+            others = watch.others_cores(taken)
+        return CurveOutcome(
+            tuple(depths), self.widths, tuple(rows), times.sample_s(), prefill, others
+        )
+
+
+def _depths(lengths: Sequence[int]) -> list[int]:
+    """Depths that occur: a tenth, the middle, and nine tenths of the replies' ends."""
+    ends = sorted(lengths)
+    picked = {ends[round(share * (len(ends) - 1))] for share in (0.1, 0.5, 0.9)}
+    return sorted(max(1, depth - 1) for depth in picked)
+
+
+class _Times:
+    """Times batches of one loaded model on windows of real text."""
+
+    def __init__(self, worker: Worker, texts: Sequence[list[int]], verifies: bool) -> None:
+        self.worker, self.verifies = worker, verifies
+        self.joined = [token for text in texts for token in text]
+        self.samples: list[float] = []
+
+    def row(self, depth: int, widths: Sequence[int]) -> tuple[float, ...]:
+        """Median seconds for each width at ``depth``; windows outside, widths inside, so that
+        a drift of the machine falls on all widths."""
+        found: dict[int, list[float]] = {width: [] for width in widths}
+        for window in range(WINDOWS):
+            text = self._window(depth + max(widths), window)
+            for width in widths:
+                timing = self.worker.time_batch(
+                    text,
+                    depth=depth,
+                    tokens=width,
+                    repeats=REPEATS,
+                    all_outputs=self.verifies,
+                    sample_k=40 if self.verifies else 10,
+                )
+                found[width].append(median(timing.decode_ns.tolist()) / 1e9)
+                outputs = width if self.verifies else 1
+                self.samples.append(median(timing.sample_ns.tolist()) / 1e9 / outputs)
+        return tuple(median(found[width]) for width in widths)
+
+    def prefill(self) -> float:
+        """Seconds a token of a prompt's full batch."""
+        tokens = min(PREFILL_TOKENS, len(self.joined) - 1)
+        timing = self.worker.time_batch(
+            self._window(tokens, 0), depth=0, tokens=tokens, repeats=REPEATS, all_outputs=False
+        )
+        return float(median(timing.decode_ns.tolist())) / 1e9 / tokens
+
+    def sample_s(self) -> float:
+        return median(self.samples)
+
+    def _window(self, tokens: int, index: int) -> list[int]:
+        if len(self.joined) < tokens:
+            raise StepError(
+                f"the trace has {len(self.joined)} tokens; timing at its depth needs {tokens}",
+                hint="record more or longer replies",
+            )
+        start = (len(self.joined) - tokens) * index // max(WINDOWS - 1, 1)
+        return self.joined[start : start + tokens]
+
+
+def _cpu_s(worker: Worker) -> float | None:
+    from cook.engines.proc import group_activity
+
+    activity = group_activity(worker.pid)
+    return activity.cpu_s if activity else None

@@ -1,0 +1,224 @@
+"""Step: score one draft on a stored trace, at prefill speed, with the target not in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.worker import Worker
+from cook.engines.worker_results import Replay
+from cook.errors import InputError
+from cook.formats.trace import TraceFile
+from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.speculation.simulate import Positions, positions_of
+from cook.steps.live import Model
+from cook.steps.loading import model_load
+from cook.steps.quantize import MODEL_FILE
+from cook.steps.trace import TRACE_FILE, TraceStep
+
+if TYPE_CHECKING:
+    from cook.graph.store import Artifact
+
+REPLAY_FILE = "replay.npz"
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """Over the emitted tokens that a draft may propose (every reply's first one excepted).
+
+    ``matches`` of ``positions`` are the draft's argmax; ``mean_kld`` in nats is the target's
+    divergence as far as its stored top-K shows it, with at most ``mean_rest`` of its probability
+    unseen; ``top5`` of ``positions`` emitted tokens are among the draft's five likeliest.
+    """
+
+    positions: int
+    matches: int
+    top5: int
+    mean_kld: float
+    mean_rest: float
+    decode_ns: int
+    reduce_ns: int
+
+    @property
+    def match_rate(self) -> float:
+        return self.matches / self.positions
+
+
+@dataclass(frozen=True)
+class ReplayStep(Step[ReplayOutcome]):
+    """``draft`` teacher-forced over ``trace``; artifact ``replay.npz``, an entry a token.
+
+    ``rollout_steps`` > 0 follows every mismatch for so many tokens, which p_min > 0 needs.
+    ``args`` carry the draft's KV types and flash attention: they are part of the candidate.
+    """
+
+    engine: Engine
+    name: str
+    draft: Model
+    trace: TraceStep
+    args: ModelArgs
+    rollout_steps: int = 0
+
+    kind: ClassVar[str] = "replay"
+    result_type: ClassVar[type] = ReplayOutcome
+
+    @property
+    def label(self) -> str:
+        return f"replay {self.name} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {"draft": self.draft, "trace": self.trace}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "cache_types": [self.args.cache_type_k, self.args.cache_type_v],
+            "flash_attention": self.args.flash_attention,
+            "ubatch": self.args.ubatch,
+            "rollout_steps": self.rollout_steps,
+        }
+
+    def work(self) -> float:
+        return self.trace.work()
+
+    def run(self, bench: Workbench) -> ReplayOutcome:
+        import numpy as np
+
+        path = bench.file(self.draft, MODEL_FILE)
+        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        temperature = trace.header.sampler.temperature or None
+        arrays: dict[str, Any] = {}
+        totals = _Totals()
+        with Worker.open(self.engine, bench.supervisor, name="replay") as worker:
+            load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
+            info = worker.load(load)
+            if info.n_vocab < max(trace.header.eog, default=0):
+                raise InputError(f"{path}: its vocabulary is not the trace's")
+            for index, reply in enumerate(trace):
+                found = worker.replay(
+                    reply.prompt,
+                    reply.tokens,
+                    temperature=temperature,
+                    reference=(reply.top_ids, reply.top_logp),
+                    rollout_steps=self.rollout_steps,
+                )
+                arrays |= {f"{index}.{k}": v for k, v in _columns(found).items()}
+                totals.add(found, reply.tokens, reply.head.emitted)
+                bench.advance((index + 1) / len(trace))
+        np.savez(bench.directory / REPLAY_FILE, allow_pickle=False, **arrays)
+        return totals.outcome()
+
+
+def replies(
+    step: ReplayStep, trace: Artifact, replay: Artifact, *, n_predict: int, context: int
+) -> Iterator[tuple[str, str, Positions]]:
+    """(id, category, positions) of every reply, for the simulator, in the trace's order."""
+    import numpy as np
+
+    recorded = TraceFile(trace.file(TRACE_FILE))
+    eog = frozenset(recorded.header.eog)
+    with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
+        for index, reply in enumerate(recorded):
+            found = _replay_of(arrays, index, step.rollout_steps)
+            yield (
+                reply.head.id,
+                reply.head.category,
+                positions_of(
+                    found,
+                    reply.tokens,
+                    prompt=reply.head.prompt_tokens,
+                    reply=reply.head.emitted,
+                    eog=eog,
+                    n_predict=n_predict,
+                    context=context,
+                ),
+            )
+
+
+class _Totals:
+    """Sums over replies; positions exclude each reply's first token, which is never drafted."""
+
+    def __init__(self) -> None:
+        self.positions = self.matches = self.top5 = self.decode_ns = self.reduce_ns = 0
+        self.kld = self.rest = 0.0
+
+    def add(self, found: Replay, tokens: Any, emitted: int) -> None:
+        drafted = slice(1, emitted)
+        self.positions += emitted - 1
+        self.matches += int((found.argmax[drafted] == tokens[drafted]).sum())
+        self.top5 += int((found.rank[drafted] < 5).sum())
+        if found.divergence is not None:
+            self.kld += float(found.divergence.kld[drafted].sum())
+            self.rest += float(found.divergence.rest[drafted].sum())
+        self.decode_ns += found.decode_ns
+        self.reduce_ns += found.reduce_ns
+
+    def outcome(self) -> ReplayOutcome:
+        if not self.positions:
+            raise InputError("the trace has no token that a draft could propose")
+        return ReplayOutcome(
+            self.positions,
+            self.matches,
+            self.top5,
+            self.kld / self.positions,
+            self.rest / self.positions,
+            self.decode_ns,
+            self.reduce_ns,
+        )
+
+
+def _columns(found: Replay) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        name: getattr(found, name)
+        for name in ("argmax", "confidence", "logsumexp", "logq", "logq_t", "rank", "margin")
+    }
+    columns["entropy"] = found.entropy
+    if found.rollouts is not None:
+        rolled = found.rollouts
+        columns |= {
+            "rolled_position": rolled.position,
+            "rolled_length": rolled.length,
+            "rolled_tokens": rolled.tokens,
+            "rolled_confidence": rolled.confidence,
+            "tail_tokens": rolled.tail_tokens,
+            "tail_confidence": rolled.tail_confidence,
+        }
+    return columns
+
+
+def _replay_of(arrays: Mapping[str, Any], index: int, rollout_steps: int) -> Replay:
+    from cook.engines.worker_results import Rollouts
+
+    def column(name: str) -> Any:
+        return arrays[f"{index}.{name}"]
+
+    rollouts = None
+    if rollout_steps:
+        rollouts = Rollouts(
+            position=column("rolled_position"),
+            length=column("rolled_length"),
+            tokens=column("rolled_tokens"),
+            confidence=column("rolled_confidence"),
+            tail_tokens=column("tail_tokens"),
+            tail_confidence=column("tail_confidence"),
+        )
+    return Replay(
+        argmax=column("argmax"),
+        confidence=column("confidence"),
+        logsumexp=column("logsumexp"),
+        logq=column("logq"),
+        logq_t=column("logq_t"),
+        rank=column("rank"),
+        margin=column("margin"),
+        entropy=column("entropy"),
+        top_ids=None,
+        top_logits=None,
+        divergence=None,
+        rollouts=rollouts,
+        decode_ns=0,
+        reduce_ns=0,
+    )

@@ -1,0 +1,399 @@
+"""The worker on real engines: reductions against numpy, replay against generation, failures told.
+
+The same tests run on an ik_llama.cpp build where COOK_ENGINE_IK names one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cook.engines import worker_build
+from cook.engines.base import Engine
+from cook.engines.environment import engine_environment
+from cook.engines.process import Supervisor
+from cook.engines.worker import Worker
+from cook.engines.worker_build import EngineFiles, build_worker, locate
+from cook.engines.worker_results import ModelLoad, SamplerChain
+from cook.errors import InternalError, PrerequisiteError, StepError
+from cook.speculation.profiles import Profile, Setting
+from cook.speculation.simulate import positions_of, simulate
+
+pytestmark = pytest.mark.engine
+
+PROMPT = (1, 40, 50, 60, 61, 62)
+
+
+@pytest.fixture(scope="module", params=["bundled", pytest.param("ik_engine", marks=pytest.mark.ik)])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="module")
+def start(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Worker]:
+    supervisor = Supervisor(tmp_path_factory.mktemp("logs"))
+    return lambda: Worker.open(engine, supervisor)
+
+
+@pytest.fixture(scope="module")
+def worker(start: Callable[[], Worker]) -> Iterator[Worker]:
+    with start() as one:
+        yield one
+
+
+@pytest.fixture
+def target(worker: Worker, tiny_model: Path) -> Worker:
+    worker.load(ModelLoad(tiny_model, context=512))
+    return worker
+
+
+@pytest.fixture(scope="module")
+def noisy_draft(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with noise on its weights: it agrees with it about half of the time."""
+    import gguf
+
+    path = tmp_path_factory.mktemp("draft") / "noisy.gguf"
+    shutil.copy(tiny_model, path)
+    rng = np.random.default_rng(3)
+    for tensor in gguf.GGUFReader(path, "r+").tensors:
+        if tensor.data.dtype == np.float16:
+            noise = 1 + 0.1 * rng.standard_normal(tensor.data.shape)
+            tensor.data[...] = (tensor.data.astype(np.float32) * noise).astype(np.float16)
+    return path
+
+
+def reduce(worker: Worker, row: Any, **fields: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    array = np.asarray(row, "<f4")
+    return worker._request("selftest", fields, {"row": array})
+
+
+# ---------------------------------------------------------------- reductions
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 10, 11, 1023, 1024, 1025, 4097, 150_000])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 40.0])
+def test_reductions_equal_numpy(worker: Worker, size: int, scale: float) -> None:
+    rng = np.random.default_rng(size)
+    row = (rng.standard_normal(size) * scale + 5).astype(np.float32)
+    if size > 20:
+        row[7] = -np.inf
+    token = int(rng.integers(size))
+    top = min(64, size)
+    head, got = reduce(worker, row, token=token, top=top, inverse_temperature=1.25)
+    x = row.astype(np.float64)
+    order = np.lexsort((np.arange(size), -x))
+    shifted = np.exp(x - x.max())
+    p = shifted / shifted.sum()
+    lse = x.max() + np.log(shifted.sum())
+    finite = p > 0
+    entropy = -(p[finite] * np.log(p[finite])).sum()
+    scaled = np.exp((x - x.max()) * 1.25).sum()
+    ten = np.exp(x[order[:10]] - x.max()).sum()
+    assert (head["argmax"], head["bad"]) == (order[0], 0)
+    assert head["rank"] == int((row > row[token]).sum())
+    second = x[order[1]] if size > 1 else x[order[0]]
+    values = [x.max(), second, 1 / ten, lse, x.max() * 1.25 + np.log(scaled), entropy]
+    assert got["values"] == pytest.approx(values, rel=2e-6, abs=2e-6)
+    assert got["top_ids"].tolist() == order[:top].tolist()
+    assert np.array_equal(got["top_logits"], row[order[:top]])
+
+
+def test_exponential_is_accurate(worker: Worker) -> None:
+    row = np.linspace(-87, 0, 200_001, dtype=np.float32)
+    _, got = reduce(worker, row)
+    exact = np.exp(row.astype(np.float64))
+    assert np.abs(got["exp"] / exact - 1).max() < 5e-7
+
+
+def test_equal_logits_give_the_lowest_ids(worker: Worker) -> None:
+    row = np.zeros(3000, np.float32)
+    row[[5, 1500, 2999]] = 2.0
+    head, got = reduce(worker, row, top=5)
+    assert head["argmax"] == 5
+    assert got["top_ids"].tolist() == [5, 1500, 2999, 0, 1]
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, 1023, 1500])
+def test_what_is_no_number_is_seen(worker: Worker, poison: float, at: int) -> None:
+    row = np.zeros(2000, np.float32)
+    row[at] = poison
+    assert reduce(worker, row)[0]["bad"] == 1
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_model_facts_and_text(target: Worker, tiny_model: Path) -> None:
+    info = target.load(ModelLoad(tiny_model, context=512, threads=1))
+    assert (info.n_vocab, info.bos, info.eos, info.eog) == (320, 1, 2, frozenset({2}))
+    assert (info.add_bos, info.recurrent, info.layers) == (True, False, 2)
+    assert info.parameters > 1e6
+    ids = target.tokenize("hello wörld \N{SNOWMAN}")
+    assert ids[0] == 1
+    # this vocabulary has no token for the space mark, so its bytes come back
+    text = target.detokenize(ids, special=False).replace("▁", " ").strip()
+    assert text == "hello wörld \N{SNOWMAN}"
+    assert target.tokenize("", add_special=False) == ()
+
+
+def test_a_vocabulary_alone(worker: Worker, tiny_model: Path) -> None:
+    info = worker.load(ModelLoad(tiny_model, vocabulary_only=True))
+    assert info.n_vocab == 320
+    assert worker.tokenize("a") != ()
+    with pytest.raises(StepError, match="no model with a context"):
+        worker.generate(PROMPT, n_predict=3)
+
+
+def test_a_model_agrees_with_itself(target: Worker) -> None:
+    said = target.generate(PROMPT, n_predict=40, top=8, extra=3)
+    assert said.top_ids is not None
+    assert said.top_logits is not None
+    reference = (said.top_ids, said.top_logits - said.logsumexp[:, None])
+    again = target.replay(PROMPT, said.tokens, top=8, temperature=0.5, reference=reference)
+    assert np.array_equal(again.argmax, said.tokens)
+    assert (again.rank == 0).all()
+    assert np.abs(again.logq - said.logp).max() < 0.05
+    assert np.abs(again.margin - said.margin).max() < 0.05
+    assert (again.logq_t > again.logq - 1e-3).all()  # the most likely token gains when cooled
+    assert again.divergence is not None
+    assert again.divergence.kld.max() < 1e-3
+    assert (again.divergence.alpha_low <= again.divergence.alpha_high).all()
+    assert again.divergence.alpha_high.min() > 0.97
+    assert again.top_ids is not None
+    assert np.array_equal(again.top_ids[:, 0], again.argmax)
+
+
+def test_width_changes_only_numerics(target: Worker) -> None:
+    rng = np.random.default_rng(0)
+    text = rng.integers(3, 320, 100)
+    whole, single = target.replay(PROMPT, text), target.replay(PROMPT, text, width=1)
+    odd = target.replay(PROMPT, text, width=7)
+    for other in (single, odd):
+        assert (other.argmax == whole.argmax).mean() > 0.95
+        assert np.abs(other.logq - whole.logq).max() < 0.1
+        assert np.abs(other.confidence - whole.confidence).max() < 0.05
+
+
+def test_sampling_follows_the_chain(target: Worker) -> None:
+    """One token drawn with many seeds, against the chain's probabilities."""
+    n, chain = 1500, SamplerChain(1.5, top_k=8, top_p=0.9, min_p=0.05)
+    first = target.generate(PROMPT, n_predict=1, top=8)
+    assert first.top_ids is not None
+    assert first.top_logits is not None
+    logits = first.top_logits[0].astype(float)
+    p = np.exp(logits - logits.max())
+    p /= p.sum()
+    keep = int(np.searchsorted(np.cumsum(p), 0.9)) + 1
+    keep = min(keep, int((p >= 0.05 * p[0]).sum()))
+    q = np.exp((logits[:keep] - logits[0]) / 1.5)
+    q /= q.sum()
+    counts: dict[int, int] = {}
+    for seed in range(n):
+        one = target.generate(PROMPT, n_predict=1, chain=dataclasses.replace(chain, seed=seed))
+        token = int(one.tokens[0])
+        counts[token] = counts.get(token, 0) + 1
+        at = first.top_ids[0].tolist().index(token)
+        assert one.chain_logp[0] == pytest.approx(np.log(q[at]), abs=2e-3)
+    expected = dict(zip(first.top_ids[0][:keep].tolist(), (q * n).tolist(), strict=True))
+    assert counts.keys() <= expected.keys()
+    chi = sum((counts.get(t, 0) - e) ** 2 / e for t, e in expected.items())
+    assert chi < keep - 1 + 4.5 * np.sqrt(2 * max(keep - 1, 1))
+
+
+def test_a_seed_repeats(target: Worker) -> None:
+    chain = SamplerChain(0.9, seed=5)
+    one, two = (target.generate(PROMPT, n_predict=30, chain=chain) for _ in range(2))
+    other = target.generate(PROMPT, n_predict=30, chain=SamplerChain(0.9, seed=6))
+    assert np.array_equal(one.tokens, two.tokens)
+    assert not np.array_equal(one.tokens, other.tokens)
+
+
+@pytest.mark.parametrize("profile", Profile)
+@pytest.mark.parametrize("p_min", [0.0, 0.4])
+def test_rollouts_and_simulation_equal_live_shapes(
+    worker: Worker, tiny_model: Path, noisy_draft: Path, profile: Profile, p_min: float
+) -> None:
+    """Single-token replay and rollouts have nearly the shapes of a live draft: nearly all equal."""
+    worker.load(ModelLoad(tiny_model, context=512))
+    texts = [
+        worker.generate((1, 30 + i), n_predict=60, extra=9, chain=SamplerChain(0.7, seed=i))
+        for i in range(8)
+    ]
+    worker.load(ModelLoad(noisy_draft, context=512))
+    equal = drafted = accepted = 0
+    for i, said in enumerate(texts):
+        prompt, reply = (1, 30 + i), said.emitted
+        # the server's tokens beyond the reply are known to us only where the engine counts them
+        tokens = said.tokens
+        live = worker.live_shapes(
+            prompt, tokens[:reply], profile=profile, n_max=6, p_min=p_min, n_predict=60
+        )
+        replay = worker.replay(prompt, tokens[:reply], width=1, rollout_steps=6)
+        found = simulate(
+            positions_of(
+                replay,
+                tokens[:reply],
+                prompt=2,
+                reply=reply,
+                eog=frozenset({2}),
+                n_predict=60,
+                context=512,
+            ),
+            Setting(6, 0, p_min),
+            profile,
+        )
+        equal += (found.draft_n, found.draft_n_accepted) == (live.draft_n, live.draft_n_accepted)
+        drafted += live.draft_n
+        accepted += live.draft_n_accepted
+        assert live.length.sum() == live.draft_n == len(live.tokens)
+    assert equal >= 7
+    assert 0 < accepted < drafted
+
+
+def test_bare_and_times(target: Worker) -> None:
+    text = np.random.default_rng(1).integers(3, 320, 100)
+    assert target.bare(PROMPT, text).decode_ns > 0
+    timing = target.time_batch(text, depth=50, tokens=4, repeats=3, all_outputs=True, sample_k=10)
+    assert timing.decode_ns.shape == (3,)
+    assert (timing.decode_ns > 0).all()
+    assert (timing.sample_ns > 0).all()
+    prompt = target.time_batch(text, depth=0, tokens=100, repeats=2, all_outputs=False)
+    assert (prompt.decode_ns > 0).all()
+
+
+def test_cache_types_and_attention_are_options(worker: Worker, tiny_model: Path) -> None:
+    text = np.random.default_rng(1).integers(3, 320, 60)
+    worker.load(ModelLoad(tiny_model, context=256))
+    plain = worker.replay(PROMPT, text)
+    worker.load(
+        ModelLoad(
+            tiny_model, context=256, cache_type_k="q8_0", cache_type_v="q8_0", flash_attention=True
+        )
+    )
+    coarse = worker.replay(PROMPT, text)
+    assert not np.array_equal(plain.logq, coarse.logq)
+    assert np.abs(plain.logq - coarse.logq).max() < 1.0
+
+
+def test_memory_does_not_grow_with_the_text(start: Callable[[], Worker], tiny_model: Path) -> None:
+    peaks = []
+    for length in (180, 1800):
+        with start() as one:
+            one.load(ModelLoad(tiny_model, context=2000, ubatch=64, batch=64))
+            text = np.random.default_rng(0).integers(3, 320, length)
+            one.replay(PROMPT, text)
+            status = Path(f"/proc/{one.pid}/status").read_text()
+            peaks.append(int(status.split("VmHWM:")[1].split()[0]))
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_bad_requests_are_answered_and_survived(target: Worker, tmp_path: Path) -> None:
+    with pytest.raises(StepError, match="token 320 at 0 is outside"):
+        target.replay((320,), (1,))
+    with pytest.raises(StepError, match="do not fit the context"):
+        target.replay(PROMPT, np.full(600, 5))
+    with pytest.raises(StepError, match="needs a prompt"):
+        target.replay((), (1,))
+    with pytest.raises(StepError, match="unknown operation"):
+        target._request("fly")
+    with pytest.raises(StepError, match="unknown profile"):
+        target.live_shapes(PROMPT, (5,), profile="ik-1999", n_max=3)
+    with pytest.raises(StepError, match="lies outside the payload"):
+        target._request("replay", {"prompt@": 0, "prompt#": 99})
+    empty = np.zeros((1, 2), np.int32), np.zeros((2, 2), np.float32)
+    with pytest.raises(InternalError):
+        target.replay(PROMPT, (5,), reference=empty)
+    assert len(target.replay(PROMPT, (5, 6)).argmax) == 2
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 100)
+    with pytest.raises(StepError, match="cannot load"):
+        target.load(ModelLoad(broken))
+
+
+def test_unknown_cache_type(worker: Worker, tiny_model: Path) -> None:
+    with pytest.raises(StepError, match="no KV cache type 'q9_9'"):
+        worker.load(ModelLoad(tiny_model, cache_type_k="q9_9"))
+
+
+def test_a_crash_kills_only_the_worker(start: Callable[[], Worker]) -> None:
+    with start() as one:
+        with pytest.raises(StepError, match="SIGABRT") as caught:
+            reduce(one, [0.0], abort=True)
+        assert "aborting as asked" in caught.value.message
+        assert caught.value.log is not None
+        with pytest.raises(StepError, match="gone"):
+            one.tokenize("x")
+
+
+def test_a_request_that_takes_too_long_is_stopped(
+    start: Callable[[], Worker], tiny_model: Path
+) -> None:
+    with start() as one:
+        one.load(ModelLoad(tiny_model, context=2000))
+        one.timeout_s = 0.05
+        with pytest.raises(StepError, match="no answer in time"):
+            one.time_batch([5] * 1900, depth=1800, tokens=64, repeats=100_000, all_outputs=True)
+        assert not Path(f"/proc/{one.pid}").exists()
+
+
+# ---------------------------------------------------------------- building
+
+
+def test_the_program_is_built_once(engine: Engine) -> None:
+    files = locate(engine)
+    program = build_worker(files)
+    before = program.stat().st_mtime_ns
+    assert build_worker(files) == program
+    assert program.stat().st_mtime_ns == before
+
+
+def test_no_compiler_is_a_prerequisite(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = locate(engine)
+    monkeypatch.setenv("COOK_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(PrerequisiteError, match="no-such-compiler") as caught:
+        build_worker(files)
+    assert "apt-get install gcc" in (caught.value.hint or "")
+
+
+def test_headers_of_another_version_are_refused(engine: Engine, tmp_path: Path) -> None:
+    files = locate(engine)
+    foreign = tmp_path / "include"
+    foreign.mkdir()
+    for directory in files.include_dirs:
+        for header in directory.glob("*.h"):
+            shutil.copy(header, foreign)
+    header = foreign / "llama.h"
+    text = header.read_text()
+    assert text.count("struct llama_context_params {") == 1
+    header.write_text(
+        text.replace(
+            "struct llama_context_params {", "struct llama_context_params {\n uint64_t shift[4];"
+        )
+    )
+    other = EngineFiles(files.flavour, "other", (foreign,), files.library_dirs)
+    program = build_worker(other)
+    with pytest.raises(StepError, match=r"not of one version|died"):
+        Worker(program, Supervisor(tmp_path / "logs"), engine_environment())
+
+
+def test_code_that_does_not_compile_is_told(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = locate(engine)
+    monkeypatch.setattr(worker_build, "MATH_FLAGS", ("-include", "no-such-header.h"))
+    with pytest.raises(StepError, match="does not compile"):
+        build_worker(EngineFiles(files.flavour, "bad", files.include_dirs, files.library_dirs))

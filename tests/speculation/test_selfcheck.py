@@ -1,0 +1,122 @@
+"""Our counts against the real bundled ``llama-server``, request by request, on the demo pair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import DraftSettings, Engine, ModelArgs, QuantizeJob, ServerJob
+from cook.engines.process import Supervisor
+from cook.engines.server import Server
+from cook.engines.worker import Worker
+from cook.engines.worker_results import ModelLoad
+from cook.paths import demo_dir
+from cook.speculation.profiles import Profile, Setting
+from cook.speculation.selfcheck import CountCheck, LiveReply, check_counts, record_live
+
+pytestmark = pytest.mark.engine
+
+CONTEXT = 2048
+TARGET, DRAFT = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
+# A likely end of generation puts it inside drafts, where the two counts are most easily wrong.
+ENDING = {"logit_bias": [[0, 9.0]]}
+
+
+def texts(count: int) -> list[str]:
+    lines = (demo_dir() / "data" / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(lines[i % len(lines)])["prompt"] for i in range(count)]
+
+
+def count(
+    engine: Engine,
+    supervisor: Supervisor,
+    setting: Setting,
+    *,
+    draft: Path = DRAFT,
+    requests: int,
+    n_predict: int = 96,
+    temperature: float = 0.0,
+    sampling: Mapping[str, Any] | None = None,
+) -> tuple[CountCheck, tuple[LiveReply, ...]]:
+    args = ModelArgs(threads=1, threads_batch=1)
+    job = ServerJob(
+        TARGET,
+        args,
+        CONTEXT,
+        draft,
+        args,
+        DraftSettings(setting.n_max, setting.n_min, setting.p_min),
+    )
+    with Server(engine, job, supervisor) as server:
+        prompts = [server.tokenize(t, add_special=True) for t in texts(requests)]
+        live = record_live(
+            server, prompts, n_predict=n_predict, temperature=temperature, sampling=sampling
+        )
+    with Worker.open(engine, supervisor) as worker:
+        info = worker.load(ModelLoad(draft, context=CONTEXT, threads=1))
+        found = check_counts(worker, info, live, setting, Profile.MAINLINE_2026_10, context=CONTEXT)
+    return found, live
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Supervisor:
+    return Supervisor(tmp_path / "logs")
+
+
+@pytest.mark.parametrize(
+    ("setting", "temperature"),
+    [(Setting(4), 0.0), (Setting(8, 0, 0.3), 0.8)],
+    ids=["greedy", "sampled-p_min"],
+)
+def test_counts_equal_the_servers(
+    bundled: Engine, supervisor: Supervisor, setting: Setting, temperature: float
+) -> None:
+    found, live = count(
+        bundled, supervisor, setting, requests=4, n_predict=48, temperature=temperature
+    )
+    assert found.passed, found.differing
+    assert all(r.stop in ("limit", "eos") for r in live)
+    assert found.fast_error is not None
+    assert abs(found.fast_error) < 0.02
+
+
+def test_end_of_generation_within_drafts(bundled: Engine, supervisor: Supervisor) -> None:
+    found, live = count(
+        bundled, supervisor, Setting(6), requests=6, temperature=0.8, sampling=ENDING
+    )
+    assert found.passed, found.differing
+    assert any(r.stop == "eos" for r in live)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("p_min", [0.0, 0.3])
+@pytest.mark.parametrize("n_max", [4, 8])
+def test_sixty_requests(
+    bundled: Engine, supervisor: Supervisor, n_max: int, p_min: float, temperature: float
+) -> None:
+    found, _ = count(
+        bundled, supervisor, Setting(n_max, 0, p_min), requests=60, temperature=temperature
+    )
+    print(found)
+    assert found.passed, found.differing
+    assert found.fast_error is not None
+    assert abs(found.fast_error) <= 0.005
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ftype", ["Q8_0", "Q4_K_M", "Q2_K", "TQ1_0"])
+def test_sixty_requests_of_quantized_drafts(
+    bundled: Engine, supervisor: Supervisor, tmp_path: Path, ftype: str
+) -> None:
+    draft = tmp_path / f"{ftype}.gguf"
+    bundled.quantize(QuantizeJob(DRAFT, draft, ftype, (), None, 1, {}), supervisor)
+    found, _ = count(bundled, supervisor, Setting(8), draft=draft, requests=60)
+    print(ftype, found)
+    assert found.passed, found.differing
+    assert found.fast_error is not None
+    assert abs(found.fast_error) <= 0.005
