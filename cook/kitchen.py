@@ -15,11 +15,11 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.report.assemble import Sitting, assemble
 from cook.report.record import Excluded, Record, write_record
-from cook.report.table import size
 from cook.steps.finalists import Judged, judge
 from cook.steps.live import LiveStep
 from cook.steps.menu import Configuration, Menu
 from cook.steps.prepare import Prepared
+from cook.units import size
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Built:
     path: Path
     ran: tuple[str, ...]
     failures: tuple[str, ...]
+    files: tuple[Path, ...]
+    """Every file the answer depends on: what was read, and what is stored."""
 
 
 def build(
@@ -70,7 +72,18 @@ def build(
     path = home / "records" / f"{record.recipe}.json"
     write_record(record, path)
     outcomes = executor.outcomes
-    return Built(record, path, tuple(outcomes.ran), tuple(_told(outcomes)))
+    return Built(
+        record, path, tuple(outcomes.ran), tuple(_told(outcomes)), _files(prepared, outcomes)
+    )
+
+
+def _files(prepared: Prepared, outcomes: Outcomes) -> tuple[Path, ...]:
+    stored = [
+        path
+        for artifact in outcomes.artifacts.values()
+        for path in (artifact.meta, *(artifact.file(f.name) for f in artifact.files))
+    ]
+    return (*prepared.files, *stored)
 
 
 def raise_for(built: Built) -> None:

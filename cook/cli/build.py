@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,9 @@ from cook.cli.options import (
     ThreadsOption,
     open_output,
 )
+
+if TYPE_CHECKING:
+    from cook.kitchen import Built
 
 
 def command(
@@ -44,11 +48,14 @@ def command(
       cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build --demo
     """
     output = open_output(json, quiet)
-    from cook.kitchen import build, raise_for
-    from cook.report.show import show
-    from cook.steps.prepare import prepare
+    from cook.answer import answer
 
-    prepared = prepare(recipe, engine=engine, demo=demo, strict=strict)
-    built = build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
-    show(built, output)
-    raise_for(built)
+    def build_it() -> Built:
+        from cook.kitchen import build
+        from cook.steps.prepare import prepare
+
+        prepared = prepare(recipe, engine=engine, demo=demo, strict=strict)
+        return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
+
+    question = {"build": recipe, "from": Path.cwd(), "engine": engine, "demo": demo}
+    answer({**question, "strict": strict}, build_it, output, fresh=fresh)

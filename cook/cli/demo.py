@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cook.cli.options import EngineOption, JsonOption, QuietOption, open_output
+
+if TYPE_CHECKING:
+    from cook.kitchen import Built
 
 
 def command(
@@ -19,10 +24,12 @@ def command(
       cook demo --json > record.json
     """
     output = open_output(json, quiet)
-    from cook.kitchen import build, raise_for
-    from cook.report.show import show
-    from cook.steps.prepare import prepare
+    from cook.answer import answer
 
-    built = build(prepare("demo", engine=engine), output)
-    show(built, output)
-    raise_for(built)
+    def build_it() -> Built:
+        from cook.kitchen import build
+        from cook.steps.prepare import prepare
+
+        return build(prepare("demo", engine=engine), output)
+
+    answer({"demo": engine}, build_it, output)

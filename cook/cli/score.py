@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from cook.cli.options import (
     ThreadsOption,
     open_output,
 )
+
+if TYPE_CHECKING:
+    from cook.kitchen import Built
 
 
 def command(
@@ -70,10 +73,7 @@ def command(
       cook score --target T.gguf D.gguf --n-max 4 --n-max 8 --limit 24 --budget 10
     """
     output = open_output(json, quiet)
-    from cook.kitchen import build, raise_for
-    from cook.report.show import show
-    from cook.steps.adhoc import score_recipe
-    from cook.steps.prepare import prepare
+    from cook.answer import answer
 
     settings: dict[str, object] = {
         "prompts": _source(prompts),
@@ -83,10 +83,18 @@ def command(
         "draft": {"n_max": n_max} if n_max else None,
         "live_budget": {"minutes": budget} if budget else None,
     }
-    loaded = score_recipe(target, drafts or [], recipe, settings)
-    built = build(prepare(loaded, engine=engine), output, jobs=jobs, threads=threads, fresh=fresh)
-    show(built, output)
-    raise_for(built)
+
+    def build_it() -> Built:
+        from cook.kitchen import build
+        from cook.steps.adhoc import score_recipe
+        from cook.steps.prepare import prepare
+
+        loaded = score_recipe(target, drafts or [], recipe, settings)
+        prepared = prepare(loaded, engine=engine)
+        return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
+
+    question = {"score": target, "drafts": drafts, "recipe": recipe, "from": Path.cwd()}
+    answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh)
 
 
 def _source(prompts: str | None) -> str | None:

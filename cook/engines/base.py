@@ -234,6 +234,11 @@ class Engine(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Executables and engine libraries whose bytes the identity covers."""
+        ...
+
     def tool(self, name: str) -> Path:
         """Path of ``llama-<name>``; PrerequisiteError with the mending line when absent."""
         ...

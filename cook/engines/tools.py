@@ -72,6 +72,13 @@ class Tools:
             found.append("this machine advertises AMX and refuses it: weight repacking is off")
         return tuple(found)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Executables and engine libraries whose bytes the identity covers."""
+        folders = [Path(self._facts.bin_dir), *map(Path, self._facts.library_dirs)]
+        places = (folder / name for name in self._facts.files for folder in folders)
+        return tuple(path for path in places if path.is_file())
+
     def tool(self, name: str) -> Path:
         """Path of ``llama-<name>``; PrerequisiteError with the mending line when absent."""
         path = Path(self._facts.bin_dir) / f"llama-{name}"

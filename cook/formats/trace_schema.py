@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 # 1: first. Raise it when a field changes its meaning; readers refuse every other number.
-TRACE_VERSION = 1
+TRACE_VERSION: Final = 1
 
 Sha256 = str
 

@@ -1,4 +1,4 @@
-"""Run steps in dependency order: what is stored is reused, what fails blocks only its dependents."""
+"""Run steps in dependency order: what is stored is reused, a failure blocks its dependents only."""
 
 from __future__ import annotations
 

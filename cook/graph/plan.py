@@ -16,7 +16,7 @@ from cook.graph.store import Artifact, Store
 from cook.output import Column, Output
 from cook.paths import cook_home
 from cook.provenance import available_memory_bytes
-from cook.report.table import size
+from cook.units import size
 
 if TYPE_CHECKING:
     from cook.steps.prepare import Prepared
@@ -140,7 +140,7 @@ def show_plan(planned: Plan, output: Output) -> None:
                 step.label,
                 step.state,
                 step.reason if not step.detail else f"{step.reason}: {step.detail}",
-                size(step.size_bytes) or None,
+                size(step.size_bytes),
                 duration(step.seconds),
             )
             for step in planned.steps

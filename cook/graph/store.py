@@ -56,6 +56,11 @@ class Artifact:
     def size_bytes(self) -> int:
         return sum(f.size_bytes for f in self.files)
 
+    @property
+    def meta(self) -> Path:
+        """The file that describes the artifact."""
+        return self.directory / META
+
     def file(self, name: str) -> Path:
         """Path of one file; InputError when the artifact has none of that name."""
         if not any(f.name == name for f in self.files):

@@ -1,58 +1,99 @@
-"""What a build prints at its end: the table, what was left out, and the pick."""
+"""What a build prints at its end: the table, the pick, and what must be known beside them."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cook.output import Column, Mode, Output
-from cook.report.record import Record, to_json
-from cook.report.table import COLUMNS, rows, size
 
 if TYPE_CHECKING:
-    from cook.kitchen import Built
+    from cook.report.record import Candidate, Record
+
+NOTHING_RAN = "nothing had to run: everything was stored"
 
 
-def show(built: Built, output: Output) -> None:
-    """Print ``built``: a table and a sentence, or the whole record in json mode."""
-    record = built.record
+@dataclass(frozen=True)
+class Shown:
+    """A record as text. Plain data, so that a receipt can keep it: see ``cook.graph.receipt``.
+
+    ``columns`` are (title, alignment); ``answers`` go to stdout, ``warnings`` and ``notes`` to
+    stderr.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    answers: tuple[str, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def shown(record: Record) -> Shown:
+    """``record`` as it is printed."""
+    from cook.report.table import columns, draft_columns, draft_rows, rows
+
+    scored = bool(record.candidates)
+    return Shown(
+        columns=columns(record) if scored else draft_columns(),
+        rows=tuple(rows(record) if scored else draft_rows(record)),
+        answers=(f"pick: {record.pick.sentence}",) if scored else (),
+        warnings=record.warnings,
+        notes=tuple(_notes(record)) if scored else (),
+    )
+
+
+def show(what: Shown, output: Output) -> None:
+    """Print it; in json mode nothing, for the record itself is the document."""
     if output.mode is Mode.JSON:
-        output.emit({**to_json(record), "record": str(built.path), "ran": list(built.ran)})
         return
-    if record.candidates:
-        columns = [Column(c, "left" if c == "candidate" else "right") for c in COLUMNS]
-        output.table(rows(record), columns)
-    else:
-        _show_drafts(record, output)
-    for warning in record.warnings:
+    columns = [Column(t, "right" if a == "right" else "left") for t, a in what.columns]
+    output.table(what.rows, columns)
+    for warning in what.warnings:
         output.warn(warning)
-    if record.candidates:
-        _show_pick(record, output)
-    for failure in built.failures:
-        output.warn(failure)
-    if not built.ran:
-        output.say("nothing had to run: everything was stored")
-    output.say(f"record: {built.path}")
+    for answer in what.answers:
+        output.data("")
+        output.data(answer)
+    for note in what.notes:
+        output.say(note)
 
 
-def _show_pick(record: Record, output: Output) -> None:
-    output.data("")
-    output.data(f"pick: {record.pick.sentence}")
-    baseline = next((c for c in record.candidates if c.draft is None), None)
-    for candidate in record.candidates:
-        check = candidate.output
-        if check is not None and check.identical < check.replies:
-            output.say(
-                f"{candidate.name}: {check.identical} of {check.replies} replies are token for "
-                f"token those without a draft; {check.near_ties} differ at a near tie, "
-                f"{check.material} at a larger gap, {check.unknown} unknown"
-            )
-    for excluded in record.pick.excluded:
-        if baseline is None or excluded.candidate != baseline.name:
-            output.say(f"cannot win: {excluded.candidate}: {excluded.reason}")
+def _notes(record: Record) -> list[str]:
+    notes = [note for c in record.candidates if (note := _compared(c))]
+    notes += [note for c in record.candidates if (note := _forecast(c))]
+    listed = [e for e in record.pick.excluded if (record.candidate(e.candidate) or e) is not None]
+    live = {c.name for c in record.candidates if c.live is not None}
+    notes += [f"cannot win: {e.candidate}: {e.reason}" for e in listed if e.candidate in live]
     winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if winner is not None and winner.command:
-        output.say("run it: " + shlex.join(_deployable(winner.command)))
+        notes.append("run it: " + shlex.join(_deployable(winner.command)))
+    return notes
+
+
+def _compared(candidate: Candidate) -> str | None:
+    check = candidate.output
+    if check is None or check.identical == check.replies:
+        return None
+    return (
+        f"{candidate.name}: {check.identical} of {check.replies} replies are token for token those "
+        f"without a draft; of the others {check.near_ties} part at a near tie, {check.material} at "
+        f"a larger gap, {check.unknown} unknown"
+    )
+
+
+def _forecast(candidate: Candidate) -> str | None:
+    """How a prediction compares with the live run, where there are both."""
+    found = candidate.predicted
+    if found is None or candidate.live is None or found.off_by is None:
+        return None
+    text = (
+        f"{candidate.name}: predicted {found.figures.end_to_end_speed:.2f} t/s end to end, "
+        f"live {candidate.live.end_to_end_speed:.2f} ({found.off_by:+.1%})"
+    )
+    interval = found.off_by_interval
+    if interval is not None and not interval.low <= 1 <= interval.high and abs(found.off_by) > 0.05:
+        text += "; they disagree beyond the interval: trust the live figure"
+    return text
 
 
 def _deployable(command: tuple[str, ...]) -> list[str]:
@@ -68,23 +109,3 @@ def _deployable(command: tuple[str, ...]) -> list[str]:
             continue
         kept.append(word)
     return kept
-
-
-def _show_drafts(record: Record, output: Output) -> None:
-    output.table(
-        [
-            (
-                draft.quant,
-                size(draft.file_bytes),
-                f"{draft.bpw:.2f}" if draft.bpw is not None else None,
-                f"{draft.quality.perplexity:.4f} ± {draft.quality.perplexity_error:.4f}"
-                if draft.quality
-                else draft.quality_reason,
-                f"{draft.quality.mean_kld:.4f}"
-                if draft.quality and draft.quality.mean_kld is not None
-                else None,
-            )
-            for draft in record.drafts
-        ],
-        ["quant", Column("size", "right"), Column("bpw", "right"), "PPL", Column("KLD", "right")],
-    )

@@ -1,14 +1,13 @@
-"""The table that ends a build: one row a candidate, what was not measured left empty."""
+"""The tables that end a build: one row a candidate, what was not measured left empty."""
 
 from __future__ import annotations
 
-from cook.report.record import Candidate, Draft, Record
+from cook.report.record import Candidate, Draft, Figures, Record
+from cook.units import size
 
-GIB = 1 << 30
-MIB = 1 << 20
+Columns = tuple[tuple[str, str], ...]
 
-COLUMNS = (
-    "candidate",
+_SCORED = (
     "size",
     "bpw",
     "PPL",
@@ -20,60 +19,103 @@ COLUMNS = (
     "end-to-end t/s",
     "speedup",
 )
+_PREDICTED = ("predicted t/s", "best?")
 
 
-def rows(record: Record) -> list[tuple[str, ...]]:
-    """Rows under :data:`COLUMNS`, fastest first, the pick marked with ``*``."""
+def columns(record: Record) -> Columns:
+    """(title, alignment) of :func:`rows`."""
+    titles = _SCORED + (_PREDICTED if _forecast(record) else ())
+    return (("candidate", "left"), *((title, "right") for title in titles))
+
+
+def rows(record: Record) -> list[tuple[str | None, ...]]:
+    """One row a candidate, fastest first, then by prediction; the pick marked with ``*``.
+
+    Counts of a candidate that did not run live are those of its replay, marked ``~``.
+    """
     order = {name: index for index, name in enumerate(record.pick.ranking)}
-    candidates = sorted(record.candidates, key=lambda c: order.get(c.name, len(order)))
-    return [_row(record, c) for c in candidates]
+
+    def place(candidate: Candidate) -> tuple[int, float]:
+        guess = candidate.predicted.figures.end_to_end_speed if candidate.predicted else 0.0
+        return order.get(candidate.name, len(order)), -guess
+
+    return [_row(record, c) for c in sorted(record.candidates, key=place)]
 
 
-def size(size_bytes: int | None) -> str:
-    """Human size with its unit; empty when unknown."""
-    if size_bytes is None:
-        return ""
-    if size_bytes >= GIB:
-        return f"{size_bytes / GIB:.2f} GiB"
-    return f"{size_bytes / MIB:.2f} MiB"
+def draft_columns() -> Columns:
+    """(title, alignment) of :func:`draft_rows`."""
+    return (("quant", "left"), *((t, "right") for t in ("size", "bpw", "PPL", "KLD")))
 
 
-def _row(record: Record, candidate: Candidate) -> tuple[str, ...]:
+def draft_rows(record: Record) -> list[tuple[str | None, ...]]:
+    """Quants of a recipe without a score."""
+    return [
+        (d.quant, size(d.file_bytes), _bpw(d), _perplexity(d) or d.quality_reason, _kld(d))
+        for d in record.drafts
+    ]
+
+
+def _forecast(record: Record) -> bool:
+    return any(c.predicted is not None for c in record.candidates)
+
+
+def _row(record: Record, candidate: Candidate) -> tuple[str | None, ...]:
     draft = record.draft(candidate.draft)
     live = candidate.live
+    counted = live or (candidate.predicted.figures if candidate.predicted else None)
     mark = "* " if candidate.name == record.pick.candidate else "  "
-    rate = live.acceptance_rate if live else None
-    length = live.acceptance_length if live else None
-    return (
+    row = (
         mark + candidate.name,
-        size(draft.file_bytes) if draft else "",
-        f"{draft.bpw:.2f}" if draft and draft.bpw is not None else "",
+        size(draft.file_bytes) if draft else None,
+        _bpw(draft),
         _perplexity(draft),
         _kld(draft),
-        f"{live.accepted}/{live.drafted}" if live and live.drafted else "",
-        f"{rate:.1%}" if rate is not None else "",
-        f"{length:.2f}" if length is not None else "",
-        f"{live.decode_speed:.2f}" if live else candidate.reason or "",
-        f"{live.end_to_end_speed:.2f}" if live else "",
+        *_counts(counted, "" if live else "~"),
+        f"{live.decode_speed:.2f}" if live else None,
+        f"{live.end_to_end_speed:.2f}" if live else None,
         _speedup(candidate),
+    )
+    return row + (_predicted(candidate) if _forecast(record) else ())
+
+
+def _counts(figures: Figures | None, mark: str) -> tuple[str | None, str | None, str | None]:
+    if figures is None or figures.acceptance_rate is None:
+        return None, None, None
+    length = figures.acceptance_length
+    return (
+        f"{mark}{figures.accepted}/{figures.drafted}",
+        f"{mark}{figures.acceptance_rate:.1%}",
+        f"{mark}{length:.2f}" if length is not None else None,
     )
 
 
-def _perplexity(draft: Draft | None) -> str:
+def _predicted(candidate: Candidate) -> tuple[str | None, str | None]:
+    found = candidate.predicted
+    if found is None:
+        return None, None
+    chance = f"{found.probability_best:.0%}" if found.probability_best is not None else None
+    return f"{found.figures.end_to_end_speed:.2f}", chance
+
+
+def _bpw(draft: Draft | None) -> str | None:
+    return f"{draft.bpw:.2f}" if draft and draft.bpw is not None else None
+
+
+def _perplexity(draft: Draft | None) -> str | None:
     if draft is None or draft.quality is None:
-        return ""
+        return None
     return f"{draft.quality.perplexity:.4f} ± {draft.quality.perplexity_error:.4f}"
 
 
-def _kld(draft: Draft | None) -> str:
+def _kld(draft: Draft | None) -> str | None:
     if draft is None or draft.quality is None or draft.quality.mean_kld is None:
-        return ""
+        return None
     return f"{draft.quality.mean_kld:.4f} ± {draft.quality.mean_kld_error or 0:.4f}"
 
 
-def _speedup(candidate: Candidate) -> str:
+def _speedup(candidate: Candidate) -> str | None:
     if candidate.speedup is None:
-        return ""
+        return None
     text = f"{candidate.speedup:.2f}x"
     if candidate.speedup_interval:
         interval = candidate.speedup_interval

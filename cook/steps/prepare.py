@@ -21,6 +21,7 @@ from cook.hub import local_path
 from cook.prompts.load import PromptSet, load_prompts, select
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.lint import lint, raise_problems
+from cook.recipe.lint_files import prompts_file
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import Quant, Resolution, resolve
 from cook.recipe.schema import Recipe
@@ -46,6 +47,8 @@ class Prepared:
     loaded: LoadedRecipe
     demo: bool
     menu: Menu
+    files: tuple[Path, ...]
+    """Every file that was read to lay it out, and the engine's own."""
 
     @property
     def recipe(self) -> Recipe:
@@ -98,6 +101,7 @@ class Laying:
         self.strict = strict
         self.plan_only = plan_only
         self.warnings: list[str] = []
+        self.read: list[Path] = []
 
     def lay(self) -> Prepared:
         source = self._model(self.recipe.model.source) if self.recipe.model else None
@@ -124,14 +128,18 @@ class Laying:
             warnings=tuple(dict.fromkeys(self.warnings)),
             forecast=scored.forecast if scored else None,
         )
-        return Prepared(self.loaded, self.demo, menu)
+        files = (self.loaded.path, *self.read, *self.engine.files)
+        return Prepared(self.loaded, self.demo, menu, tuple(dict.fromkeys(files)))
 
     def _model(self, ref: Path | HubRef) -> tuple[Source, GgufFile]:
         file = read_gguf(local_path(ref))
+        self.read += file.shards
         return digest_source(file.shards, plan_only=self.plan_only), file
 
     def _text(self, ref: Path | HubRef) -> Source:
-        return digest_source([local_path(ref)], plan_only=self.plan_only)
+        path = local_path(ref)
+        self.read.append(path)
+        return digest_source([path], plan_only=self.plan_only)
 
     def _checked(self, source: tuple[Source, GgufFile] | None) -> list[tuple[Quant, Resolution]]:
         """Resolve every quant and raise every fault; warnings are kept."""
@@ -311,6 +319,7 @@ class Laying:
             return None
         target, file = self._model(score.target.source)
         self._require_one_vocabulary(file)
+        self.read.append(prompts_file(score.prompts))
         prompts = select(load_prompts(score.prompts), score.limit, score.categories)
         self._warn_shared_devices()
         forecast = None
