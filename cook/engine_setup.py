@@ -10,12 +10,14 @@ it crash on quantized weights; pip returns a wheel from its cache whatever optio
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -155,6 +157,7 @@ def build(argv: list[str], arguments: str, log: Path) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            start_new_session=True,  # so that ending it ends the compilers below it too
         )
         assert process.stdout is not None
         try:
@@ -167,7 +170,8 @@ def build(argv: list[str], arguments: str, log: Path) -> None:
                     say(f"  {10 * tenth} % built")
             status = process.wait()
         except BaseException:
-            process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise
     if status != 0:
@@ -215,6 +219,7 @@ def main() -> int:
     if arguments.print_cmake_args:
         print(cmake_args(platform.machine(), platform.system(), avoid_amx=True))
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         ensure(arguments.lock)
     except SetupError as error:
