@@ -7,23 +7,18 @@ killed and this process is unharmed. All log-probabilities are natural logarithm
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
-import struct
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cook.engines.base import Engine
-from cook.engines.process import ProcessSpec, Running, Supervisor
+from cook.engines.process import Supervisor
 from cook.engines.worker_build import build_worker, locate
+from cook.engines.worker_pipe import Arrays, WorkerPipe
 from cook.engines.worker_results import (
     Bare,
     Divergence,
@@ -38,19 +33,9 @@ from cook.engines.worker_results import (
     SamplerChain,
     Timing,
 )
-from cook.errors import InputError, InternalError, StepError
+from cook.errors import InternalError
 
 PROTOCOL = 1
-_FRAME = struct.Struct("<4sIQ")
-_MAX_HEADER, _MAX_PAYLOAD = 1 << 20, 1 << 31
-_TYPES: dict[str, np.dtype[Any]] = {
-    "i4": np.dtype("<i4"),
-    "i8": np.dtype("<i8"),
-    "f4": np.dtype("<f4"),
-    "f8": np.dtype("<f8"),
-    "u1": np.dtype("u1"),
-}
-
 Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
@@ -70,10 +55,7 @@ class Worker:
         timeout_s: float = 3600.0,
     ) -> None:
         self.timeout_s = timeout_s
-        # An idle worker is silent and uses no processor: requests have time-outs, the process none.
-        spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
-        self._running: Running = supervisor.start(spec)
-        self._broken = False
+        self._pipe = WorkerPipe(program, supervisor, env, name)
         try:
             hello, _ = self._request("hello", timeout_s=60.0)
             if hello.get("protocol") != PROTOCOL:
@@ -106,14 +88,11 @@ class Worker:
 
     def close(self) -> None:
         """End the process (its whole group)."""
-        for pipe in (self._running.stdin, self._running.stdout):
-            if pipe is not None and not pipe.closed:
-                pipe.close()
-        self._running.stop()
+        self._pipe.close()
 
     @property
     def pid(self) -> int:
-        return self._running.pid
+        return self._pipe.pid
 
     # ------------------------------------------------------------ operations
 
@@ -341,8 +320,6 @@ class Worker:
         _, got = self._request("time", fields, {"text": _ids(text)})
         return Timing(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
 
-    # ------------------------------------------------------------ frames
-
     def _request(
         self,
         op: str,
@@ -350,90 +327,13 @@ class Worker:
         arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        if self._broken:
-            raise StepError("the worker is gone", log=self._running.stderr_log)
-        header: dict[str, Any] = {"op": op, **(fields or {})}
-        payload = bytearray()
-        for name, array in (arrays or {}).items():
-            header[f"{name}@"], header[f"{name}#"] = len(payload), array.size
-            payload += array.tobytes()
-        text = json.dumps(header, ensure_ascii=False).encode()
-        if len(text) > _MAX_HEADER or len(payload) > _MAX_PAYLOAD:
-            raise InputError(f"a request of {len(payload)} bytes is too large for the worker")
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
-        try:
-            self._write(_FRAME.pack(b"COOK", len(text), len(payload)) + text + bytes(payload))
-            magic, n_head, n_body = _FRAME.unpack(self._read(_FRAME.size, op, deadline))
-            if magic != b"COOK" or n_head > _MAX_HEADER or n_body > _MAX_PAYLOAD:
-                raise StepError(f"worker: {op}: the reply is not a frame", log=self._log)
-            reply: dict[str, Any] = json.loads(self._read(n_head, op, deadline))
-            body = self._read(n_body, op, deadline)
-        except BaseException:
-            self._broken = True
-            self._running.stop()
-            raise
-        if not reply["ok"]:
-            raise StepError(f"worker: {op}: {reply['error']}", log=self._log)
-        return reply, _unpack(reply["arrays"], body)
-
-    @property
-    def _log(self) -> Path:
-        return self._running.stderr_log
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        fd = _pipe(self._running.stdin).fileno()
-        try:
-            while view:
-                view = view[os.write(fd, view) :]
-        except BrokenPipeError:
-            raise self._died("request") from None
-
-    def _read(self, n: int, op: str, deadline: float) -> bytes:
-        fd = _pipe(self._running.stdout).fileno()
-        data = bytearray()
-        while len(data) < n:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], min(left, 3600.0))[0]:
-                raise StepError(f"worker: {op}: no answer in time, stopped", log=self._log)
-            chunk = os.read(fd, min(n - len(data), 1 << 20))
-            if not chunk:
-                raise self._died(op)
-            data += chunk
-        return bytes(data)
-
-    def _died(self, op: str) -> StepError:
-        result = self._running.wait(30.0)
-        code = result.returncode
-        how = f"exit status {code}"
-        if code < 0:
-            how = f"signal {signal.Signals(-code).name}"
-        tail = "\n".join(result.stderr_tail.strip().splitlines()[-8:])
-        return StepError(f"worker: {op}: the engine died ({how})\n{tail}".rstrip(), log=self._log)
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise InternalError("worker started without pipes")
-    return pipe
+    ) -> tuple[dict[str, Any], Arrays]:
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return self._pipe.request(op, fields or {}, arrays or {}, limit_s)
 
 
 def _ids(tokens: Tokens) -> IntArray:
     return np.ascontiguousarray(tokens, "<i4")
-
-
-def _unpack(listed: list[list[Any]], body: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    arrays, at = {}, 0
-    for name, kind, count in listed:
-        dtype = _TYPES[kind]
-        end = at + count * dtype.itemsize
-        if end > len(body):
-            raise StepError(f"worker: array {name!r} is cut short")
-        # frombuffer on bytes is read-only, as a frozen record should be
-        arrays[name] = np.frombuffer(body, dtype, count, at)
-        at = end
-    return arrays
 
 
 def _divergence(rows: FloatArray) -> Divergence:

@@ -20,7 +20,13 @@ from cook.engines.base import Engine, Flavour
 from cook.errors import PrerequisiteError, StepError
 from cook.paths import cook_home
 
-SOURCES = ("worker.c", "worker_reduce.h")
+SOURCES = (
+    "worker.c",
+    "worker_compat.h",
+    "worker_frames.h",
+    "worker_generate.h",
+    "worker_reduce.h",
+)
 COMPILERS = ("cc", "gcc", "clang")
 BASE_FLAGS = ("-O3", "-std=gnu11")
 # The reductions vectorise only when sums may be reassociated; NaN is looked for by its bits.

@@ -23,9 +23,10 @@ from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, TraceStep
 
-WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)
-WINDOWS = 5
-REPEATS = 3
+WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
+"""Where cliffs were seen (4 to 5, 8 to 9, 16 to 17 tokens: kernels change) both sides are timed."""
+WINDOWS = 3
+REPEATS = 5
 PREFILL_TOKENS = 512
 
 
@@ -57,7 +58,7 @@ class CurveStep(Step[CurveOutcome]):
     trace: TraceStep
     args: ModelArgs
     verifies: bool
-    widths: tuple[int, ...] = WIDTHS
+    widths: tuple[int, ...]
 
     kind: ClassVar[str] = "curve"
     timed: ClassVar[bool] = True
@@ -107,10 +108,15 @@ class CurveStep(Step[CurveOutcome]):
 
 
 def _depths(lengths: Sequence[int]) -> list[int]:
-    """Depths that occur: a tenth, the middle, and nine tenths of the replies' ends."""
+    """Depths that occur: a fifth and four fifths of the way through the replies' ends."""
     ends = sorted(lengths)
-    picked = {ends[round(share * (len(ends) - 1))] for share in (0.1, 0.5, 0.9)}
+    picked = {ends[round(share * (len(ends) - 1))] for share in (0.2, 0.8)}
     return sorted(max(1, depth - 1) for depth in picked)
+
+
+def widths_for(n_max: int) -> tuple[int, ...]:
+    """Widths to time for drafts of up to ``n_max`` tokens: a verification holds one more."""
+    return tuple(sorted({*(w for w in WIDTHS if w <= n_max), n_max + 1}))
 
 
 class _Times:

@@ -27,7 +27,7 @@ from cook.recipe.rules import Quant, Resolution, resolve
 from cook.recipe.schema import Recipe
 from cook.recipe.size import predicted_bytes
 from cook.recipe.sources import HubRef
-from cook.steps.curve import CurveStep
+from cook.steps.curve import CurveStep, widths_for
 from cook.steps.forecast import DraftForecast, ForecastPlan
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import Model, Sampling
@@ -350,6 +350,7 @@ class Laying:
         )
         settings = score.draft.settings()
         rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
+        widths = widths_for(max(s.n_max for s in settings))
         found = []
         for draft in drafts:
             for cache_type in score.draft.cache_types:
@@ -361,12 +362,12 @@ class Laying:
                         draft,
                         cache_type,
                         ReplayStep(self.engine, name, draft.model, trace, args, rollouts),
-                        CurveStep(self.engine, name, draft.model, trace, args, verifies=False),
+                        CurveStep(self.engine, name, draft.model, trace, args, False, widths),
                     )
                 )
         return ForecastPlan(
             trace=trace,
-            verify=CurveStep(self.engine, "target", target, trace, target_args, verifies=True),
+            verify=CurveStep(self.engine, "target", target, trace, target_args, True, widths),
             drafts=tuple(found),
             settings=settings,
             several_cache_types=len(score.draft.cache_types) > 1,

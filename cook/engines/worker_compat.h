@@ -1,0 +1,78 @@
+// What differs between the flavours and ages of the engine: COOK_IK is ik_llama.cpp, and each
+// COOK_HAS_... a feature that worker_build.py found in the header's text.
+#ifndef COOK_WORKER_COMPAT_H
+#define COOK_WORKER_COMPAT_H
+
+#include "llama.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef COOK_IK
+#define COOK_FLAVOUR "ik_llama.cpp"
+typedef const struct llama_model * model_vocab;
+static model_vocab vocab_of(const struct llama_model * m) { return m; }
+static int32_t vocab_size(const struct llama_model * m) { return llama_n_vocab(m); }
+static bool is_eog(const struct llama_model * m, llama_token t) { return llama_token_is_eog(m, t); }
+static llama_token bos_of(const struct llama_model * m) { return llama_token_bos(m); }
+static llama_token eos_of(const struct llama_model * m) { return llama_token_eos(m); }
+static bool adds_bos(const struct llama_model * m) { return llama_add_bos_token(m) == 1; }
+static bool adds_eos(const struct llama_model * m) { return llama_add_eos_token(m) == 1; }
+static int32_t n_ctx_train(const struct llama_model * m) { return llama_n_ctx_train(m); }
+static int32_t n_layer(const struct llama_model * m) { return llama_n_layer(m); }
+static void free_model(struct llama_model * m) { llama_free_model(m); }
+static void kv_clear(struct llama_context * c) { llama_kv_cache_clear(c); }
+static bool kv_cut(struct llama_context * c, int32_t from) { return llama_kv_cache_seq_rm(c, 0, from, -1); }
+static bool is_recurrent(const struct llama_model * m) { return llama_model_has_recurrent(m); }
+static const char * engine_version(void) { return ""; }
+#else
+#define COOK_FLAVOUR "llama.cpp"
+typedef const struct llama_vocab * model_vocab;
+static model_vocab vocab_of(const struct llama_model * m) { return llama_model_get_vocab(m); }
+static int32_t vocab_size(const struct llama_model * m) { return llama_vocab_n_tokens(vocab_of(m)); }
+static bool is_eog(const struct llama_model * m, llama_token t) { return llama_vocab_is_eog(vocab_of(m), t); }
+static llama_token bos_of(const struct llama_model * m) { return llama_vocab_bos(vocab_of(m)); }
+static llama_token eos_of(const struct llama_model * m) { return llama_vocab_eos(vocab_of(m)); }
+static bool adds_bos(const struct llama_model * m) { return llama_vocab_get_add_bos(vocab_of(m)); }
+static bool adds_eos(const struct llama_model * m) { return llama_vocab_get_add_eos(vocab_of(m)); }
+static int32_t n_ctx_train(const struct llama_model * m) { return llama_model_n_ctx_train(m); }
+static int32_t n_layer(const struct llama_model * m) { return llama_model_n_layer(m); }
+static void free_model(struct llama_model * m) { llama_model_free(m); }
+static void kv_clear(struct llama_context * c) { llama_memory_clear(llama_get_memory(c), true); }
+static bool kv_cut(struct llama_context * c, int32_t from) { return llama_memory_seq_rm(llama_get_memory(c), 0, from, -1); }
+#ifdef COOK_HAS_HYBRID
+static bool is_recurrent(const struct llama_model * m) { return llama_model_is_recurrent(m) || llama_model_is_hybrid(m); }
+#else
+static bool is_recurrent(const struct llama_model * m) { return llama_model_is_recurrent(m); }
+#endif
+#ifdef COOK_HAS_VERSION
+static const char * engine_version(void) { return llama_version(); }
+#else
+static const char * engine_version(void) { return ""; }
+#endif
+#endif
+
+// The engine's own draft/target pick of one token from `row` (what a server spends per sampled
+// token): fill the candidate array, top-k, softmax, draw.
+static void engine_pick(const float * row, int32_t n, int32_t k, llama_token_data * buf) {
+    for (int32_t i = 0; i < n; i++) { buf[i] = (llama_token_data) { i, row[i], 0.0f }; }
+#ifdef COOK_IK
+    llama_token_data_array arr = { buf, (size_t) n, -1, false };
+    llama_sample_top_k(NULL, &arr, k, 1);
+    llama_sample_softmax(NULL, &arr);
+#else
+    static struct llama_sampler * chain;
+    static int32_t chain_k;
+    if (!chain || chain_k != k) {
+        if (chain) { llama_sampler_free(chain); }
+        chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+        llama_sampler_chain_add(chain, llama_sampler_init_top_k(k));
+        llama_sampler_chain_add(chain, llama_sampler_init_dist(1));
+        chain_k = k;
+    }
+    llama_token_data_array arr = { buf, (size_t) n, -1, false };
+    llama_sampler_apply(chain, &arr);
+#endif
+}
+
+#endif
