@@ -287,25 +287,6 @@ static int32_t draft_from(int32_t token, int32_t pos, int32_t steps, float stop_
     return steps;
 }
 
-// KLD of the trace's stored top-K against this model, and acceptance bounds, for one position.
-static void compare_top(const float * row, double lse, const int32_t * ids, const float * logp, int32_t k, float * out) {
-    double kld = 0.0, p_in = 0.0, q_in = 0.0, both = 0.0;
-    for (int32_t i = 0; i < k; i++) {
-        if (ids[i] < 0) { continue; }
-        const double lp = logp[i], p = exp(lp);
-        if (ids[i] >= n_vocab) { continue; }  // stays in the rest: this model cannot say it
-        const double lq = row[ids[i]] - lse, q = exp(lq);
-        kld += p * (lp - lq);
-        p_in += p; q_in += q; both += p < q ? p : q;
-    }
-    const double p_out = p_in < 1.0 ? 1.0 - p_in : 0.0, q_out = q_in < 1.0 ? 1.0 - q_in : 0.0;
-    if (p_out > 1e-9) { kld += p_out * log(p_out / (q_out > 1e-12 ? q_out : 1e-12)); }
-    out[0] = (float) (kld > 0.0 ? kld : 0.0);
-    out[1] = (float) p_out;
-    out[2] = (float) both;
-    out[3] = (float) (both + (p_out < q_out ? p_out : q_out));
-}
-
 // One teacher-forced pass over prompt + emitted. Position i of every result predicts emitted[i].
 // With bare != 0 the same batches and logits mask run and nothing is reduced (the benchmark's base).
 static void op_replay(void) {
@@ -356,7 +337,8 @@ static void op_replay(void) {
             const int32_t i = first + r;
             jobs[r] = (row_job) { .row = llama_get_logits_ith(ctx, row_of[r]), .n = n_vocab, .token = emitted[i],
                 .inv_temp = temperature > 0.0f && temperature != 1.0f ? 1.0f / temperature : 0.0f,
-                .top = top, .top_ids = top_ids + (size_t) i * top, .top_logits = top_logits + (size_t) i * top };
+                .top = top, .top_ids = top_ids + (size_t) i * top, .top_logits = top_logits + (size_t) i * top,
+                .n_ref = k_ref, .ref_ids = ref_ids + (size_t) i * k_ref, .ref_logp = ref_logp + (size_t) i * k_ref, .ref_out = ref + (size_t) i * 4 };
             if (!jobs[r].row) { fail("the engine gave no logits for position %d", i); }
         }
         if (rows) { reduce_rows(rows); }
@@ -373,7 +355,6 @@ static void op_replay(void) {
             rank[i] = x->rank;
             margin[i] = x->max - x->second;
             entropy[i] = x->entropy;
-            if (k_ref) { compare_top(jobs[r].row, x->lse, ref_ids + (size_t) i * k_ref, ref_logp + (size_t) i * k_ref, k_ref, ref + (size_t) i * 4); }
         }
         reduce_ns += now_ns() - t1;
     }

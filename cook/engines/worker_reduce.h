@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { BLOCK = 1024, GROUP = 32, CONFIDENCE_TOP = 10, TOP_MAX = 256 };
+enum { BLOCK = 1024, GROUP = 32, CONFIDENCE_TOP = 10, TOP_MAX = 256, REF_CHUNK = 256 };
 
 // What is known of one position. Log-probabilities are natural logarithms.
 typedef struct {
@@ -34,12 +34,15 @@ typedef struct {
     int32_t top;          // how many of the largest logits to return (0..TOP_MAX)
     int32_t * top_ids;    // [top], by falling logit
     float   * top_logits; // [top]
+    int32_t n_ref;        // the trace's top-K to compare with (0: none)
+    const int32_t * ref_ids;
+    const float * ref_logp;
+    float   * ref_out;    // [4]: see compare_top()
 } row_job;
 
-// exp(x) for x <= 0. Cephes' polynomial after reduction by ln 2 in two parts; relative error
-// below 2e-7 over [-87, 0] (tests/engines/test_worker.py checks it); below -87 it gives ~1e-38.
-static inline float exp_neg(float x) {
-    x = x < -87.0f ? -87.0f : x;
+// exp(x) for -87 <= x <= 0. Cephes' polynomial after reduction by ln 2 in two parts; relative
+// error below 2e-7 (tests/engines/test_worker.py checks it).
+static inline float exp_near(float x) {
     const float k = x * 1.44269504088896341f;
     const int32_t i = (int32_t) (k - 0.5f);  // k <= 0: truncation rounds to nearest
     const float n = (float) i;
@@ -55,6 +58,11 @@ static inline float exp_neg(float x) {
     union { int32_t i; float f; } scale = { (i + 127) << 23 };
     return p * scale.f;
 }
+
+static inline float floor87(float x) { return x < -87.0f ? -87.0f : x; }
+
+// The same for any x <= 0; below -87 it gives about 1e-38.
+static inline float exp_neg(float x) { return exp_near(floor87(x)); }
 
 // The largest `cap` (logit, id) pairs seen so far, as a binary heap with the smallest on top.
 typedef struct { float v[TOP_MAX]; int32_t id[TOP_MAX]; int32_t n, cap; float least; } top_heap;
@@ -103,40 +111,76 @@ static float block_max(const float * x, int n) {
     return m;
 }
 
-static int32_t block_above(const float * x, int n, float limit) {
-    int32_t c = 0;
-    for (int i = 0; i < n; i++) { c += x[i] > limit; }
-    return c;
-}
-
-// NaN and +inf by their bits: -ffinite-math-only would fold isnan() away. -inf is a legal logit.
-static int32_t block_bad(const float * x, int n) {
-    int32_t bad = 0;
+// How many exceed `limit`, and whether any is NaN or +inf. These by their bits:
+// -ffinite-math-only would fold isnan() away. -inf is a legal logit.
+static int32_t block_above(const float * x, int n, float limit, int32_t * bad) {
+    int32_t above = 0, found = 0;
     for (int i = 0; i < n; i++) {
         int32_t bits;
         memcpy(&bits, x + i, 4);
-        bad |= (bits & 0x7f800000) == 0x7f800000 && bits != (int32_t) 0xff800000u;
+        above += x[i] > limit;
+        found |= (bits & 0x7f800000) == 0x7f800000 && bits != (int32_t) 0xff800000u;
     }
-    return bad;
+    *bad |= found;
+    return above;
 }
 
 // Sum of e^(x-m) and of (x-m) e^(x-m).
 static void block_exp(const float * x, int n, float m, float * s1, float * s2) {
     float a = 0.0f, b = 0.0f;
     for (int i = 0; i < n; i++) {
-        float d = x[i] - m;
-        d = d < -87.0f ? -87.0f : d;
-        const float e = exp_neg(d);
+        const float d = floor87(x[i] - m);
+        const float e = exp_near(d);
         a += e;
         b += d * e;
     }
     *s1 = a; *s2 = b;
 }
 
-static float block_exp_scaled(const float * x, int n, float m, float scale) {
-    float a = 0.0f;
-    for (int i = 0; i < n; i++) { a += exp_neg((x[i] - m) * scale); }
-    return a;
+// The same, and the sum of e^((x-m) scale).
+static void block_exp_scaled(const float * x, int n, float m, float scale, float * s1, float * s2, float * st) {
+    float a = 0.0f, b = 0.0f, c = 0.0f;
+    for (int i = 0; i < n; i++) {
+        const float d = floor87(x[i] - m);
+        const float e = exp_near(d);
+        a += e;
+        b += d * e;
+        c += exp_neg(d * scale);
+    }
+    *s1 = a; *s2 = b; *st = c;
+}
+
+// The trace's stored top-K against this row (scoring.md 8): divergence with all other tokens taken
+// as one, the target's probability outside the K, and bounds of the acceptance of rejection sampling.
+static void compare_top(const row_job * job, double lse) {
+    float q_log[REF_CHUNK], p_log[REF_CHUNK];
+    double kld = 0.0, p_in = 0.0, q_in = 0.0, both = 0.0;
+    for (int32_t at = 0; at < job->n_ref; at += REF_CHUNK) {
+        const int32_t len = job->n_ref - at < REF_CHUNK ? job->n_ref - at : REF_CHUNK;
+        int32_t have = 0;
+        for (int32_t i = at; i < at + len; i++) {
+            const int32_t id = job->ref_ids[i];
+            if (id < 0 || id >= job->n) { continue; }  // absent, or this model cannot say it
+            q_log[have] = (float) (job->row[id] - lse);
+            p_log[have++] = job->ref_logp[i];
+        }
+        float k = 0.0f, p_sum = 0.0f, q_sum = 0.0f, least = 0.0f;
+        for (int32_t i = 0; i < have; i++) {
+            const float p = exp_neg(p_log[i]), q = exp_neg(q_log[i]);
+            k += p * (p_log[i] - q_log[i]);
+            p_sum += p;
+            q_sum += q;
+            least += p < q ? p : q;
+        }
+        kld += k; p_in += p_sum; q_in += q_sum; both += least;
+    }
+    const double p_out = p_in < 1.0 ? 1.0 - p_in : 0.0, q_out = q_in < 1.0 ? 1.0 - q_in : 0.0;
+    // sums of single-precision probabilities: what is left below 1e-6 is rounding
+    if (p_out > 1e-6) { kld += p_out * log(p_out / (q_out > 1e-7 ? q_out : 1e-7)); }
+    job->ref_out[0] = (float) (kld > 0.0 ? kld : 0.0);
+    job->ref_out[1] = (float) p_out;
+    job->ref_out[2] = (float) both;
+    job->ref_out[3] = (float) (both + (p_out < q_out ? p_out : q_out));
 }
 
 static void reduce_row(const row_job * job, row_result * out) {
@@ -155,8 +199,7 @@ static void reduce_row(const row_job * job, row_result * out) {
         const int len = n - at < BLOCK ? n - at : BLOCK;
         const float * b = x + at;
         const float bm = block_max(b, len);
-        bad |= block_bad(b, len);
-        if (job->token >= 0) { rank += block_above(b, len, mine); }
+        rank += block_above(b, len, mine, &bad);
         if (bm > m) {
             const double shift = (double) m - bm;  // <= 0; move the sums to the new maximum
             const double f = exp(shift);
@@ -166,11 +209,12 @@ static void reduce_row(const row_job * job, row_result * out) {
             m = bm;
             best_block = at;
         }
-        float a1, a2;
-        block_exp(b, len, m, &a1, &a2);
+        float a1, a2, at_t = 0.0f;
+        if (job->inv_temp > 0.0f) { block_exp_scaled(b, len, m, job->inv_temp, &a1, &a2, &at_t); }
+        else { block_exp(b, len, m, &a1, &a2); }
         s1 += a1;
         s2 += a2;
-        if (job->inv_temp > 0.0f) { st += block_exp_scaled(b, len, m, job->inv_temp); }
+        st += at_t;
         if (heap.n < heap.cap || bm > heap.least) {
             for (int g = 0; g < len; g += GROUP) {
                 const int end = g + GROUP < len ? g + GROUP : len;
@@ -195,6 +239,7 @@ static void reduce_row(const row_job * job, row_result * out) {
     out->entropy = (float) (log(s1) - s2 / s1);
     out->rank = job->token >= 0 ? rank : -1;
     out->bad = bad;
+    if (job->n_ref) { compare_top(job, out->lse); }
     for (int i = 0; i < job->top; i++) {
         job->top_ids[i] = i < heap.n ? heap.id[i] : -1;
         job->top_logits[i] = i < heap.n ? heap.v[i] : 0.0f;

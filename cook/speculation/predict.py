@@ -13,63 +13,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.speculation.curve import BatchCurve
 from cook.speculation.profiles import RULES, Profile, Setting
 from cook.speculation.simulate import Positions, Simulation, simulate
 
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class BatchCurve:
-    """Seconds of one decode of b tokens at a context depth.
-
-    ``seconds`` [depths, widths], measured at ``depths`` (rising) and ``widths`` (rising, from 1).
-    Between and beyond points linear; a single point is a constant.
-    """
-
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]
-    seconds: tuple[tuple[float, ...], ...]
-
-    def __post_init__(self) -> None:
-        shape = {len(row) for row in self.seconds}
-        rising = all(
-            list(axis) == sorted(set(axis)) and len(axis) for axis in (self.depths, self.widths)
-        )
-        if not rising or len(self.seconds) != len(self.depths) or shape != {len(self.widths)}:
-            raise InputError(
-                f"a curve of shape {len(self.seconds)} x {shape} does not fit its axes"
-            )
-        if any(not s > 0 for row in self.seconds for s in row):
-            raise InputError("a measured time is not positive")
-
-    def at(self, width: npt.ArrayLike, depth: npt.ArrayLike) -> Floats:
-        """Seconds of a batch of ``width`` tokens at ``depth`` (arrays broadcast)."""
-        w, d = np.broadcast_arrays(np.asarray(width, float), np.asarray(depth, float))
-        rows = np.array([_line(w, self.widths, row) for row in self.seconds])
-        if len(self.depths) == 1:
-            return np.asarray(rows[0])
-        grid = np.asarray(self.depths, float)
-        i = np.clip(np.searchsorted(grid, d, side="right") - 1, 0, len(grid) - 2)
-        part = (d - grid[i]) / (grid[i + 1] - grid[i])
-        flat = rows.reshape(len(grid), -1)
-        low = flat[i.ravel(), np.arange(flat.shape[1])].reshape(w.shape)
-        high = flat[i.ravel() + 1, np.arange(flat.shape[1])].reshape(w.shape)
-        value = low + part * (high - low)
-        # extrapolated beyond the measured depths, but never below half the nearest measurement
-        return np.asarray(np.maximum(value, 0.5 * np.minimum(low, high)))
-
-
-def _line(x: Floats, xs: Sequence[int], ys: Sequence[float]) -> Floats:
-    """Piecewise linear, going on with the last slope beyond the end."""
-    if len(xs) == 1:
-        return np.full(x.shape, ys[0])
-    inside = np.interp(x, xs, ys)
-    slope = max((ys[-1] - ys[-2]) / (xs[-1] - xs[-2]), 0.0)
-    return np.asarray(inside + np.maximum(x - xs[-1], 0.0) * slope)
+__all__ = [
+    "BatchCurve",
+    "Breakdown",
+    "Prediction",
+    "Timings",
+    "best",
+    "break_even",
+    "fit_overhead",
+    "fit_overheads",
+    "predict",
+    "price",
+]
 
 
 @dataclass(frozen=True)
@@ -78,8 +39,9 @@ class Timings:
 
     ``verify``: the target's batch with logits for every token; ``draft``: the draft's batch with
     logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
-    token. ``overhead_s``: per step with a draft (t_0), ``plain_overhead_s``: per step without;
-    both fitted from a live run (:func:`fit_overhead`). ``*_prefill_s_per_token``: prompts.
+    token. ``overhead_s``: per step with a draft (t_0), ``plain_overhead_s``: per step without,
+    ``decode_overhead_s``: per single decode of the draft; fitted from live runs
+    (:func:`fit_overhead`, :func:`fit_overheads`). ``*_prefill_s_per_token``: prompts.
     """
 
     verify: BatchCurve
@@ -88,6 +50,7 @@ class Timings:
     draft_sample_s: float = 0.0
     overhead_s: float = 0.0
     plain_overhead_s: float = 0.0
+    decode_overhead_s: float = 0.0
     target_prefill_s_per_token: float = 0.0
     draft_prefill_s_per_token: float = 0.0
 
@@ -137,6 +100,7 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
             late = run.catch_up > 0
             mirror = float(timings.draft.at(run.catch_up[late], depth[late]).sum())
     overhead = np.where(drafted, timings.overhead_s, timings.plain_overhead_s).sum()
+    overhead += run.decodes.sum() * timings.decode_overhead_s
     return Breakdown(float(verify), draft, mirror, float(sampled), float(overhead))
 
 
@@ -284,6 +248,47 @@ def fit_overhead(
 
     The median over replies of (live - priced) / steps, not below zero.
     """
+    rest = _unpriced(runs, prompts, live_seconds, timings, profile)
+    each = [r / run.steps for r, run in zip(rest, runs, strict=True) if run.steps]
+    return max(0.0, float(np.median(each))) if each else 0.0
+
+
+def fit_overheads(
+    runs: Sequence[Simulation],
+    prompts: Sequence[int],
+    live_seconds: Sequence[float],
+    timings: Timings,
+    profile: Profile,
+) -> tuple[float, float]:
+    """Seconds (a step, a single decode of the draft) beyond the priced ones.
+
+    Least squares over replies, neither below zero. The replies must come from live runs of two
+    draft lengths at least, far apart (2 and 8, say): one length cannot tell the two.
+    """
+    rest = np.array(_unpriced(runs, prompts, live_seconds, timings, profile))
+    terms = np.array([[run.steps, run.decodes.sum()] for run in runs], float)
+    if np.linalg.matrix_rank(terms / terms.max(axis=0).clip(1), tol=0.05 * len(terms) ** 0.5) < 2:
+        raise InputError("live runs of one draft length cannot tell a step from a draft token")
+    both = np.linalg.lstsq(terms, rest, rcond=None)[0]
+    if (both >= 0).all():
+        return float(both[0]), float(both[1])
+    alone = [float(t @ rest / (t @ t)) for t in terms.T]
+    errors = [
+        float(((rest - t * max(a, 0)) ** 2).sum()) for t, a in zip(terms.T, alone, strict=True)
+    ]
+    if errors[0] <= errors[1]:
+        return max(alone[0], 0.0), 0.0
+    return 0.0, max(alone[1], 0.0)
+
+
+def _unpriced(
+    runs: Sequence[Simulation],
+    prompts: Sequence[int],
+    live_seconds: Sequence[float],
+    timings: Timings,
+    profile: Profile,
+) -> list[float]:
+    """Live minus priced seconds of each reply, overheads left out of the price."""
     if not len(runs) == len(prompts) == len(live_seconds) or not runs:
         raise InputError("runs, prompts and live times must be as many, and some")
     bare = Timings(
@@ -292,9 +297,7 @@ def fit_overhead(
         target_sample_s=timings.target_sample_s,
         draft_sample_s=timings.draft_sample_s,
     )
-    rest = [
-        (live - price(run, prompt, bare, profile).total_s) / run.steps
+    return [
+        live - price(run, prompt, bare, profile).total_s
         for run, prompt, live in zip(runs, prompts, live_seconds, strict=True)
-        if run.steps
     ]
-    return max(0.0, float(np.median(rest))) if rest else 0.0

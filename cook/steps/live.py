@@ -104,6 +104,8 @@ class LiveStep(Step[LiveOutcome]):
     repeat: int
 
     kind: ClassVar[str] = "live"
+    version: ClassVar[int] = 2
+    """2: greedy requests say top_k 1."""
     timed: ClassVar[bool] = True
     result_type: ClassVar[type] = LiveOutcome
 
@@ -179,6 +181,8 @@ class LiveStep(Step[LiveOutcome]):
             n_predict=self.max_tokens,
             temperature=self.sampling.temperature,
             seed=self.sampling.seed,
+            # Greedy is top-k 1: the servers' default chain would sort candidates for nothing.
+            sampling=None if self.sampling.temperature else {"top_k": 1},
         )
         wall_ms = (time.perf_counter() - started) * 1000
         return PromptRun(

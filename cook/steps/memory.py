@@ -97,6 +97,8 @@ def parse_buffers(log: bytes) -> dict[str, int]:
     for line in log.splitlines():
         if match := _BUFFER.search(line):
             kind = (match["kind"] or b"").decode()
-            if kind:
+            if not kind and b"load_tensors" in line:
+                kind = "model"  # ik's "llm_load_tensors: CPU buffer size"
+            if kind and b"less the required" not in line:
                 sizes[kind] = sizes.get(kind, 0.0) + float(match["mib"]) * (1 << 20)
     return {kind: round(size) for kind, size in sizes.items()}

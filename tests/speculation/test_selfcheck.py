@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,22 @@ from cook.speculation.simulate import positions_of, simulate
 pytestmark = pytest.mark.engine
 
 CONTEXT = 2048
-TARGET, DRAFT = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
 # A likely end of generation puts it inside drafts, where the two counts are most easily wrong.
 ENDING = {"logit_bias": [[0, 9.0]]}
+
+
+@dataclass(frozen=True)
+class Pair:
+    target: Path
+    draft: Path
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The demo pair, copied: a run takes minutes, and the files may be replaced meanwhile."""
+    folder = tmp_path_factory.mktemp("pair")
+    names = ("target-q8_0.gguf", "draft-f16.gguf")
+    return Pair(*(Path(shutil.copy(demo_dir() / name, folder)) for name in names))
 
 
 def texts(count: int) -> list[str]:
@@ -35,9 +50,9 @@ def texts(count: int) -> list[str]:
 def count(
     engine: Engine,
     supervisor: Supervisor,
+    pair: Pair,
     setting: Setting,
     *,
-    draft: Path = DRAFT,
     requests: int,
     n_predict: int = 96,
     temperature: float = 0.0,
@@ -45,10 +60,10 @@ def count(
 ) -> tuple[CountCheck, tuple[LiveReply, ...]]:
     args = ModelArgs(threads=1, threads_batch=1)
     job = ServerJob(
-        TARGET,
+        pair.target,
         args,
         CONTEXT,
-        draft,
+        pair.draft,
         args,
         DraftSettings(setting.n_max, setting.n_min, setting.p_min),
     )
@@ -58,7 +73,7 @@ def count(
             server, prompts, n_predict=n_predict, temperature=temperature, sampling=sampling
         )
     with Worker.open(engine, supervisor) as worker:
-        info = worker.load(ModelLoad(draft, context=CONTEXT, threads=1))
+        info = worker.load(ModelLoad(pair.draft, context=CONTEXT, threads=1))
         found = check_counts(worker, info, live, setting, Profile.MAINLINE_2026_10, context=CONTEXT)
     return found, live
 
@@ -74,10 +89,10 @@ def supervisor(tmp_path: Path) -> Supervisor:
     ids=["greedy", "sampled-p_min"],
 )
 def test_counts_equal_the_servers(
-    bundled: Engine, supervisor: Supervisor, setting: Setting, temperature: float
+    bundled: Engine, supervisor: Supervisor, pair: Pair, setting: Setting, temperature: float
 ) -> None:
     found, live = count(
-        bundled, supervisor, setting, requests=4, n_predict=48, temperature=temperature
+        bundled, supervisor, pair, setting, requests=4, n_predict=48, temperature=temperature
     )
     assert found.passed, found.differing
     assert all(r.stop in ("limit", "eos") for r in live)
@@ -85,9 +100,11 @@ def test_counts_equal_the_servers(
     assert abs(found.fast_error) < 0.02
 
 
-def test_end_of_generation_within_drafts(bundled: Engine, supervisor: Supervisor) -> None:
+def test_end_of_generation_within_drafts(
+    bundled: Engine, supervisor: Supervisor, pair: Pair
+) -> None:
     found, live = count(
-        bundled, supervisor, Setting(6), requests=6, temperature=0.8, sampling=ENDING
+        bundled, supervisor, pair, Setting(6), requests=6, temperature=0.8, sampling=ENDING
     )
     assert found.passed, found.differing
     assert any(r.stop == "eos" for r in live)
@@ -95,7 +112,7 @@ def test_end_of_generation_within_drafts(bundled: Engine, supervisor: Supervisor
 
 @pytest.mark.ik
 @pytest.mark.parametrize("setting", [Setting(4), Setting(8, 0, 0.75)], ids=["4", "8-p_min"])
-def test_ik_counts(ik_engine: Engine, supervisor: Supervisor, setting: Setting) -> None:
+def test_ik_counts(ik_engine: Engine, supervisor: Supervisor, pair: Pair, setting: Setting) -> None:
     """ik returns no token ids: its greedy text is written by the worker, where the texts agree.
 
     A fresh server per request: ik keeps the draft's cache of the last one, and entries that
@@ -104,16 +121,16 @@ def test_ik_counts(ik_engine: Engine, supervisor: Supervisor, setting: Setting) 
     """
     args, n_predict = ModelArgs(threads=1, threads_batch=1), 64
     with Worker.open(ik_engine, supervisor) as worker:
-        worker.load(ModelLoad(TARGET, context=CONTEXT))
+        worker.load(ModelLoad(pair.target, context=CONTEXT))
         prompts = [worker.tokenize(t) for t in texts(4)]
         said = [worker.generate(p, n_predict=n_predict, extra=setting.n_max + 1) for p in prompts]
         draft_settings = DraftSettings(setting.n_max, setting.n_min, setting.p_min)
-        job = ServerJob(TARGET, args, CONTEXT, DRAFT, args, draft_settings)
+        job = ServerJob(pair.target, args, CONTEXT, pair.draft, args, draft_settings)
         live = []
         for prompt in prompts:
             with Server(ik_engine, job, supervisor) as server:
                 live.append(server.complete(prompt, n_predict))
-        info = worker.load(ModelLoad(DRAFT, context=CONTEXT))
+        info = worker.load(ModelLoad(pair.draft, context=CONTEXT))
         compared = 0
         for prompt, written, answer in zip(prompts, said, live, strict=True):
             # the last cycle's text may be cut, and a character with it
@@ -140,10 +157,15 @@ def test_ik_counts(ik_engine: Engine, supervisor: Supervisor, setting: Setting) 
 @pytest.mark.parametrize("p_min", [0.0, 0.3])
 @pytest.mark.parametrize("n_max", [4, 8])
 def test_sixty_requests(
-    bundled: Engine, supervisor: Supervisor, n_max: int, p_min: float, temperature: float
+    bundled: Engine,
+    supervisor: Supervisor,
+    pair: Pair,
+    n_max: int,
+    p_min: float,
+    temperature: float,
 ) -> None:
     found, _ = count(
-        bundled, supervisor, Setting(n_max, 0, p_min), requests=60, temperature=temperature
+        bundled, supervisor, pair, Setting(n_max, 0, p_min), requests=60, temperature=temperature
     )
     print(found)
     assert found.passed, found.differing
@@ -154,11 +176,12 @@ def test_sixty_requests(
 @pytest.mark.soak
 @pytest.mark.parametrize("ftype", ["Q8_0", "Q4_K_M", "Q2_K", "TQ1_0"])
 def test_sixty_requests_of_quantized_drafts(
-    bundled: Engine, supervisor: Supervisor, tmp_path: Path, ftype: str
+    bundled: Engine, supervisor: Supervisor, pair: Pair, tmp_path: Path, ftype: str
 ) -> None:
     draft = tmp_path / f"{ftype}.gguf"
-    bundled.quantize(QuantizeJob(DRAFT, draft, ftype, (), None, 1, {}), supervisor)
-    found, _ = count(bundled, supervisor, Setting(8), draft=draft, requests=60)
+    bundled.quantize(QuantizeJob(pair.draft, draft, ftype, (), None, 1, {}), supervisor)
+    quantized = Pair(pair.target, draft)
+    found, _ = count(bundled, supervisor, quantized, Setting(8), requests=60)
     print(ftype, found)
     assert found.passed, found.differing
     assert found.fast_error is not None
