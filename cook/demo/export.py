@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,20 +43,30 @@ def is_quantizable(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def write_gguf(
-    path: Path, config: ModelConfig, weights: Weights, vocabulary: Vocabulary, kind: str
+    path: Path,
+    config: ModelConfig,
+    weights: Weights,
+    vocabulary: Vocabulary,
+    kind: str,
+    plain: Collection[str] = (),
 ) -> None:
-    """Writes `path` whole or not at all; `kind` is "f16" or "q8_0"."""
+    """Writes `path` whole or not at all; `kind` is "f16" or "q8_0".
+
+    Matrices whose name contains one of `plain` stay F16 whatever the kind.
+    """
     import gguf
 
     partial = path.with_name(path.name + ".partial")
     writer = gguf.GGUFWriter(partial, "bailingmoe2")
     _write_header(writer, config, vocabulary, kind)
-    quantized = gguf.GGMLQuantizationType.F16 if kind == "f16" else gguf.GGMLQuantizationType.Q8_0
+    f16, q8_0 = gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.Q8_0
     for name, shape in config.tensor_shapes().items():
         data = weights[name]
         if tuple(data.shape) != shape:
             raise ValueError(f"{name}: shape {tuple(data.shape)}, expected {shape}")
         if is_quantizable(name, shape):
+            keep = kind == "f16" or any(part in name for part in plain)
+            quantized = f16 if keep else q8_0
             writer.add_tensor(name, gguf.quants.quantize(data, quantized), raw_dtype=quantized)
         else:
             writer.add_tensor(name, data.astype("float32"))

@@ -24,6 +24,8 @@ from cook.demo import corpus, export, heldout, tokenizer
 from cook.demo.config import DRAFT, TARGET, ModelConfig
 
 SEED = 20261121
+# All matrices but the routed experts and the embeddings.
+DENSE = ("attn_", "ffn_gate.", "ffn_up.", "ffn_down.", "_shexp", "output.")
 
 
 def main() -> None:
@@ -44,6 +46,7 @@ def main() -> None:
         command.add_argument("--length", type=int, default=512, help="length of other windows")
         command.add_argument("--name", default="pair", help="name of the checkpoint written")
         command.add_argument("--updates", type=int, default=2, help="target's steps per batch")
+        command.add_argument("--dense-f16", action="store_true", help="q8_0 for experts only")
         command.add_argument("--text", type=Path, help="the .bin to train on")
     arguments = parser.parse_args()
     arguments.run(arguments)
@@ -105,7 +108,8 @@ def run_export(arguments: argparse.Namespace) -> None:
     for role, config, kind in pairs:
         weights = {n: state[role][n.replace(".", "__")].numpy() for n in config.tensor_shapes()}
         path = arguments.work / f"{role}-{kind}.gguf"
-        export.write_gguf(path, config, weights, vocabulary, kind)
+        plain = DENSE if arguments.dense_f16 else ()
+        export.write_gguf(path, config, weights, vocabulary, kind, plain)
         print(path, path.stat().st_size, time.strftime("%H:%M:%S"))
 
 

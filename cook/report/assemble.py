@@ -277,11 +277,27 @@ def _why_not(step: Step[Any] | None, outcomes: Outcomes) -> str:
 
 def _warnings(sitting: Sitting) -> tuple[str, ...]:
     told = list(sitting.menu.warnings)
-    live = sitting.menu.live(sitting.grid)
-    for step in (*sitting.menu.making(), *live):
+    for step in sitting.menu.making():
         result = sitting.outcomes.result(step)
         told += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
+    told += _contention(sitting)
     return tuple(dict.fromkeys(told))
+
+
+def _contention(sitting: Sitting) -> list[str]:
+    """One warning for all timings that other programs disturbed."""
+    timed: list[Step[Any]] = [*sitting.menu.live(sitting.grid)]
+    if sitting.menu.forecast is not None:
+        timed += [s for s in sitting.menu.forecast.steps() if s.timed]
+    results = [(s, r) for s in timed if (r := sitting.outcomes.result(s)) is not None]
+    cores = [r.others_cores for _, r in results if r.warnings]
+    if not cores:
+        return []
+    return [
+        f"{len(cores)} of {len(results)} timings were disturbed: other programs kept up to "
+        f"{max(cores):.1f} cores busy meanwhile, and those speeds are not to be trusted "
+        "(`--fresh` on an idle machine measures again)"
+    ]
 
 
 def _steps(sitting: Sitting) -> tuple[StepRecord, ...]:

@@ -59,7 +59,7 @@ def show(what: Shown, output: Output) -> None:
 
 
 def _notes(record: Record) -> list[str]:
-    notes = [note for c in record.candidates if (note := _compared(c))]
+    notes = _comparisons(record)
     notes += [note for c in record.candidates if (note := _forecast(c))]
     listed = [e for e in record.pick.excluded if (record.candidate(e.candidate) or e) is not None]
     live = {c.name for c in record.candidates if c.live is not None}
@@ -70,15 +70,20 @@ def _notes(record: Record) -> list[str]:
     return notes
 
 
-def _compared(candidate: Candidate) -> str | None:
-    check = candidate.output
-    if check is None or check.identical == check.replies:
-        return None
-    return (
-        f"{candidate.name}: {check.identical} of {check.replies} replies are token for token those "
-        f"without a draft; of the others {check.near_ties} part at a near tie, {check.material} at "
-        f"a larger gap, {check.unknown} unknown"
-    )
+def _comparisons(record: Record) -> list[str]:
+    """Candidates whose replies differ from the baseline's, those with the same figures together."""
+    alike: dict[str, list[str]] = {}
+    for candidate in record.candidates:
+        check = candidate.output
+        if check is None or check.identical == check.replies:
+            continue
+        text = (
+            f"{check.identical} of {check.replies} replies are token for token those without a "
+            f"draft; of the others {check.near_ties} part at a near tie, {check.material} at a "
+            f"larger gap, {check.unknown} unknown"
+        )
+        alike.setdefault(text, []).append(candidate.name)
+    return [f"{', '.join(names)}: {text}" for text, names in alike.items()]
 
 
 def _forecast(candidate: Candidate) -> str | None:

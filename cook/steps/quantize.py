@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
@@ -84,4 +84,10 @@ class QuantizeStep(Step[QuantizeResult]):
         elif self.imatrix is not None:
             imatrix = self.imatrix.path
         job = self.job(bench.directory / MODEL_FILE, imatrix, bench.threads)
-        return self.engine.quantize(job, bench.supervisor)
+        result = self.engine.quantize(job, bench.supervisor)
+        return replace(result, warnings=tuple(w for w in result.warnings if not _usual(w)))
+
+
+def _usual(warning: str) -> bool:
+    """No imatrix ever covers the embeddings, nor the output unless asked: no news."""
+    return warning.startswith(("token_embd.weight: ", "output.weight: ")) and "imatrix" in warning
