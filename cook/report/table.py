@@ -16,6 +16,7 @@ _SCORED = (
     "acceptance",
     "tokens/cycle",
     "decode t/s",
+    "speedup",
     "end-to-end t/s",
     "speedup",
 )
@@ -72,6 +73,7 @@ def _row(record: Record, candidate: Candidate) -> tuple[str | None, ...]:
         _kld(draft),
         *_counts(counted, "" if live else "~"),
         f"{live.decode_speed:.2f}" if live else None,
+        f"{candidate.decode_speedup:.2f}x" if candidate.decode_speedup is not None else None,
         f"{live.end_to_end_speed:.2f}" if live else None,
         _speedup(candidate),
     )

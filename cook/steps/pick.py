@@ -154,8 +154,12 @@ def _sentence(
     shown = f"{value:.1%}" if maximize == "acceptance" else f"{value:.2f}"
     text = f"{winner.name}: {shown} {UNITS[maximize]}"
     if winner.draft is not None and winner.live is not None:
+        if maximize == "decode_speed" and winner.decode_speedup is not None:
+            text += f", {winner.decode_speedup:.2f}x no draft, end to end"
+        elif winner.speedup is not None:
+            text += ","
         if winner.speedup is not None:
-            text += f", {winner.speedup:.2f}x no draft"
+            text += f" {winner.speedup:.2f}x" + ("" if maximize == "decode_speed" else " no draft")
             if winner.speedup_interval:
                 low, high = winner.speedup_interval.low, winner.speedup_interval.high
                 text += f" ({confidence:.0%}: {low:.2f} to {high:.2f})"
