@@ -14,7 +14,7 @@ from rich.text import Text
 from cook.report.record import read_record
 from cook.report.show import shown
 
-WIDTH = 150
+WIDTH = 184
 COMMAND = "$ make demo"
 
 
