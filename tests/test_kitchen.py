@@ -264,3 +264,32 @@ def _demo(name: str) -> Path:
     from cook.paths import demo_dir
 
     return demo_dir() / name
+
+
+def test_replay_counts_what_the_server_counts(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every draft is scored on the trace, and the finalists' live counts agree with it."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    recipe = tmp_path / "replay.yaml"
+    text = RECIPE.replace("name: small", "name: replay").replace(
+        "  prompts: demo\n", "  method: replay\n  prompts: demo\n"
+    )
+    recipe.write_text(text)
+    assert main(["build", str(recipe), "--threads", "1"]) == 0
+    record = read_record(tmp_path / "home" / "records" / "replay.json")
+    drafting = [c for c in record.candidates if c.draft is not None]
+    assert len(drafting) == 4
+    for candidate in drafting:
+        assert candidate.predicted is not None
+        assert candidate.predicted.figures.drafted
+    live = [c for c in drafting if c.live is not None]
+    assert live
+    for candidate in live:
+        assert candidate.live is not None
+        assert candidate.predicted is not None
+        theirs, ours = candidate.live, candidate.predicted.figures
+        assert theirs.acceptance_rate is not None
+        assert ours.acceptance_rate is not None
+        # Four short replies: one flipped near-tie moves the rate by a few points at most.
+        assert abs(theirs.acceptance_rate - ours.acceptance_rate) < 0.08

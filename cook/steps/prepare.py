@@ -325,9 +325,10 @@ class Laying:
         forecast = None
         live = prompts.prompts
         if score.method == "replay":
+            prompts = _in_halves(prompts)
             forecast = self._forecast(target, file, prompts, drafts)
             # Finalists are chosen on the other half, so their live figures owe nothing to luck.
-            live = tuple(p for p in live if p.half == "report")
+            live = tuple(p for p in prompts.prompts if p.half == "report")
         scoring = Scoring(self.engine, self.recipe, target, file, live)
         baseline = scoring.configuration(None, None, None, NO_DRAFT, None)
         return Scored(target, prompts, baseline, scoring.grid(drafts, baseline), forecast)
@@ -398,6 +399,25 @@ class Laying:
                 "score.baseline: the draft takes device memory that the baseline does not use; "
                 "give score.baseline.args that offload more, or the speedup flatters the draft"
             )
+
+
+def _in_halves(prompts: PromptSet) -> PromptSet:
+    """``prompts`` as they are where their halves balance; else dealt anew, one by one.
+
+    A small ``limit`` may take every prompt from one half. InputError for a single prompt.
+    """
+    if len(prompts.prompts) < 2:
+        raise InputError("replay needs two prompts at least: one half to choose on, one to report")
+    picks = sum(p.half == "pick" for p in prompts.prompts)
+    if abs(2 * picks - len(prompts.prompts)) <= len(prompts.categories):
+        both = {p.half for p in prompts.prompts}
+        if len(both) == 2:
+            return prompts
+    dealt = tuple(
+        replace(p, half="report" if index % 2 else "pick")
+        for index, p in enumerate(prompts.prompts)
+    )
+    return replace(prompts, prompts=dealt)
 
 
 def _bytes_as(type_name: str, tensor: TensorInfo) -> int:

@@ -86,6 +86,7 @@ def test_replay_splits_the_prompts_in_halves(recipe: Callable[..., Path], bundle
     traced = {p.id for p in menu.forecast.trace.prompts}
     live = {p.id for step in menu.baseline.rounds for p in step.prompts}
     assert len(traced) == 8
+    assert len(live) == 4
     assert live < traced
     assert all(p.half == "report" for step in menu.baseline.rounds for p in step.prompts)
 
