@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from cook.engines.server_args import Arguments, place
 from cook.errors import PrerequisiteError
 
 
-class Tools:
+class Tools(ABC):
     """One engine build, called ``name``; a flavour adds its command lines."""
 
     flavour: Flavour
@@ -187,25 +188,25 @@ class Tools:
         place(args, given)
         return args.argv(given.extra)[1:]
 
+    @abstractmethod
     def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:
         """The job's rules as this flavour's flags; InputError where it cannot say them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text_flags(self, tool: str) -> tuple[str, ...]:
         """Flags that make output parseable and input untouched."""
-        raise NotImplementedError
 
+    @abstractmethod
     def imatrix_flags(self) -> tuple[str, ...]:
         """Flags that choose the imatrix format."""
-        raise NotImplementedError
 
     def imatrix_retries(self) -> tuple[tuple[str, ...], ...]:
         """More arguments to try, in order, when collecting an imatrix segfaults."""
         return ()
 
+    @abstractmethod
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
         """The argv of the server, for running and for the user to copy."""
-        raise NotImplementedError
 
 
 def absolute(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -188,11 +188,6 @@ def closure(wanted: Iterable[Step[Any]]) -> dict[str, Step[Any]]:
     for step in wanted:
         visit(step)
     return found
-
-
-def order_of(steps: Mapping[str, Step[Any]]) -> list[Step[Any]]:
-    """Steps in a runnable order."""
-    return list(closure(steps.values()).values())
 
 
 def _slug(step: Step[Any]) -> str:

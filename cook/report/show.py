@@ -61,9 +61,12 @@ def show(what: Shown, output: Output) -> None:
 def _notes(record: Record) -> list[str]:
     notes = _comparisons(record)
     notes += [note for c in record.candidates if (note := _forecast(c))]
-    listed = [e for e in record.pick.excluded if (record.candidate(e.candidate) or e) is not None]
     live = {c.name for c in record.candidates if c.live is not None}
-    notes += [f"cannot win: {e.candidate}: {e.reason}" for e in listed if e.candidate in live]
+    notes += [
+        f"cannot win: {e.candidate}: {e.reason}"
+        for e in record.pick.excluded
+        if e.candidate in live
+    ]
     winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if winner is not None and winner.command:
         notes.append("run it: " + shlex.join(_deployable(winner.command)))

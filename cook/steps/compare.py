@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
+from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 from cook.steps.live import LiveOutcome, LiveStep, Model, PromptRun
@@ -59,7 +59,6 @@ class CompareStep(Step[CompareOutcome]):
     context: int
     baseline: tuple[LiveStep, ...]
     live: tuple[LiveStep, ...]
-    settings: DraftSettings | None = None
 
     kind: ClassVar[str] = "compare"
     result_type: ClassVar[type] = CompareOutcome

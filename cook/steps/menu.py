@@ -160,7 +160,6 @@ class Scoring:
                 context=score.context,
                 baseline=baseline.rounds,
                 live=rounds,
-                settings=settings,
             )
         return Configuration(name, draft, settings, cache_type, rounds, compare)
 
