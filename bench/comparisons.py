@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.hostile_log import hostile_log
 from bench.pairs import Pair, Side
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +69,17 @@ def build() -> Iterator[Pair]:
         yield Pair("cook build", subject, reference, most_ratio=1.03, most_extra_s=2, repeats=3)
 
 
+@contextmanager
+def logs() -> Iterator[Pair]:
+    """Reading 10 MB of lines made to look almost like figures: at most two seconds over ``wc``."""
+    with tempfile.TemporaryDirectory(prefix="cook-bench-") as directory:
+        log = Path(directory, "hostile.log")
+        log.write_bytes(hostile_log(10_000_000))
+        subject = Side(((COOK, "logs", str(log), "--json"),))
+        reference = Side((("wc", "-l", str(log)),))
+        yield Pair("cook logs", subject, reference, most_ratio=1, most_extra_s=2, repeats=5)
+
+
 def _built(home: Path) -> dict[str, Any]:
     """The record of one build into ``home``."""
     environment = {**os.environ, "COOK_HOME": str(home)}
@@ -80,4 +92,5 @@ COMPARISONS: dict[str, Callable[[], AbstractContextManager[Pair]]] = {
     "help": help_page,
     "rebuild": empty_rebuild,
     "build": build,
+    "logs": logs,
 }

@@ -61,15 +61,28 @@ class Problem:
 
 
 class RecipeError(CookError):
-    """Every fault found in a recipe, all at once."""
+    """Every fault found in a recipe, all at once; ``what`` names the kind of file."""
 
     exit_code = 2
+    what = "recipe"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(
             sorted(problems, key=lambda p: (p.file, p.line, p.column, p.severity, p.message))
         )
         super().__init__("\n".join(str(p) for p in self.problems))
+
+
+class PipelineError(RecipeError):
+    """Every fault found in a pipeline."""
+
+    what = "pipeline"
+
+
+class ConfigError(RecipeError):
+    """Every fault found in the configuration file."""
+
+    what = "configuration"
 
 
 class InternalError(CookError):

@@ -1,6 +1,6 @@
-"""What a file is and holds: a model, an importance matrix, a base-logits file, a tensor list.
+"""What a file is and holds: a model, an imatrix, a trace, a base-logits file, a tensor list.
 
-Only headers are read, except for an importance matrix, which is small.
+Only headers are read, except for an importance matrix, which is small, and a trace.
 """
 
 from __future__ import annotations
@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo, is_gguf, read_gguf, read_tensor_list
+
+if TYPE_CHECKING:
+    from cook.formats.trace_report import TraceReport
 
 IMATRIX_TYPE = "imatrix"  # general.type of an importance matrix in GGUF
 
@@ -101,7 +105,7 @@ class BaseReport:
     complete: bool
 
 
-Report = ModelReport | ImatrixReport | BaseReport
+Report: TypeAlias = "ModelReport | ImatrixReport | BaseReport | TraceReport"
 
 
 def inspect(path: Path, model: Path | None = None) -> Report:
@@ -125,12 +129,16 @@ def inspect(path: Path, model: Path | None = None) -> Report:
         magic = stream.read(len(MAGIC))
     if magic == MAGIC:
         return _base(path)
+    if magic == b"COOKTRAC":  # without importing numpy for the other kinds
+        from cook.formats.trace_report import report_trace
+
+        return report_trace(path)
     try:  # a .dat begins with no magic: reading it is the only test
         return _imatrix(path, model)
     except InputError as error:
         if path.suffix == ".dat" or model is not None:
             raise
-        raise InputError(f"{path} is no GGUF, imatrix or base-logits file") from error
+        raise InputError(f"{path} is no GGUF, imatrix, trace or base-logits file") from error
 
 
 def _model(file: GgufFile) -> ModelReport:

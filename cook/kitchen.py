@@ -14,11 +14,14 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
 from cook.report.assemble import Sitting, assemble
+from cook.report.drafts import draft_records
 from cook.report.record import Excluded, Record, write_record
 from cook.steps.finalists import Judged, judge
 from cook.steps.live import LiveStep
-from cook.steps.menu import Configuration, Menu
+from cook.steps.menu import Configuration, Menu, interleaved
+from cook.steps.pick import Limits, over_limits
 from cook.steps.prepare import Prepared
+from cook.steps.scoring import checks_of_all
 from cook.units import size
 
 
@@ -41,30 +44,34 @@ def build(
     jobs: int = 1,
     threads: int | None = None,
     fresh: bool = False,
+    remeasure: bool = False,
 ) -> Built:
-    """Run everything ``prepared`` asks for and pick; failures block only what needs them."""
+    """Run everything ``prepared`` asks for and pick; failures block only what needs them.
+
+    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed.
+    """
     home = cook_home()
     executor = Executor(
-        Store(home / "store"), output, logs=home / "logs", jobs=jobs, threads=threads, fresh=fresh
+        Store(home / "store"),
+        output,
+        logs=home / "logs",
+        jobs=jobs,
+        threads=threads,
+        fresh=fresh,
+        remeasure=remeasure,
     )
-    menu = prepared.menu
-    _require_room(executor.store, menu)
-    executor.run(menu.making())
-    judged = None
-    score = prepared.recipe.score
-    if menu.forecast is not None and menu.prompts is not None and score is not None:
-        judged = judge(
-            menu, menu.forecast, menu.prompts, score, prepared.recipe.pick.maximize, executor
-        )
-        if judged is None:
-            output.warn("nothing could be predicted; every candidate runs live instead")
-    grid, left_out = _score(menu, prepared, executor, output, judged)
+    _require_room(executor.store, prepared.menus)
+    for menu in prepared.menus:
+        executor.run(menu.making())
+    judged = _judge(prepared, executor, output)
+    grid, left_out = _score(prepared, executor, output, judged)
+    unmade = (Excluded(e.name, e.reason) for menu in prepared.menus for e in menu.left_out)
     sitting = Sitting(
         loaded=prepared.loaded,
         demo=prepared.demo,
-        menu=menu,
+        menus=prepared.menus,
         grid=grid,
-        left_out=left_out,
+        left_out=(*unmade, *left_out),
         outcomes=executor.outcomes,
         judged=judged,
     )
@@ -98,9 +105,10 @@ def raise_for(built: Built) -> None:
         raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")
 
 
-def _require_room(store: Store, menu: Menu) -> None:
+def _require_room(store: Store, menus: Sequence[Menu]) -> None:
     """Refuse before anything runs when the disk can't hold what would be made."""
-    missing = [s for s in closure(menu.making()).values() if store.find(s.kind, s.key) is None]
+    steps = [step for menu in menus for step in menu.making()]
+    missing = [s for s in closure(steps).values() if store.find(s.kind, s.key) is None]
     needed = sum(step.predicted_bytes() or 0 for step in missing)
     free = free_bytes(store.root)
     if needed > free:
@@ -110,25 +118,44 @@ def _require_room(store: Store, menu: Menu) -> None:
         )
 
 
+def _judge(prepared: Prepared, executor: Executor, output: Output) -> Judged | None:
+    """What replay predicts and chooses; None where candidates are scored live only."""
+    score, menus = prepared.recipe.score, prepared.menus
+    prompts = menus[0].prompts
+    if score is None or prompts is None or score.method != "replay":
+        return None
+    asked = prepared.recipe.pick
+    drafts = {d.quant: d for d in draft_records(menus, executor.outcomes)}
+    limits = Limits(**asked.subject_to.model_dump())
+
+    def disqualified(draft: str | None) -> str | None:
+        return None if draft is None else over_limits(drafts[draft], limits)
+
+    judged = judge(menus, prompts, score, asked.maximize, asked.confidence, disqualified, executor)
+    if judged is None:
+        output.warn("nothing could be predicted; every candidate runs live instead")
+    return judged
+
+
 def _score(
-    menu: Menu,
-    prepared: Prepared,
-    executor: Executor,
-    output: Output,
-    judged: Judged | None,
+    prepared: Prepared, executor: Executor, output: Output, judged: Judged | None
 ) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
+    """Run the baselines and what fits the budget live; compare outputs."""
     score = prepared.recipe.score
-    if menu.baseline is None or score is None:
+    baselines = [menu.baseline for menu in prepared.menus if menu.baseline is not None]
+    if not baselines or score is None:
         return (), ()
-    first = menu.baseline.rounds[0]
+    wanted = judged.finalists if judged else tuple(c for m in prepared.menus for c in m.grid)
+    first = baselines[0].rounds[0]
     executor.run([first])
-    seconds = measured_seconds(first, executor.outcomes, len(menu.baseline.rounds))
-    wanted = menu.grid if judged is None else judged.finalists
-    grid, left_out = within_budget(wanted, seconds, score.live_budget.minutes * 60)
+    seconds = measured_seconds(first, executor.outcomes, len(baselines[0].rounds))
+    budget_s = score.live_budget.minutes * 60
+    grid, left_out = within_budget(wanted, seconds, budget_s, len(baselines))
     for excluded in left_out:
         output.warn(f"{excluded.candidate}: {excluded.reason}")
-    executor.run(menu.live(grid))
+    executor.run(interleaved([*baselines, *grid]))
     executor.run([c.compare for c in grid if c.compare is not None])
+    executor.run([step for c in checks_of_all(prepared.menus, grid) for step in c.steps()])
     return grid, left_out
 
 
@@ -142,16 +169,19 @@ def measured_seconds(first: LiveStep, outcomes: Outcomes, rounds: int) -> float 
 
 
 def within_budget(
-    grid: Sequence[Configuration], seconds: float | None, budget_seconds: float
+    grid: Sequence[Configuration],
+    seconds: float | None,
+    budget_seconds: float,
+    baselines: int = 1,
 ) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
-    """The first configurations that fit beside the baseline, and what was left out.
+    """The first configurations that fit beside the baselines, and what was left out.
 
-    The baseline always runs, and at least one configuration does: a budget too small for
+    The baselines always run, and at least one configuration does: a budget too small for
     anything is told by what it left out, not by an empty table.
     """
     if seconds is None:
         return tuple(grid), ()
-    room = max(1, int(budget_seconds / seconds) - 1)
+    room = max(1, int(budget_seconds / seconds) - baselines)
     reason = (
         f"left out: about {seconds:.0f} s a candidate, and score.live_budget is "
         f"{budget_seconds / 60:g} minutes"

@@ -31,6 +31,21 @@ class Machine:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class HubOrigin:
+    """What an ``hf://`` reference of a recipe meant on the day.
+
+    ``role`` is the reference's place in the recipe (``model``, ``target``, a draft's name ...);
+    ``files`` are (path in the repository, SHA-256 where the Hub's large-file storage has it).
+    """
+
+    role: str
+    reference: str
+    commit: str
+    files: tuple[tuple[str, str | None], ...]
+    size_bytes: int
+
+
 @lru_cache(maxsize=1)
 def machine() -> Machine:
     """This machine, as the operating system describes it."""

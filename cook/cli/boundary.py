@@ -66,7 +66,7 @@ def _tell(error: CookError, output: Output) -> int:
         for problem in error.problems:
             output.say(str(problem))
         count = sum(problem.severity == "error" for problem in error.problems)
-        output.error(f"{plural(count, 'error')} in the recipe", error.hint)
+        output.error(f"{plural(count, 'error')} in the {error.what}", error.hint)
     else:
         output.error(error.message, error.hint)
     if isinstance(error, StepError) and error.log is not None:

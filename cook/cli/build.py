@@ -9,7 +9,7 @@ import typer
 
 from cook.cli.options import (
     DemoOption,
-    EngineOption,
+    EnginesOption,
     JobsOption,
     JsonOption,
     QuietOption,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def command(
     recipe: RecipeArgument,
-    engine: EngineOption = None,
+    engine: EnginesOption = None,
     demo: DemoOption = False,
     strict: StrictOption = False,
     jobs: JobsOption = 1,
@@ -54,7 +54,7 @@ def command(
         from cook.kitchen import build
         from cook.steps.prepare import prepare
 
-        prepared = prepare(recipe, engine=engine, demo=demo, strict=strict)
+        prepared = prepare(recipe, engines=engine or (), demo=demo, strict=strict)
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
     question = {"build": recipe, "from": Path.cwd(), "engine": engine, "demo": demo}

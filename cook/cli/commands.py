@@ -21,12 +21,20 @@ class Command:
 COMMANDS: dict[str, Command] = {
     "build": Command("Do everything a recipe asks for, and pick the best draft."),
     "score": Command("Score drafts against a target, live."),
+    "trace": Command("Record what a target says, to score drafts on it."),
+    "predict": Command("Predict the speed of drafts from a trace, or from numbers."),
     "plan": Command("Show what a build would run, why, and what it takes."),
+    "sweep": Command("Run recipes on engines, night after night, and compare."),
     "demo": Command("Run the whole job on the bundled models."),
     "recipes": Command(
-        "List, show and check recipes; print the recipe schema.", ("ls", "show", "check", "schema")
+        "List, show, check, import and export recipes; print their schema.",
+        ("ls", "show", "check", "import", "export", "schema"),
     ),
-    "inspect": Command("Show what a model, imatrix or base-logits file holds."),
+    "inspect": Command("Show what a model, imatrix, trace or base-logits file holds."),
+    "report": Command("Show a record for people: an HTML file, Markdown, plots."),
+    "logs": Command("Show acceptance and speed from llama-server logs."),
+    "serve": Command("Serve the target with the picked draft."),
+    "publish": Command("Upload quants to the Hugging Face Hub, with card and record."),
     "doctor": Command("Check this machine; say what mends each fault."),
     "store": Command("What cook keeps: list it, verify it, clear it.", ("ls", "verify", "gc")),
 }

@@ -30,6 +30,6 @@ def command(
         from cook.kitchen import build
         from cook.steps.prepare import prepare
 
-        return build(prepare("demo", engine=engine), output)
+        return build(prepare("demo", engines=[engine] if engine else ()), output)
 
     answer({"demo": engine}, build_it, output)

@@ -10,6 +10,7 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
+    from cook.formats.trace_report import Spread, TraceReport
     from cook.inspection import BaseReport, ImatrixReport, ModelReport, Share
     from cook.output import Output
 
@@ -27,18 +28,18 @@ def command(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Show what a model, imatrix or base-logits file holds.
+    """Show what a model, imatrix, trace or base-logits file holds.
 
     Reads GGUF models of both engines by their header (split ones from any shard), importance
-    matrices (.dat and GGUF) with the experts that saw no token, base-logits files of
-    llama-perplexity, and tensor lists (.tsv).
+    matrices (.dat and GGUF) with the experts that saw no token, traces of a target (conditions,
+    counts, how sure it was), base-logits files of llama-perplexity, and tensor lists (.tsv).
 
     Examples:
       cook inspect Ling-flash-IQ1_KT.gguf
       cook inspect imatrix.dat --model Ling-flash-BF16-00001-of-00005.gguf
       cook inspect draft.gguf --json | jq .total
     """
-    from cook.inspection import BaseReport, ModelReport, inspect
+    from cook.inspection import BaseReport, ImatrixReport, ModelReport, inspect
     from cook.output import plain
 
     out = open_output(json, quiet)
@@ -54,8 +55,10 @@ def command(
         _show_model(out, report)
     elif isinstance(report, BaseReport):
         _show_base(out, report)
-    else:
+    elif isinstance(report, ImatrixReport):
         _show_imatrix(out, report)
+    else:
+        _show_trace(out, report)
 
 
 def _show_model(out: Output, report: ModelReport) -> None:
@@ -151,6 +154,70 @@ def _show_base(out: Output, report: BaseReport) -> None:
             ("complete", "yes" if report.complete else f"no: {report.expected_bytes} bytes meant"),
         ],
     )
+
+
+def _show_trace(out: Output, report: TraceReport) -> None:
+    from cook import units
+    from cook.output import Column
+
+    header = report.header
+    sampler = header.sampler
+    chain = "greedy"
+    if sampler.temperature:
+        chain = (
+            f"temperature {sampler.temperature:g}, top_k {sampler.top_k}, top_p {sampler.top_p:g}, "
+            f"min_p {sampler.min_p:g}, seed {sampler.seed}"
+        )
+    each = report.bytes_per_token
+    size = units.size(report.file_bytes)
+    _facts(
+        out,
+        [
+            ("file", report.path),
+            ("kind", f"{report.kind}, version {header.version}"),
+            ("target", header.target_name),
+            ("target hash", header.target_sha256 or "not known: recorded over HTTP"),
+            ("tokenizer", header.tokenizer_sha256 or "not known: recorded without --tokenizer"),
+            ("recorded by", f"{header.source}, {header.flavour} {header.engine_build}"),
+            ("device", header.device),
+            ("KV cache", header.cache_type_k and f"{header.cache_type_k}, {header.cache_type_v}"),
+            ("sampling", chain),
+            ("context", header.context),
+            ("tokens a reply", f"at most {header.n_predict}"),
+            ("batch width", header.batch_width),
+            ("candidates", f"{header.top} a token"),
+            ("replies", f"{report.replies} ({_ends(report.stops)})"),
+            ("tokens", f"{report.tokens}, and {report.beyond} beyond the ends of replies"),
+            ("holes", f"{report.holes} tokens without probabilities" if report.holes else "none"),
+            ("file size", size if each is None else f"{size}, {each:.0f} bytes a token"),
+            ("complete", "no: its last reply is cut short" if report.cut_short else None),
+        ],
+    )
+    out.data("")
+    rows = [(c.name, c.replies, c.prompt_tokens, c.tokens, c.holes) for c in report.categories]
+    right = [Column(t, "right") for t in ("replies", "prompt tokens", "tokens", "holes")]
+    out.table(rows, ["category", *right])
+    spreads = {
+        "entropy, nats (at least)": report.entropy,
+        "margin of logits": report.margin,
+        "probability stored": report.stored,
+    }
+    known = [_spread_row(name, spread) for name, spread in spreads.items() if spread is not None]
+    if known:
+        out.data("")
+        titles = ("mean", "5 %", "25 %", "median", "75 %", "95 %")
+        out.table(known, ["over tokens", *(Column(t, "right") for t in titles)])
+    if report.certain is not None:
+        out.data(f"tokens above 90 % probability: {report.certain:.1%}")
+
+
+def _ends(stops: dict[str, int]) -> str:
+    words = {"eog": "ended", "limit": "at the limit", "context": "context full", "word": "stopped"}
+    return ", ".join(f"{count} {words[stop]}" for stop, count in stops.items())
+
+
+def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
+    return (name, *(f"{value:.3f}" for value in (spread.mean, *spread.quantiles)))
 
 
 def _facts(out: Output, facts: list[tuple[str, object]]) -> None:

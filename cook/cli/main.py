@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from importlib import import_module
+from keyword import iskeyword
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -68,7 +69,8 @@ def build_app(only: str | None = None) -> typer.Typer:
             continue
         group = _group(command.summary)
         for member in command.members:
-            function = getattr(module, member)
+            # `import` is no name for a function of Python's.
+            function = getattr(module, f"{member}_" if iskeyword(member) else member)
             group.command(member, help=_verbatim(inspect.getdoc(function)))(function)
         app.add_typer(group, name=name)
     return app

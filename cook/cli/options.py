@@ -31,6 +31,14 @@ EngineOption = Annotated[
         help="bundled, a build directory, or NAME=DIRECTORY (ik=~/ik_llama.cpp/build).",
     ),
 ]
+EnginesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="bundled, a build directory, or NAME=DIRECTORY; repeat it to sweep over several.",
+    ),
+]
 DemoOption = Annotated[
     bool,
     typer.Option(

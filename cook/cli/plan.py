@@ -8,7 +8,7 @@ import typer
 
 from cook.cli.options import (
     DemoOption,
-    EngineOption,
+    EnginesOption,
     JsonOption,
     QuietOption,
     RecipeArgument,
@@ -19,7 +19,7 @@ from cook.cli.options import (
 
 def command(
     recipe: RecipeArgument,
-    engine: EngineOption = None,
+    engine: EnginesOption = None,
     demo: DemoOption = False,
     strict: StrictOption = False,
     check: Annotated[
@@ -41,7 +41,7 @@ def command(
     from cook.graph.plan import plan, show_plan
     from cook.steps.prepare import prepare
 
-    prepared = prepare(recipe, engine=engine, demo=demo, strict=strict, plan_only=True)
+    prepared = prepare(recipe, engines=engine or (), demo=demo, strict=strict, plan_only=True)
     planned = plan(prepared)
     show_plan(planned, output)
     if check and planned.stale:

@@ -1,4 +1,4 @@
-"""List, show and check recipes; print the recipe schema."""
+"""List, show and check recipes; print the recipe schema; import and export."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from cook.cli.options import (
     StrictOption,
     open_output,
 )
+from cook.cli.recipes_convert import export, import_
+
+__all__ = ["check", "export", "import_", "ls", "schema", "show"]
 
 
 def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
@@ -33,7 +36,7 @@ def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
                 {
                     "name": item.path.stem,
                     "path": item.path,
-                    "engine": item.recipe.engine,
+                    "engine": list(item.recipe.engine),
                     "quants": [quant.name for quant in item.quants],
                     "description": item.recipe.description,
                 }
@@ -44,7 +47,7 @@ def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
     rows = [
         (
             item.path.stem,
-            item.recipe.engine,
+            ", ".join(item.recipe.engine) or None,
             len(item.quants),
             (item.recipe.description or "").strip().partition("\n")[0],
         )

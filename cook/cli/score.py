@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cook.cli.options import (
-    EngineOption,
+    EnginesOption,
     JobsOption,
     JsonOption,
     QuietOption,
@@ -32,7 +32,7 @@ def command(
         Path | None,
         typer.Option("--recipe", metavar="RECIPE", help="Score this recipe's quants as well."),
     ] = None,
-    engine: EngineOption = None,
+    engine: EnginesOption = None,
     prompts: Annotated[
         str | None,
         typer.Option("--prompts", metavar="SET", help="default, demo, or a .jsonl file."),
@@ -90,7 +90,7 @@ def command(
         from cook.steps.prepare import prepare
 
         loaded = score_recipe(target, drafts or [], recipe, settings)
-        prepared = prepare(loaded, engine=engine)
+        prepared = prepare(loaded, engines=engine or ())
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
     question = {"score": target, "drafts": drafts, "recipe": recipe, "from": Path.cwd()}

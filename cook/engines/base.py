@@ -9,12 +9,15 @@ it raises :class:`cook.errors.StepError` otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cook.engines.process import Supervisor
+
+
+T = TypeVar("T")
 
 
 class Flavour(StrEnum):
@@ -182,7 +185,10 @@ class DivergenceResult:
 class ModelArgs:
     """How one model is placed and run; the same fields serve target and draft.
 
-    ``None`` means "the engine's default". ``extra`` are raw flags of the target only.
+    ``None`` means "the engine's default". For a draft that is the target's threads, devices,
+    batches, flash attention and RPC servers, and a KV cache of f16; never the target's placement
+    of tensors or experts, nor its KV types. ``extra`` are raw flags; a draft's must be such as
+    the engine has for drafts.
     """
 
     n_gpu_layers: int | None = None
@@ -199,6 +205,25 @@ class ModelArgs:
     ubatch: int | None = None
     rpc: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
+
+    def as_draft_of(self, target: ModelArgs) -> ModelArgs:
+        """What really applies to a draft with these arguments beside ``target``'s."""
+        return replace(
+            self,
+            devices=self.devices or target.devices,
+            cache_type_k=self.cache_type_k or "f16",
+            cache_type_v=self.cache_type_v or "f16",
+            flash_attention=_first(self.flash_attention, target.flash_attention),
+            threads=_first(self.threads, target.threads),
+            threads_batch=_first(self.threads_batch, target.threads_batch),
+            batch=_first(self.batch, target.batch),
+            ubatch=_first(self.ubatch, target.ubatch),
+            rpc=self.rpc or target.rpc,
+        )
+
+
+def _first(own: T | None, other: T | None) -> T | None:
+    return other if own is None else own
 
 
 @dataclass(frozen=True)

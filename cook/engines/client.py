@@ -80,17 +80,22 @@ class Completion:
 
 
 class Api:
-    """One server's endpoints, blocking; a failed connection raises httpx.TransportError."""
+    """One server's endpoints, blocking; a failed connection raises httpx.TransportError.
 
-    def __init__(self, base_url: str, key: str, what: str) -> None:
+    ``read_timeout_s`` bounds the wait for an answer; None where the server's owner watches it.
+    """
+
+    def __init__(
+        self, base_url: str, key: str | None, what: str, *, read_timeout_s: float | None = None
+    ) -> None:
         import httpx
 
         self._what = what
         self._client = httpx.Client(
             base_url=base_url,
-            headers={"Authorization": f"Bearer {key}"},
-            # Generation is one silent answer; the server's owner watches for hangs.
-            timeout=httpx.Timeout(10.0, read=None),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            # Generation is one silent answer.
+            timeout=httpx.Timeout(10.0, read=read_timeout_s),
             # A proxy from the environment must not get between us and loopback.
             trust_env=False,
             limits=httpx.Limits(max_connections=4, max_keepalive_connections=1),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
-from cook.engines.base import Flavour, ModelArgs, QuantizeJob, ServerJob
-from cook.engines.server_args import Arguments, common_server_args, refuse
+from cook.engines.base import Flavour, QuantizeJob, ServerJob
+from cook.engines.ik_draft import add_draft_args, without_inherited_overrides
+from cook.engines.server_args import Arguments, common_server_args
 from cook.engines.tools import Tools
 from cook.errors import InputError, PrerequisiteError
 
@@ -69,6 +69,8 @@ class IkLlamaCpp(Tools):
         return (attention, fused, (*attention, *fused)) if fused else (attention,)
 
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
+        self._need_rpc(job)
+        job = without_inherited_overrides(job, cpu_only=self._cpu_only)
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)
         if job.draft is not None:
@@ -80,41 +82,19 @@ class IkLlamaCpp(Tools):
                 keys = f":n_max={settings.n_max},n_min={settings.n_min},p_min={p_min}"
             # -md alone does not even load the draft.
             args.add("--spec-type", f"draft{keys}")
-            self._draft_args(args, job)
+            add_draft_args(self, args, job)
         return args.argv(job.target_args.extra)
 
-    def _draft_args(self, args: Arguments, job: ServerJob) -> None:
-        """The draft inherits all of the target's settings here; these override them."""
-        given = job.draft_args
-        args.add("--n-gpu-layers-draft", given.n_gpu_layers)
-        args.add("--device-draft", ",".join(given.devices) or None)
-        args.add("--cache-type-k-draft", given.cache_type_k)
-        args.add("--cache-type-v-draft", given.cache_type_v)
-        words = _draft_words(given)
-        if words:
-            args.add("--draft-params", shlex.join(words))
-        if given.extra:
-            refuse(self, "draft", "extra", "raw flags belong to the target")
+    @property
+    def _cpu_only(self) -> bool:
+        """Whether the build offloads to nothing: its help then names no layers for a GPU."""
+        return not super().has_flag("server", "-ngl")
 
-
-def _draft_words(given: ModelArgs) -> list[str]:
-    words: list[str] = []
-    for override in given.override_tensor:
-        words += ["-ot", override]
-    if given.cpu_moe:
-        words.append("-cmoe")
-    pairs = (
-        ("-ncmoe", given.n_cpu_moe),
-        ("-t", given.threads),
-        ("-tb", given.threads_batch),
-        ("-b", given.batch),
-        ("-ub", given.ubatch),
-    )
-    for flag, value in pairs:
-        if value is not None:
-            words += [flag, str(value)]
-    if given.flash_attention is not None:
-        words += ["-fa", "on" if given.flash_attention else "off"]
-    if given.rpc:
-        words += ["--rpc", ",".join(given.rpc)]
-    return words
+    def _need_rpc(self, job: ServerJob) -> None:
+        """Raise where RPC is asked of a build that takes ``--rpc`` and ignores it."""
+        wanted = (*job.target_args.rpc, *(job.draft_args.rpc if job.draft else ()))
+        if wanted and not any(b"ggml_backend_rpc" in path.read_bytes() for path in self.files):
+            raise PrerequisiteError(
+                f"engine {self.name} was built without RPC and would ignore {wanted[0]}",
+                hint="build it with -DGGML_RPC=ON, or leave out rpc",
+            )

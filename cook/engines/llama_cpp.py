@@ -54,27 +54,33 @@ class LlamaCpp(Tools):
 
     def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
         given, settings = job.draft_args, job.settings
-        args.add_path("--model-draft", draft)
+        args.add_first(("--spec-draft-model", "--model-draft"), str(draft.expanduser().absolute()))
         # -md alone loads the draft and then ignores it.
         args.add("--spec-type", "draft-simple")
         if settings is not None:
             args.add("--spec-draft-n-max", settings.n_max)
             args.add("--spec-draft-n-min", settings.n_min)
             args.add("--spec-draft-p-min", settings.p_min)
-        args.add("--n-gpu-layers-draft", given.n_gpu_layers)
+        args.add_first(("--spec-draft-ngl", "--n-gpu-layers-draft"), given.n_gpu_layers)
         for override in given.override_tensor:
-            args.add("--override-tensor-draft", override)
-        args.add_flag("--cpu-moe-draft", given.cpu_moe)
-        args.add("--n-cpu-moe-draft", given.n_cpu_moe)
-        args.add("--device-draft", ",".join(given.devices) or None)
-        args.add("--cache-type-k-draft", given.cache_type_k)
-        args.add("--cache-type-v-draft", given.cache_type_v)
-        args.add("--threads-draft", given.threads)
-        args.add("--threads-batch-draft", given.threads_batch)
+            args.add_first(("--spec-draft-override-tensor", "--override-tensor-draft"), override)
+        args.add_first_flag(("--spec-draft-cpu-moe", "--cpu-moe-draft"), given.cpu_moe)
+        args.add_first(("--spec-draft-n-cpu-moe", "--n-cpu-moe-draft"), given.n_cpu_moe)
+        devices = ",".join(given.devices) or None
+        args.add_first(("--spec-draft-device", "--device-draft"), devices)
+        for half in ("k", "v"):
+            flags = (f"--spec-draft-type-{half}", f"--cache-type-{half}-draft")
+            wanted = getattr(given, f"cache_type_{half}")
+            args.add_cache_type(flags, wanted, f"draft's cache_type_{half}")
+        args.add_first(("--spec-draft-threads", "--threads-draft"), given.threads)
+        batch = ("--spec-draft-threads-batch", "--threads-batch-draft")
+        args.add_first(batch, given.threads_batch)
         # llama-server has one setting for both models here; silence would be a lie.
         for name in ("flash_attention", "batch", "ubatch", "rpc"):
             mine, target = getattr(given, name), getattr(job.target_args, name)
             if mine not in (None, ()) and mine != target:
                 refuse(self, "draft", name, "llama-server gives the draft the target's")
-        if given.extra:
-            refuse(self, "draft", "extra", "raw flags belong to the target")
+        for word in given.extra:
+            if word.startswith("-") and "draft" not in word:
+                refuse(self, "draft", "extra", f"{word} would be the target's")
+        args.add_words(given.extra)

@@ -76,6 +76,10 @@ def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> Imatr
             chunks = parse.parse_chunks(out) or parse.parse_planned_chunks(err) or 0
         estimate = parse.parse_final_estimate(out) or parse.parse_final_estimate(err)
         planned = parse.parse_planned_chunks(err)
+        if planned is not None and chunks == planned - 1 and estimate is not None:
+            # Mainline counts tokens: a last batch of three chunks is cut into pieces of 510, and
+            # the 6 that are left are too few for it to collect (below 16, llama-imatrix).
+            chunks = planned
         if chunks < (planned or 1):
             told = f"it computed {chunks} of {planned or 'the'} chunks"
             raise failure(result, Outcome.SILENT_FAILURE, told)

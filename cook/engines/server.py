@@ -25,7 +25,7 @@ from cook.engines import proc
 from cook.engines.base import Engine, Flavour, ServerJob
 from cook.engines.client import Api, Completion
 from cook.engines.outcome import Outcome, failure
-from cook.engines.process import ProcessResult, ProcessSpec, Running, Supervisor
+from cook.engines.process import OnOutput, ProcessResult, ProcessSpec, Running, Supervisor
 from cook.engines.server_args import LOOPBACK
 from cook.errors import InputError, InternalError, StepError
 
@@ -45,9 +45,11 @@ class Server:
     """A running server and its client; use as a context manager.
 
     ``load_timeout_s`` bounds loading, ``stall_timeout_s`` how long the server may use no
-    processor time while a request waits. Raises PrerequisiteError for a setting that the
-    engine lacks (before anything starts), StepError when it does not get ready, does not draft
-    although it was given a draft, dies, hangs, or answers nonsense.
+    processor time while a request waits. ``argv`` makes the command line from a port and a key
+    file; absent, it is the engine's own for ``job``. ``port`` and ``key`` are free ones unless
+    given; ``on_output`` sees the server's output as it comes. Raises PrerequisiteError for a
+    setting that the engine lacks (before anything starts), StepError when it does not get ready,
+    does not draft although it was given a draft, dies, hangs, or answers nonsense.
     """
 
     def __init__(
@@ -58,6 +60,10 @@ class Server:
         *,
         load_timeout_s: float = 3600.0,
         stall_timeout_s: float = 300.0,
+        argv: Callable[[int, Path], tuple[str, ...]] | None = None,
+        port: int | None = None,
+        key: str | None = None,
+        on_output: OnOutput | None = None,
     ) -> None:
         if job.draft is not None and job.settings is None:
             raise InternalError("a draft needs its settings: the engines' defaults differ")
@@ -67,6 +73,7 @@ class Server:
         self.engine, self.job = engine, job
         self._supervisor = supervisor
         self._load_timeout_s, self._stall_timeout_s = load_timeout_s, stall_timeout_s
+        self._argv, self._port, self._key, self._on_output = argv, port, key, on_output
         self._running: Running | None = None
         self._api: Api | None = None
         self._folder: Path | None = None
@@ -105,6 +112,17 @@ class Server:
         activity = proc.group_activity(self._running.pid) if self._running else None
         return activity.cpu_s if activity else None
 
+    def wait(self) -> ProcessResult:
+        """Wait until the server ends by itself."""
+        running = self._alive()
+        while (ended := running.poll()) is None:
+            time.sleep(0.25)  # in steps, so that a signal is seen
+        return ended
+
+    def stop(self) -> ProcessResult:
+        """End the server now (SIGTERM, then SIGKILL); how it went."""
+        return self._alive().stop()
+
     @property
     def log(self) -> Path:
         """The server's standard error so far."""
@@ -119,12 +137,14 @@ class Server:
         seed: int = 0,
         n_probs: int = 0,
         ignore_eos: bool = False,
+        cache_prompt: bool = False,
         sampling: Mapping[str, float] | None = None,
     ) -> Completion:
         """Generate up to ``n_predict`` tokens after ``prompt`` (text, or token ids).
 
         ``n_probs`` asks for so many candidates per token; refused under drafting, where
-        mainline reports made-up ones. ``sampling`` holds more of the engine's own keys.
+        mainline reports made-up ones. ``cache_prompt`` lets it keep what it has evaluated of the
+        prompt already, at another batch shape. ``sampling`` holds more of the engine's own keys.
         """
         draft = self.job.draft is not None
         if n_probs and draft:
@@ -138,7 +158,7 @@ class Server:
             "temperature": temperature,
             "seed": seed,
             "ignore_eos": ignore_eos,
-            "cache_prompt": False,
+            "cache_prompt": cache_prompt,
             "return_tokens": True,
             "stream": False,
         }
@@ -180,14 +200,18 @@ class Server:
 
     def _start(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
-            port = _free_port()
-            key = secrets.token_hex(24)
+            port = self._port or free_port()
+            key = self._key or secrets.token_hex(24)
             self._folder = Path(tempfile.mkdtemp(prefix="cook-server-"))
             key_file = self._folder / "key"
             descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.write(key + "\n")
-            self.command = self.engine.server_command(self.job, port, key_file)
+            self.command = (
+                self._argv(port, key_file)
+                if self._argv
+                else self.engine.server_command(self.job, port, key_file)
+            )
             spec = ProcessSpec(
                 self.command,
                 f"server-{self.job.target.stem}"
@@ -195,6 +219,7 @@ class Server:
                 self.engine.environment(),
                 # A server that waits for requests is idle, not stalled.
                 stall_timeout_s=None,
+                on_output=self._on_output,
             )
             self._running = self._supervisor.start(spec)
             self._api = Api(f"http://{LOOPBACK}:{port}", key, self._name)
@@ -205,7 +230,7 @@ class Server:
                 return
             self._stop()
             taken = _PORT_TAKEN.search(ended.stderr_tail + ended.stdout_tail)
-            if not taken or attempt == _ATTEMPTS:
+            if not taken or self._port or attempt == _ATTEMPTS:
                 outcome = Outcome.TOOL_ERROR if ended.outcome is Outcome.OK else ended.outcome
                 raise failure(
                     ended, outcome, "it ended before it was ready", self._load_hint(ended)
@@ -339,7 +364,8 @@ class Server:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

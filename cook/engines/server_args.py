@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cook.engines.base import ModelArgs, ServerJob
+from cook.engines.base import Flavour, ModelArgs, ServerJob
 from cook.errors import InputError, PrerequisiteError
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools
 
 LOOPBACK = "127.0.0.1"
+
+# kv_cache_type_from_str of ik's common/common.cpp; kv_cache_types of mainline's common/arg.cpp.
+_BOTH = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+CACHE_TYPES = {Flavour.LLAMA_CPP: _BOTH, Flavour.IK_LLAMA_CPP: (*_BOTH, "q6_0", "q8_KV")}
 
 
 class Arguments:
@@ -29,11 +33,37 @@ class Arguments:
         text = f"{value:g}" if isinstance(value, float) else str(value)
         self._argv += [flag, text]
 
+    def add_first(self, flags: tuple[str, ...], value: str | int | float | None) -> None:
+        """``value`` after the first of ``flags`` that the tool has: versions rename flags."""
+        known = (flag for flag in flags if self._engine.has_flag(self._tool, flag))
+        self.add(next(known, flags[0]), value)
+
+    def add_cache_type(self, flags: tuple[str, ...], value: str | None, what: str) -> None:
+        """A type of the KV cache; PrerequisiteError for one that this flavour has not."""
+        if value is not None and value not in CACHE_TYPES[self._engine.flavour]:
+            raise PrerequisiteError(
+                f"{self._engine.flavour} has no KV cache of type {value} (the {what})",
+                hint=f"it has {', '.join(CACHE_TYPES[self._engine.flavour])}",
+            )
+        self.add_first(flags, value)
+
     def add_flag(self, flag: str, wanted: bool) -> None:
         """``flag`` alone, if wanted."""
         if wanted:
             self._need(flag)
             self._argv.append(flag)
+
+    def add_first_flag(self, flags: tuple[str, ...], wanted: bool) -> None:
+        """The first of ``flags`` that the tool has, alone, if wanted."""
+        known = (flag for flag in flags if self._engine.has_flag(self._tool, flag))
+        self.add_flag(next(known, flags[0]), wanted)
+
+    def add_words(self, words: tuple[str, ...]) -> None:
+        """Raw flags, each of which the tool must have; other words are their values."""
+        for word in words:
+            if word.startswith("--"):
+                self._need(word.split("=", 1)[0])
+        self._argv += words
 
     def add_path(self, flag: str, path: Path) -> None:
         """``flag`` with an absolute path (tools run in a directory of their own)."""
@@ -87,8 +117,8 @@ def place(args: Arguments, given: ModelArgs) -> None:
     args.add_flag("--cpu-moe", given.cpu_moe)
     args.add("--n-cpu-moe", given.n_cpu_moe)
     args.add("--device", ",".join(given.devices) or None)
-    args.add("--cache-type-k", given.cache_type_k)
-    args.add("--cache-type-v", given.cache_type_v)
+    args.add_cache_type(("--cache-type-k",), given.cache_type_k, "cache_type_k")
+    args.add_cache_type(("--cache-type-v",), given.cache_type_v, "cache_type_v")
     if given.flash_attention is not None:
         args.add("--flash-attn", "on" if given.flash_attention else "off")
     args.add("--threads", given.threads)

@@ -74,7 +74,7 @@ static void op_generate(void) {
     float * logp = take(c, 4), * chain_logp = take(c, 4), * lse = take(c, 4), * margin = take(c, 4), * top_logits = take(c * (size_t) top, 4);
     candidate * buf = chain.temperature > 0.0f ? take((size_t) n_vocab, sizeof(candidate)) : NULL;
 
-    kv_clear(ctx);
+    forget();
     int64_t t0 = now_ns();
     prefill(prompt, 0, n_prompt, n_batch, true);
     llama_synchronize(ctx);

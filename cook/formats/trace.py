@@ -2,8 +2,10 @@
 
 An append-only file: ``COOKTRAC``, then one block of header and one block per reply. A block is
 u32 JSON bytes, u64 payload bytes, JSON, payload, u32 CRC-32 of JSON and payload; numbers are
-little-endian. Each reply is flushed to the disk before the next is recorded, so a crash costs
-one reply: a block cut short at the end is ignored by the reader and cut off by the writer.
+little-endian. The header's payload is the target's vocabulary (trace_vocabulary.py), so that a
+draft can be refused with the differing tokens although the target is not there. Each reply is
+flushed to the disk before the next is recorded, so a crash costs one reply: a block cut short
+at the end is ignored by the reader and cut off by the writer.
 
 Per token (scoring.md 8): id, log-probability raw and under the sampling chain, log-sum-exp,
 top-1/top-2 margin, and the K largest: ids, and logits relative to the largest in half precision;
@@ -30,6 +32,8 @@ from pydantic import ValidationError
 
 from cook.errors import InputError
 from cook.formats.trace_schema import TRACE_VERSION, ReplyHead, Sampler, TraceHeader
+from cook.formats.trace_vocabulary import pack_vocabulary, unpack_vocabulary
+from cook.vocabulary import Vocabulary
 
 __all__ = ["Reply", "ReplyHead", "Sampler", "TraceFile", "TraceHeader", "TraceWriter"]
 
@@ -171,6 +175,13 @@ class TraceFile:
         if head is None:
             raise InputError(f"{self.path}: the trace has no whole header", hint="record it anew")
         self.header = _header(self.path, head[0])
+        text, at, n_payload, crc = head
+        after = file.tell()
+        file.seek(at)
+        self._vocabulary = file.read(n_payload)
+        file.seek(after)
+        if zlib.crc32(self._vocabulary, zlib.crc32(text)) != crc:
+            raise InputError(f"{self.path}: its header is damaged", hint="record the trace anew")
         places: list[_Place] = []
         self.whole_bytes = file.tell()
         while (block := self._next(file, size)) is not None:
@@ -203,6 +214,12 @@ class TraceFile:
         return text, at, n_payload, struct.unpack("<I", file.read(4))[0]
 
     @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The target's vocabulary; None where a recording over HTTP could not learn it."""
+        facts = self.header.tokenizer
+        return None if facts is None else unpack_vocabulary(facts, self._vocabulary, self.path)
+
+    @property
     def heads(self) -> tuple[ReplyHead, ...]:
         """What is recorded, in order, without its arrays."""
         return tuple(place.head for place in self._places.values())
@@ -232,17 +249,27 @@ class TraceFile:
             )
         return _unpack(place.head, self.header.top, payload, str(self.path))
 
-    def require(self, *, target_sha256: str | None, tokenizer_sha256: str | None) -> None:
-        """InputError with the reason when the trace is of another target or tokenizer."""
+    def require(
+        self,
+        *,
+        target_sha256: str | None = None,
+        tokenizer_sha256: str | None = None,
+        template_sha256: str | None = None,
+    ) -> None:
+        """InputError with the reason when the trace is of another target, tokenizer or template.
+
+        None is not compared; neither is what the trace does not know (recorded over HTTP).
+        """
         header = self.header
         for what, wanted, has in (
-            ("target", target_sha256, header.target_sha256),
             ("tokenizer", tokenizer_sha256, header.tokenizer_sha256),
+            ("chat template", template_sha256, header.template_sha256),
+            ("target", target_sha256, header.target_sha256),
         ):
-            if wanted is not None and wanted != has:
+            if wanted is not None and has is not None and wanted != has:
                 raise InputError(
                     f"{self.path}: recorded with another {what} "
-                    f"({header.target_name}; {what} {has[:12]}, not {wanted[:12]})",
+                    f"({header.target_name}; {what} {_short(has)}, not {_short(wanted)})",
                     hint="record a trace with this target: cook trace",
                 )
 
@@ -253,8 +280,13 @@ class TraceWriter:
     A trace of other conditions is refused with the differing fields. One writer at a time.
     """
 
-    def __init__(self, path: Path, header: TraceHeader) -> None:
+    def __init__(
+        self, path: Path, header: TraceHeader, vocabulary: Vocabulary | None = None
+    ) -> None:
         self.path, self.header = path, header
+        self._first = MAGIC + _block(
+            header.model_dump_json().encode(), pack_vocabulary(vocabulary) if vocabulary else b""
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab+")
         try:
@@ -271,19 +303,29 @@ class TraceWriter:
             raise InputError(f"{self.path}: another cook is recording this trace") from None
 
     def _resume(self) -> set[str]:
-        size = os.fstat(self._file.fileno()).st_size
-        first = MAGIC + _block(self.header.model_dump_json().encode(), b"")
-        self._file.seek(0)
         # a crash may have cut even the header short
-        if size < len(first) and first.startswith(self._file.read(size)):
+        if self._headless():
             os.ftruncate(self._file.fileno(), 0)
-            self._write(first)
+            self._write(self._first)
             return set()
         trace = TraceFile(self.path)
         _same(self.path, trace.header, self.header)
         os.ftruncate(self._file.fileno(), trace.whole_bytes)
         self._file.seek(0, os.SEEK_END)
         return set(trace.ids)
+
+    def _headless(self) -> bool:
+        """Whether the file is new, or ends within the header (of any recording)."""
+        size = os.fstat(self._file.fileno()).st_size
+        self._file.seek(0)
+        start = self._file.read(len(MAGIC) + _BLOCK.size)
+        if not (start.startswith(MAGIC) or MAGIC.startswith(start)):
+            return False
+        if len(start) < len(MAGIC) + _BLOCK.size:
+            return True
+        text, payload = _BLOCK.unpack_from(start, len(MAGIC))
+        possible: bool = text <= _MAX_JSON and payload <= _MAX_PAYLOAD
+        return possible and size < len(start) + text + payload + 4
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
@@ -329,6 +371,10 @@ def _header(path: Path, text: bytes) -> TraceHeader:
         return TraceHeader.model_validate_json(text)
     except ValidationError as error:
         raise InputError(f"{path}: bad trace header: {_why(error)}") from None
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
 
 
 def _why(error: ValidationError) -> str:

@@ -40,13 +40,13 @@ def source(paths: Sequence[Path], *, plan_only: bool = False) -> Source:
     else:
         joined = hashlib.sha256("\n".join(digests).encode()).hexdigest()
         digest = f"header:{joined}" if provisional else f"sha256:{joined}"
-    return Source(path=paths[0].resolve(), digest=digest, size_bytes=sum(sizes))
+    # Links stay: what the Hub's client keeps is a link with the model's name to a blob without.
+    return Source(path=paths[0].absolute(), digest=digest, size_bytes=sum(sizes))
 
 
 def _digest(path: Path, plan_only: bool) -> str:
     stat = _stat(path)
-    identity = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-    memo = cook_home() / "cache" / "digests" / hashlib.sha256(identity.encode()).hexdigest()[:32]
+    identity, memo = _memo(stat)
     with contextlib.suppress(OSError, ValueError, KeyError):
         known = json.loads(memo.read_text())
         if known["identity"] == identity:
@@ -56,11 +56,24 @@ def _digest(path: Path, plan_only: bool) -> str:
             head = hashlib.sha256(stream.read(BLOCK)).hexdigest()
         return f"header:{head}-{stat.st_size}"
     digest = f"sha256:{file_sha256(path)}"
+    remember(path, digest)
+    return digest
+
+
+def remember(path: Path, digest: str) -> None:
+    """Note the digest of a file that was just hashed, ``sha256:`` and all."""
+    identity, memo = _memo(_stat(path))
     memo.parent.mkdir(parents=True, exist_ok=True)
     temporary = memo.with_name(f".{memo.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps({"identity": identity, "digest": digest, "path": str(path)}))
     temporary.replace(memo)
-    return digest
+
+
+def _memo(stat: os.stat_result) -> tuple[str, Path]:
+    """What identifies a file as it is now, and where its digest is noted."""
+    identity = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+    name = hashlib.sha256(identity.encode()).hexdigest()[:32]
+    return identity, cook_home() / "cache" / "digests" / name
 
 
 def _stat(path: Path) -> os.stat_result:

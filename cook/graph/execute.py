@@ -54,7 +54,10 @@ class Outcomes:
 
 
 class Executor:
-    """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone."""
+    """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone.
+
+    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Executor:
         jobs: int = 1,
         threads: int | None = None,
         fresh: bool = False,
+        remeasure: bool = False,
     ) -> None:
         self.store = store
         self.output = output
@@ -72,6 +76,7 @@ class Executor:
         self.jobs = jobs
         self.threads = threads or len(os.sched_getaffinity(0))
         self.fresh = fresh
+        self.remeasure = remeasure
         self.outcomes = Outcomes()
 
     def run(self, wanted: Iterable[Step[Any]]) -> Outcomes:
@@ -112,22 +117,24 @@ class Executor:
                 )
                 return
         try:
-            self.outcomes.artifacts[step.key] = self._make(step)
+            self.outcomes.artifacts[step.key] = self.make(step)
         except Interrupted:
             raise
         except CookError as error:
             self.outcomes.failures[step.key] = Failure(step.label, error)
             self.output.warn(f"{step.label}: {error.message}", hint=error.hint)
 
-    def _make(self, step: Step[Any]) -> Artifact:
-        if not self.fresh and (artifact := self.store.find(step.kind, step.key)):
+    def make(self, step: Step[Any]) -> Artifact:
+        """The artifact of one step whose inputs are there; what it fails with is raised."""
+        anew = self.fresh or (self.remeasure and step.timed)
+        if not anew and (artifact := self.store.find(step.kind, step.key)):
             return artifact
 
         def waiting() -> None:
             self.output.say(f"{step.label}: waiting, another cook is making it")
 
         with self.store.locked(step.kind, step.key, waiting):
-            if not self.fresh and (artifact := self.store.find(step.kind, step.key)):
+            if not anew and (artifact := self.store.find(step.kind, step.key)):
                 return artifact
             if step.timed:
                 with file_lock(timing_lock_path(), self._waiting_to_time(step)):

@@ -19,10 +19,17 @@ from cook.provenance import available_memory_bytes
 from cook.units import size
 
 if TYPE_CHECKING:
+    from cook.steps.menu import Menu
     from cook.steps.prepare import Prepared
 
 ROUGH_BYTES_PER_SECOND = 4e9
 """Memory bandwidth assumed for a server's speed before anything was measured here."""
+
+
+LATER = (
+    "then, known only once predicted: live runs of the choice and its closest rival, "
+    "their outputs compared with the baseline's"
+)
 
 
 class State(StrEnum):
@@ -87,6 +94,8 @@ class Plan:
     live_hours: float | None
     live_hours_reason: str | None
     left_out: tuple[str, ...]
+    later: str | None
+    """What a build adds that cannot be planned before it has begun."""
     warnings: tuple[str, ...]
 
     @property
@@ -98,36 +107,42 @@ class Plan:
 def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
     from cook.kitchen import within_budget
+    from cook.steps.menu import interleaved
 
-    menu, recipe = prepared.menu, prepared.recipe
+    recipe = prepared.recipe
     store = Store(cook_home() / "store")
     history = list(store.entries())
     hours: float | None = None
     reason: str | None = None
     left_out: tuple[str, ...] = ()
-    grid = menu.grid
-    if menu.baseline is not None and recipe.score is not None:
-        seconds, reason = _configuration_seconds(prepared, history)
-        grid, dropped = within_budget(grid, seconds, recipe.score.live_budget.minutes * 60)
+    menus = prepared.menus
+    grid = tuple(c for menu in menus for c in menu.grid)
+    baselines = [menu.baseline for menu in menus if menu.baseline is not None]
+    wanted: list[Step[Any]] = [step for menu in menus for step in menu.making()]
+    replayed = any(menu.forecast is not None for menu in menus)
+    if replayed:
+        wanted += [s for menu in menus if menu.forecast for s in menu.forecast.steps()]
+        grid = ()  # which candidates go live is known only once they are predicted
+    elif baselines and recipe.score is not None:
+        seconds, reason = _configuration_seconds(menus[0], history)
+        budget_s = recipe.score.live_budget.minutes * 60
+        whole = len(baselines) + len(grid)
+        grid, dropped = within_budget(grid, seconds, budget_s, len(baselines))
         left_out = tuple(e.candidate for e in dropped)
-        hours = seconds * (1 + len(menu.grid)) / 3600 if seconds is not None else None
-    wanted: list[Step[Any]] = list(menu.making())
-    if menu.forecast is not None:
-        # Which candidates go live is known only once they are predicted.
-        wanted += menu.forecast.steps()
-        grid = ()
-    wanted += menu.live(grid)
+        hours = seconds * whole / 3600 if seconds is not None else None
+    wanted += interleaved([*baselines, *grid])
     wanted += [c.compare for c in grid if c.compare is not None]
     steps = tuple(_planned(step, store, history) for step in closure(wanted).values())
     return Plan(
         recipe=recipe.name,
-        engine=f"{menu.engine.name} {menu.engine.identity.build}",
+        engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in menus),
         steps=steps,
-        needs=_needs(prepared, steps),
+        needs=_needs(menus, steps),
         live_hours=hours,
         live_hours_reason=reason,
         left_out=left_out,
-        warnings=menu.warnings,
+        later=LATER if replayed else None,
+        warnings=prepared.warnings,
     )
 
 
@@ -156,6 +171,8 @@ def show_plan(planned: Plan, output: Output) -> None:
         )
     if planned.left_out:
         output.say(f"left out by score.live_budget: {', '.join(planned.left_out)}")
+    if planned.later:
+        output.say(planned.later)
     for need in planned.needs:
         told = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
         told += f", has {size(need.available_bytes) or 'unknown'}"
@@ -248,10 +265,8 @@ def _estimate(step: Step[Any], history: Sequence[Artifact]) -> tuple[float | Non
     return (median(rates) * work, None) if rates else (None, "never timed here with this engine")
 
 
-def _configuration_seconds(
-    prepared: Prepared, history: Sequence[Artifact]
-) -> tuple[float | None, str]:
-    baseline = prepared.menu.baseline
+def _configuration_seconds(menu: Menu, history: Sequence[Artifact]) -> tuple[float | None, str]:
+    baseline = menu.baseline
     assert baseline is not None, "asked only where there is a live score"
     by_key = {a.key: a for a in history}
     stored = by_key.get(baseline.rounds[0].key)
@@ -260,7 +275,7 @@ def _configuration_seconds(
         outcome = stored.result
         asked = sum(run["wall_ms"] for run in outcome["runs"]) / 1000
         return (outcome["load_seconds"] + asked) * rounds, "measured: the stored baseline"
-    target = prepared.menu.target
+    target = menu.target
     if target is None:
         return None, "no target"
     tokens = sum(step.work() for step in baseline.rounds)
@@ -268,13 +283,15 @@ def _configuration_seconds(
     return seconds, "rough: nothing measured here yet, weights read once a token at 4 GB/s"
 
 
-def _needs(prepared: Prepared, steps: Sequence[Planned]) -> tuple[Need, ...]:
+def _needs(menus: Sequence[Menu], steps: Sequence[Planned]) -> tuple[Need, ...]:
     running = [s for s in steps if s.state is State.RUN]
     sizes = [s.size_bytes for s in running]
     disk = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
-    models = [prepared.menu.target.size_bytes] if prepared.menu.target else []
+    target = menus[0].target
+    models = [target.size_bytes] if target else []
     if models and running:
-        models[0] += max((_model_bytes(d.model) or 0 for d in prepared.menu.drafts), default=0)
+        drafts = [_model_bytes(d.model) or 0 for menu in menus for d in menu.drafts]
+        models[0] += max(drafts, default=0)
     return (
         Need("disk", disk, free_bytes(cook_home())),
         Need("memory", models[0] if models and running else 0, available_memory_bytes()),

@@ -121,6 +121,11 @@ def select(
     return prompt_set if prompts == prompt_set.prompts else _prompt_set(prompt_set.name, prompts)
 
 
+def subset(prompt_set: PromptSet, prompts: Sequence[Prompt]) -> PromptSet:
+    """``prompts`` of ``prompt_set`` as a set of their own; the order is as given."""
+    return _prompt_set(prompt_set.name, tuple(prompts))
+
+
 _EXAMPLE = 'a line looks like {"id": "code-01", "category": "code", "prompt": "..."}'
 
 

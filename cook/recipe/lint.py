@@ -23,7 +23,7 @@ from cook.recipe.rules import Matcher, Quant, Resolution, Rule, Tensor, resolve,
 from cook.recipe.yaml_tree import Location
 
 if TYPE_CHECKING:
-    from cook.engines.base import Capabilities
+    from cook.engines.base import Capabilities, Engine
     from cook.formats.imatrix import Imatrix
     from cook.recipe.schema import Recipe
 
@@ -124,8 +124,9 @@ def flavour_of(loaded: LoadedRecipe) -> str:
     """The flavour that the recipe asks for, or that its types need, where no engine is at hand."""
     from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
 
-    if loaded.recipe.engine in (IK_LLAMA_CPP, LLAMA_CPP):
-        return str(loaded.recipe.engine)
+    for name in loaded.recipe.engine:
+        if name in (IK_LLAMA_CPP, LLAMA_CPP):
+            return name
     for quant in loaded.quants:
         wanted = [by_name(r.type).engines for r in quant.rules]
         if any(LLAMA_CPP not in e for e in (*wanted, ftype_by_name(quant.ftype).engines)):
@@ -134,7 +135,9 @@ def flavour_of(loaded: LoadedRecipe) -> str:
 
 
 def _engine_problems(loaded: LoadedRecipe, engine: _At) -> Iterator[Problem]:
-    asked = loaded.recipe.engine
+    if len(loaded.recipe.engine) != 1:
+        return
+    asked = loaded.recipe.engine[0]
     if asked in ("llama.cpp", "ik_llama.cpp") and asked != engine.flavour:
         at = loaded.locations.at("engine")
         yield at.problem(
@@ -163,11 +166,33 @@ def _type_problems(quant: Quant) -> Iterator[Problem]:
         yield _where(quant).problem(message, hint=hint)
 
 
+def lacks_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
+    """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
+    from cook.formats.quant_types import by_name, ftype_by_name
+
+    at = _At(engine.flavour, engine.name, engine.capabilities)
+    found = []
+    if _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True):
+        found.append(quant.ftype)
+    found += [r.type for r in quant.rules if _lacks(r.type, by_name(r.type).engines, at)]
+    return tuple(dict.fromkeys(found))
+
+
+def _lacks(name: str, engines: frozenset[str], engine: _At, *, base: bool = False) -> bool:
+    have = engine.capabilities
+    if engine.flavour not in engines:
+        return True
+    if have is None:
+        return False
+    if base:
+        return name.upper() not in {f.upper() for f in have.ftypes}
+    return name not in have.quant_types
+
+
 def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
     from cook.formats.quant_types import by_name, ftype_by_name
 
     problems = []
-    have = engine.capabilities
 
     def lacks(at: Location, what: str, engines: frozenset[str]) -> None:
         others = sorted(engines - {engine.flavour})
@@ -182,15 +207,11 @@ def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
         problems.append(at.problem(message, hint=hint, kind="prerequisite"))
 
     base = ftype_by_name(quant.ftype)
-    if engine.flavour not in base.engines or (
-        have is not None and quant.ftype.upper() not in {f.upper() for f in have.ftypes}
-    ):
+    if _lacks(quant.ftype, base.engines, engine, base=True):
         lacks(_where(quant), f"base type {quant.ftype}", base.engines)
     for rule in quant.rules:
         known = by_name(rule.type)
-        if engine.flavour not in known.engines or (
-            have is not None and rule.type not in have.quant_types
-        ):
+        if _lacks(rule.type, known.engines, engine):
             lacks(rule.at or _where(quant), rule.type, known.engines)
     return problems
 

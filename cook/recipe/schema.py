@@ -143,9 +143,14 @@ class Recipe(Spec):
     """Name of the recipe."""
     description: Annotated[str, Field(max_length=10_000)] | None = None
     """What it is for."""
-    engine: Line | None = None
+    engine: Annotated[
+        tuple[Line, ...],
+        BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
+        Field(max_length=8),
+    ] = ()
     """The engine it needs: `llama.cpp`, `ik_llama.cpp`, `bundled`, or a name of your own
-    configuration. Absent: any that has the types."""
+    configuration; a list sweeps over several, each making the quants whose types it has.
+    Absent: any that has the types."""
     model: ModelSpec | None = None
     """The source model; needed where quants are made."""
     imatrix: ImatrixSpec | None = None

@@ -105,11 +105,17 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Some = Field(min_length=1, max_length=32)
 
 
+Method = Literal["replay", "live"]
+REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+LIVE_LENGTHS = (4, 8, 16)
+
+
 class DraftSpec(Spec):
     """The draft settings to try, and how the draft is placed."""
 
-    n_max: Annotated[tuple[NMax, ...], _many(NMax), Some, AfterValidator(_distinct)] = (4, 8, 16)
-    """Most tokens drafted at once; one, or a list to try."""
+    n_max: Annotated[tuple[NMax, ...], _many(NMax), Some, AfterValidator(_distinct)] | None = None
+    """Most tokens drafted at once; one, or a list to try. Absent: 1 to 8, 10, 12 and 16 by
+    replay, which tries them at no cost; 4, 8 and 16 live."""
     n_min: Annotated[tuple[NMin, ...], _many(NMin), Some, AfterValidator(_distinct)] = (0,)
     """Fewest tokens worth verifying; one, or a list. Pairs above `n_max` are left out."""
     p_min: Annotated[
@@ -125,20 +131,21 @@ class DraftSpec(Spec):
 
     @model_validator(mode="after")
     def _some_pair(self) -> DraftSpec:
-        if min(self.n_min) > max(self.n_max):
+        lengths = self.n_max or REPLAYED_LENGTHS
+        if min(self.n_min) > max(lengths):
             raise fault("every `n_min` is above every `n_max`")
-        pairs = sum(low <= high for high in self.n_max for low in self.n_min)
+        pairs = sum(low <= high for high in lengths for low in self.n_min)
         if pairs * len(self.p_min) * len(self.cache_types) > 1024:
             raise fault("more than 1024 combinations of draft settings")
         return self
 
-    def settings(self) -> tuple[DraftSettings, ...]:
+    def settings(self, method: Method) -> tuple[DraftSettings, ...]:
         """Every sensible (n_max, n_min, p_min), in the recipe's order."""
         from cook.engines.base import DraftSettings
 
         return tuple(
             DraftSettings(n_max=n_max, n_min=n_min, p_min=p_min)
-            for n_max in self.n_max
+            for n_max in self.n_max or (REPLAYED_LENGTHS if method == "replay" else LIVE_LENGTHS)
             for n_min in self.n_min
             for p_min in self.p_min
             if n_min <= n_max
@@ -159,10 +166,10 @@ class ScoreSpec(Spec):
     """The large model."""
     baseline: BaselineSpec | None = None
     """The target without a draft. Absent: with the target's own arguments."""
-    method: Literal["replay", "live"] = "live"
-    """`live`: every candidate runs on the real server, as far as the budget goes. `replay`: the
-    target's text is recorded once, every draft is scored on it without the target, speeds are
-    predicted from measured times, and only the finalists run live."""
+    method: Method = "replay"
+    """`replay`: the target's text is recorded once, every draft is scored on it without the
+    target, speeds are predicted from measured times, and only the finalists run live. `live`:
+    every candidate runs on the real server, as far as the budget goes."""
     prompts: PromptsField = "default"
     """A prompt set (`default`, `demo`) or a .jsonl file of prompts."""
     categories: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)] | None = None

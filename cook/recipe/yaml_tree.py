@@ -112,12 +112,15 @@ def plain_data(node: Node) -> object:
     return {key: plain_data(value) for key, value in node.values.items()}
 
 
-def read_text(path: Path) -> str:
-    """Text of a recipe file; RecipeError for one too large, not UTF-8 or with control bytes."""
+def read_text(path: Path, what: str = "recipe") -> str:
+    """Text of a file of ours; RecipeError for one too large, not UTF-8 or with control bytes.
+
+    ``what`` names the kind of file in messages, here and in :func:`parse`.
+    """
     with path.open("rb") as stream:
         raw = stream.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
-        raise RecipeError([_top(str(path)).problem("larger than 1 MiB: not a recipe")])
+        raise RecipeError([_top(str(path)).problem(f"larger than 1 MiB: not a {what}")])
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -133,14 +136,14 @@ def read_text(path: Path) -> str:
     return text
 
 
-def parse(text: str, file: str) -> tuple[Node, tuple[Problem, ...]]:
+def parse(text: str, file: str, what: str = "recipe") -> tuple[Node, tuple[Problem, ...]]:
     """The document in ``text``, and the faults that do not prevent reading on.
 
     RecipeError where the text cannot be read as one YAML document.
     """
     import yaml
 
-    builder = _Builder(file)
+    builder = _Builder(file, what)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             builder.feed(event)
@@ -153,13 +156,11 @@ def parse(text: str, file: str) -> tuple[Node, tuple[Problem, ...]]:
     if builder.root is None or (
         isinstance(builder.root, ScalarNode) and builder.root.value is None
     ):
-        raise RecipeError(
-            [*builder.problems, _top(file).problem("the recipe is empty", hint=_START)]
-        )
+        example = "`cook recipes show demo`" if what == "recipe" else "those that ship with cook"
+        hint = f"start with `version: 1`; see {example}"
+        empty = _top(file).problem(f"the {what} is empty", hint=hint)
+        raise RecipeError([*builder.problems, empty])
     return builder.root, tuple(builder.problems)
-
-
-_START = "start with `version: 1`; see `cook recipes show demo`"
 
 
 def _top(file: str) -> Location:
@@ -203,8 +204,9 @@ class _Open:
 class _Builder:
     """Builds nodes from events on a stack of its own: depth is bounded, nothing recurses."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, what: str) -> None:
         self.file = file
+        self.what = what
         self.problems: list[Problem] = []
         self.root: Node | None = None
         self._stack: list[_Open] = []
@@ -220,7 +222,8 @@ class _Builder:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                self._fail(at, "a second document", "one file holds one recipe: remove the `---`")
+                hint = f"one file holds one {self.what}: remove the `---`"
+                self._fail(at, "a second document", hint)
         elif isinstance(event, yaml.AliasEvent):
             self._alias(at, event.anchor or "")
         elif isinstance(event, yaml.ScalarEvent):

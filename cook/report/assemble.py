@@ -10,29 +10,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from cook.graph.execute import Outcomes, closure
-from cook.graph.step import Source, Step
+from cook.graph.step import Step
 from cook.provenance import cook_version, machine
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.schema import Recipe
-from cook.report.figures import by_category, figures, merge_repeats, output_check
+from cook.report.coverage import imatrix_coverage
+from cook.report.drafts import draft_records, reference_quality, why_not
+from cook.report.figures import by_category, by_prompt, figures, merge_repeats, output_check
 from cook.report.intervals import paired_ratio
 from cook.report.record import (
     SCHEMA_VERSION,
     Candidate,
+    CountCheck,
+    DepthCount,
     Draft,
     Excluded,
     Interval,
+    NoiseFloor,
     Pick,
     Prediction,
-    Quality,
     Record,
+    Serving,
     StepRecord,
 )
 from cook.steps.finalists import Judged, reason_not_live
-from cook.steps.live import PromptRun
-from cook.steps.menu import NO_DRAFT, Configuration, DraftPlan, Menu
-from cook.steps.pick import Limits, pick
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.forecast import ForecastPlan
+from cook.steps.live import LiveStep, PromptRun
+from cook.steps.menu import Configuration, Menu, interleaved
+from cook.steps.pick import Limits, confirm, pick
+from cook.steps.scoring import checks_of, checks_of_all
+from cook.steps.selfcheck import SelfCheckOutcome
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Sitting:
 
     loaded: LoadedRecipe
     demo: bool
-    menu: Menu
+    menus: tuple[Menu, ...]
     grid: tuple[Configuration, ...]
     left_out: tuple[Excluded, ...]
     outcomes: Outcomes
@@ -51,12 +58,24 @@ class Sitting:
     def recipe(self) -> Recipe:
         return self.loaded.recipe
 
+    @property
+    def baselines(self) -> tuple[Configuration, ...]:
+        return tuple(menu.baseline for menu in self.menus if menu.baseline is not None)
+
+    @property
+    def forecasts(self) -> tuple[ForecastPlan, ...]:
+        return tuple(menu.forecast for menu in self.menus if menu.forecast is not None)
+
+    def live(self) -> list[LiveStep]:
+        """The live steps, in the order in which they ran."""
+        return interleaved([*self.baselines, *self.grid])
+
 
 def assemble(sitting: Sitting) -> Record:
     """The record of a build. Pure: reads only what is in ``sitting``."""
-    menu, outcomes, recipe = sitting.menu, sitting.outcomes, sitting.recipe
-    reference = _reference(menu, outcomes)
-    drafts = tuple(_draft(menu, d, outcomes, reference) for d in menu.drafts)
+    outcomes, recipe = sitting.outcomes, sitting.recipe
+    menu = sitting.menus[0]  # target and prompts are the same for every engine
+    drafts = draft_records(sitting.menus, outcomes)
     runs = _runs(sitting)
     candidates = _candidates(sitting, runs)
     return Record(
@@ -65,7 +84,7 @@ def assemble(sitting: Sitting) -> Record:
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         command=tuple(sys.argv),
         machine=machine(),
-        engines={menu.engine.name: menu.engine.identity},
+        engines={m.engine.name: m.engine.identity for m in sitting.menus},
         recipe=recipe.name,
         recipe_sha256=hashlib.sha256(sitting.loaded.text.encode()).hexdigest(),
         recipe_text=sitting.loaded.text,
@@ -76,13 +95,16 @@ def assemble(sitting: Sitting) -> Record:
         prompts_sha256=menu.prompts.sha256 if menu.prompts else "",
         max_tokens=recipe.score.max_tokens if recipe.score else 0,
         temperature=recipe.score.sampling.temperature if recipe.score else 0.0,
-        source_quality=reference,
+        source_quality=reference_quality(menu, outcomes),
         drafts=drafts,
         candidates=candidates,
         left_out=sitting.left_out,
         pick=_pick(sitting, candidates, drafts, runs),
         warnings=_warnings(sitting),
         steps=_steps(sitting),
+        noise=_noise(sitting),
+        imatrix=imatrix_coverage(menu.imatrix, outcomes),
+        disturbed=len(_disturbed(sitting)[0]),
     )
 
 
@@ -91,16 +113,14 @@ Runs = Mapping[str, tuple[PromptRun, ...] | str]
 
 
 def _runs(sitting: Sitting) -> Runs:
-    every = [*([sitting.menu.baseline] if sitting.menu.baseline else []), *sitting.grid]
     found: dict[str, tuple[PromptRun, ...] | str] = {}
-    for configuration in every:
+    for configuration in (*sitting.baselines, *sitting.grid):
         rounds = []
         reason = None
         for step in configuration.rounds:
             outcome = sitting.outcomes.result(step)
             if outcome is None:
-                failure = sitting.outcomes.failures.get(step.key)
-                reason = failure.error.message if failure else "not run"
+                reason = why_not(step, sitting.outcomes)
                 break
             rounds.append(outcome.runs)
         found[configuration.name] = reason if reason is not None else merge_repeats(rounds)
@@ -108,38 +128,55 @@ def _runs(sitting: Sitting) -> Runs:
 
 
 def _candidates(sitting: Sitting, runs: Runs) -> tuple[Candidate, ...]:
-    baseline = sitting.menu.baseline
-    if baseline is None:
+    if not sitting.baselines:
         return ()
-    live = {c.name for c in (baseline, *sitting.grid)}
+    live = {c.name for c in (*sitting.baselines, *sitting.grid)}
     # A predicted candidate that did not go live is shown all the same.
-    rest = [c for c in sitting.menu.grid if c.name not in live] if sitting.judged else []
-    every = (baseline, *sitting.grid, *rest)
-    return tuple(_candidate(sitting, configuration, runs) for configuration in every)
+    grids = [c for menu in sitting.menus for c in menu.grid] if sitting.judged else []
+    rest = [c for c in grids if c.name not in live]
+    best = _best_baseline(sitting, runs)
+    every = (*sitting.baselines, *sitting.grid, *rest)
+    return tuple(_candidate(sitting, configuration, runs, best) for configuration in every)
 
 
-def _candidate(sitting: Sitting, configuration: Configuration, runs: Runs) -> Candidate:
+def _best_baseline(sitting: Sitting, runs: Runs) -> tuple[PromptRun, ...] | None:
+    """The requests of the fastest no draft of any engine: what a speedup is against."""
+    score = sitting.recipe.score
+    weights = score.weights if score else None
+    ran = [r for c in sitting.baselines if not isinstance(r := runs[c.name], str)]
+    return max(ran, key=lambda r: figures(r, weights).end_to_end_speed, default=None)
+
+
+def _candidate(
+    sitting: Sitting,
+    configuration: Configuration,
+    runs: Runs,
+    base: tuple[PromptRun, ...] | None,
+) -> Candidate:
     score = sitting.recipe.score
     assert score is not None, "candidates come from a score"
     outcomes = sitting.outcomes
-    mine = runs.get(configuration.name, reason_not_live(configuration.name))
-    base = runs[NO_DRAFT]
+    mine = runs.get(configuration.name, reason_not_live(sitting.judged is not None))
     live = None if isinstance(mine, str) else figures(mine, score.weights)
     speedup = decode_speedup = None
     interval: Interval | None = None
-    if live is not None and not isinstance(base, str) and not isinstance(mine, str):
+    if live is not None and base is not None and not isinstance(mine, str):
         reference = figures(base, score.weights)
         speedup = live.end_to_end_speed / reference.end_to_end_speed
         decode_speedup = live.decode_speed / reference.decode_speed
-        if configuration.draft is not None:
+        if mine is not base:
             confidence = sitting.recipe.pick.confidence
             interval = paired_ratio(mine, base, "end_to_end_speed", score.weights, confidence)
     compared = outcomes.result(configuration.compare) if configuration.compare else None
+    menu = next(m for m in sitting.menus if m.engine.name == configuration.rounds[0].engine.name)
+    checks = checks_of(menu, configuration) if live is not None else None
+    control = outcomes.result(checks.control) if checks and checks.control else None
+    counts = outcomes.result(checks.counts) if checks else None
     first = outcomes.result(configuration.rounds[0])
     peaks = [r.peak_rss_bytes for s in configuration.rounds if (r := outcomes.result(s))]
     return Candidate(
         name=configuration.name,
-        engine=sitting.menu.engine.name,
+        engine=configuration.rounds[0].engine.name,
         draft=configuration.draft.name if configuration.draft else None,
         settings=configuration.settings,
         cache_type=configuration.cache_type,
@@ -149,10 +186,45 @@ def _candidate(sitting: Sitting, configuration: Configuration, runs: Runs) -> Ca
         speedup=speedup,
         speedup_interval=interval,
         decode_speedup=decode_speedup,
-        output=output_check(compared) if compared else None,
+        output=output_check(compared, control) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
         command=first.command if first else (),
         predicted=_prediction(sitting, configuration, mine),
+        counts=_count_check(counts) if counts else None,
+        counts_reason=why_not(checks.counts, outcomes) if checks and not counts else None,
+        prompts=None if isinstance(mine, str) else by_prompt(mine),
+        serving=_serving(configuration.rounds[0]),
+    )
+
+
+def _serving(step: LiveStep) -> Serving:
+    return Serving(step.context, step.target_args, step.draft_args)
+
+
+def _count_check(found: SelfCheckOutcome) -> CountCheck:
+    return CountCheck(
+        requests=found.requests,
+        exact=found.exact,
+        live_drafted=found.live_drafted,
+        live_accepted=found.live_accepted,
+        replay_drafted=found.fast_drafted,
+        replay_accepted=found.fast_accepted,
+    )
+
+
+def _noise(sitting: Sitting) -> tuple[NoiseFloor, ...]:
+    if sitting.judged is None:
+        return ()
+    confidence = sitting.recipe.pick.confidence
+    return tuple(
+        NoiseFloor(
+            engine=engine,
+            speed=found.timing.half_width(confidence) if found.timing else None,
+            passes=found.timing.passes if found.timing else None,
+            confidence=confidence,
+            acceptance=found.acceptance,
+        )
+        for engine, found in sitting.judged.noise.items()
     )
 
 
@@ -167,9 +239,12 @@ def _prediction(
     if forecast is None:
         return None
     found = figures(forecast.runs, score.weights)
-    off_by = interval = None
+    off_by = interval = off_by_tokens = decode_off_by = None
     if not isinstance(live, str):
-        off_by = found.end_to_end_speed / figures(live, score.weights).end_to_end_speed - 1
+        seen = figures(live, score.weights)
+        off_by = found.end_to_end_speed / seen.end_to_end_speed - 1
+        decode_off_by = found.decode_speed / seen.decode_speed - 1
+        off_by_tokens = (found.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
         confidence = sitting.recipe.pick.confidence
         interval = paired_ratio(forecast.runs, live, "end_to_end_speed", score.weights, confidence)
     spent = forecast.breakdown
@@ -180,9 +255,13 @@ def _prediction(
         mirror_s=spent.mirror_s,
         sample_s=spent.sample_s,
         overhead_s=spent.overhead_s,
-        probability_best=judged.probability_best.get(configuration.name),
+        probability_best=judged.choice.probability.get(configuration.name),
         off_by=off_by,
         off_by_interval=interval,
+        off_by_tokens=off_by_tokens,
+        decode_off_by=decode_off_by,
+        by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
+        categories=by_category(forecast.runs),
     )
 
 
@@ -198,9 +277,19 @@ def _pick(
             return None
         return paired_ratio(one, other, asked.maximize, weights, asked.confidence)
 
+    by_name = {draft.quant: draft for draft in drafts}
+    if sitting.judged is not None:
+        return confirm(
+            sitting.judged.choice,
+            candidates,
+            by_name,
+            maximize=asked.maximize,
+            confidence=asked.confidence,
+            ratio_interval=ratio,
+        )
     return pick(
         candidates,
-        {draft.quant: draft for draft in drafts},
+        by_name,
         maximize=asked.maximize,
         limits=Limits(**asked.subject_to.model_dump()),
         confidence=asked.confidence,
@@ -208,104 +297,46 @@ def _pick(
     )
 
 
-def _reference(menu: Menu, outcomes: Outcomes) -> Quality | None:
-    if menu.reference is None or (result := outcomes.result(menu.reference)) is None:
-        return None
-    return Quality(result.perplexity, result.error, result.chunks, result.context)
-
-
-def _draft(menu: Menu, plan: DraftPlan, outcomes: Outcomes, reference: Quality | None) -> Draft:
-    quality, quality_reason = _quality(plan, outcomes, reference)
-    memory = outcomes.result(plan.memory) if plan.memory else None
-    made = outcomes.artifacts.get(plan.quantize.key) if plan.quantize else None
-    result = outcomes.result(plan.quantize) if plan.quantize else None
-    path = file_bytes = tensor_bytes = None
-    if isinstance(plan.model, Source):
-        path, file_bytes = str(plan.model.path), plan.model.size_bytes
-        tensor_bytes = plan.predicted_tensor_bytes
-    elif made is not None and result is not None:
-        file = made.file(MODEL_FILE)
-        path, file_bytes, tensor_bytes = str(file), file.stat().st_size, result.tensor_bytes
-    counts: dict[str, int] = {}
-    for type_name in result.types.values() if result else ():
-        counts[type_name] = counts.get(type_name, 0) + 1
-    return Draft(
-        quant=plan.name,
-        engine=menu.engine.name,
-        path=path,
-        key=plan.model.key,
-        file_bytes=file_bytes,
-        tensor_bytes=tensor_bytes,
-        bpw=8 * tensor_bytes / plan.elements if tensor_bytes is not None else None,
-        quality=quality,
-        quality_reason=quality_reason,
-        memory_bytes=memory.total_bytes if memory else None,
-        memory_reason=None if memory else _why_not(plan.memory, outcomes),
-        type_counts=counts or plan.type_counts,
-    )
-
-
-def _quality(
-    plan: DraftPlan, outcomes: Outcomes, reference: Quality | None
-) -> tuple[Quality | None, str | None]:
-    step = plan.quality
-    result = outcomes.result(step) if step is not None else None
-    if result is None:
-        return None, _why_not(step, outcomes)
-    found = result.divergence
-    ratio = result.perplexity / reference.perplexity if reference else None
-    quality = Quality(
-        perplexity=result.perplexity,
-        perplexity_error=result.error,
-        chunks=result.chunks,
-        context=result.context,
-        perplexity_ratio=found.perplexity_ratio if found else ratio,
-        mean_kld=found.mean_kld if found else None,
-        mean_kld_error=found.mean_kld_error if found else None,
-        p99_kld=found.p99_kld if found else None,
-        same_top_percent=found.same_top_percent if found else None,
-    )
-    return quality, None
-
-
-def _why_not(step: Step[Any] | None, outcomes: Outcomes) -> str:
-    if step is None:
-        return "not asked for"
-    failure = outcomes.failures.get(step.key)
-    return failure.error.message if failure else "not run"
-
-
 def _warnings(sitting: Sitting) -> tuple[str, ...]:
-    told = list(sitting.menu.warnings)
-    for step in sitting.menu.making():
+    told = [w for menu in sitting.menus for w in menu.warnings]
+    for step in (s for menu in sitting.menus for s in menu.making()):
         result = sitting.outcomes.result(step)
         told += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
+    if sitting.judged is not None:
+        told += [
+            f"{engine}: nothing could be predicted: {reason}"
+            for engine, reason in sitting.judged.silent.items()
+        ]
     told += _contention(sitting)
     return tuple(dict.fromkeys(told))
 
 
 def _contention(sitting: Sitting) -> list[str]:
     """One warning for all timings that other programs disturbed."""
-    timed: list[Step[Any]] = [*sitting.menu.live(sitting.grid)]
-    if sitting.menu.forecast is not None:
-        timed += [s for s in sitting.menu.forecast.steps() if s.timed]
-    results = [(s, r) for s in timed if (r := sitting.outcomes.result(s)) is not None]
-    cores = [r.others_cores for _, r in results if r.warnings]
+    cores, timings = _disturbed(sitting)
     if not cores:
         return []
     return [
-        f"{len(cores)} of {len(results)} timings were disturbed: other programs kept up to "
+        f"{len(cores)} of {timings} timings were disturbed: other programs kept up to "
         f"{max(cores):.1f} cores busy meanwhile, and those speeds are not to be trusted "
         "(`--fresh` on an idle machine measures again)"
     ]
 
 
+def _disturbed(sitting: Sitting) -> tuple[list[float], int]:
+    """Cores taken by other programs in each disturbed timing, and the number of all timings."""
+    timed: list[Step[Any]] = [*sitting.live()]
+    timed += [s for forecast in sitting.forecasts for s in forecast.steps() if s.timed]
+    results = [r for s in timed if (r := sitting.outcomes.result(s)) is not None]
+    return [r.others_cores for r in results if r.warnings], len(results)
+
+
 def _steps(sitting: Sitting) -> tuple[StepRecord, ...]:
-    wanted: list[Step[Any]] = [*sitting.menu.making()]
-    if sitting.menu.forecast is not None:
-        wanted += sitting.menu.forecast.steps()
-    wanted += sitting.menu.live(sitting.grid)
+    wanted: list[Step[Any]] = [step for menu in sitting.menus for step in menu.making()]
+    wanted += [step for forecast in sitting.forecasts for step in forecast.steps()]
+    wanted += sitting.live()
     wanted += [c.compare for c in sitting.grid if c.compare is not None]
+    wanted += [s for c in checks_of_all(sitting.menus, sitting.grid) for s in c.steps()]
     records = []
     ran = set(sitting.outcomes.ran)
     for step in closure(wanted).values():

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
 from cook.errors import InternalError
-from cook.report.record import Figures, OutputCheck
+from cook.report.record import Control, Figures, OutputCheck, PromptFigures
 from cook.steps.compare import CompareOutcome
+from cook.steps.control import ControlOutcome
 from cook.steps.live import PromptRun
 
 NEAR_TIE_GAP = 0.15
 """Logit gap up to which batched verification is known to flip greedy choices (scoring.md 4).
 
-Until a control run measures this engine's own |dlogit|, the largest gap reported for pure
-kernel noise is used; the record keeps every gap, so another line can be drawn later.
+Used only where no control run measured this engine's own: the largest gap reported for pure
+kernel noise.
 """
 
 
@@ -61,6 +62,7 @@ def figures(runs: Sequence[PromptRun], weights: Mapping[str, float] | None = Non
         cycles=tokens - accepted if accepted is not None else None,
         decode_speed=_speed(runs, weights, lambda r: r.predicted_ms),
         end_to_end_speed=_speed(runs, weights, lambda r: r.wall_ms),
+        prompt_ms=sum(r.prompt_ms for r in runs),
     )
 
 
@@ -72,20 +74,51 @@ def by_category(runs: Sequence[PromptRun]) -> dict[str, Figures]:
     return {category: figures(group) for category, group in groups.items()}
 
 
-def output_check(outcome: CompareOutcome, near_tie_gap: float = NEAR_TIE_GAP) -> OutputCheck:
+def by_prompt(runs: Sequence[PromptRun]) -> PromptFigures:
+    """The counts and times of each request, times to the microsecond."""
+    return PromptFigures(
+        ids=tuple(r.id for r in runs),
+        categories=tuple(r.category for r in runs),
+        tokens=tuple(r.predicted_n - 1 for r in runs),
+        decode_ms=tuple(round(r.predicted_ms, 3) for r in runs),
+        wall_ms=tuple(round(r.wall_ms, 3) for r in runs),
+        drafted=tuple(r.draft_n for r in runs),
+        accepted=tuple(r.draft_n_accepted for r in runs),
+    )
+
+
+def output_check(outcome: CompareOutcome, control: ControlOutcome | None = None) -> OutputCheck:
     """Class each difference as a near tie, material, or unknown (no gap could be had)."""
+    line = control.near_tie_gap if control is not None else NEAR_TIE_GAP
     gaps = [abs(d.gap) if d.gap is not None else d.gap_at_least for d in outcome.differences]
     known = [g for g in gaps if g is not None]
-    near = sum(g <= near_tie_gap for g in known)
+    near = sum(g <= line for g in known)
+    tried = [d.without_draft for d in outcome.differences if d.without_draft is not None]
     return OutputCheck(
         replies=outcome.replies,
         identical=outcome.identical,
         near_ties=near,
         material=len(known) - near,
         unknown=len(gaps) - len(known),
-        near_tie_gap=near_tie_gap,
+        near_tie_gap=line,
         largest_gap=max(known, default=None),
         first_positions=tuple(d.position for d in outcome.differences),
+        without_draft=sum(tried),
+        without_draft_tried=len(tried),
+        gap_is_measured=control is not None,
+        control=_control(control) if control is not None else None,
+    )
+
+
+def _control(found: ControlOutcome) -> Control:
+    return Control(
+        width=found.width,
+        positions=found.positions,
+        flips=found.flips,
+        p50=found.p50,
+        p99=found.p99,
+        largest=found.largest,
+        largest_flip=found.largest_flip,
     )
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cook.engines.base import DraftSettings, EngineIdentity
+from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
-from cook.provenance import Machine
+from cook.provenance import HubOrigin, Machine
+from cook.report.coverage import ImatrixCoverage
+from cook.report.draft_speed import DraftSpeed
+from cook.report.type_map import TypeSpan
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 256 << 20
@@ -64,6 +67,10 @@ class Draft:
     memory_reason: str | None
     type_counts: dict[str, int]
     """How many tensors have each type, as the engine's log and the file both show."""
+    types: tuple[TypeSpan, ...] = ()
+    """Types by layer and tensor group, read from the file's header; empty without a file."""
+    speed: DraftSpeed | None = None
+    speed_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class Figures:
     cycles: int | None
     decode_speed: float
     end_to_end_speed: float
+    prompt_ms: float | None = None
+    """Prefill, of ``wall_ms``: as the server timed it, or as predicted for both models."""
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -101,8 +110,77 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class PromptFigures:
+    """What the server counted of each request, a column each, in the order of ``ids``.
+
+    Compact, so that a later record can be compared prompt by prompt. ``tokens`` are those after
+    the first; times in ms, medians over repeats; ``drafted`` None where nothing was drafted.
+    """
+
+    ids: tuple[str, ...]
+    categories: tuple[str, ...]
+    tokens: tuple[int, ...]
+    decode_ms: tuple[float, ...]
+    wall_ms: tuple[float, ...]
+    drafted: tuple[int | None, ...]
+    accepted: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Control:
+    """What batch width alone does to the target, no draft loaded (``cook.steps.control``).
+
+    ``flips`` of ``positions`` tokens change in batches of ``width``; ``p50``, ``p99`` and
+    ``largest`` are differences of the emitted token's log-probability, nats.
+    """
+
+    width: int
+    positions: int
+    flips: int
+    p50: float
+    p99: float
+    largest: float
+    largest_flip: float | None
+
+
+@dataclass(frozen=True)
+class CountCheck:
+    """Live requests recounted: ``exact`` of ``requests`` at the server's own batch shapes.
+
+    The totals are the server's and those of one-pass replay, by which candidates are scored.
+    Counts are called exact only where every request agreed.
+    """
+
+    requests: int
+    exact: int
+    live_drafted: int
+    live_accepted: int
+    replay_drafted: int
+    replay_accepted: int
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """What two measurements of one file differ by on ``engine``.
+
+    ``speed``: share, at ``confidence``, from ``passes`` of timing; ``acceptance``: signed
+    difference of one draft replayed in two batch shapes, a fraction. None: not measured.
+    """
+
+    engine: str
+    speed: float | None
+    passes: int | None
+    confidence: float
+    acceptance: float | None
+
+
+@dataclass(frozen=True)
 class OutputCheck:
-    """Replies compared token by token with the baseline's."""
+    """Replies compared token by token with the baseline's.
+
+    ``without_draft`` of the differences also come about in the target alone at that batch width;
+    ``without_draft_tried`` were tried.
+    """
 
     replies: int
     identical: int
@@ -113,11 +191,28 @@ class OutputCheck:
     near_tie_gap: float
     largest_gap: float | None
     first_positions: tuple[int, ...]
+    without_draft: int = 0
+    without_draft_tried: int = 0
+    gap_is_measured: bool = False
+    """Whether ``near_tie_gap`` comes from a control run on this engine, else from the literature."""
+    control: Control | None = None
+
+
+@dataclass(frozen=True)
+class DepthCount:
+    """Tokens ``drafted`` at ``depth`` (1 is the first of a draft), ``accepted`` of these."""
+
+    depth: int
+    drafted: int
+    accepted: int
 
 
 @dataclass(frozen=True)
 class Prediction:
     """What replay and measured times say of a candidate, over the prompts it is reported on.
+
+    ``off_by`` splits into ``off_by_tokens`` (tokens a step, that is acceptance) and time a step:
+    (1 + off_by) = (1 + off_by_tokens) * live time a step / predicted time a step, prefill apart.
 
     ``*_s``: where the decode time goes, in seconds over all replies. ``probability_best`` among
     all predicted candidates, by resampling the prompts that the finalists were chosen on.
@@ -133,6 +228,21 @@ class Prediction:
     off_by: float | None
     """predicted / live end-to-end speed - 1, where it ran live."""
     off_by_interval: Interval | None
+    off_by_tokens: float | None = None
+    """predicted / live tokens a verification step - 1."""
+    decode_off_by: float | None = None
+    """predicted / live decode speed - 1."""
+    by_depth: tuple[DepthCount, ...] = ()
+    categories: dict[str, Figures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a candidate's server runs, beside its models and draft settings: to start it again."""
+
+    context: int
+    target_args: ModelArgs
+    draft_args: ModelArgs
 
 
 @dataclass(frozen=True)
@@ -156,6 +266,11 @@ class Candidate:
     server_peak_rss_bytes: int | None
     command: tuple[str, ...]
     predicted: Prediction | None = None
+    counts: CountCheck | None = None
+    counts_reason: str | None = None
+    prompts: PromptFigures | None = None
+    """``live``, prompt by prompt."""
+    serving: Serving | None = None
 
 
 @dataclass(frozen=True)
@@ -167,8 +282,31 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What was predicted to be best, before anything was confirmed live.
+
+    Chosen on ``prompts`` prompts, other ones than those the figures are reported on. ``margin``:
+    what the best rival may gain on the leader at the pick's confidence (None: too few prompts to
+    say); the question is ``decided`` when that is at most ``within``. ``confirmed``: the live run
+    agrees; None where it did not run.
+    """
+
+    candidate: str | None
+    prompts: int
+    probability: float | None
+    margin: float | None
+    within: float
+    decided: bool
+    ties: tuple[str, ...]
+    confirmed: bool | None
+
+
+@dataclass(frozen=True)
 class Pick:
-    """The winner and its evidence. ``candidate`` None: nothing qualifies."""
+    """The winner and its evidence. ``candidate`` None: nothing qualifies.
+
+    ``choice`` is how prediction came to it, where drafts were scored by replay.
+    """
 
     candidate: str | None
     sentence: str
@@ -178,6 +316,7 @@ class Pick:
     ranking: tuple[str, ...]
     ties: tuple[str, ...]
     excluded: tuple[Excluded, ...]
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +359,13 @@ class Record:
     pick: Pick
     warnings: tuple[str, ...]
     steps: tuple[StepRecord, ...]
+    disturbed: int = 0
+    """Timings during which other programs kept the processor busy."""
+    noise: tuple[NoiseFloor, ...] = ()
+    imatrix: ImatrixCoverage | None = None
+    """What the importance matrix covers; None where this record's quants needed none."""
+    sources: tuple[HubOrigin, ...] = ()
+    """Everything that came from the Hub, with its commit."""
 
     def candidate(self, name: str) -> Candidate | None:
         return next((c for c in self.candidates if c.name == name), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cook.output import Column, Mode, Output
 
 if TYPE_CHECKING:
-    from cook.report.record import Candidate, Record
+    from cook.report.record import Candidate, NoiseFloor, Record
 
 NOTHING_RAN = "nothing had to run: everything was stored"
 
@@ -61,6 +61,8 @@ def show(what: Shown, output: Output) -> None:
 def _notes(record: Record) -> list[str]:
     notes = _comparisons(record)
     notes += [note for c in record.candidates if (note := _forecast(c))]
+    notes += [note for c in record.candidates if (note := counted(c))]
+    notes += [noise_told(floor) for floor in record.noise]
     live = {c.name for c in record.candidates if c.live is not None}
     notes += [
         f"cannot win: {e.candidate}: {e.reason}"
@@ -69,7 +71,7 @@ def _notes(record: Record) -> list[str]:
     ]
     winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if winner is not None and winner.command:
-        notes.append("run it: " + shlex.join(_deployable(winner.command)))
+        notes.append("run it: " + shlex.join(deployable(winner.command)))
     return notes
 
 
@@ -82,9 +84,16 @@ def _comparisons(record: Record) -> list[str]:
             continue
         text = (
             f"{check.identical} of {check.replies} replies are token for token those without a "
-            f"draft; of the others {check.near_ties} part at a near tie, {check.material} at a "
-            f"larger gap, {check.unknown} unknown"
+            f"draft; of the others {check.near_ties} part at a near tie "
+            f"(gap up to {check.near_tie_gap:.3f}"
+            f"{', measured without a draft' if check.gap_is_measured else ''}), "
+            f"{check.material} at a larger gap, {check.unknown} unknown"
         )
+        if check.without_draft_tried:
+            text += (
+                f"; {check.without_draft} of {check.without_draft_tried} part in the same way "
+                "without any draft, at that batch width"
+            )
         alike.setdefault(text, []).append(candidate.name)
     return [f"{', '.join(names)}: {text}" for text, names in alike.items()]
 
@@ -100,11 +109,40 @@ def _forecast(candidate: Candidate) -> str | None:
     )
     interval = found.off_by_interval
     if interval is not None and not interval.low <= 1 <= interval.high and abs(found.off_by) > 0.05:
-        text += "; they disagree beyond the interval: trust the live figure"
+        text += "; they disagree beyond the interval, trust the live figure"
+        if found.off_by_tokens is not None:
+            text += f": tokens a step differ by {found.off_by_tokens:+.1%}, the rest is time a step"
     return text
 
 
-def _deployable(command: tuple[str, ...]) -> list[str]:
+def counted(candidate: Candidate) -> str | None:
+    """Whether a candidate's replayed counts are the server's."""
+    found = candidate.counts
+    if found is None:
+        return None
+    text = f"{candidate.name}: {found.exact} of {found.requests} live requests recounted exactly"
+    if found.live_drafted and found.replay_drafted:
+        live = found.live_accepted / found.live_drafted
+        replay = found.replay_accepted / found.replay_drafted
+        text += f"; one-pass replay counts {replay:.1%} accepted, the server {live:.1%}"
+    return text
+
+
+def noise_told(found: NoiseFloor) -> str:
+    parts = []
+    if found.speed is not None:
+        parts.append(
+            f"two timings of one file differ by up to {found.speed:.1%} ({found.confidence:.0%})"
+        )
+    if found.acceptance is not None:
+        parts.append(
+            f"one draft in two batch shapes by {abs(100 * found.acceptance):.2f} points of "
+            "acceptance"
+        )
+    return f"noise floor on {found.engine}: {', '.join(parts) or 'not measured'}"
+
+
+def deployable(command: tuple[str, ...]) -> list[str]:
     """The measured server command without cook's own port and key file."""
     kept: list[str] = []
     skip = False

@@ -162,8 +162,13 @@ def verdict(
     epsilon: float = 0.01,
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
+    timing_sd: float = 0.0,
+    timed_together: Sequence[int] | None = None,
 ) -> Verdict:
     """Name the leader and say how sure that is: "best within epsilon at confidence".
+
+    ``timing_sd``: spread of the measured log-times beside that of the prompts; candidates with
+    the same number in ``timed_together`` share one measurement (settings of one draft do).
 
     The bound on the best rival is simultaneous over the rivals: of every resample the largest
     deviation is taken, so adding candidates widens it (Hsu 1981, multiple comparisons with the
@@ -172,6 +177,9 @@ def verdict(
     estimates = measured.ratios()
     lead = int(np.argmax(estimates))
     logs = np.log(np.maximum(resampled_ratios(measured, rng, resamples), 1e-300))
+    if timing_sd > 0:
+        groups = np.asarray(timed_together or range(len(estimates)))
+        logs = logs + rng.normal(0.0, timing_sd, (int(groups.max()) + 1, resamples))[groups]
     centre = np.log(np.maximum(estimates, 1e-300))
     gap = centre - centre[lead]  # <= 0: how far each rival is behind
     wins = np.bincount(np.argmax(logs, axis=0), minlength=len(estimates)) / resamples

@@ -9,13 +9,16 @@ without a draft, sees them after the same tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
+from cook.engines.worker import Worker
+from cook.errors import PrerequisiteError
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 from cook.steps.live import LiveOutcome, LiveStep, Model, PromptRun
+from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
 
 N_PROBS = 64
@@ -26,17 +29,21 @@ N_PROBS = 64
 class Difference:
     """The first token where a drafted reply left the baseline's.
 
-    ``position`` counts generated tokens from 0. ``gap`` is logit(baseline's token) minus
-    logit(other token); None when the other token was not among the asked candidates, and then
-    ``gap_at_least`` bounds it from below. ``ended`` says a reply was only shorter.
+    ``position`` counts generated tokens from 0, of the baseline's ``reply_tokens``. ``gap`` is
+    logit(baseline's token) minus logit(other token); None when the other token was not among the
+    asked candidates, and then ``gap_at_least`` bounds it from below. ``without_draft``: the
+    target alone, reading the baseline's text in batches as wide as a verification, prefers the
+    other token too, so that the draft is innocent; None where that could not be tried.
     """
 
     prompt_id: str
     position: int
+    reply_tokens: int
     baseline_token: int | None
     other_token: int | None
     gap: float | None
     gap_at_least: float | None
+    without_draft: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,8 @@ class CompareStep(Step[CompareOutcome]):
     live: tuple[LiveStep, ...]
 
     kind: ClassVar[str] = "compare"
+    version: ClassVar[int] = 2
+    """2: the same-width control; an ik reply cut at the limit is no difference."""
     result_type: ClassVar[type] = CompareOutcome
 
     @property
@@ -85,6 +94,7 @@ class CompareStep(Step[CompareOutcome]):
         pairs = [(baseline[key], others[key]) for key in others if key in baseline]
         differing = [(a, b) for a, b in pairs if not _same(a, b)]
         differences: list[Difference] = []
+        asked: dict[str, tuple[int, ...]] = {}
         if differing:
             job = ServerJob(
                 target=bench.file(self.target, MODEL_FILE),
@@ -97,8 +107,28 @@ class CompareStep(Step[CompareOutcome]):
                 for a, b in differing:
                     text = prompts[a.id]
                     text = server.apply_template(text) if chat else text
-                    differences.append(_first_difference(server, text, a, b))
+                    prompt = server.tokenize(text, add_special=True)
+                    differences.append(_first_difference(server, prompt, a, b))
+                    asked[a.id] = (*prompt, *_tokens(server, a))
+            differences = self._controlled(bench, differences, asked)
         return CompareOutcome(len(pairs), len(pairs) - len(differing), tuple(differences))
+
+    def _controlled(
+        self, bench: Workbench, differences: list[Difference], texts: Mapping[str, tuple[int, ...]]
+    ) -> list[Difference]:
+        """Say of every difference whether batch width alone makes it, where a worker can run."""
+        settings = self.live[0].settings
+        if settings is None or not settings.n_max:
+            return differences
+        widths = sorted({2, settings.n_max // 2 + 1, settings.n_max + 1})
+        try:
+            path = bench.file(self.target, MODEL_FILE)
+            load = model_load(self.engine, path, self.target_args, self.context, bench.threads)
+            with Worker.open(self.engine, bench.supervisor, name="control") as worker:
+                worker.load(load)
+                return [_alone(worker, d, texts[d.prompt_id], widths) for d in differences]
+        except PrerequisiteError:
+            return differences
 
     def _runs(self, bench: Workbench, steps: tuple[LiveStep, ...]) -> dict[str, PromptRun]:
         outcomes: list[LiveOutcome] = [decode(step, bench.artifact(step)) for step in steps]
@@ -108,10 +138,29 @@ class CompareStep(Step[CompareOutcome]):
 def _same(a: PromptRun, b: PromptRun) -> bool:
     if a.tokens is not None and b.tokens is not None:
         return a.tokens == b.tokens
+    if a.stop == b.stop == "limit":
+        # ik leaves the last drafted tokens out of a text that the token limit ends.
+        return a.text.startswith(b.text) or b.text.startswith(a.text)
     return a.text == b.text
 
 
-def _first_difference(server: Server, prompt: str, a: PromptRun, b: PromptRun) -> Difference:
+def _alone(
+    worker: Worker, found: Difference, text: tuple[int, ...], widths: Sequence[int]
+) -> Difference:
+    """``found`` with whether the target alone changes its mind at one of ``widths``."""
+    if found.other_token is None or found.baseline_token is None:
+        return found
+    at = len(text) - found.reply_tokens + found.position
+    for width in widths:
+        seen = worker.replay(text[:at], text[at : at + width], width=width)
+        if int(seen.argmax[0]) == found.other_token:
+            return replace(found, without_draft=True)
+    return replace(found, without_draft=False)
+
+
+def _first_difference(
+    server: Server, prompt: Sequence[int], a: PromptRun, b: PromptRun
+) -> Difference:
     left, right = _tokens(server, a), _tokens(server, b)
     position = next(
         (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
@@ -121,9 +170,9 @@ def _first_difference(server: Server, prompt: str, a: PromptRun, b: PromptRun) -
     theirs = right[position] if position < len(right) else None
     gap = bound = None
     if ours is not None and theirs is not None:
-        prefix = [*server.tokenize(prompt, add_special=True), *left[:position]]
+        prefix = [*prompt, *left[:position]]
         gap, bound = _gap(server, prefix, ours, theirs)
-    return Difference(a.id, position, ours, theirs, gap, bound)
+    return Difference(a.id, position, len(left), ours, theirs, gap, bound)
 
 
 def _gap(

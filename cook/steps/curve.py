@@ -21,12 +21,14 @@ from cook.steps.contention import Watch, told
 from cook.steps.live import Model
 from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
-from cook.steps.trace import TRACE_FILE, TraceStep
+from cook.steps.trace import TRACE_FILE, Trace
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
 """Where cliffs were seen (4 to 5, 8 to 9, 16 to 17 tokens: kernels change) both sides are timed."""
 WINDOWS = 3
-REPEATS = 5
+REPEATS = 3
+PASSES = 3
+"""Times that every curve is measured, all models in turn: what differs between passes is noise."""
 PREFILL_TOKENS = 512
 
 
@@ -55,10 +57,12 @@ class CurveStep(Step[CurveOutcome]):
     engine: Engine
     name: str
     model: Model
-    trace: TraceStep
+    trace: Trace
     args: ModelArgs
     verifies: bool
     widths: tuple[int, ...]
+    turn: int = 0
+    """Which of the passes this is: each is a measurement of its own."""
 
     kind: ClassVar[str] = "curve"
     timed: ClassVar[bool] = True
@@ -67,7 +71,7 @@ class CurveStep(Step[CurveOutcome]):
     @property
     def label(self) -> str:
         what = "verification curve" if self.verifies else "draft times"
-        return f"{what} {self.name} ({self.engine.name})"
+        return f"{what} {self.name} pass {self.turn + 1} ({self.engine.name})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -82,6 +86,7 @@ class CurveStep(Step[CurveOutcome]):
             "widths": list(self.widths),
             "windows": WINDOWS,
             "repeats": REPEATS,
+            "pass": self.turn,
         }
 
     def run(self, bench: Workbench) -> CurveOutcome:
@@ -105,6 +110,23 @@ class CurveStep(Step[CurveOutcome]):
         return CurveOutcome(
             tuple(depths), self.widths, tuple(rows), times.sample_s(), prefill, others
         )
+
+
+def combined(passes: Sequence[CurveOutcome]) -> CurveOutcome:
+    """Medians over several passes of one curve."""
+    first = passes[0]
+    rows = tuple(
+        tuple(median(p.seconds[depth][width] for p in passes) for width in range(len(first.widths)))
+        for depth in range(len(first.depths))
+    )
+    return CurveOutcome(
+        depths=first.depths,
+        widths=first.widths,
+        seconds=rows,
+        sample_s=median(p.sample_s for p in passes),
+        prefill_s_per_token=median(p.prefill_s_per_token for p in passes),
+        others_cores=max((c for p in passes if (c := p.others_cores) is not None), default=None),
+    )
 
 
 def _depths(lengths: Sequence[int]) -> list[int]:

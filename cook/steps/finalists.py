@@ -1,129 +1,228 @@
-"""From replays to finalists: predict everything, calibrate on live runs, run the best live.
+"""From replays to finalists: predict everything, calibrate on live runs, choose who goes live.
 
-The finalists are chosen on one half of the prompts and run live on the other (winner's curse,
-scoring.md section 3): the leader, its closest rival, and no draft.
+The choice is made on one half of the prompts and its figures are reported on the other
+(winner's curse, scoring.md section 3). Live go: the choice, its closest rival of another draft
+file, and no draft, so that a prediction is always confronted with the real server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cook.graph.execute import Executor
 from cook.prompts.load import PromptSet
 from cook.recipe.schema import ScoreSpec
 from cook.report.figures import figures
 from cook.report.intervals import SEED, paired
-from cook.report.record import Figures
-from cook.steps.forecast import Forecast, ForecastPlan, Oven, Overheads
+from cook.report.record import Excluded
+from cook.speculation.noise import TimingNoise
+from cook.steps.choose import Choice, Maximize, figure_of
+from cook.steps.forecast import Forecast, Oven, Overheads
 from cook.steps.live import PromptRun
-from cook.steps.menu import NO_DRAFT, Configuration, Menu
+from cook.steps.menu import Configuration, Menu, interleaved
 
-FINALISTS = 2
-"""Drafting candidates confirmed live: the leader and its closest rival."""
+WITHIN = 0.01
+"""The stopping rule: the leader is within this share of the best, at the confidence asked for."""
+
+Disqualified = Callable[[str | None], str | None]
+"""Reason why a draft (by name; None is no draft) may not win, or None."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """All forecasts on the half they are reported on, and who goes live.
+    """What was predicted of every candidate, what was chosen, and who goes live.
 
-    ``probability_best`` by candidate, resampled over the half they were chosen on.
+    ``reported`` are forecasts on the prompts that the choice did not see; ``silent`` are the
+    engines of which nothing could be predicted, with the reason.
     """
 
     reported: tuple[Forecast, ...]
-    probability_best: Mapping[str, float]
+    choice: Choice
     finalists: tuple[Configuration, ...]
-    overheads: Overheads
+    overheads: Mapping[str, Overheads]
+    noise: Mapping[str, EngineNoise]
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineNoise:
+    """The noise floor on one engine. ``acceptance``: of one draft in two batch shapes, signed."""
+
+    timing: TimingNoise | None
+    acceptance: float | None
 
 
 def judge(
-    menu: Menu,
-    plan: ForecastPlan,
+    menus: Sequence[Menu],
     prompts: PromptSet,
     score: ScoreSpec,
-    maximize: str,
+    maximize: Maximize,
+    confidence: float,
+    disqualified: Disqualified,
     executor: Executor,
 ) -> Judged | None:
-    """Trace, replay, time, predict, calibrate; None when nothing could be predicted."""
-    executor.run(plan.steps())
-    oven = Oven(plan, executor.outcomes, menu.engine, score.max_tokens, score.context)
+    """Trace, replay, time, predict, calibrate, choose; None when nothing could be predicted."""
     chosen_on = [p for p in prompts.prompts if p.half == "pick"]
-    first = oven.forecasts(Overheads(), chosen_on)
-    ranked = rank(first, maximize, score.weights)
-    if not ranked:
+    reported_on = [p for p in prompts.prompts if p.half == "report"]
+    picking: list[Forecast] = []
+    reporting: list[Forecast] = []
+    overheads: dict[str, Overheads] = {}
+    silent: dict[str, str] = {}
+    noise: dict[str, EngineNoise] = {}
+    for menu in menus:
+        if menu.forecast is None:
+            continue
+        executor.run(menu.forecast.steps())
+        oven = Oven(menu, menu.forecast, executor.outcomes, score.max_tokens, score.context)
+        ranked = rank(oven.forecasts(Overheads(), chosen_on), maximize, score.weights)
+        if not ranked:
+            silent[menu.engine.name] = _why_silent(menu, executor)
+            continue
+        fitted = overheads[menu.engine.name] = _calibrate(menu, oven, ranked[0], executor)
+        noise[menu.engine.name] = EngineNoise(
+            oven.timing_noise(fitted, chosen_on), oven.acceptance_floor(prompts.prompts)
+        )
+        picking += oven.forecasts(fitted, chosen_on)
+        reporting += oven.forecasts(fitted, reported_on)
+    if not picking:
         return None
-    overheads = _calibrate(menu, plan, oven, ranked[0], executor)
-    forecasts = oven.forecasts(overheads, chosen_on)
-    ranked = rank(forecasts, maximize, score.weights)
-    reported = oven.forecasts(overheads, [p for p in prompts.prompts if p.half == "report"])
-    names = [f.name for f in ranked[:FINALISTS]]
-    finalists = tuple(c for name in names for c in menu.grid if c.name == name)
+    timing_sd = max((n.timing.mean_sd for n in noise.values() if n.timing), default=0.0)
+    choice = choose(
+        picking, maximize, confidence, score.weights, disqualified, menus, timing_sd=timing_sd
+    )
     return Judged(
-        tuple(reported), _probabilities(forecasts, maximize, score.weights), finalists, overheads
+        reported=tuple(reporting),
+        choice=choice,
+        finalists=_finalists(choice, picking, menus),
+        overheads=overheads,
+        noise=noise,
+        silent=silent,
+    )
+
+
+def choose(
+    forecasts: Sequence[Forecast],
+    maximize: Maximize,
+    confidence: float,
+    weights: Mapping[str, float] | None,
+    disqualified: Disqualified,
+    menus: Sequence[Menu],
+    *,
+    timing_sd: float = 0.0,
+) -> Choice:
+    """The predicted pick among those that qualify; a tie goes to the smaller file.
+
+    ``timing_sd``: spread of a draft's log-speed that is owed to its timing.
+    """
+    import numpy as np
+
+    from cook.speculation.statistics import verdict
+
+    excluded = []
+    runners = []
+    for forecast in forecasts:
+        reason = disqualified(forecast.draft)
+        if reason is None and forecast.draft is None and "speed" not in maximize:
+            reason = f"no draft has no {maximize.replace('_', ' ')}"
+        if reason is None:
+            runners.append(forecast)
+        else:
+            excluded.append(Excluded(forecast.name, reason))
+    measured = paired({f.name: f.runs for f in runners}, maximize, weights) if runners else None
+    order = {f.name: -figure_of(figures(f.runs, weights), maximize) for f in runners}
+    ranking = tuple(sorted(order, key=lambda name: order[name]))
+    if measured is None:
+        name = ranking[0] if ranking else None
+        return Choice(name, ranking, (), {}, None, WITHIN, tuple(excluded), prompts=0)
+    found = verdict(measured, np.random.default_rng(SEED), epsilon=WITHIN, confidence=confidence)
+    sizes = _file_bytes(menus)
+    draft_of = {f.name: f.draft for f in runners}
+    name = min(found.ties, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
+    return Choice(
+        name=name,
+        ranking=ranking,
+        ties=tuple(n for n in ranking if n in found.ties and n != name),
+        probability=found.probability,
+        margin=found.margin,
+        within=WITHIN,
+        excluded=tuple(excluded),
+        prompts=measured.prompts,
     )
 
 
 def rank(
-    forecasts: Sequence[Forecast], maximize: str, weights: Mapping[str, float] | None
+    forecasts: Sequence[Forecast], maximize: Maximize, weights: Mapping[str, float] | None
 ) -> list[Forecast]:
     """Drafting candidates, best first by the predicted figure."""
     drafting = [f for f in forecasts if f.draft is not None]
-    return sorted(drafting, key=lambda f: -_value(figures(f.runs, weights), maximize))
+    return sorted(drafting, key=lambda f: -figure_of(figures(f.runs, weights), maximize))
 
 
-def _value(found: Figures, maximize: str) -> float:
-    if maximize == "end_to_end_speed":
-        return found.end_to_end_speed
-    if maximize == "decode_speed":
-        return found.decode_speed
-    if maximize == "acceptance":
-        return found.acceptance_rate or 0.0
-    return found.acceptance_length or 0.0
+def _finalists(
+    choice: Choice, forecasts: Sequence[Forecast], menus: Sequence[Menu]
+) -> tuple[Configuration, ...]:
+    """The choice (the best draft where no draft is chosen) and the best of another file."""
+    draft_of = {f.name: f.draft for f in forecasts}
+    drafting = [name for name in choice.ranking if draft_of[name] is not None]
+    if choice.name is not None and draft_of[choice.name] is not None:
+        drafting.remove(choice.name)
+        drafting.insert(0, choice.name)
+    if not drafting:
+        return ()
+    first = drafting[0]
+    others = [n for n in drafting[1:] if draft_of[n] != draft_of[first]] or drafting[1:]
+    names = [first, *others[:1]]
+    every = {c.name: c for menu in menus for c in menu.grid}
+    return tuple(every[name] for name in names if name in every)
 
 
-def _calibrate(
-    menu: Menu, plan: ForecastPlan, oven: Oven, leader: Forecast, executor: Executor
-) -> Overheads:
+def _file_bytes(menus: Sequence[Menu]) -> dict[str | None, float]:
+    """Size of each draft's tensors; no draft has none."""
+    return {
+        d.name: float("inf") if d.predicted_tensor_bytes is None else d.predicted_tensor_bytes
+        for menu in menus
+        for d in menu.drafts
+    }
+
+
+def _calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> Overheads:
     """Overheads a step, from live rounds of no draft and of the leader."""
     configuration = next((c for c in menu.grid if c.name == leader.name), None)
     draft = next(
         (
             d
-            for d in plan.drafts
+            for d in oven.plan.drafts
             if d.draft.name == leader.draft and d.cache_type == leader.cache_type
         ),
         None,
     )
     if menu.baseline is None or configuration is None or draft is None or not leader.settings:
         return Overheads()
-    executor.run(menu.live([configuration]))
-    plain = _live(menu.baseline, executor)
-    drafted = _live(configuration, executor)
+    executor.run(interleaved([menu.baseline, configuration]))
+    plain = live_runs(menu.baseline, executor)
+    drafted = live_runs(configuration, executor)
     return oven.fitted(plain, drafted, draft, leader.settings)
 
 
-def _live(configuration: Configuration, executor: Executor) -> dict[str, PromptRun]:
+def live_runs(configuration: Configuration, executor: Executor) -> dict[str, PromptRun]:
+    """Prompt id -> the request of the first repeat, of the rounds that succeeded."""
     found: dict[str, PromptRun] = {}
     for step in configuration.rounds:
         if outcome := executor.outcomes.result(step):
-            found |= {run.id: run for run in outcome.runs}
+            found = {run.id: run for run in outcome.runs} | found
     return found
 
 
-def _probabilities(
-    forecasts: Sequence[Forecast], maximize: str, weights: Mapping[str, float] | None
-) -> dict[str, float]:
-    import numpy as np
-
-    from cook.speculation.statistics import verdict
-
-    has_figure = [f for f in forecasts if f.draft is not None or "speed" in maximize]
-    measured = paired({f.name: f.runs for f in has_figure}, maximize, weights)
-    if measured is None:
-        return {}
-    return verdict(measured, np.random.default_rng(SEED)).probability
+def _why_silent(menu: Menu, executor: Executor) -> str:
+    assert menu.forecast is not None, "asked only where something was to be predicted"
+    for step in menu.forecast.steps():
+        failure = executor.outcomes.failures.get(step.key)
+        if failure is not None and failure.blocked_by is None:
+            return failure.error.message
+    return "nothing was replayed"
 
 
-def reason_not_live(name: str) -> str:
-    """Why a predicted candidate has no live figures."""
-    return "predicted; not among the finalists" if name != NO_DRAFT else "not run"
+def reason_not_live(predicted: bool) -> str:
+    """Why a candidate of the menu has no live figures."""
+    return "predicted; not among the finalists" if predicted else "not run"

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cook.engines.base import DraftSettings, Engine, Flavour
+from cook.engines.base import DraftSettings, Flavour
 from cook.graph.execute import Outcomes
 from cook.prompts.load import Prompt
+from cook.speculation.noise import TimingNoise, noise_of
 from cook.speculation.predict import BatchCurve, Breakdown, Timings, fit_overhead, predict
 from cook.speculation.profiles import Profile, Setting
 from cook.speculation.simulate import Positions, simulate
-from cook.steps.curve import CurveOutcome, CurveStep
+from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.live import PromptRun
-from cook.steps.menu import NO_DRAFT, DraftPlan, config_name
+from cook.steps.menu import DraftPlan, Menu, config_name
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TraceStep
 
@@ -30,32 +31,40 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class DraftForecast:
-    """What is needed to forecast one draft with one KV cache type."""
+    """What is needed to forecast one draft with one KV cache type; ``curves``: one a pass."""
 
     draft: DraftPlan
     cache_type: str
     replay: ReplayStep
-    curve: CurveStep
+    curves: tuple[CurveStep, ...]
 
 
 @dataclass(frozen=True)
 class ForecastPlan:
-    """The steps below all forecasts of one recipe."""
+    """The steps below all forecasts of one recipe on one engine.
+
+    ``verify``: the target's curve, one a pass. ``floor``: the largest draft replayed in batches
+    of another shape, which shows how much acceptance differs for no reason at all.
+    """
 
     trace: TraceStep
-    verify: CurveStep
+    verify: tuple[CurveStep, ...]
     drafts: tuple[DraftForecast, ...]
     settings: tuple[DraftSettings, ...]
     several_cache_types: bool
+    floor: tuple[DraftForecast, ReplayStep] | None
 
     def steps(self) -> Iterator[TraceStep | CurveStep | ReplayStep]:
-        """Everything to run: the trace, the replays, then the timings one after another."""
+        """Everything to run: the trace, the replays, then the timings, pass after pass."""
         yield self.trace
         for draft in self.drafts:
             yield draft.replay
-        yield self.verify
-        for draft in self.drafts:
-            yield draft.curve
+        if self.floor is not None:
+            yield self.floor[1]
+        for turn, verify in enumerate(self.verify):
+            yield verify
+            for draft in self.drafts:
+                yield draft.curves[turn]
 
     def name(self, draft: DraftForecast, settings: DraftSettings) -> str:
         """The candidate's name, as in the live score."""
@@ -65,7 +74,10 @@ class ForecastPlan:
 
 @dataclass(frozen=True)
 class Forecast:
-    """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests."""
+    """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
+
+    ``by_depth``: (drafted, accepted) at each place of a draft, from 1 on, over all replies.
+    """
 
     name: str
     draft: str | None
@@ -73,6 +85,13 @@ class Forecast:
     settings: DraftSettings | None
     breakdown: Breakdown
     runs: tuple[PromptRun, ...]
+    by_depth: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def decode_speed(self) -> float:
+        """Tokens after the first a second, over all replies."""
+        tokens = sum(run.predicted_n - 1 for run in self.runs)
+        return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -87,38 +106,95 @@ class Overheads:
 class Oven:
     """Outcomes turned into forecasts."""
 
+    menu: Menu
     plan: ForecastPlan
     outcomes: Outcomes
-    engine: Engine
     n_predict: int
     context: int
 
     @property
     def profile(self) -> Profile:
-        return PROFILES[self.engine.flavour]
+        return PROFILES[self.menu.engine.flavour]
 
     def forecasts(
-        self, overheads: Overheads, only: Sequence[Prompt] | None = None
+        self,
+        overheads: Overheads,
+        only: Sequence[Prompt] | None = None,
+        turn: int | None = None,
     ) -> list[Forecast]:
-        """No draft, then every draft that was replayed and timed under every setting."""
+        """No draft, then every draft that was replayed and timed under every setting.
+
+        ``turn``: by the timings of that pass alone; None: by the medians over passes.
+        """
         wanted = None if only is None else {p.id for p in only}
-        verify = self.outcomes.result(self.plan.verify)
-        if verify is None:
+        verify = self._curve(self.plan.verify, turn)
+        if verify is None or self.menu.baseline is None:
             return []
+        bare = self.menu.baseline.name
         found: list[Forecast] = []
         for draft in self.plan.drafts:
-            curve = self.outcomes.result(draft.curve)
+            curve = self._curve(draft.curves, turn)
             if curve is None or self.outcomes.result(draft.replay) is None:
                 continue
             texts = self._texts(draft, wanted)
             timings = _timings(verify, curve, overheads)
             if not found:
-                found.append(self._forecast(NO_DRAFT, None, None, Setting(0), texts, timings))
+                found.append(self._forecast(bare, None, None, Setting(0), texts, timings))
             for settings in self.plan.settings:
                 setting = Setting(settings.n_max, settings.n_min, settings.p_min)
                 name = self.plan.name(draft, settings)
                 found.append(self._forecast(name, draft, settings, setting, texts, timings))
         return found
+
+    def timing_noise(self, overheads: Overheads, only: Sequence[Prompt]) -> TimingNoise | None:
+        """What predicted speeds differ by between passes, beyond what all of a pass share.
+
+        Of every draft (and of no draft) the setting that is best by the medians stands for all.
+        None with a single pass.
+        """
+        import numpy as np
+
+        if len(self.plan.verify) < 2:
+            return None
+        best: dict[tuple[str | None, str | None], Forecast] = {}
+        for forecast in self.forecasts(overheads, only):
+            file = (forecast.draft, forecast.cache_type)
+            if file not in best or forecast.decode_speed > best[file].decode_speed:
+                best[file] = forecast
+        names = [f.name for f in best.values()]
+        speeds = []
+        for turn in range(len(self.plan.verify)):
+            found = {f.name: f.decode_speed for f in self.forecasts(overheads, only, turn)}
+            speeds.append([found[name] for name in names])
+        return noise_of(np.log(np.array(speeds).T))
+
+    def acceptance_floor(self, only: Sequence[Prompt]) -> float | None:
+        """Acceptance of the floor draft in another batch shape minus in the usual one.
+
+        A fraction, at the longest draft; None where it was not replayed twice.
+        """
+        if self.plan.floor is None:
+            return None
+        draft, other = self.plan.floor
+        if self.outcomes.result(other) is None or self.outcomes.result(draft.replay) is None:
+            return None
+        longest = max(self.plan.settings, key=lambda s: s.n_max)
+        setting = Setting(longest.n_max, longest.n_min, 0.0)
+        rates = []
+        for replay in (draft.replay, other):
+            texts = self._texts(replace(draft, replay=replay), {p.id for p in only})
+            runs = [simulate(p, setting, self.profile) for _, _, p in texts]
+            drafted = sum(r.draft_n for r in runs)
+            rates.append(sum(r.draft_n_accepted for r in runs) / drafted if drafted else None)
+        if rates[0] is None or rates[1] is None:
+            return None
+        return rates[1] - rates[0]
+
+    def _curve(self, steps: Sequence[CurveStep], turn: int | None = None) -> CurveOutcome | None:
+        """One pass, or the medians of all that succeeded."""
+        chosen = steps if turn is None else [steps[turn]]
+        found = [r for step in chosen if (r := self.outcomes.result(step)) is not None]
+        return combined(found) if found else None
 
     def fitted(
         self,
@@ -128,8 +204,8 @@ class Oven:
         settings: DraftSettings,
     ) -> Overheads:
         """Overheads from live requests, over replies that the live run wrote as the trace did."""
-        verify = self.outcomes.result(self.plan.verify)
-        curve = self.outcomes.result(draft.curve)
+        verify = self._curve(self.plan.verify)
+        curve = self._curve(draft.curves)
         if verify is None or curve is None:
             return Overheads()
         texts = self._texts(draft, None)
@@ -179,12 +255,16 @@ class Oven:
         texts: list[tuple[str, str, Positions]],
         timings: Timings,
     ) -> Forecast:
+        import numpy as np
+
         positions = [p for _, _, p in texts]
         priced = timings if draft is not None else replace(timings, draft=None)
         found = predict(positions, setting, priced, self.profile)
         runs = []
+        depths = np.zeros((2, setting.n_max), dtype=np.int64)
         for (prompt_id, category, p), seconds in zip(texts, found.per_reply_s, strict=True):
             run = simulate(p, setting, self.profile)
+            depths += np.array(run.by_depth(setting.n_max))
             prefill = p.prompt * priced.target_prefill_s_per_token
             if draft is not None:
                 prefill += p.prompt * priced.draft_prefill_s_per_token
@@ -211,6 +291,7 @@ class Oven:
             settings=settings,
             breakdown=found.breakdown,
             runs=tuple(runs),
+            by_depth=tuple((int(drafted), int(accepted)) for drafted, accepted in depths.T),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cook.engines.base import Engine, Flavour, ImatrixJob
 from cook.errors import StepError
@@ -17,6 +17,11 @@ from cook.formats.imatrix import (
 )
 from cook.graph.step import JsonValue, Source, Step, Workbench
 
+if TYPE_CHECKING:
+    from cook.steps.trace_corpus import TraceCorpusStep
+
+CORPUS_FILE = "corpus.txt"
+"""Of a step that makes the corpus."""
 Otherwise = Literal["extend", "warn", "fail"]
 
 
@@ -51,7 +56,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
 
     engine: Engine
     model: Source
-    corpus: Source
+    corpus: Source | TraceCorpusStep
     context: int
     chunks: int | None
     process_output: bool
@@ -74,7 +79,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Source]:
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
         return {"model": self.model, "corpus": self.corpus}
 
     def params(self) -> Mapping[str, JsonValue]:
@@ -87,7 +92,9 @@ class ImatrixStep(Step[ImatrixOutcome]):
         }
 
     def work(self) -> float:
-        return float(self.model.size_bytes) * (self.chunks or self.corpus.size_bytes / 2048)
+        corpus = self.corpus
+        size = corpus.size_bytes if isinstance(corpus, Source) else corpus.predicted_bytes()
+        return float(self.model.size_bytes) * (self.chunks or size / 2048)
 
     def run(self, bench: Workbench) -> ImatrixOutcome:
         chunks = self.chunks
@@ -119,7 +126,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
         output.unlink(missing_ok=True)
         job = ImatrixJob(
             model=self.model.path,
-            corpus=self.corpus.path,
+            corpus=bench.file(self.corpus, CORPUS_FILE),
             output=output,
             context=self.context,
             chunks=chunks,

@@ -30,10 +30,27 @@ Model = Step[Any] | Source
 
 @dataclass(frozen=True)
 class Sampling:
-    """The sampling chain of the target. ``temperature`` 0 is greedy."""
+    """The sampling chain of the target. ``temperature`` 0 is greedy; None: the engine's default."""
 
     temperature: float = 0.0
     seed: int = 1
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+
+    def request(self) -> dict[str, float]:
+        """The chain as fields of a server's request, beside temperature and seed."""
+        if not self.temperature:
+            # Greedy is top-k 1: the servers' default chain would sort candidates for nothing.
+            return {"top_k": 1}
+        named = {
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repeat_penalty": self.repeat_penalty,
+        }
+        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -181,8 +198,7 @@ class LiveStep(Step[LiveOutcome]):
             n_predict=self.max_tokens,
             temperature=self.sampling.temperature,
             seed=self.sampling.seed,
-            # Greedy is top-k 1: the servers' default chain would sort candidates for nothing.
-            sampling=None if self.sampling.temperature else {"top_k": 1},
+            sampling=self.sampling.request(),
         )
         wall_ms = (time.perf_counter() - started) * 1000
         return PromptRun(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.formats.gguf import GgufFile
 from cook.graph.step import Source, Step
 from cook.prompts.load import Prompt, PromptSet
-from cook.recipe.schema import Recipe
+from cook.recipe.model_args import ModelArgsSpec
+from cook.recipe.schema import ScoreSpec
 from cook.steps.compare import CompareStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep, Sampling
@@ -57,8 +57,16 @@ class Configuration:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A candidate that is not on the menu, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Menu:
-    """Everything a recipe asks for, as steps."""
+    """Everything a recipe asks of one engine, as steps."""
 
     engine: Engine
     imatrix: ImatrixStep | None
@@ -70,6 +78,7 @@ class Menu:
     grid: tuple[Configuration, ...]
     warnings: tuple[str, ...]
     forecast: ForecastPlan | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     def making(self) -> Iterator[Step[Any]]:
         """Steps before the live score: imatrix, quantize, evaluate, memory."""
@@ -82,11 +91,11 @@ class Menu:
                 if step is not None:
                     yield step
 
-    def live(self, grid: Sequence[Configuration]) -> list[LiveStep]:
-        """Rounds of the baseline and of ``grid``, interleaved: a round of each, then the next."""
-        every = [*([self.baseline] if self.baseline else []), *grid]
-        longest = max((len(c.rounds) for c in every), default=0)
-        return [c.rounds[i] for i in range(longest) for c in every if i < len(c.rounds)]
+
+def interleaved(configurations: Sequence[Configuration]) -> list[LiveStep]:
+    """Rounds of all ``configurations``: a round of each, then the next."""
+    longest = max((len(c.rounds) for c in configurations), default=0)
+    return [c.rounds[i] for i in range(longest) for c in configurations if i < len(c.rounds)]
 
 
 def split_rounds(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], ...]:
@@ -102,20 +111,17 @@ def split_rounds(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], ...]:
 
 
 @dataclass(frozen=True)
-class Scoring:
-    """What all live steps of one recipe have in common."""
+class LiveGrid:
+    """What all live steps of one recipe on one engine have in common.
+
+    ``chat``: prompts are rendered by the target's own template; ``prompts``: those of live runs.
+    """
 
     engine: Engine
-    recipe: Recipe
+    score: ScoreSpec
     target: Source
-    target_file: GgufFile
+    chat: bool
     prompts: tuple[Prompt, ...]
-    """The prompts of live runs."""
-
-    @property
-    def chat(self) -> bool:
-        """Whether prompts are rendered by the target's own chat template."""
-        return "tokenizer.chat_template" in self.target_file.metadata
 
     def configuration(
         self,
@@ -126,10 +132,10 @@ class Scoring:
         baseline: Configuration | None,
     ) -> Configuration:
         """One candidate's live steps and, for a draft, the comparison with the baseline."""
-        score = self.recipe.score
-        assert score is not None, "a recipe without score has no configurations"
+        score = self.score
         args = score.target.args if draft is not None else _baseline_args(score)
         target_args: ModelArgs = args.to_model_args()
+        sampling = sampling_of(score)
         rounds = tuple(
             LiveStep(
                 engine=self.engine,
@@ -142,7 +148,7 @@ class Scoring:
                 settings=settings,
                 prompts=share,
                 max_tokens=score.max_tokens,
-                sampling=Sampling(score.sampling.temperature, score.sampling.seed),
+                sampling=sampling,
                 chat=self.chat,
                 round=index,
                 repeat=repeat,
@@ -163,24 +169,26 @@ class Scoring:
             )
         return Configuration(name, draft, settings, cache_type, rounds, compare)
 
-    def grid(
-        self, drafts: Sequence[DraftPlan], baseline: Configuration
+    def all(
+        self,
+        drafts: Sequence[DraftPlan],
+        settings: Sequence[DraftSettings],
+        baseline: Configuration,
     ) -> tuple[Configuration, ...]:
         """Every draft with every setting; all drafts at one setting before the next setting,
         so that a budget that ends early has still seen every draft."""
-        score = self.recipe.score
-        assert score is not None, "a recipe without score has no grid"
+        score = self.score
         several_types = len(score.draft.cache_types) > 1
         return tuple(
             self.configuration(
                 draft,
-                settings,
+                setting,
                 cache_type,
-                config_name(draft.name, settings, cache_type if several_types else None),
+                config_name(draft.name, setting, cache_type if several_types else None),
                 baseline,
             )
             for cache_type in score.draft.cache_types
-            for settings in score.draft.settings()
+            for setting in settings
             for draft in drafts
         )
 
@@ -197,7 +205,20 @@ def config_name(draft: str, settings: DraftSettings, cache_type: str | None) -> 
     return " ".join(parts)
 
 
-def _baseline_args(score: Any) -> Any:
+def sampling_of(score: ScoreSpec) -> Sampling:
+    """The sampling chain that the recipe states."""
+    chain = score.sampling
+    return Sampling(
+        temperature=chain.temperature,
+        seed=chain.seed,
+        top_k=chain.top_k,
+        top_p=chain.top_p,
+        min_p=chain.min_p,
+        repeat_penalty=chain.repeat_penalty,
+    )
+
+
+def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:
     return score.baseline.args if score.baseline is not None else score.target.args
 
 

@@ -10,13 +10,14 @@ from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker import Worker
 from cook.engines.worker_results import Replay
 from cook.errors import InputError
-from cook.formats.trace import TraceFile
+from cook.formats.trace import Reply, TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.recording.compatible import require_draft
 from cook.speculation.simulate import Positions, positions_of
 from cook.steps.live import Model
 from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
-from cook.steps.trace import TRACE_FILE, TraceStep
+from cook.steps.trace import TRACE_FILE, Trace
 
 if TYPE_CHECKING:
     from cook.graph.store import Artifact
@@ -28,16 +29,17 @@ REPLAY_FILE = "replay.npz"
 class ReplayOutcome:
     """Over the emitted tokens that a draft may propose (every reply's first one excepted).
 
-    ``matches`` of ``positions`` are the draft's argmax; ``mean_kld`` in nats is the target's
-    divergence as far as its stored top-K shows it, with at most ``mean_rest`` of its probability
-    unseen; ``top5`` of ``positions`` emitted tokens are among the draft's five likeliest.
+    ``matches`` of ``positions`` are the draft's argmax; ``top5`` of them are among its five
+    likeliest. ``mean_kld`` in nats is the target's divergence as far as its stored top-K shows
+    it, with at most ``mean_rest`` of its probability unseen; over the tokens whose probabilities
+    the trace knows, None where it knows none.
     """
 
     positions: int
     matches: int
     top5: int
-    mean_kld: float
-    mean_rest: float
+    mean_kld: float | None
+    mean_rest: float | None
     decode_ns: int
     reduce_ns: int
 
@@ -57,16 +59,19 @@ class ReplayStep(Step[ReplayOutcome]):
     engine: Engine
     name: str
     draft: Model
-    trace: TraceStep
+    trace: Trace
     args: ModelArgs
     rollout_steps: int = 0
+    width: int | None = None
+    """Tokens a batch; None: the ubatch. Another shape than the usual shows the noise floor."""
 
     kind: ClassVar[str] = "replay"
     result_type: ClassVar[type] = ReplayOutcome
 
     @property
     def label(self) -> str:
-        return f"replay {self.name} ({self.engine.name})"
+        shape = f" in batches of {self.width}" if self.width else ""
+        return f"replay {self.name}{shape} ({self.engine.name})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -80,6 +85,7 @@ class ReplayStep(Step[ReplayOutcome]):
             "flash_attention": self.args.flash_attention,
             "ubatch": self.args.ubatch,
             "rollout_steps": self.rollout_steps,
+            "width": self.width,
         }
 
     def work(self) -> float:
@@ -90,24 +96,24 @@ class ReplayStep(Step[ReplayOutcome]):
 
         path = bench.file(self.draft, MODEL_FILE)
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        require_draft(trace, path, self.engine.flavour)
         temperature = trace.header.sampler.temperature or None
         arrays: dict[str, Any] = {}
         totals = _Totals()
         with Worker.open(self.engine, bench.supervisor, name="replay") as worker:
             load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
-            info = worker.load(load)
-            if info.n_vocab < max(trace.header.eog, default=0):
-                raise InputError(f"{path}: its vocabulary is not the trace's")
+            worker.load(load)
             for index, reply in enumerate(trace):
                 found = worker.replay(
                     reply.prompt,
                     reply.tokens,
+                    width=self.width,
                     temperature=temperature,
-                    reference=(reply.top_ids, reply.top_logp),
+                    reference=(reply.top_ids, reply.top_logp) if trace.header.top else None,
                     rollout_steps=self.rollout_steps,
                 )
                 arrays |= {f"{index}.{k}": v for k, v in _columns(found).items()}
-                totals.add(found, reply.tokens, reply.head.emitted)
+                totals.add(found, reply)
                 bench.advance((index + 1) / len(trace))
         np.savez(bench.directory / REPLAY_FILE, allow_pickle=False, **arrays)
         return totals.outcome()
@@ -117,26 +123,43 @@ def replies(
     step: ReplayStep, trace: Artifact, replay: Artifact, *, n_predict: int, context: int
 ) -> Iterator[tuple[str, str, Positions]]:
     """(id, category, positions) of every reply, for the simulator, in the trace's order."""
+    recorded = TraceFile(trace.file(TRACE_FILE))
+    for reply, found in replayed(step, recorded, replay):
+        positions = positions_in(recorded, reply, found, n_predict=n_predict, context=context)
+        yield reply.head.id, reply.head.category, positions
+
+
+def replayed(
+    step: ReplayStep, trace: TraceFile, replay: Artifact
+) -> Iterator[tuple[Reply, Replay]]:
+    """Every reply of ``trace`` with what the draft of ``step`` says of it."""
     import numpy as np
 
-    recorded = TraceFile(trace.file(TRACE_FILE))
-    eog = frozenset(recorded.header.eog)
     with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
-        for index, reply in enumerate(recorded):
-            found = _replay_of(arrays, index, step.rollout_steps)
-            yield (
-                reply.head.id,
-                reply.head.category,
-                positions_of(
-                    found,
-                    reply.tokens,
-                    prompt=reply.head.prompt_tokens,
-                    reply=reply.head.emitted,
-                    eog=eog,
-                    n_predict=n_predict,
-                    context=context,
-                ),
-            )
+        for index, reply in enumerate(trace):
+            yield reply, _replay_of(arrays, index, step.rollout_steps)
+
+
+def positions_in(
+    trace: TraceFile, reply: Reply, found: Replay, *, n_predict: int, context: int
+) -> Positions:
+    """One replayed reply as the simulator sees it."""
+    return positions_of(
+        found,
+        reply.tokens,
+        prompt=reply.head.prompt_tokens,
+        reply=reply.head.emitted,
+        eog=frozenset(trace.header.eog) | _end_of(reply),
+        n_predict=n_predict,
+        context=context,
+    )
+
+
+def _end_of(reply: Reply) -> frozenset[int]:
+    """The token that ended ``reply``: a trace over HTTP may not know the whole set."""
+    if reply.head.stop != "eog":
+        return frozenset()
+    return frozenset({int(reply.tokens[reply.head.emitted - 1])})
 
 
 class _Totals:
@@ -144,16 +167,20 @@ class _Totals:
 
     def __init__(self) -> None:
         self.positions = self.matches = self.top5 = self.decode_ns = self.reduce_ns = 0
+        self.known = 0
         self.kld = self.rest = 0.0
 
-    def add(self, found: Replay, tokens: Any, emitted: int) -> None:
-        drafted = slice(1, emitted)
-        self.positions += emitted - 1
+    def add(self, found: Replay, reply: Reply) -> None:
+        tokens = reply.tokens
+        drafted = slice(1, reply.head.emitted)
+        self.positions += reply.head.emitted - 1
         self.matches += int((found.argmax[drafted] == tokens[drafted]).sum())
         self.top5 += int((found.rank[drafted] < 5).sum())
         if found.divergence is not None:
-            self.kld += float(found.divergence.kld[drafted].sum())
-            self.rest += float(found.divergence.rest[drafted].sum())
+            known = reply.known[drafted]
+            self.known += int(known.sum())
+            self.kld += float(found.divergence.kld[drafted][known].sum())
+            self.rest += float(found.divergence.rest[drafted][known].sum())
         self.decode_ns += found.decode_ns
         self.reduce_ns += found.reduce_ns
 
@@ -164,8 +191,8 @@ class _Totals:
             self.positions,
             self.matches,
             self.top5,
-            self.kld / self.positions,
-            self.rest / self.positions,
+            self.kld / self.known if self.known else None,
+            self.rest / self.known if self.known else None,
             self.decode_ns,
             self.reduce_ns,
         )

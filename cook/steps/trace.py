@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
-from cook.engines.base import Engine, ModelArgs, ServerJob
-from cook.engines.worker import Worker
-from cook.engines.worker_results import Generation, ModelInfo, SamplerChain
-from cook.errors import StepError
-from cook.formats.gguf import read_gguf
-from cook.formats.trace import Reply, ReplyHead, Sampler, TraceHeader, TraceWriter
+from cook.engines.base import Engine, ModelArgs
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
 from cook.prompts.load import Prompt
+from cook.recording.chain import server_sampler
+from cook.recording.session import EXTRA, TOP, Plan, Recorded, record, recorded
 from cook.steps.live import Sampling
-from cook.steps.loading import model_load
-from cook.vocabulary import read_vocabulary
 
 TRACE_FILE = "target.trace"
-TOP = 64
-"""Candidates kept a token: K of scoring.md section 8, 408 bytes a token."""
-EXTRA = 33
-"""Tokens recorded beyond an end of reply: ik counts drafts of up to n_max = 32 past it."""
 
 
 @dataclass(frozen=True)
 class TraceOutcome:
-    """``replies`` recorded with ``tokens`` emitted tokens in all, ``ended`` by themselves."""
+    """``replies`` recorded with ``tokens`` emitted tokens in all, ``ended`` by themselves;
+    ``holes`` of the tokens have no probabilities."""
 
     replies: int
     tokens: int
     ended: int
     prompt_tokens: int
-    vocabulary_size: int
-    seconds: float
+    holes: int
 
 
 @dataclass(frozen=True)
@@ -58,6 +49,8 @@ class TraceStep(Step[TraceOutcome]):
     chat: bool
 
     kind: ClassVar[str] = "trace"
+    version: ClassVar[int] = 2
+    """2: the trace's version 2."""
     result_type: ClassVar[type] = TraceOutcome
 
     @property
@@ -77,7 +70,7 @@ class TraceStep(Step[TraceOutcome]):
             "context": self.context,
             "prompts": [[p.id, p.text] for p in self.prompts],
             "max_tokens": self.max_tokens,
-            "sampling": asdict(self.sampling),
+            "sampler": self._plan().sampler.model_dump(mode="json"),
             "chat": self.chat,
             "top": TOP,
             "extra": EXTRA,
@@ -92,111 +85,90 @@ class TraceStep(Step[TraceOutcome]):
         return len(self.prompts) * (self.max_tokens + EXTRA) * (24 + 6 * TOP)
 
     def run(self, bench: Workbench) -> TraceOutcome:
+        from cook.recording.worker_target import WorkerTarget
+
         # Kept beside the store until whole, so that a crash costs one reply, not the trace.
         partial = cook_home() / "partial" / f"trace-{self.key}"
-        rendered = self._rendered(bench)
-        tokens = ended = prompt_tokens = 0
-        with Worker.open(self.engine, bench.supervisor, name="trace") as worker:
-            load = model_load(self.engine, self.target.path, self.args, self.context, bench.threads)
-            info = worker.load(load)
-            with TraceWriter(partial, self._header(info)) as writer:
-                for index, prompt in enumerate(self.prompts):
-                    if prompt.id not in writer.done:
-                        writer.append(self._reply(worker, prompt, rendered[prompt.id]))
-                    bench.advance((index + 1) / len(self.prompts))
-        from cook.formats.trace import TraceFile
-
-        for head in TraceFile(partial).heads:
-            tokens += head.emitted
-            ended += head.stop == "eog"
-            prompt_tokens += head.prompt_tokens
+        count = len(self.prompts)
+        with WorkerTarget(
+            self.engine,
+            self.target,
+            self.args,
+            self.context,
+            self.chat,
+            bench.supervisor,
+            bench.threads,
+        ) as target:
+            found = record(target, self._plan(), partial, lambda n: bench.advance(n / count))
         shutil.move(partial, bench.directory / TRACE_FILE)
-        return TraceOutcome(
-            replies=len(self.prompts),
-            tokens=tokens,
-            ended=ended,
-            prompt_tokens=prompt_tokens,
-            vocabulary_size=info.n_vocab,
-            seconds=0.0,
+        return _outcome(found)
+
+    def _plan(self) -> Plan:
+        chain = self.sampling
+        sampler = server_sampler(
+            chain.temperature,
+            chain.seed,
+            top_k=chain.top_k,
+            top_p=chain.top_p,
+            min_p=chain.min_p,
+            repeat_penalty=chain.repeat_penalty,
         )
-
-    def _rendered(self, bench: Workbench) -> dict[str, str]:
-        """Prompt id -> text as the server gets it; the target's own server renders templates."""
-        if not self.chat:
-            return {p.id: p.text for p in self.prompts}
-        from cook.engines.server import Server
-
-        job = ServerJob(target=self.target.path, target_args=self.args, context=self.context)
-        with Server(self.engine, job, bench.supervisor) as server:
-            return {p.id: server.apply_template(p.text) for p in self.prompts}
-
-    def _reply(self, worker: Worker, prompt: Prompt, text: str) -> Reply:
-        ids = worker.tokenize(text)
-        if not ids:
-            raise StepError(f"{self.label}: prompt {prompt.id} has no tokens")
-        chain = _chain(self.sampling)
-        said = worker.generate(ids, n_predict=self.max_tokens, chain=chain, top=TOP, extra=EXTRA)
-        return _as_reply(prompt, text, ids, said, self.sampling.seed)
-
-    def _header(self, info: ModelInfo) -> TraceHeader:
-        file = read_gguf(self.target.path)
-        return TraceHeader(
-            target_name=self.target.path.name,
-            target_sha256=self.target.digest,
-            tokenizer_sha256=read_vocabulary(file).digest,
-            template_sha256=_sha256(file.string("tokenizer.chat_template") or ""),
-            prompts_sha256=_sha256("\0".join(f"{p.id}\0{p.text}" for p in self.prompts)),
-            vocabulary_size=info.n_vocab,
-            eog=tuple(sorted(info.eog)),
-            flavour=str(self.engine.flavour),
-            engine_build=self.engine.identity.build,
-            engine_digest=self.engine.identity.digest,
-            device="gpu" if self.args.n_gpu_layers else "cpu",
-            cache_type_k=self.args.cache_type_k or "f16",
-            cache_type_v=self.args.cache_type_v or "f16",
-            context=self.context,
-            n_predict=self.max_tokens,
-            extra_tokens=EXTRA,
-            top=TOP,
-            sampler=Sampler(temperature=self.sampling.temperature, seed=self.sampling.seed),
-        )
+        return Plan(self.prompts, self.max_tokens, self.context, sampler)
 
 
-def _chain(sampling: Sampling) -> SamplerChain | None:
-    if not sampling.temperature:
-        return None
-    return SamplerChain(sampling.temperature, seed=sampling.seed)
+@dataclass(frozen=True)
+class RecordedTraceStep(Step[TraceOutcome]):
+    """A trace that the user has, in the place of a :class:`TraceStep`: copied whole, verified."""
+
+    file: Source
+    replies: int
+    max_tokens: int
+
+    kind: ClassVar[str] = "recorded-trace"
+    result_type: ClassVar[type] = TraceOutcome
+
+    @property
+    def label(self) -> str:
+        return f"trace {self.file.path.name}"
+
+    def inputs(self) -> Mapping[str, Source]:
+        return {"trace": self.file}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {}
+
+    def work(self) -> float:
+        return float(self.replies * self.max_tokens)
+
+    def predicted_bytes(self) -> int:
+        return self.file.size_bytes
+
+    def run(self, bench: Workbench) -> TraceOutcome:
+        path = bench.directory / TRACE_FILE
+        shutil.copyfile(self.file.path, path)
+        return _outcome(recorded(path))
 
 
-def _as_reply(prompt: Prompt, text: str, ids: Sequence[int], said: Generation, seed: int) -> Reply:
-    import numpy as np
+Trace = TraceStep | RecordedTraceStep
 
-    count = len(said.tokens)
-    assert said.top_ids is not None, "asked for"
-    assert said.top_logits is not None, "asked for"
-    head = ReplyHead(
-        id=prompt.id,
-        category=prompt.category,
-        rendered_sha256=_sha256(text),
-        seed=seed,
-        stop=said.stop,
-        prompt_tokens=len(ids),
-        tokens=count,
-        emitted=said.emitted,
+
+def given_trace(path: Path) -> RecordedTraceStep:
+    """The trace at ``path`` as a step; InputError when it is none, or holds no reply."""
+    from cook.errors import InputError
+    from cook.formats.trace import TraceFile
+    from cook.graph.digest import source
+
+    trace = TraceFile(path)
+    if not len(trace):
+        raise InputError(f"{path}: no reply is recorded yet", hint="record it: cook trace")
+    return RecordedTraceStep(source([path]), len(trace), trace.header.n_predict)
+
+
+def _outcome(found: Recorded) -> TraceOutcome:
+    return TraceOutcome(
+        replies=found.replies,
+        tokens=found.tokens,
+        ended=found.ended,
+        prompt_tokens=found.prompt_tokens,
+        holes=found.holes,
     )
-    return Reply(
-        head=head,
-        prompt=np.array(ids, np.int32),
-        tokens=said.tokens,
-        known=np.ones(count, np.bool_),
-        logp=said.logp,
-        chain_logp=said.chain_logp,
-        logsumexp=said.logsumexp,
-        margin=said.margin,
-        top_ids=said.top_ids,
-        top_logp=said.top_logits - said.logsumexp[:, None],
-    )
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

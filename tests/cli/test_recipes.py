@@ -75,3 +75,55 @@ def test_schema_accepts_the_shipped_recipes(cook: Any) -> None:
     schema = json.loads(done.stdout)
     for path in shipped_recipes().values():
         jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+
+
+DATA = LING.parent
+
+
+def test_import_writes_a_recipe_that_loads(cook: Any) -> None:
+    script = str(DATA / "make-quant-IQ1_KT.sh")
+    done = cook("recipes", "import", script, "-o", "ling.yaml", "--model", str(LING))
+    assert (done.status, done.stdout) == (0, ""), done.stderr
+    document = json.loads(cook("recipes", "show", "ling.yaml", "--json").stdout)
+    assert {"routed_experts": "iq1_kt"} in document["quants"][0]["rules"]
+    again = cook("recipes", "import", script, "-o", "ling.yaml")
+    assert again.status == 2
+    assert "--force" in again.stderr
+
+
+def test_import_prints_yaml_and_json(cook: Any) -> None:
+    script = str(DATA / "make-quant-IQ2_KL.sh")
+    done = cook("recipes", "import", script)
+    assert done.stdout.startswith("# Imported by `cook recipes import`")
+    document = json.loads(cook("recipes", "import", script, "--json").stdout)
+    assert document["kind"] == "script"
+    assert document["text"] == done.stdout
+
+
+def test_import_tells_every_fault_with_its_place(cook: Any, check_snapshot: Any) -> None:
+    (cook.directory / "make.sh").write_text(
+        'custom="\nattn_v=Q8_0\nffn_(up=q4_K\nblk.*=iq5_x\n"\n'
+        "custom=$(echo \"$custom\" | grep -v '^#' | sed -Ez 's:\\n+:,:g;s:,$::;s:^,::')\n"
+        'llama-quantize --custom-q "$custom" in.gguf out.gguf IQ4_K\n'
+    )
+    check_snapshot(cook("recipes", "import", "make.sh"), "recipes-import-broken")
+
+
+def test_export_and_back(cook: Any) -> None:
+    done = cook(
+        "recipes",
+        "export",
+        "ling-flash-iq1kt",
+        "--quant",
+        "IQ1_KT",
+        "--format",
+        "script",
+        "-o",
+        "m.sh",
+    )
+    assert done.status == 0, done.stderr
+    back = cook("recipes", "import", "m.sh", "--model", str(LING))
+    assert "- routed_experts: iq1_kt" in back.stdout
+    refused = cook("recipes", "export", "ling-flash-iq1kt", "--format", "script")
+    assert refused.status == 2
+    assert "--quant IQ1_KT" in refused.stderr

@@ -276,11 +276,12 @@ def test_mainline_command(standin_engine: Make, tmp_path: Path) -> None:
         "--device CUDA0,CUDA1 --cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on",
         "--threads 6 --threads-batch 7",
         "--fit off",
-        f"--model-draft {draft} --spec-type draft-simple --spec-draft-n-max 8",
-        "--spec-draft-n-min 2 --spec-draft-p-min 0.75 --n-gpu-layers-draft 99",
-        "--override-tensor-draft exps=CPU --override-tensor-draft a=b --n-cpu-moe-draft 3",
-        "--device-draft CUDA0,CUDA1 --cache-type-k-draft q8_0 --cache-type-v-draft q8_0",
-        "--threads-draft 6 --threads-batch-draft 7",
+        f"--spec-draft-model {draft} --spec-type draft-simple --spec-draft-n-max 8",
+        "--spec-draft-n-min 2 --spec-draft-p-min 0.75 --spec-draft-ngl 99",
+        "--spec-draft-override-tensor exps=CPU --spec-draft-override-tensor a=b",
+        "--spec-draft-n-cpu-moe 3 --spec-draft-device CUDA0,CUDA1",
+        "--spec-draft-type-k q8_0 --spec-draft-type-v q8_0",
+        "--spec-draft-threads 6 --spec-draft-threads-batch 7",
     ):
         assert part in text, (part, text)
     assert text.endswith("--mlock")
@@ -290,7 +291,8 @@ def test_ik_command(standin_engine: Make, tmp_path: Path) -> None:
     engine = standin_engine("silent", "server", flavour="ik_llama.cpp")
     target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
     mine = ModelArgs(**{**FULL.__dict__, "flash_attention": False, "ubatch": 64})
-    given = ServerJob(target, FULL, 4096, draft, mine, DraftSettings(8, 0, 0.0))
+    bare = ModelArgs(**{**FULL.__dict__, "override_tensor": ()})
+    given = ServerJob(target, bare, 4096, draft, mine, DraftSettings(8, 0, 0.0))
     command = engine.server_command(given, 4321, tmp_path / "key")
     text = words(command)
     for part in (

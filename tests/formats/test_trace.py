@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from cook.errors import InputError
 from cook.formats.trace import Reply, TraceFile, TraceWriter
 from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
+from cook.formats.trace_vocabulary import tokenizer_facts
+from cook.vocabulary import Vocabulary
 
 
 def header(**changes: object) -> TraceHeader:
@@ -40,6 +42,10 @@ def header(**changes: object) -> TraceHeader:
     return TraceHeader.model_validate({**fields, **changes})
 
 
+VOCABULARY = Vocabulary("BPE", None, 2, False, False, (b"a", b"", b"\xff\0", b"bc" * 40))
+HEADER = header(tokenizer=tokenizer_facts(VOCABULARY))
+
+
 def reply(name: str, tokens: int = 9, top: int = 4, seed: int = 0) -> Reply:
     rng = np.random.default_rng(seed)
     logp = -np.sort(rng.exponential(2.0, (tokens, top)).astype(np.float32), axis=1)
@@ -61,7 +67,7 @@ def reply(name: str, tokens: int = 9, top: int = 4, seed: int = 0) -> Reply:
 
 def write(path: Path, count: int = 3) -> list[Reply]:
     replies = [reply(f"r{i}", 5 + i, seed=i) for i in range(count)]
-    with TraceWriter(path, header()) as writer:
+    with TraceWriter(path, HEADER, VOCABULARY) as writer:
         for one in replies:
             writer.append(one)
     return replies
@@ -81,7 +87,8 @@ def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     written = write(path)
     trace = TraceFile(path)
-    assert (trace.header, trace.ids, trace.cut_short) == (header(), ("r0", "r1", "r2"), False)
+    assert (trace.header, trace.ids, trace.cut_short) == (HEADER, ("r0", "r1", "r2"), False)
+    assert trace.vocabulary == VOCABULARY
     for a, b in zip(trace, written, strict=True):
         same(a, b)
     same(trace.reply("r1"), written[1])
@@ -105,7 +112,7 @@ def test_any_cut_loses_only_the_reply_it_hits(
     whole = path.read_bytes()
     at = data.draw(st.integers(0, len(whole) - 1))
     path.write_bytes(whole[:at])
-    with TraceWriter(path, header()) as writer:
+    with TraceWriter(path, HEADER, VOCABULARY) as writer:
         done = set(writer.done)
         for one in written:
             if one.head.id not in done:
@@ -143,21 +150,32 @@ def test_other_conditions_are_refused_with_the_field(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     write(path)
     with pytest.raises(InputError, match="n_predict: 96 there, 97 now"):
-        TraceWriter(path, header(n_predict=97))
-    TraceWriter(path, header(created="later")).close()
+        TraceWriter(path, HEADER.model_copy(update={"n_predict": 97}))
+    TraceWriter(path, HEADER.model_copy(update={"target_name": "renamed.gguf"})).close()
     trace = TraceFile(path)
-    trace.require(target_sha256="a" * 64, tokenizer_sha256="b" * 64)
+    trace.require(target_sha256="a" * 64, tokenizer_sha256="b" * 64, template_sha256="c" * 64)
     with pytest.raises(InputError, match="another target"):
-        trace.require(target_sha256="f" * 64, tokenizer_sha256=None)
+        trace.require(target_sha256="f" * 64)
     with pytest.raises(InputError, match="another tokenizer"):
-        trace.require(target_sha256=None, tokenizer_sha256="f" * 64)
+        trace.require(tokenizer_sha256="f" * 64)
+    with pytest.raises(InputError, match="another chat template"):
+        trace.require(template_sha256="f" * 64)
+
+
+def test_what_an_http_recording_cannot_know_is_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    unknown = {"target_sha256": None, "tokenizer_sha256": None, "device": None}
+    TraceWriter(path, header(source="server", **unknown)).close()
+    trace = TraceFile(path)
+    trace.require(target_sha256="f" * 64, tokenizer_sha256="f" * 64)
+    assert trace.vocabulary is None
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
-    text = json.dumps({**json.loads(header().model_dump_json()), "version": 2}).encode()
+    text = json.dumps({**json.loads(header().model_dump_json()), "version": 1}).encode()
     path.write_bytes(b"COOKTRAC" + struct.pack("<IQ", len(text), 0) + text + b"\0\0\0\0")
-    with pytest.raises(InputError, match="version 2, this cook reads version 1"):
+    with pytest.raises(InputError, match="version 1, this cook reads version 2"):
         TraceFile(path)
 
 
@@ -191,6 +209,14 @@ def test_one_writer_at_a_time_and_no_reply_twice(tmp_path: Path) -> None:
             writer.append(reply("one"))
         with pytest.raises(InputError, match="top-3"):
             writer.append(reply("two", top=3))
+
+
+def test_a_writer_refuses_what_is_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("COOKbook: recipes of mine")
+    with pytest.raises(InputError):
+        TraceWriter(path, HEADER)
+    assert path.read_text() == "COOKbook: recipes of mine"
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:

@@ -1,7 +1,8 @@
-"""Tensor lists and recipes that the recipe tests share."""
+"""Tensor lists, recipes and a reading of scripts that the recipe tests share."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,3 +65,26 @@ def recipe() -> Callable[[str], LoadedRecipe]:
         return parse_recipe(head + body, Path("r.yaml"))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def script_types() -> Callable[[Path, Tensors], dict[str, str]]:
+    """The types that a make-quant script gives, read as ik reads its --custom-q.
+
+    A reading of its own, so that cook's is not compared with itself.
+    """
+
+    def read(script: Path, tensors: Tensors) -> dict[str, str]:
+        custom = script.read_text().split('custom="', 1)[1].split('"', 1)[0]
+        rules = [
+            line.split("=", 1) for line in custom.splitlines() if line and not line.startswith("#")
+        ]
+        types = {}
+        for tensor in tensors:
+            kept = len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name
+            hit = next((t for pattern, t in rules if re.search(pattern, tensor.name)), None)
+            assert kept or hit is not None, tensor.name
+            types[tensor.name] = tensor.type_name if kept else str(hit)
+        return types
+
+    return read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,21 +28,7 @@ NAMES = [
 PUBLISHED_MIB = {"IQ1_KT": 23266.73, "IQ1_KT-PUFFED": 24181.83, "IQ2_KL": 35498.34}
 
 Tensors = tuple[TensorInfo, ...]
-
-
-def script_types(script: Path, tensors: Tensors) -> dict[str, str]:
-    """The types that a make-quant script gives, read as ik reads its --custom-q."""
-    custom = script.read_text().split('custom="', 1)[1].split('"', 1)[0]
-    rules = [
-        line.split("=", 1) for line in custom.splitlines() if line and not line.startswith("#")
-    ]
-    types = {}
-    for tensor in tensors:
-        kept = len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name
-        hit = next((t for pattern, t in rules if re.search(pattern, tensor.name)), None)
-        assert kept or hit is not None, tensor.name
-        types[tensor.name] = tensor.type_name if kept else str(hit)
-    return types
+Reader = Callable[[Path, Tensors], dict[str, str]]
 
 
 def test_all_are_here() -> None:
@@ -61,7 +47,7 @@ def test_valid_named_and_commented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED_MIB))
-def test_ling_equals_the_script(name: str, ling: Tensors) -> None:
+def test_ling_equals_the_script(name: str, ling: Tensors, script_types: Reader) -> None:
     quant = next(q for q in load_recipe("ling-flash-iq1kt").quants if q.name == name)
     found = resolve(ling, quant, IK_LLAMA_CPP, "bailingmoe2")
     assert dict(found.types) == script_types(DATA / f"make-quant-{name}.sh", ling)

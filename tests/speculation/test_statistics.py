@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cook.errors import InputError
 from cook.speculation.contest import false_winners, run_contests
-from cook.speculation.noise import noise_floor
 from cook.speculation.statistics import (
     Measured,
     halves,
@@ -155,17 +154,6 @@ def test_halves_share_every_stratum(names: list[int], seed: int) -> None:
         a, b = int((stratum[one] == name).sum()), int((stratum[two] == name).sum())
         assert abs(a - b) <= 1
     assert abs(len(one) - len(two)) <= 1
-
-
-def test_noise_floor_is_zero_for_the_same_and_covers_a_difference() -> None:
-    one = population(candidates=1)
-    same = np.repeat(one.denominator, 2, axis=0)
-    tokens = np.repeat(one.numerator, 2, axis=0)
-    twins = Measured(("a", "b"), tokens, same, one.stratum, one.weight)
-    assert noise_floor(twins, np.random.default_rng(0)).half_width == 0.0
-    slower = same * np.array([[1.0], [1.03]])
-    apart = Measured(("a", "b"), tokens, slower, one.stratum, one.weight)
-    assert noise_floor(apart, np.random.default_rng(0)).half_width >= 0.029
 
 
 def test_what_was_not_measured_cannot_win() -> None:

@@ -37,7 +37,7 @@ SOURCE = {"source": "demo://draft-f16.gguf"}
 
 
 def names(prepared: Prepared) -> list[str]:
-    return [c.name for c in prepared.menu.grid]
+    return [c.name for c in prepared.menus[0].grid]
 
 
 def test_every_draft_meets_every_setting_one_setting_at_a_time(
@@ -50,8 +50,8 @@ def test_every_draft_meets_every_setting_one_setting_at_a_time(
         score=score(),
     )
     prepared = prepare(path)
-    assert prepared.menu.baseline is not None
-    assert prepared.menu.baseline.name == NO_DRAFT
+    assert prepared.menus[0].baseline is not None
+    assert prepared.menus[0].baseline.name == NO_DRAFT
     assert names(prepared) == [
         *("A n_max=2", "B n_max=2", "source n_max=2"),
         *("A n_max=4", "B n_max=4", "source n_max=4"),
@@ -62,7 +62,7 @@ def test_sizes_of_the_engines_own_mixtures_are_known_beforehand(
     recipe: Callable[..., Path], bundled: Any
 ) -> None:
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q4_K_M"}])
-    draft = prepare(path).menu.drafts[0]
+    draft = prepare(path).menus[0].drafts[0]
     assert draft.predicted_tensor_bytes is not None
     assert draft.type_counts["q6_K"] > 0
     assert draft.type_counts["q4_K"] > draft.type_counts["q6_K"]
@@ -80,7 +80,7 @@ def test_replay_splits_the_prompts_in_halves(recipe: Callable[..., Path], bundle
     path = recipe(
         model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(method="replay")
     )
-    menu = prepare(path).menu
+    menu = prepare(path).menus[0]
     assert menu.forecast is not None
     assert menu.baseline is not None
     traced = {p.id for p in menu.forecast.trace.prompts}
@@ -95,7 +95,7 @@ def test_rollouts_only_where_p_min_needs_them(recipe: Callable[..., Path], bundl
     quants = [{"name": "A", "type": "Q8_0"}]
     for draft, steps in (({"n_max": 6}, 0), ({"n_max": 6, "p_min": [0.0, 0.5]}, 6)):
         path = recipe(model=SOURCE, quants=quants, score=score(method="replay", draft=draft))
-        forecast = prepare(path).menu.forecast
+        forecast = prepare(path).menus[0].forecast
         assert forecast is not None
         assert forecast.drafts[0].replay.rollout_steps == steps
 
@@ -105,7 +105,7 @@ def test_gpu_drafts_against_a_baseline_that_leaves_the_gpu_idle_are_warned_of(
 ) -> None:
     draft = {"n_max": 2, "args": {"n_gpu_layers": 99}}
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(draft=draft))
-    assert any("score.baseline" in w for w in prepare(path).menu.warnings)
+    assert any("score.baseline" in w for w in prepare(path).menus[0].warnings)
 
 
 def test_an_engine_that_is_not_there(recipe: Callable[..., Path]) -> None:

@@ -16,9 +16,12 @@ import numpy as np
 from cook.errors import InputError
 from cook.formats.trace import Reply
 from cook.formats.trace_schema import ReplyHead
+from cook.recording.chain import chain_logp
 
 if TYPE_CHECKING:
     from cook.engines.client import Completion, TokenProbability
+    from cook.formats.trace_schema import Sampler
+    from cook.prompts.load import Half
 
 _STOPS = {"eos": "eog", "limit": "limit", "word": "word"}
 
@@ -63,19 +66,20 @@ def reply_of_completion(
     name: str,
     category: str,
     top: int,
-    greedy: bool,
-    weight: float = 1.0,
-    seed: int = 0,
+    sampler: Sampler,
+    half: Half | None = None,
+    rendered_sha256: str = "",
 ) -> Reply:
     """The trace's reply from a server's answer to token ids with ``n_probs`` = ``top``.
 
-    A server tells raw log-probabilities, so log-sum-exp is 0 (they are normalised already) and
-    the chain's log-probability is known only when ``greedy`` (0: certain); otherwise it is the
-    raw one. InputError when the server returned no token ids.
+    A server tells raw log-probabilities, so log-sum-exp is 0 (they are normalised already); those
+    under the sampling chain follow from the stored candidates (:func:`chain_logp`). InputError
+    when the server returned no token ids.
     """
     if completion.tokens is None:
         raise InputError(
-            f"{name}: the server returned no token ids", hint="use mainline, or cook's"
+            f"prompt {name}: this server returns no token ids",
+            hint="record with llama-server of mainline, or with cook's own worker",
         )
     tokens = np.array(completion.tokens, np.int32)
     n = len(tokens)
@@ -96,8 +100,9 @@ def reply_of_completion(
         head=ReplyHead(
             id=name,
             category=category,
-            weight=weight,
-            seed=seed,
+            half=half,
+            rendered_sha256=rendered_sha256,
+            seed=sampler.seed,
             stop=_STOPS.get(completion.stop, "context"),
             prompt_tokens=len(prompt),
             tokens=n,
@@ -107,7 +112,7 @@ def reply_of_completion(
         tokens=tokens,
         known=known,
         logp=logp,
-        chain_logp=np.zeros(n, np.float32) if greedy else logp,
+        chain_logp=chain_logp(sampler, tokens, logp, ids, values),
         logsumexp=np.zeros(n, np.float32),
         margin=margin,
         top_ids=ids,

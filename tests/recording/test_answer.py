@@ -16,7 +16,10 @@ from cook.engines.server import Server
 from cook.engines.worker import Worker
 from cook.engines.worker_results import ModelLoad
 from cook.errors import InputError
-from cook.speculation.record import align, reply_of_completion
+from cook.recording.answer import align, reply_of_completion
+from cook.recording.chain import server_sampler
+
+GREEDY = server_sampler(0.0, 1, "server")
 
 
 def test_alignment_marks_what_cannot_be_told_apart() -> None:
@@ -51,13 +54,13 @@ def chance(token: int, logprob: float) -> TokenProbability:
 
 def test_a_hole_is_marked() -> None:
     told = answer((4, 5, 6), [chance(4, -0.5), chance(6, -0.25)])
-    reply = reply_of_completion(told, (1, 2), name="x", category="c", top=2, greedy=True)
+    reply = reply_of_completion(told, (1, 2), name="x", category="c", top=2, sampler=GREEDY)
     assert reply.known.tolist() == [True, False, True]
     assert reply.logp.tolist() == [-0.5, 0.0, -0.25]
     assert reply.margin.tolist() == [1.0, 0.0, 1.0]
     assert reply.top_ids.tolist() == [[4, 9], [-1, -1], [6, 9]]
     with pytest.raises(InputError, match="no token ids"):
-        reply_of_completion(answer(None, []), (1,), name="x", category="c", top=2, greedy=True)
+        reply_of_completion(answer(None, []), (1,), name="x", category="c", top=2, sampler=GREEDY)
 
 
 @pytest.mark.engine
@@ -69,7 +72,7 @@ def test_a_server_and_the_worker_record_the_same(
     args = ModelArgs(threads=1, threads_batch=1)
     with Server(bundled, ServerJob(tiny_model, args, 512), supervisor) as server:
         told = server.complete(prompt, 24, n_probs=8)
-    over_http = reply_of_completion(told, prompt, name="x", category="c", top=8, greedy=True)
+    over_http = reply_of_completion(told, prompt, name="x", category="c", top=8, sampler=GREEDY)
     with Worker.open(bundled, supervisor) as worker:
         worker.load(ModelLoad(tiny_model, context=512))
         said = worker.generate(prompt, n_predict=24, top=8)

@@ -1,0 +1,162 @@
+"""``cook logs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cook.cli.options import JsonOption, QuietOption, open_output
+
+if TYPE_CHECKING:
+    from cook.logs import Figure, LogReport, Pair
+    from cook.output import Output
+
+
+def command(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Server logs; - is standard input.")
+    ],
+    each: Annotated[
+        bool,
+        typer.Option("--each", help="One row a request, not the figures.", show_default=False),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Scatter of acceptance and speed (.svg or .png)."
+        ),
+    ] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show acceptance and speed from llama-server logs.
+
+    Reads logs of llama.cpp and ik_llama.cpp (text, --log-jsonl, --log-format json), journalctl
+    and container output, and saved answers with timings. Requests are grouped by target and
+    draft where the log names them. "of totals" weighs every token alike (accepted over drafted,
+    tokens over time), the mean every request; speeds count the tokens after the first.
+
+    Examples:
+
+      cook logs server.log
+      journalctl -u llama-server -o cat | cook logs -
+      cook logs iq1_kt.log iq2_kl.log --plot scatter.svg
+      cook logs server.log --each --quiet > requests.tsv
+      cook logs server.log --json | jq '.pairs[].figures[] | select(.name == "acceptance")'
+    """
+    import sys
+
+    from cook.logs import read_logs
+
+    out = open_output(json, quiet)
+    if plot is not None:
+        from cook.report.log_scatter import check_plot_path, write_scatter
+
+        check_plot_path(plot)
+    report = read_logs(files, sys.stdin.buffer)
+    for warning in report.warnings:
+        out.warn(warning)
+    out.emit(_document(report))
+    if each:
+        _show_requests(out, report)
+    else:
+        for index, pair in enumerate(report.pairs):
+            _show_pair(out, pair, first=index == 0)
+    if plot is not None:
+        count = write_scatter(report.pairs, plot)
+        out.say(f"{plot}: {count} points")
+
+
+def _document(report: LogReport) -> dict[str, Any]:
+    from cook.output import plain
+
+    document: dict[str, Any] = plain(report)
+    for raw, pair in zip(document["pairs"], report.pairs, strict=True):
+        for shown, figure in zip(raw["figures"], pair.figures, strict=True):
+            shown["total"]["value"] = figure.total.value
+    return document
+
+
+def _show_pair(out: Output, pair: Pair, first: bool) -> None:
+    from cook.output import Column, Mode
+    from cook.units import plural
+
+    quiet = out.mode is Mode.QUIET
+    if not quiet:
+        if not first:
+            out.data("")
+        out.data(f"{pair.name}: {plural(len(pair.requests), 'request')}")
+    titles = ("N", "mean", "median", "sd", "least", "most", "of totals", "95 % interval", "totals")
+    rows = [_row(figure) for figure in pair.figures]
+    out.table(
+        [(pair.name, *row) for row in rows] if quiet else rows,
+        [*(["models"] if quiet else []), "figure", *(Column(t, "right") for t in titles)],
+    )
+    if pair.correlation is not None and not quiet:
+        out.data(f"acceptance and decode speed correlate by {pair.correlation:+.2f}")
+    if pair.by_depth and not quiet:
+        shares = ", ".join(f"{d.accepted}/{d.drafted}" for d in pair.by_depth)
+        out.data(f"accepted/drafted by position in the draft: {shares}")
+
+
+def _row(figure: Figure) -> tuple[object, ...]:
+    spread, total = figure.spread, figure.total
+    shown = _percent if figure.name == "acceptance" else _number
+    interval = None
+    if total.low is not None and total.high is not None:
+        interval = f"{shown(total.low)} to {shown(total.high)}"
+    return (
+        f"{figure.name}, {figure.unit}" if figure.unit else figure.name,
+        spread.n,
+        shown(spread.mean),
+        shown(spread.median),
+        shown(spread.stdev) if spread.stdev is not None else None,
+        shown(spread.low),
+        shown(spread.high),
+        shown(total.value),
+        interval,
+        f"{_amount(total.numerator)}/{_amount(total.denominator)}"
+        + (" s" if figure.unit == "t/s" else ""),
+    )
+
+
+def _show_requests(out: Output, report: LogReport) -> None:
+    from cook.output import Column
+
+    titles = (
+        *("line", "prompt tokens", "prompt ms", "tokens", "decode ms"),
+        *("drafted", "accepted", "acceptance", "t/s", "t/s as logged"),
+    )
+    rows = [
+        (
+            pair.name,
+            point.file,
+            point.line,
+            point.prompt_n,
+            _number(point.prompt_ms),
+            point.predicted_n,
+            _number(point.predicted_ms),
+            point.drafted,
+            point.accepted,
+            f"{point.acceptance:.4f}" if point.acceptance is not None else None,
+            _number(point.decode_tokens_per_s),
+            _number(point.logged_tokens_per_s),
+        )
+        for pair in report.pairs
+        for point in pair.requests
+    ]
+    out.table(rows, ["models", "file", *(Column(title, "right") for title in titles)])
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def _number(value: float | None) -> str | None:
+    return f"{value:.2f}" if value is not None else None
+
+
+def _amount(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"

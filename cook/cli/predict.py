@@ -1,0 +1,112 @@
+"""``cook predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cook.cli.options import EngineOption, JsonOption, QuietOption, ThreadsOption, open_output
+
+
+def command(
+    trace: Annotated[
+        Path | None, typer.Argument(metavar="[TRACE]", help="A trace of the target.")
+    ] = None,
+    drafts: Annotated[
+        list[Path] | None, typer.Argument(metavar="[DRAFT]...", help="Draft GGUFs.")
+    ] = None,
+    n_max: Annotated[
+        list[int] | None, typer.Option("--n-max", min=1, max=32, help="Draft length; repeatable.")
+    ] = None,
+    p_min: Annotated[
+        list[float] | None,
+        typer.Option("--p-min", min=0.0, max=1.0, help="Least confidence; repeatable."),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="ENGINE", help="Who counts: mainline, mainline-2025 or ik."
+        ),
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--target", metavar="GGUF", help="Time this target here, on real text."),
+    ] = None,
+    target_ms: Annotated[
+        float | None, typer.Option("--target-ms", min=1e-6, help="One token of the target, in ms.")
+    ] = None,
+    verify: Annotated[
+        str | None,
+        typer.Option("--verify", metavar="N:MS,...", help="Batches of the target, in ms."),
+    ] = None,
+    draft_ms: Annotated[
+        float | None, typer.Option("--draft-ms", min=1e-6, help="One token of the draft, in ms.")
+    ] = None,
+    overhead_ms: Annotated[
+        float, typer.Option("--overhead-ms", min=0.0, help="Of each cycle, with typed numbers.")
+    ] = 0.0,
+    acceptance: Annotated[
+        float | None,
+        typer.Option("--acceptance", min=0.0, max=1.0, help="Predict from this, without a trace."),
+    ] = None,
+    acceptance_at: Annotated[
+        int | None,
+        typer.Option(
+            "--acceptance-at",
+            min=1,
+            max=256,
+            help="n_max at which --acceptance is accepted/drafted; absent: of one token.",
+        ),
+    ] = None,
+    flash_attention: Annotated[
+        bool | None, typer.Option("--flash-attention/--no-flash-attention", help="Of both models.")
+    ] = None,
+    gpu_layers: Annotated[
+        int | None, typer.Option("--gpu-layers", min=0, help="Layers of the draft on the GPU.")
+    ] = None,
+    cache_type: Annotated[
+        str | None, typer.Option("--cache-type", metavar="TYPE", help="The draft's KV cache.")
+    ] = None,
+    engine: EngineOption = None,
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Predict the speed of drafts from a trace, or from numbers.
+
+    With a trace every draft is replayed: acceptance comes from the target's own text, without the
+    target. Speeds need its times: measured (--target) or typed (--verify). Without a trace
+    everything is typed, and tokens count as accepted independently of each other.
+
+    Examples:
+
+      cook predict ling.trace Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf --target Ling-1T.gguf
+      cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --p-min 0 --p-min 0.5
+      cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
+    """
+    output = open_output(json, quiet)
+    from cook.predicting import Typed, predict_trace, predict_typed
+
+    typed = Typed(
+        n_max=tuple(n_max or ()),
+        p_min=tuple(p_min or (0.0,)),
+        profile=profile,
+        target=target,
+        target_ms=target_ms,
+        verify=verify,
+        draft_ms=draft_ms,
+        overhead_ms=overhead_ms,
+        acceptance=acceptance,
+        acceptance_at=acceptance_at,
+        flash_attention=flash_attention,
+        gpu_layers=gpu_layers,
+        cache_type=cache_type,
+        engine=engine,
+        threads=threads,
+    )
+    if acceptance is not None:
+        predict_typed(typed, trace, output)
+    else:
+        predict_trace(typed, trace, drafts or [], output)

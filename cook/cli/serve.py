@@ -1,0 +1,133 @@
+"""``cook serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cook.cli.options import EngineOption, JsonOption, QuietOption, open_output
+
+if TYPE_CHECKING:
+    from cook.output import Output
+    from cook.serving import Service
+
+
+def command(
+    record: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RECORD]",
+            help="Record file, or the name of a recipe in COOK_HOME/records. Absent: the newest.",
+        ),
+    ] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option("--candidate", metavar="NAME", help="Serve this one instead of the pick."),
+    ] = None,
+    engine: EngineOption = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 is a free one.")
+    ] = 8080,
+    context: Annotated[
+        int | None,
+        typer.Option("--context", min=128, help="Context in tokens; absent: as it was scored."),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-key-file",
+            metavar="FILE",
+            help="Key that clients must send; absent: COOK_HOME/serve.key, made at first use.",
+        ),
+    ] = None,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Print the command only.", show_default=False)
+    ] = False,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Print a systemd unit only.", show_default=False)
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Serve the target with the picked draft.
+
+    Starts the real llama-server with the draft and the settings that a record picked, shows that
+    it drafts, and runs until Ctrl-C. The server's own output goes to stderr, its address to
+    stdout. Refused: model files that are gone or have another size than when they were scored.
+
+    Examples:
+
+      cook serve
+      cook serve ling-flash-iq1kt --port 9000
+      cook serve --print > start-server.sh
+      cook serve record.json --systemd > ~/.config/systemd/user/llama-server.service
+      curl -H "Authorization: Bearer $(cat ~/.local/share/cook/serve.key)" localhost:8080/props
+    """
+    out = open_output(json, quiet)
+    from cook.report.find import find_record
+    from cook.report.record import read_record
+    from cook.serving import read_or_make_key, service_of, shell_text, systemd_unit
+
+    path = find_record(record)
+    service = service_of(
+        read_record(path),
+        candidate=candidate,
+        engine=engine,
+        host=host,
+        port=port,
+        context=context,
+        key_file=api_key_file,
+    )
+    for note in service.notes:
+        out.warn(note)
+    out.emit(
+        {
+            "record": path,
+            "candidate": service.candidate,
+            "engine": service.engine.name,
+            "build": service.engine.identity.build,
+            "url": service.url,
+            "api_key_file": service.key_file,
+            "environment": service.environment,
+            "command": service.command,
+            "notes": service.notes,
+        }
+    )
+    if print_ or systemd:
+        read_or_make_key(service.key_file)  # what is printed must work
+        out.data(systemd_unit(service) if systemd else shell_text(service))
+    else:
+        raise typer.Exit(_run(service, out))
+
+
+def _run(service: Service, out: Output) -> int:
+    """Run the server; the exit status is its own, 128 and the signal's number after a crash."""
+    import sys
+
+    from cook.engines.outcome import clean
+    from cook.engines.process import Supervisor
+    from cook.output import Mode
+    from cook.paths import cook_home
+    from cook.serving import serve
+
+    def show(stream: str, chunk: bytes) -> None:
+        if out.mode is not Mode.QUIET:
+            sys.stderr.write(clean(chunk.decode("utf-8", "replace")))
+            sys.stderr.flush()
+
+    def ready() -> None:
+        draft = service.job.draft
+        out.say(
+            f"ready: {service.candidate}, {'drafting' if draft else 'no draft'}; "
+            f"key in {service.key_file}; Ctrl-C ends it"
+        )
+        out.data(service.url)
+
+    ended = serve(service, Supervisor(cook_home() / "logs"), show, ready)
+    out.say(f"llama-server ended with status {ended.returncode}; log: {ended.stderr}")
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode

@@ -1,0 +1,124 @@
+"""A ``llama-server`` or an OpenAI-style endpoint that somebody else runs, at a given address.
+
+What it tells of itself is checked before use; answers are bounded in size and time. The key
+comes from the environment or a file and goes to this address only (redirects are not followed).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from cook.engines.client import Api, Completion
+from cook.errors import InputError, StepError
+
+KEY_VARIABLE = "COOK_API_KEY"
+READ_TIMEOUT_S = 3600.0
+"""A target of a trillion weights may take minutes for one reply, and answers in one piece."""
+MAX_KEY_BYTES = 16 << 10
+
+T = TypeVar("T")
+
+
+def is_url(target: str) -> bool:
+    """Whether a target is an address rather than a file."""
+    return target.startswith(("http://", "https://"))
+
+
+def checked_url(url: str) -> str:
+    """``url`` without a trailing slash; InputError for one that is no plain http(s) address."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InputError(f"{url!r} is no address", hint="such as http://127.0.0.1:8080") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InputError(f"{url!r} is no address", hint="such as http://127.0.0.1:8080")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InputError(
+            f"{parts.scheme}://{parts.hostname}: an address with a user, key or query is refused",
+            hint=f"give the key in ${KEY_VARIABLE} or --api-key-file",
+        )
+    return url.rstrip("/")
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key in ``path``, else in ``$COOK_API_KEY``, else None; InputError for a bad one."""
+    if path is None:
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not key:
+            return None
+        where = f"${KEY_VARIABLE}"
+    else:
+        where = str(path)
+        try:
+            with path.open("rb") as file:
+                key = file.read(MAX_KEY_BYTES + 1).decode("utf-8", "replace").strip()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    sound = key.isascii() and key.isprintable() and " " not in key
+    if not key or len(key) > MAX_KEY_BYTES or not sound:
+        raise InputError(f"{where}: holds no key", hint="one line with the key and nothing else")
+    return key
+
+
+class Remote:
+    """A server at ``url``; StepError when it cannot be reached or refuses. A context manager."""
+
+    def __init__(
+        self, url: str, key: str | None = None, *, read_timeout_s: float = READ_TIMEOUT_S
+    ) -> None:
+        self.url = checked_url(url)
+        self._api = Api(self.url, key, self.url, read_timeout_s=read_timeout_s)
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._api.close()
+
+    def get(self, path: str) -> Any:
+        """The JSON at ``path``; None where the server has no such thing (404, 501, no JSON)."""
+        status, answer = self._ask(lambda api: api.get(path))
+        if status in (401, 403):
+            raise StepError(
+                f"{self.url} refuses the key (status {status})",
+                hint=f"give it in ${KEY_VARIABLE} or --api-key-file FILE",
+            )
+        if status == 503:
+            raise StepError(f"{self.url} is not ready (status 503)", hint="is it still loading?")
+        return answer if status == 200 else None
+
+    def post(self, path: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
+        """The JSON object that a POST answers."""
+        return self._ask(lambda api: api.post(path, payload))
+
+    def complete(self, payload: Mapping[str, object]) -> Completion:
+        """POST /completion, parsed."""
+        return self._ask(lambda api: api.complete(payload))
+
+    def tokenize(self, text: str, *, add_special: bool) -> tuple[int, ...]:
+        """Token ids of ``text``; special tokens in it are parsed as such."""
+        return self._ask(lambda api: api.tokenize(text, add_special))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of ``tokens``."""
+        return self._ask(lambda api: api.detokenize(tokens))
+
+    def apply_template(self, message: str) -> str:
+        """``message`` as the first user turn, rendered by the model's own template."""
+        return self._ask(lambda api: api.apply_template(message))
+
+    def _ask(self, request: Callable[[Api], T]) -> T:
+        import httpx
+
+        try:
+            return request(self._api)
+        except httpx.TransportError as error:
+            raise StepError(
+                f"{self.url}: {type(error).__name__}: {str(error)[:200] or 'no answer'}",
+                hint="is the server running? the same command again asks only what is missing",
+            ) from None

@@ -1,0 +1,182 @@
+"""The real client, made quiet, and its failures as ours.
+
+The client's warnings print whole URLs, and the URLs that the Hub signs for a transfer are
+credentials of their own: so its log is silent, and a message of ours holds no URL and no token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from cook.engines.outcome import clean
+from cook.errors import CookError, InputError, PrerequisiteError, StepError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses that the same request may not meet again."""
+
+_URL = re.compile(r"https?://\S+")
+_TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}\b")
+_LONGEST = 300
+_CHECK = "check the name and the revision; for a gated or private one run `hf auth login`"
+
+
+def api() -> HfApi:
+    """The client, on the endpoint of ``HF_ENDPOINT``."""
+    _quieten()
+    from huggingface_hub import HfApi, constants
+
+    return HfApi(endpoint=constants.ENDPOINT, library_name="cook")
+
+
+@lru_cache(maxsize=1)
+def _quieten() -> None:
+    import os
+
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub.utils.logging import set_verbosity
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    set_verbosity(logging.CRITICAL)
+    disable_progress_bars()
+
+
+def offline() -> bool:
+    """Whether ``HF_HUB_OFFLINE`` forbids every request."""
+    from huggingface_hub import constants
+
+    return bool(constants.is_offline_mode())
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that ``error`` or one of its causes tells of."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, HfHubHTTPError):
+            return found.response.status_code
+        found = found.__cause__
+    return None
+
+
+def unreachable(error: BaseException) -> bool:
+    """Whether ``error`` is about the connection, not about what the Hub answered."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError
+
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, httpx2.TransportError) and not isinstance(found, HfHubHTTPError):
+            return True
+        found = found.__cause__
+    return False
+
+
+def transient(error: BaseException) -> bool:
+    """Whether another try may succeed where ``error`` came up.
+
+    A body cut short is an OSError without a number in the client; an error page where JSON was
+    due is a JSONDecodeError.
+    """
+    if isinstance(error, CookError):
+        return False
+    if unreachable(error) or isinstance(error, json.JSONDecodeError):
+        return True
+    status = status_of(error)
+    if status is not None:
+        return status in TRANSIENT
+    return type(error) is OSError and error.errno is None
+
+
+def wait_asked_s(error: BaseException) -> float | None:
+    """Seconds that the Hub asked to wait (``Retry-After``), if it did."""
+    response = getattr(error, "response", None)
+    value = response.headers.get("retry-after", "") if response is not None else ""
+    return float(value) if value.isdigit() else None
+
+
+def failed(what: str, error: BaseException) -> CookError:
+    """The error to raise for ``error``, met while ``what`` was wanted."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        OfflineModeIsEnabled,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if isinstance(error, CookError):
+        return error
+    if isinstance(error, OfflineModeIsEnabled):
+        return PrerequisiteError(
+            f"{what}: not on this disk, and HF_HUB_OFFLINE forbids fetching it",
+            hint="unset HF_HUB_OFFLINE, or fetch it before",
+        )
+    if isinstance(error, GatedRepoError):
+        return PrerequisiteError(
+            f"{what}: the repository is gated and this account has no access",
+            hint="accept its terms on its page, then run `hf auth login`",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return InputError(f"{what}: no such repository, or a private one", hint=_CHECK)
+    if isinstance(error, RevisionNotFoundError):
+        return InputError(f"{what}: the repository has no such revision", hint=_CHECK)
+    if isinstance(error, RemoteEntryNotFoundError):
+        return InputError(f"{what}: the repository has no such file", hint=_CHECK)
+    return _refused(what, error)
+
+
+def _refused(what: str, error: BaseException) -> CookError:
+    status = status_of(error)
+    if status == 401:
+        return PrerequisiteError(
+            f"{what}: the Hub did not accept the login", hint="run `hf auth login`"
+        )
+    if status == 403:
+        return PrerequisiteError(
+            f"{what}: this login may not do that{_said(error)}",
+            hint="use a token with the right to write there: `hf auth login`",
+        )
+    if status is not None:
+        again = "; what arrived is kept, the same command goes on" if status in TRANSIENT else ""
+        return StepError(f"{what}: the Hub answered {status}{_said(error)}{again}")
+    if unreachable(error):
+        return PrerequisiteError(
+            f"{what}: the Hub cannot be reached ({type(error).__name__})",
+            hint="connect and run the same command again: what arrived is kept; or put the file "
+            "on this disk and name its path in the recipe",
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({error.filename})" if error.filename else ""
+        return StepError(
+            f"{what}: {error.strerror}{where}", hint="HF_HOME puts the cache on another disk"
+        )
+    return StepError(f"{what}: the Hub's answer is unusable ({type(error).__name__})")
+
+
+def _said(error: BaseException) -> str:
+    """What the server said, on one line, without URLs and tokens."""
+    found: BaseException | None = error
+    while found is not None:
+        if text := getattr(found, "server_message", None):
+            return f": {scrubbed(str(text))}"
+        found = found.__cause__
+    return ""
+
+
+def scrubbed(text: str) -> str:
+    """``text`` on one line, cut, without URLs and without anything like a token."""
+    from huggingface_hub import get_token
+
+    token = get_token()
+    if token:
+        text = text.replace(token, "<token>")
+    text = _TOKEN.sub("<token>", _URL.sub("<url>", clean(text)))
+    return " ".join(text.split())[:_LONGEST]

@@ -1,0 +1,294 @@
+"""Fetch files into the client's own cache, from where they stopped, each proven by its hash.
+
+huggingface-hub deletes what an interrupted download had (its temporary names are unique), so a
+shard of 50 GB would start anew. Here the partial file keeps its name; the bytes still come by
+the client's own ``http_get``. What is complete is hashed, and only then gets its place in the
+cache (blobs, snapshots, refs: the layout that the client documents), where every other program
+finds it as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cook.errors import PrerequisiteError, StepError
+from cook.graph.digest import BLOCK, remember, source
+from cook.graph.locks import file_lock
+from cook.hub.client import api, failed
+from cook.hub.listing import HubFile, Listing, repo_type, storage_folder
+from cook.hub.retry import PATIENT, Retry
+from cook.paths import cook_home
+from cook.units import size
+
+Gained = Callable[[int], None]
+"""Told of every ``n`` more bytes (negative: bytes that had to be discarded)."""
+
+MISMATCHES = 4
+"""So often a whole file may arrive wrong before cook gives up."""
+
+SPARE_BYTES = 256 << 20
+"""Left free on the disk of the cache."""
+
+
+def place(listing: Listing, file: HubFile) -> Path:
+    """Where ``file`` is, or will be, in the client's cache."""
+    return storage_folder(listing.ref) / "snapshots" / listing.commit / file.path
+
+
+def missing(listing: Listing, files: Sequence[HubFile]) -> tuple[HubFile, ...]:
+    """Those of ``files`` whose bytes are not on this disk, from this commit or another."""
+    return tuple(
+        f for f in files if not _whole(place(listing, f), f) and not _whole(_blob(listing, f), f)
+    )
+
+
+def left_bytes(listing: Listing, files: Sequence[HubFile]) -> int:
+    """Bytes that :func:`fetch` would still transfer: partial files count as far as they got."""
+    return sum(
+        f.size_bytes - min(_size(_partial(listing, f)), f.size_bytes)
+        for f in missing(listing, files)
+    )
+
+
+def fetch(
+    listing: Listing,
+    files: Sequence[HubFile],
+    *,
+    retry: Retry = PATIENT,
+    gained: Gained = lambda count: None,
+) -> tuple[Path, ...]:
+    """Have all ``files`` on this disk, whole and verified; their paths in order.
+
+    Errors: PrerequisiteError when the disk is too small (before anything is fetched) or the
+    Hub out of reach; StepError when it fails again and again, or sends other bytes.
+    """
+    wanted = missing(listing, files)
+    try:
+        if wanted:
+            require_room(listing, wanted)
+            for file in wanted:
+                _fetch(listing, file, retry, gained)
+        if not listing.cached:
+            for file in files:
+                _link(listing, file)
+            _note_ref(listing)
+    except OSError as error:  # a cache that may not be written, say
+        raise failed(str(listing.ref), error) from None
+    paths = tuple(place(listing, f) for f in files)
+    for path, file in zip(paths, files, strict=True):
+        if file.sha256 is not None and source([path]).digest != f"sha256:{file.sha256}":
+            raise StepError(
+                f"{path}: holds other bytes than {listing.ref} at {listing.commit[:12]}",
+                hint=f"delete it, and the same command fetches it again: rm '{path.resolve()}'",
+            )
+    return paths
+
+
+def require_room(listing: Listing, files: Sequence[HubFile]) -> None:
+    """PrerequisiteError unless the cache's disk holds what is left of ``files``."""
+    storage = storage_folder(listing.ref)
+    existing = next(p for p in (storage, *storage.parents) if p.exists())
+    free, needed = shutil.disk_usage(existing).free, left_bytes(listing, files)
+    if needed + SPARE_BYTES > free:
+        raise PrerequisiteError(
+            f"{listing.ref}: {size(needed)} to download, and {existing} has {size(free)} free",
+            hint="free some space (`hf cache ls` lists what is there), or set HF_HOME to a "
+            "larger disk",
+        )
+
+
+def _fetch(listing: Listing, file: HubFile, retry: Retry, gained: Gained) -> None:
+    what = f"hf://{listing.ref.repo}/{file.path}"
+    if file.etag is None:
+        raise StepError(f"{what}: the Hub gives no checksum for it")
+    partial = _partial(listing, file)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    lock = hashlib.sha256(str(partial).encode()).hexdigest()[:32]
+    with file_lock(cook_home() / "locks" / f"hub-{lock}.lock"):
+        if not missing(listing, [file]):  # another cook was faster
+            return
+        meter = _Meter(gained)
+        furthest = meter.told = _size(partial)
+
+        def forward() -> bool:
+            nonlocal furthest
+            meter.to(_size(partial))
+            further = meter.told > furthest
+            furthest = meter.told
+            return further
+
+        retry.run(what, lambda: _transfer(listing, file, partial, meter), gained=forward)
+        meter.to(file.size_bytes)
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.replace(_blob(listing, file))
+        if file.sha256 is not None:
+            remember(_blob(listing, file), f"sha256:{file.sha256}")
+
+
+class _Meter:
+    """Turns how far a file is into what was gained since the last time."""
+
+    def __init__(self, gained: Gained) -> None:
+        self.told = 0
+        self.mismatches = 0
+        self._gained = gained
+
+    def to(self, now: int) -> None:
+        self._gained(now - self.told)
+        self.told = now
+
+
+class _Metered(io.FileIO):
+    """A file that tells the meter of every write."""
+
+    meter: _Meter | None = None
+
+    def write(self, data: Any) -> int:
+        count = super().write(data)
+        if self.meter is not None:
+            self.meter.to(self.tell())
+        return count
+
+
+def _transfer(listing: Listing, file: HubFile, partial: Path, meter: _Meter) -> None:
+    """One attempt at the rest of ``file``; OSError without a number when its bytes are wrong."""
+    have = _size(partial)
+    if have > file.size_bytes:
+        partial.unlink()
+        have = 0
+    if have < file.size_bytes or not have:
+        if _needs_xet(file):
+            _by_xet(listing, file, partial)
+        else:
+            _by_http(listing, file, partial, meter)
+    if not _verified(partial, file):
+        partial.unlink()
+        meter.mismatches += 1
+        if meter.mismatches >= MISMATCHES:
+            raise StepError(
+                f"hf://{listing.ref.repo}/{file.path}: {MISMATCHES} times in a row other bytes "
+                "arrived than the Hub promised",
+                hint="a proxy or a disk that damages data? `cook doctor` checks this machine",
+            )
+        raise OSError("checksum mismatch")
+
+
+def _by_http(listing: Listing, file: HubFile, partial: Path, meter: _Meter) -> None:
+    from huggingface_hub.file_download import http_get
+
+    # The address of the commit, not of the storage behind it: that one is signed, and expires.
+    url, headers = address(listing, file)
+    have = _size(partial)
+    with _Metered(partial, "r+b" if partial.exists() else "w+b") as stream:
+        stream.seek(0, io.SEEK_END)
+        stream.meter = meter
+        http_get(url, stream, resume_size=have, headers=headers, expected_size=file.size_bytes)
+
+
+def address(listing: Listing, file: HubFile) -> tuple[str, dict[str, str]]:
+    """URL and request headers (the login among them) of ``file`` at its commit."""
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.utils._headers import build_hf_headers
+
+    api()
+    url = hf_hub_url(
+        listing.ref.repo,
+        file.path,
+        repo_type=repo_type(listing.ref),
+        revision=listing.commit,
+        endpoint=constants.ENDPOINT,
+    )
+    headers: dict[str, str] = build_hf_headers(library_name="cook")
+    # Compressed bytes could not be counted, nor continued.
+    return url, {**headers, "Accept-Encoding": "identity"}
+
+
+def _needs_xet(file: HubFile) -> bool:
+    """The Hub serves nothing above 50 GB over plain HTTP."""
+    from huggingface_hub import constants
+
+    return file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE
+
+
+def _by_xet(listing: Listing, file: HubFile, partial: Path) -> None:
+    # No resuming inside the file; but it is the one way to it.
+    from huggingface_hub import hf_hub_download
+
+    folder = partial.with_suffix(".folder")
+    try:
+        got = hf_hub_download(
+            listing.ref.repo,
+            file.path,
+            repo_type=repo_type(listing.ref),
+            revision=listing.commit,
+            local_dir=folder,
+        )
+        Path(got).replace(partial)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _verified(path: Path, file: HubFile) -> bool:
+    if not _whole(path, file):
+        return False
+    wanted, digest = file.sha256, hashlib.sha256()
+    if wanted is None:
+        wanted, digest = file.git_oid, hashlib.sha1(usedforsecurity=False)
+        digest.update(b"blob %d\0" % file.size_bytes)
+    with path.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest() == wanted
+
+
+def _link(listing: Listing, file: HubFile) -> None:
+    """Have the file's name at this commit point at its bytes."""
+    pointer, blob = place(listing, file), _blob(listing, file)
+    if _whole(pointer, file):
+        return
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    pointer.unlink(missing_ok=True)
+    try:
+        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+    except OSError:  # a file system without links: the file itself, as the client does it
+        blob.replace(pointer)
+
+
+def _note_ref(listing: Listing) -> None:
+    """Remember what the branch or tag meant, for when the Hub is out of reach."""
+    revision = listing.ref.revision or "main"
+    if revision == listing.commit or listing.cached:
+        return
+    note = storage_folder(listing.ref) / "refs" / revision
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
+        temporary.write_text(listing.commit, encoding="ascii")
+        temporary.replace(note)
+
+
+def _blob(listing: Listing, file: HubFile) -> Path:
+    return storage_folder(listing.ref) / "blobs" / f"{file.etag}"
+
+
+def _partial(listing: Listing, file: HubFile) -> Path:
+    return storage_folder(listing.ref) / "blobs" / f"{file.etag}.cook.incomplete"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _whole(path: Path, file: HubFile) -> bool:
+    return path.is_file() and _size(path) == file.size_bytes

@@ -1,0 +1,220 @@
+"""What a publication consists of: the quants, their recipe, their record, and the card."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cook.errors import InputError
+from cook.graph.digest import source
+from cook.paths import cook_home
+from cook.recipe.sources import HubRef
+from cook.report.card import CardFacts, card
+from cook.report.record import Draft, Record, to_json
+from cook.report.secret_recipe import imatrix_path, quantize_step
+
+CARD = "README.md"
+BIG_BYTES = 50 * 1000**3
+"""The Hub advises against files above this size; they have to go over Xet."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,95}", re.ASCII)
+_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file to upload: ``content`` is a path, or the bytes themselves."""
+
+    path: str
+    content: Path | bytes
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Package:
+    """Everything that goes into one commit of ``repo``."""
+
+    repo: str
+    items: tuple[Item, ...]
+    card: str
+    warnings: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(item.size_bytes for item in self.items)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the publisher asks for; ``quants`` empty means all that cook made."""
+
+    repo: str
+    quants: tuple[str, ...] = ()
+    title: str | None = None
+    base_model: str | None = None
+    license: str | None = None
+
+
+def pack(record: Record, wanted: Wanted) -> Package:
+    """The publication of ``record``. Reads and hashes the files, asks nobody.
+
+    Errors: InputError for a name the Hub does not allow, a quant that is not there, a file that
+    is gone or was changed, and a text that holds a login.
+    """
+    name = repository(wanted.repo)
+    drafts = _drafts(record, wanted.quants)
+    title = wanted.title or re.sub(r"[-_]GGUF$", "", name.repo.partition("/")[2], flags=re.I)
+    if not _NAME.fullmatch(title):
+        raise InputError(f"{title!r}: cannot be part of a file name", hint="give another --name")
+    base = wanted.base_model or base_model(record)
+    items = [_file(f"{title}-{draft.quant}.gguf", _made(draft)) for draft in drafts]
+    matrix = _imatrix(record, drafts, title)
+    items += [matrix] if matrix else []
+    facts = CardFacts(
+        title=title,
+        files={d.quant: item.path for d, item in zip(drafts, items, strict=False)},
+        base_model=base,
+        license=wanted.license,
+        imatrix=matrix.path if matrix else None,
+        quantized_by=name.repo.partition("/")[0],
+    )
+    text = _impersonal(card(record, facts))
+    document = json.dumps(to_json(record), indent=1, ensure_ascii=False, allow_nan=False)
+    for path, content in (
+        ("recipe.yaml", record.recipe_text),
+        ("record.json", _impersonal(document)),
+        (CARD, text),
+    ):
+        items.append(_text(path, content))
+    return Package(name.repo, tuple(items), text, tuple(_warnings(items, base, wanted)))
+
+
+def repository(text: str) -> HubRef:
+    """``text`` as the name of a repository; InputError for anything else."""
+    try:
+        ref = HubRef.parse(f"hf://{text.removeprefix('hf://')}")
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if ref.path or ref.revision or ref.dataset:
+        raise InputError(f"{text}: name a repository only: org/name")
+    return ref
+
+
+def base_model(record: Record) -> str | None:
+    """The Hub name of the unquantized model, if the record says where that came from."""
+    import yaml
+
+    for origin in record.sources:
+        if origin.role == "model":
+            return HubRef.parse(origin.reference).repo
+    try:
+        named = yaml.safe_load(record.recipe_text)["model"]["source"]
+        return HubRef.parse(named).repo
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _drafts(record: Record, quants: Sequence[str]) -> list[Draft]:
+    made = [d for d in record.drafts if quantize_step(record, d) is not None]
+    if not quants:
+        if not made:
+            raise InputError(
+                f"{record.recipe}: this record has no quant that cook made",
+                hint="`cook build RECIPE` makes them",
+            )
+        return made
+    found = []
+    for name in dict.fromkeys(quants):
+        draft = record.draft(name)
+        if draft is None:
+            known = ", ".join(d.quant for d in record.drafts)
+            raise InputError(f"{name}: no such quant in this record", hint=f"it has {known}")
+        found.append(draft)
+    return found
+
+
+def _made(draft: Draft) -> Path:
+    path = Path(draft.path) if draft.path else None
+    if path is None or not path.is_file():
+        raise InputError(
+            f"{draft.quant}: its file is not there any more: {path or 'it was never made'}",
+            hint="`cook build` with the record's recipe makes it again",
+        )
+    if path.stat().st_size != draft.file_bytes:
+        raise InputError(
+            f"{path}: has {path.stat().st_size} bytes, and the record says {draft.file_bytes}",
+            hint="`cook store verify` tells what is damaged",
+        )
+    return path
+
+
+def _file(name: str, path: Path) -> Item:
+    found = source([path])
+    recorded = _recorded_sha256(path)
+    digest = found.digest.removeprefix("sha256:")
+    if recorded is not None and recorded != digest:
+        raise InputError(
+            f"{path}: has other content than was measured",
+            hint="`cook store verify` tells what is damaged",
+        )
+    return Item(name, path, found.size_bytes, digest)
+
+
+def _recorded_sha256(path: Path) -> str | None:
+    """What the store wrote down when it made the file."""
+    try:
+        document = json.loads(path.with_name("artifact.json").read_text(encoding="utf-8"))
+        listed = {f["name"]: f["sha256"] for f in document["files"]}
+        return str(listed[path.name])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _imatrix(record: Record, drafts: Sequence[Draft], title: str) -> Item | None:
+    """The importance matrix of the published quants, while it is on this disk."""
+    for draft in drafts:
+        step = quantize_step(record, draft)
+        path = imatrix_path(step) if step else None
+        if path and Path(path).is_file():
+            return _file(f"imatrix-{title}{Path(path).suffix}", Path(path))
+    return None
+
+
+def _text(path: str, content: str) -> Item:
+    from hashlib import sha256
+
+    from huggingface_hub import get_token
+
+    token = get_token()
+    if _TOKEN.search(content) or (token and token in content):
+        raise InputError(
+            f"{path}: holds a login of the Hub; it is not published",
+            hint="take it out of the recipe, and revoke it on the Hub's settings page",
+        )
+    data = content.encode()
+    return Item(path, data, len(data), sha256(data).hexdigest())
+
+
+def _impersonal(text: str) -> str:
+    """``text`` without the publisher's folders."""
+    for folder, name in ((cook_home(), "$COOK_HOME"), (Path.home(), "~")):
+        if len(folder.parts) > 1:
+            text = text.replace(f"{folder}/", f"{name}/")
+    return text
+
+
+def _warnings(items: Sequence[Item], base: str | None, wanted: Wanted) -> list[str]:
+    told = [
+        f"{item.path}: above 50 GB, which the Hub advises against: split it with "
+        "`llama-gguf-split --split-max-size 45G`"
+        for item in items
+        if item.size_bytes > BIG_BYTES
+    ]
+    if base is None:
+        told.append("the base model is not known: give --base-model, or nobody finds these quants")
+    if wanted.license is None:
+        told.append("the licence is not known: give --license as the base model's card has it")
+    return told

@@ -1,0 +1,226 @@
+"""Drawing with matplotlib: themed SVG that goes inline into a page, SVG files and PNG.
+
+matplotlib is imported here only, inside functions. Lengths are CSS pixels: a drawing is so wide
+as it will be shown, so that its letters have the size of the page's.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from cook.report.document import Plot
+from cook.report.palette import DARK, LIGHT, SERIES, Colours, css
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTHS = {"half": 512, "full": 1056}
+NARROW = 344
+POINTS_PER_INCH = 72
+FONT_PX = 11.5
+MAX_LABEL = 40
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+_TAG = re.compile(r"<[^>]+>")
+_ID = re.compile(r' id="([^"]*)"')
+_REFERENCE = re.compile(r'(?:xlink:href="#|url\(#)([^")]+)')
+_COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
+_FAMILY = re.compile(r"font-family: [^;\"]*")
+_NO_TURN = re.compile(r' transform="rotate\(-?0 [^"]*"')
+_VARIABLES = {value: f"var(--{name.replace('_', '-')})" for name, value in LIGHT.items()}
+_CONTROL = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a plot draws on. ``narrow``: for a phone, where space for words is short."""
+
+    figure: Figure
+    colours: Colours
+    narrow: bool
+
+    def colour(self, name: str) -> str:
+        """A palette colour by its name."""
+        return self.colours[name]
+
+    def series(self, index: int) -> tuple[str, str]:
+        """(colour, marker) of the ``index``-th series; the pairs repeat after 64."""
+        return self.colours[f"s{index % SERIES}"], MARKERS[(index // SERIES) % len(MARKERS)]
+
+    def axes(self, x: str = "", y: str = "", grid: str = "both") -> Axes:
+        """The only axes of the figure; ``grid`` is x, y, both or none."""
+        axes: Axes = self.figure.add_subplot()
+        self.dress(axes, x, y, grid)
+        return axes
+
+    def dress(self, axes: Axes, x: str = "", y: str = "", grid: str = "both") -> None:
+        """Titles, quiet frame and grid."""
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        if grid in ("x", "y", "both"):
+            axes.grid(visible=True, axis=grid, linewidth=0.8)  # type: ignore[arg-type]
+
+    def ring(self, axes: Axes, x: float, y: float) -> None:
+        """The mark of the pick around a point."""
+        axes.plot(
+            [x],
+            [y],
+            "o",
+            markersize=15,
+            markerfacecolor="none",
+            markeredgecolor=self.colour("pick"),
+            markeredgewidth=1.8,
+            zorder=5,
+        )
+
+    def legend(self, axes: Axes, entries: int) -> None:
+        """The legend above the axes, in as many columns as fit."""
+        if entries:
+            columns = min(entries, 2 if self.narrow else 3)
+            axes.legend(
+                loc="lower left",
+                bbox_to_anchor=(0, 1.01),
+                ncols=columns,
+                borderaxespad=0.0,
+                handlelength=1.4,
+                columnspacing=1.2,
+                frameon=False,
+            )
+
+
+def label(text: str, most: int = MAX_LABEL) -> str:
+    """``text`` fit for a plot: no control characters, at most ``most`` characters."""
+    clean = _CONTROL.sub("\ufffd", text)
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def inline_svg(plot: Plot, narrow: bool) -> str:
+    """The plot as an ``<svg>`` element whose colours are the page's CSS variables."""
+    variant = f"{plot.name}-{'n' if narrow else 'w'}"
+    svg = _bare(_draw(plot, narrow, LIGHT, "svg").decode(), variant)
+    name = escape(plot.alt, quote=True)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
+
+
+def svg_file(plot: Plot) -> str:
+    """The plot as a file of its own that follows the reader's light or dark theme."""
+    svg = _bare(_draw(plot, False, LIGHT, "svg").decode(), plot.name)
+    width, height = _size(plot, False)
+    style = (
+        f":root{{--sans:sans-serif;{css(LIGHT)}}}"
+        f"@media (prefers-color-scheme: dark){{:root{{{css(DARK)}}}}}"
+        "*{stroke-linejoin:round}"
+    )
+    head = (
+        f"<title>{escape(plot.title)}</title><desc>{escape(plot.alt)}</desc>"
+        f'<style>{style}</style><rect width="100%" height="100%" style="fill:var(--page)"/>'
+    )
+    svg = svg.replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)
+    return re.sub(r"(<svg [^>]*>)", lambda m: m[1] + head, svg, count=1)
+
+
+def png(plot: Plot, *, dark: bool = False) -> bytes:
+    """The plot as a PNG at twice the resolution of a plain screen."""
+    return _draw(plot, False, DARK if dark else LIGHT, "png")
+
+
+def _size(plot: Plot, narrow: bool) -> tuple[int, int]:
+    return (NARROW, plot.narrow_height) if narrow else (WIDTHS[plot.width], plot.height)
+
+
+def _draw(plot: Plot, narrow: bool, colours: Colours, form: str) -> bytes:
+    from matplotlib.figure import Figure
+
+    width, height = _size(plot, narrow)
+    with _style(colours, f"{plot.name}-{narrow}"):
+        figure = Figure(
+            figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), layout="constrained"
+        )
+        plot.draw(Sheet(figure, colours, narrow))
+        stream = BytesIO()
+        extra: dict[str, Any] = {"metadata": {"Date": None}} if form == "svg" else {}
+        figure.savefig(
+            stream,
+            format=form,
+            dpi=POINTS_PER_INCH * (2 if form == "png" else 1),
+            transparent=form == "svg",
+            **extra,
+        )
+    return stream.getvalue()
+
+
+@contextmanager
+def _style(colours: Colours, salt: str) -> Iterator[None]:
+    import matplotlib
+
+    ink, muted, grid, page = (colours[n] for n in ("ink", "muted", "grid", "page"))
+    settings = {
+        "svg.fonttype": "none",  # letters stay letters: small, and in the page's own font
+        "svg.hashsalt": salt,
+        "text.parse_math": False,  # names are data: a dollar sign in one is no formula
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": FONT_PX,
+        "axes.labelsize": FONT_PX,
+        "axes.titlesize": FONT_PX,
+        "axes.titlelocation": "left",
+        "axes.titleweight": "bold",
+        "xtick.labelsize": FONT_PX - 0.5,
+        "ytick.labelsize": FONT_PX - 0.5,
+        "legend.fontsize": FONT_PX - 0.5,
+        "text.color": ink,
+        "axes.labelcolor": muted,
+        "axes.titlecolor": ink,
+        "axes.edgecolor": muted,
+        "axes.facecolor": page,
+        "figure.facecolor": page,
+        "savefig.facecolor": page,
+        "xtick.color": muted,
+        "ytick.color": muted,
+        "grid.color": grid,
+        "axes.linewidth": 0.8,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 6.0,
+        "axes.formatter.useoffset": False,
+    }
+    with warnings.catch_warnings(), matplotlib.rc_context(settings):
+        # Scripts that DejaVu lacks are drawn by the reader's browser, not by matplotlib.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message=".*constrained_layout.*")
+        warnings.filterwarnings("ignore", message=".*layout engine.*")
+        yield
+
+
+def _bare(svg: str, prefix: str) -> str:
+    """matplotlib's document as an element that shares a page with others.
+
+    Its colours become variables, identifiers nobody refers to go and the others get ``prefix``;
+    the rule for all elements of the page goes as well.
+    """
+    svg = svg[svg.index("<svg ") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    tags = _TAG.findall(svg)
+    used = {name for tag in tags for name in _REFERENCE.findall(tag)}
+
+    def mended(match: re.Match[str]) -> str:
+        tag = _ID.sub(lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", match[0])
+        tag = _REFERENCE.sub(lambda m: m[0].replace("#", f"#{prefix}-", 1), tag)
+        tag = _COLOUR.sub(lambda m: _VARIABLES.get(m[0], m[0]), tag)
+        tag = _FAMILY.sub("font-family: var(--sans)", tag)
+        return _NO_TURN.sub("", tag).replace("\n", "")
+
+    # Only tags are touched: a label is data, whatever it looks like.
+    return _TAG.sub(mended, svg).strip()

@@ -1,0 +1,135 @@
+"""A report before it has a form: what HTML and Markdown both are made from.
+
+All text here is plain and untrusted; whoever gives it a form escapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from cook.report.canvas import Sheet
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; ``quiet``: a note under something else."""
+
+    text: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list; ``marked`` items are warnings."""
+
+    items: tuple[str, ...]
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Code:
+    """Commands or YAML, to be copied; ``title`` folds it away under that line."""
+
+    text: str
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """``columns`` are (title, alignment); None is a missing value.
+
+    ``title`` folds the table away under that line; ``strong`` is the row of the pick.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    title: str | None = None
+    strong: int | None = None
+    caption: str | None = None
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture to be drawn; ``alt`` says in words what it shows.
+
+    ``height`` is in CSS pixels for a full-width or half-width drawing, ``narrow_height`` for one
+    on a phone.
+    """
+
+    name: str
+    title: str
+    alt: str
+    draw: Callable[[Sheet], None] = field(repr=False)
+    height: int = 330
+    narrow_height: int = 300
+    width: Literal["half", "full"] = "half"
+
+
+Block = Text | Items | Code | Table | Plot
+
+
+@dataclass(frozen=True)
+class Section:
+    """One heading and what stands under it; ``absent``: why there is nothing to show."""
+
+    id: str
+    title: str
+    lead: str = ""
+    blocks: tuple[Block, ...] = ()
+    absent: str | None = None
+
+    @property
+    def half(self) -> bool:
+        """Whether it fits beside another: one small plot, and tables only folded away."""
+        plots = [b for b in self.blocks if isinstance(b, Plot)]
+        wide = any(isinstance(b, Table) and b.title is None for b in self.blocks)
+        return len(plots) == 1 and plots[0].width == "half" and not wide
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A figure of the first screen: ``value`` large, ``note`` small below it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The first screen: the pick, why, how sure, and the command that uses it."""
+
+    title: str
+    why: str
+    facts: tuple[Fact, ...]
+    command: str | None
+    command_absent: str | None
+    warnings: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    subtitle: tuple[str, ...]
+    headline: Headline
+    sections: tuple[Section, ...]
+
+    @property
+    def shown(self) -> tuple[Section, ...]:
+        """Sections with something in them."""
+        return tuple(s for s in self.sections if s.absent is None)
+
+    @property
+    def absent(self) -> tuple[Section, ...]:
+        """Sections without data, each with its reason."""
+        return tuple(s for s in self.sections if s.absent is not None)
+
+    @property
+    def plots(self) -> tuple[Plot, ...]:
+        """Every plot, in order."""
+        return tuple(b for s in self.shown for b in s.blocks if isinstance(b, Plot))

@@ -1,0 +1,117 @@
+"""The first screen of a report: the pick, why, how sure, how fast, and its command."""
+
+from __future__ import annotations
+
+import shlex
+from math import isfinite
+
+from cook.report.choice import draft_of, finite, named, picked
+from cook.report.document import Fact, Headline
+from cook.report.record import Candidate, Record
+from cook.report.show import deployable
+from cook.units import size
+
+
+def headline(record: Record) -> Headline:
+    """From the record's pick alone."""
+    winner = picked(record)
+    warnings = len(record.warnings) + sum(step.error is not None for step in record.steps)
+    if winner is None:
+        title = "Nothing qualifies" if record.candidates else f"{len(record.drafts)} quants"
+        why = record.pick.sentence if record.candidates else "This recipe scores no candidates."
+        facts = (_candidates(record),) if record.candidates else ()
+        return Headline(title, why, facts, None, "there is no pick to run", warnings)
+    return Headline(
+        title=winner.name,
+        why=record.pick.sentence,
+        facts=tuple(f for f in _facts(record, winner) if f is not None),
+        command=shlex.join(deployable(winner.command)) if winner.command else None,
+        command_absent=None if winner.command else "the pick did not run live",
+        warnings=warnings,
+    )
+
+
+def _facts(record: Record, winner: Candidate) -> list[Fact | None]:
+    return [
+        _speedup(winner),
+        _decode(record, winner),
+        _confidence(record, winner),
+        _acceptance(winner),
+        _size(record, winner),
+        _candidates(record),
+    ]
+
+
+def _speedup(winner: Candidate) -> Fact | None:
+    ratio = finite(winner.speedup)
+    if ratio is None or winner.draft is None:
+        return None
+    interval = winner.speedup_interval
+    note = "against no draft"
+    if interval is not None:
+        note += f", {interval.confidence:.0%}: {interval.low:.2f} to {interval.high:.2f}"
+    return Fact("end-to-end speedup", f"{ratio:.2f}x", note)
+
+
+def _decode(record: Record, winner: Candidate) -> Fact | None:
+    live = winner.live
+    found = live or (winner.predicted.figures if winner.predicted else None)
+    if found is None:
+        return None
+    how = "" if live else "predicted, "
+    if record.pick.maximize == "end_to_end_speed":
+        return Fact(
+            "end to end",
+            f"{found.end_to_end_speed:.2f} t/s",
+            f"{how}decode {found.decode_speed:.2f}",
+        )
+    ratio = finite(winner.decode_speedup)
+    note = f"{ratio:.2f}x no draft's" if ratio is not None and winner.draft else ""
+    return Fact("decode speed", f"{found.decode_speed:.2f} t/s", f"{how}{note}".rstrip(", "))
+
+
+def _confidence(record: Record, winner: Candidate) -> Fact | None:
+    pick = record.pick
+    choice = pick.choice
+    probability = finite(choice.probability) if choice else None
+    if probability is None and winner.predicted is not None:
+        probability = finite(winner.predicted.probability_best)
+    ties = (*pick.ties, *(choice.ties if choice else ()))
+    tied = named(dict.fromkeys(ties), 2)
+    if probability is not None:
+        note = "chance of being the best"
+        if choice is not None and choice.margin is not None and isfinite(choice.margin):
+            note += f"; a rival may gain {choice.margin:.1%}"
+        note += f"; level with {tied}" if tied else ""
+        return Fact("confidence", f"{probability:.0%}", note)
+    if len(pick.ranking) < 2:
+        return None
+    if tied:
+        return Fact("confidence", "a tie", f"not told apart from {tied} at {pick.confidence:.0%}")
+    return Fact("confidence", f"{pick.confidence:.0%}", "every rival is slower at that level")
+
+
+def _acceptance(winner: Candidate) -> Fact | None:
+    found = winner.live or (winner.predicted.figures if winner.predicted else None)
+    rate = finite(found.acceptance_rate) if found else None
+    if found is None or rate is None:
+        return None
+    length = finite(found.acceptance_length)
+    note = f"{found.accepted}/{found.drafted}"
+    note += f", {length:.2f} tokens a cycle" if length is not None else ""
+    return Fact("acceptance", f"{rate:.1%}", note)
+
+
+def _size(record: Record, winner: Candidate) -> Fact | None:
+    draft = draft_of(record, winner)
+    told = size(draft.file_bytes) if draft else None
+    if draft is None or told is None:
+        return None
+    return Fact("draft file", told, f"{draft.bpw:.2f} bits a weight" if draft.bpw else "")
+
+
+def _candidates(record: Record) -> Fact:
+    live = sum(c.live is not None for c in record.candidates)
+    predicted = sum(c.predicted is not None for c in record.candidates)
+    note = f"{live} live" + (f", {predicted} predicted" if predicted else "")
+    return Fact("candidates", str(len(record.candidates)), note)

@@ -1,0 +1,74 @@
+"""A report as one HTML file: no script, no address outside, readable in light and dark."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from cook.errors import InternalError
+from cook.paths import package_dir
+from cook.report.canvas import inline_svg
+from cook.report.document import Document
+from cook.report.palette import DARK, LIGHT, css
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+MAX_BYTES = 2_000_000
+PAGE = package_dir() / "report" / "page"
+CHARACTERS_A_ROW = 120
+"""A listing may have as many rows' worth of characters as a table has rows."""
+
+
+def html(document: Document) -> str:
+    """``document`` as a page. Every value of the record is escaped by the template.
+
+    Where the page would pass 2 MB, its tables and listings end earlier and say so: the record
+    has the rest.
+    """
+    from markupsafe import Markup
+
+    pictures = {
+        plot.name: (Markup(inline_svg(plot, False)), Markup(inline_svg(plot, True)))
+        for plot in document.plots
+    }
+    for most_rows in (2000, 400, 100, 25):
+        page = _render(document, pictures, most_rows)
+        if len(page.encode()) < MAX_BYTES:
+            return page
+    raise InternalError("a report passes 2 MB with its tables cut to 25 rows")
+
+
+def _render(document: Document, pictures: dict[str, tuple[str, str]], most_rows: int) -> str:
+    from markupsafe import Markup
+
+    return _template().render(
+        document=document,
+        pictures=pictures,
+        most_rows=most_rows,
+        light=Markup(css(LIGHT)),
+        dark=Markup(css(DARK)),
+        style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
+        characters_a_row=CHARACTERS_A_ROW,
+    )
+
+
+def short(value: str, most: int) -> str:
+    """At most ``most`` characters of ``value``; an ellipsis tells of the rest."""
+    return value if len(value) <= most else value[: most - 1] + "…"
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["kind"] = lambda block: type(block).__name__
+    environment.filters["short"] = short
+    return environment.get_template("report.html")

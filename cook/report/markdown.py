@@ -1,0 +1,120 @@
+"""A report as Markdown that stands by itself on GitHub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from urllib.parse import quote
+
+from cook.report.document import Block, Code, Document, Items, Plot, Section, Table, Text
+
+MISSING = "-"
+_SPECIAL = re.compile(r"[&<>|`*\[\]~@#$\\]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_BREAKS = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+
+
+def markdown(document: Document, plots: PurePath | None = None) -> str:
+    """``document`` as GitHub's Markdown; ``plots`` is their folder relative to the file.
+
+    Without ``plots`` the tables speak for themselves, and are not folded away.
+    """
+    parts = [f"# {text(document.title)}: {text(document.headline.title)}"]
+    parts.append(" · ".join(text(part) for part in document.subtitle))
+    parts += _headline(document)
+    for section in document.shown:
+        parts += _section(section, plots)
+    if document.absent:
+        parts.append("## Not in this record")
+        parts.append(
+            "\n".join(f"- {text(s.title)}: {text(s.absent or '')}." for s in document.absent)
+        )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def text(value: str) -> str:
+    """``value`` as plain words: nothing in it is markup, a link or a mention."""
+    flat = _BREAKS.sub(" ", value).strip()
+    escaped = _SPECIAL.sub(lambda m: f"&#{ord(m[0])};", flat)
+    return escaped.replace("://", ":&#47;/")
+
+
+def fenced(value: str, language: str = "") -> str:
+    """``value`` as a code block that it cannot end by itself."""
+    clean = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", " ", value)
+    longest = max((len(m) for m in re.findall(r"`{3,}", clean)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{clean.rstrip()}\n{fence}"
+
+
+def _headline(document: Document) -> list[str]:
+    head = document.headline
+    parts = [f"**{text(head.why)}**"]
+    if head.facts:
+        parts.append(
+            "\n".join(
+                [
+                    "| " + " | ".join(text(f.label) for f in head.facts) + " |",
+                    "|" + "---|" * len(head.facts),
+                    "| " + " | ".join(f"**{text(f.value)}**" for f in head.facts) + " |",
+                    "| " + " | ".join(text(f.note) for f in head.facts) + " |",
+                ]
+            )
+        )
+    if head.warnings:
+        word = "warning" if head.warnings == 1 else "warnings"
+        parts.append(f"{head.warnings} {word}: see below.")
+    if head.command is not None:
+        parts.append(fenced(head.command, "sh"))
+    else:
+        parts.append(f"No server command: {text(head.command_absent or 'not recorded')}.")
+    return parts
+
+
+def _section(section: Section, plots: PurePath | None) -> list[str]:
+    parts = [f"## {text(section.title)}", text(section.lead)]
+    for block in section.blocks:
+        parts.append(_block(block, plots))
+    return parts
+
+
+def _block(block: Block, plots: PurePath | None) -> str:
+    if isinstance(block, Text):
+        return text(block.text)
+    if isinstance(block, Items):
+        return "\n".join(f"- {text(item)}" for item in block.items)
+    if isinstance(block, Code):
+        return _folded(block.title, fenced(block.text))
+    if isinstance(block, Table):
+        return _folded(block.title if plots is not None else None, _table(block))
+    return _picture(block, plots)
+
+
+def _folded(title: str | None, body: str) -> str:
+    if title is None:
+        return body
+    return f"<details><summary>{text(title)}</summary>\n\n{body}\n\n</details>"
+
+
+def _table(table: Table) -> str:
+    lines = ["| " + " | ".join(text(title) or " " for title, _ in table.columns) + " |"]
+    lines.append("|" + "".join("---:|" if a == "right" else "---|" for _, a in table.columns))
+    for index, row in enumerate(table.rows):
+        cells = [text(cell) if cell is not None else MISSING for cell in row]
+        if index == table.strong:
+            cells = [f"**{cell}**" if cell and cell != MISSING else cell for cell in cells]
+        lines.append("| " + " | ".join(cells) + " |")
+    if table.caption:
+        lines += ["", text(table.caption)]
+    return "\n".join(lines)
+
+
+def _picture(plot: Plot, plots: PurePath | None) -> str:
+    if plots is None:
+        return ""
+    base = quote((plots / plot.name).as_posix())
+    alt = text(plot.alt).replace('"', "&quot;")
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{base}-dark.png">'
+        f'<img src="{base}.png" alt="{alt}" width="{528 if plot.width == "half" else 1056}">'
+        "</picture>"
+    )

@@ -1,0 +1,190 @@
+"""Section: acceptance against draft speed, with the curves of equal decode speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from cook.report.canvas import Sheet, label
+from cook.report.choice import (
+    Scored,
+    at_common_setting,
+    draft_of,
+    finite,
+    order_of,
+    picked_draft,
+)
+from cook.report.document import Plot, Section, Table
+from cook.report.record import Record
+
+TITLE = "Acceptance against draft speed"
+CURVES = 5
+MOST_LABELS = 14
+
+
+@dataclass(frozen=True)
+class Point:
+    """One draft: its own decode speed in tokens/s, and its acceptance as a share."""
+
+    name: str
+    speed: float
+    acceptance: float
+    scored: Scored
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds a cycle of ``n_max`` drafted tokens: ``fixed`` + ``per_slowness`` / draft speed."""
+
+    n_max: int
+    fixed: float
+    per_slowness: float
+
+    def speed(self, acceptance: float, draft_speed: float) -> float:
+        """Decode speed, tokens/s."""
+        tokens = 1 + acceptance * self.n_max
+        return tokens / (self.fixed + self.per_slowness / draft_speed)
+
+    def acceptance(self, speed: float, draft_speed: float) -> float:
+        """The acceptance that gives ``speed`` with a draft of ``draft_speed``."""
+        return (speed * (self.fixed + self.per_slowness / draft_speed) - 1) / self.n_max
+
+
+def section(record: Record) -> Section:
+    """The scatter at the setting that most drafts share."""
+    chosen, every = at_common_setting(record, "predicted")
+    points = [p for one in every if (p := _point(record, one)) is not None]
+    if not points:
+        reasons = {d.speed_reason for d in record.drafts if d.speed_reason}
+        why = sorted(reasons)[0] if reasons else "no draft has both acceptance and a speed alone"
+        return Section("frontier", TITLE, absent=why)
+    cost = _cost(points)
+    best = picked_draft(record)
+    ordered = sorted(points, key=lambda p: -p.acceptance)
+    alt = (
+        f"Scatter of {len(points)} drafts at {chosen}: "
+        + "; ".join(f"{p.name} {p.acceptance:.1%} at {p.speed:.0f} t/s" for p in ordered[:8])
+        + "."
+    )
+    numbers = order_of(record)
+
+    def draw(sheet: Sheet) -> None:
+        _draw(sheet, points, cost, best, numbers)
+
+    table = Table(
+        columns=(
+            ("draft", "left"),
+            ("draft alone t/s", "right"),
+            ("accepted", "right"),
+            ("acceptance", "right"),
+            ("predicted decode t/s", "right"),
+        ),
+        rows=tuple(
+            (
+                p.name,
+                f"{p.speed:.1f}",
+                f"{p.scored.figures.accepted}/{p.scored.figures.drafted}",
+                f"{p.acceptance:.1%}",
+                f"{p.scored.figures.decode_speed:.2f}",
+            )
+            for p in ordered
+        ),
+        title="Figures",
+        strong=next((i for i, p in enumerate(ordered) if p.name == best), None),
+    )
+    lead = (
+        f"Every draft at {chosen}. A draft is worth what it accepts and what it costs: along a "
+        "dashed curve the decode speed is the same, as predicted from the measured times."
+    )
+    plot = Plot("frontier", TITLE, alt, draw, height=360, narrow_height=340)
+    return Section("frontier", TITLE, lead, (plot, table))
+
+
+def _point(record: Record, one: Scored) -> Point | None:
+    draft = draft_of(record, one.candidate)
+    speed = finite(draft.speed.tokens_per_s) if draft and draft.speed else None
+    rate = finite(one.figures.acceptance_rate)
+    if speed is None or speed <= 0 or rate is None:
+        return None
+    return Point(one.draft, speed, rate, one)
+
+
+def _cost(points: list[Point]) -> Cost | None:
+    """What a cycle costs, from the forecasts' own breakdown: medians over the drafts."""
+    fixed, per_slowness, lengths = [], [], []
+    for point in points:
+        found, settings = point.scored.candidate.predicted, point.scored.candidate.settings
+        cycles = point.scored.figures.cycles
+        if found is None or settings is None or not cycles or settings.n_max < 1:
+            continue
+        fixed.append((found.verify_s + found.sample_s + found.overhead_s) / cycles)
+        per_slowness.append((found.draft_s + found.mirror_s) / cycles * point.speed)
+        lengths.append(settings.n_max)
+    if not fixed or len(set(lengths)) != 1:
+        return None
+    costs = finite(median(fixed)), finite(median(per_slowness))
+    if costs[0] is None or costs[1] is None or costs[0] <= 0:
+        return None
+    return Cost(lengths[0], costs[0], costs[1])
+
+
+def _draw(
+    sheet: Sheet, points: list[Point], cost: Cost | None, best: str | None, numbers: dict[str, int]
+) -> None:
+    import numpy as np
+
+    axes = sheet.axes("draft alone, tokens/s", "acceptance, %", grid="none")
+    speeds = [p.speed for p in points]
+    rates = [100 * p.acceptance for p in points]
+    left, right = min(speeds), max(speeds)
+    room = (right - left) * 0.16 or right * 0.2
+    left, right = max(left - room, right * 0.02), right + room * 1.6
+    space = (max(rates) - min(rates)) * 0.2 or 5.0
+    low, high = max(0.0, min(rates) - space), min(100.0, max(rates) + space)
+    axes.set_xlim(left, right)
+    axes.set_ylim(low, high)
+    if cost is not None:
+        corners = [cost.speed(y / 100, x) for x in (left, right) for y in (low, high)]
+        grid = np.linspace(left, right, 60)
+        for speed in np.linspace(min(corners), max(corners), CURVES + 2)[1:-1]:
+            heights = [100 * cost.acceptance(float(speed), float(x)) for x in grid]
+            axes.plot(grid, heights, "--", color=sheet.colour("muted"), linewidth=0.8, zorder=1)
+            inside = [(x, y) for x, y in zip(grid, heights, strict=True) if low < y < high]
+            if inside:
+                x, y = inside[-1]
+                axes.annotate(
+                    f"{speed:.3g} t/s",
+                    (x, y),
+                    xytext=(-2, 0),
+                    textcoords="offset points",
+                    ha="right",
+                    va="center",
+                    color=sheet.colour("muted"),
+                    fontsize=9.5,
+                    bbox={"facecolor": sheet.colour("page"), "edgecolor": "none", "pad": 1.0},
+                )
+    crowded = len(points) > MOST_LABELS
+    for point in points:
+        colour, marker = sheet.series(numbers.get(point.name, 0))
+        chosen = point.name == best
+        y = 100 * point.acceptance
+        axes.plot(
+            [point.speed],
+            [y],
+            marker,
+            color=colour,
+            markersize=7,
+            zorder=3,
+        )
+        if chosen:
+            sheet.ring(axes, point.speed, y)
+        if not crowded or chosen:
+            axes.annotate(
+                label(point.name, 20 if sheet.narrow else 26),
+                (point.speed, y),
+                xytext=(10 if chosen else 7, 5),
+                textcoords="offset points",
+                color=sheet.colour("ink"),
+                fontweight="bold" if chosen else "normal",
+                zorder=4,
+            )

@@ -1,0 +1,193 @@
+"""Section: perplexity and KL divergence against size, with the Pareto front."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cook.report.canvas import Sheet, label
+from cook.report.choice import finite, label_of, order_of, picked_draft
+from cook.report.document import Plot, Section, Table, Text
+from cook.report.record import Draft, Record
+from cook.units import size
+
+TITLE = "Quality against size"
+MOST_LABELS = 12
+
+
+@dataclass(frozen=True)
+class Point:
+    """One draft: bytes, a figure where less is better, and its standard error."""
+
+    name: str
+    size_bytes: int
+    figure: float
+    error: float
+
+
+def section(record: Record) -> Section:
+    """Two plots, PPL and KLD, and the table of both."""
+    perplexities = [p for d in record.drafts if (p := _perplexity(record, d))]
+    divergences = [p for d in record.drafts if (p := _divergence(record, d))]
+    if not perplexities and not divergences:
+        reasons = sorted({d.quality_reason for d in record.drafts if d.quality_reason})
+        return Section("quality", TITLE, absent=reasons[0] if reasons else "no quant was evaluated")
+    blocks: list[Plot | Table | Text] = []
+    for name, title, points in (
+        ("perplexity", "Perplexity (PPL)", perplexities),
+        ("divergence", "Mean KL divergence (KLD), nats", divergences),
+    ):
+        if points:
+            blocks.append(_plot(record, name, title, points))
+        else:
+            blocks.append(Text(f"{title}: not measured in this record.", quiet=True))
+    front = {p.name for p in pareto(perplexities)}
+    blocks.append(_table(record, front))
+    lead = (
+        "Bars are standard errors; the line joins the drafts that nothing is both smaller and "
+        "better than. Neither figure says how much a target accepts: see the next section."
+    )
+    return Section("quality", TITLE, lead, tuple(blocks))
+
+
+def pareto(points: list[Point]) -> list[Point]:
+    """Points that no other one beats in size and in the figure, smallest first."""
+    front: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.size_bytes, p.figure)):
+        if not front or point.figure < front[-1].figure:
+            front.append(point)
+    return front
+
+
+def _perplexity(record: Record, draft: Draft) -> Point | None:
+    found = draft.quality
+    if found is None or not draft.file_bytes or (figure := finite(found.perplexity)) is None:
+        return None
+    error = finite(found.perplexity_error) or 0.0
+    return Point(label_of(record, draft), draft.file_bytes, figure, error)
+
+
+def _divergence(record: Record, draft: Draft) -> Point | None:
+    found = draft.quality
+    figure = finite(found.mean_kld) if found else None
+    if found is None or not draft.file_bytes or figure is None:
+        return None
+    return Point(
+        label_of(record, draft), draft.file_bytes, figure, finite(found.mean_kld_error) or 0.0
+    )
+
+
+def _plot(record: Record, name: str, title: str, points: list[Point]) -> Plot:
+    numbers, best = order_of(record), picked_draft(record)
+    ordered = sorted(points, key=lambda p: p.size_bytes)
+    alt = f"{title} against file size: " + "; ".join(
+        f"{p.name} {p.figure:.4g} ± {p.error:.2g} at {size(p.size_bytes)}" for p in ordered[:8]
+    )
+    base = record.source_quality.perplexity if record.source_quality else None
+    source = finite(base) if name == "perplexity" else None
+
+    def draw(sheet: Sheet) -> None:
+        _draw(sheet, title, ordered, source, numbers, best)
+
+    return Plot(name, title, alt + ".", draw)
+
+
+def _draw(
+    sheet: Sheet,
+    title: str,
+    points: list[Point],
+    source: float | None,
+    numbers: dict[str, int],
+    best: str | None,
+) -> None:
+    largest = max(p.size_bytes for p in points)
+    unit, word = (1 << 30, "GiB") if largest >= 1 << 29 else (1 << 20, "MiB")
+    axes = sheet.axes(f"file, {word}", title)
+    front = pareto(points)
+    axes.plot(
+        [p.size_bytes / unit for p in front],
+        [p.figure for p in front],
+        color=sheet.colour("muted"),
+        linewidth=1.2,
+        drawstyle="steps-post",
+        zorder=1,
+    )
+    if source is not None:
+        axes.axhline(source, color=sheet.colour("muted"), linewidth=1.2, linestyle=":")
+        axes.annotate(
+            "source",
+            (0, source),
+            xycoords=("axes fraction", "data"),
+            xytext=(5, 3),
+            textcoords="offset points",
+            color=sheet.colour("muted"),
+        )
+    for point in points:
+        colour, marker = sheet.series(numbers.get(point.name, 0))
+        chosen = point.name == best
+        axes.errorbar(
+            [point.size_bytes / unit],
+            [point.figure],
+            yerr=[point.error],
+            fmt=marker,
+            color=colour,
+            markersize=6,
+            capsize=3,
+            elinewidth=1.2,
+            zorder=3,
+        )
+        if chosen:
+            sheet.ring(axes, point.size_bytes / unit, point.figure)
+        if len(points) <= MOST_LABELS or chosen:
+            right = point.size_bytes > largest * 0.75
+            axes.annotate(
+                label(point.name, 18 if sheet.narrow else 24),
+                (point.size_bytes / unit, point.figure),
+                xytext=(-10 if right else 10, 5),
+                textcoords="offset points",
+                ha="right" if right else "left",
+                color=sheet.colour("ink"),
+                fontweight="bold" if chosen else "normal",
+                zorder=4,
+            )
+    axes.margins(x=0.12, y=0.15)
+
+
+def _table(record: Record, front: set[str]) -> Table:
+    best = picked_draft(record)
+    rows = []
+    for draft in sorted(record.drafts, key=lambda d: d.file_bytes or 0):
+        found, name = draft.quality, label_of(record, draft)
+        kld = found.mean_kld if found else None
+        rows.append(
+            (
+                name,
+                size(draft.file_bytes),
+                f"{draft.bpw:.3f}" if draft.bpw is not None else None,
+                f"{found.perplexity:.4f} ± {found.perplexity_error:.4f}" if found else None,
+                f"{kld:.5f} ± {found.mean_kld_error or 0:.5f}"
+                if found and kld is not None
+                else None,
+                f"{found.p99_kld:.4f}" if found and found.p99_kld is not None else None,
+                f"{found.same_top_percent:.1f} %"
+                if found and found.same_top_percent is not None
+                else None,
+                "yes" if name in front else "",
+                draft.quality_reason,
+            )
+        )
+    columns = [("quant", "left")]
+    columns += [
+        (title, "right")
+        for title in ("size", "bpw", "PPL", "mean KLD", "99 % KLD", "same top", "PPL front")
+    ]
+    if any(row[-1] for row in rows):
+        columns.append(("why not", "left"))
+    else:
+        rows = [row[:-1] for row in rows]
+    names = [row[0] for row in rows]
+    return Table(
+        tuple(columns),
+        tuple(rows),
+        title="Figures",
+        strong=names.index(best) if best in names else None,
+    )

@@ -1,0 +1,185 @@
+"""Section: the order by perplexity beside the order by acceptance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import hypot
+
+from cook.report.canvas import Sheet, label
+from cook.report.choice import (
+    at_common_setting,
+    draft_of,
+    finite,
+    kind_of,
+    order_of,
+    picked_draft,
+)
+from cook.report.document import Items, Plot, Section, Table, Text
+from cook.report.record import Record
+
+TITLE = "Order by perplexity, order by acceptance"
+MOST_NAMED = 8
+MOST_DRAWN = 24
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A draft with both figures; ``error`` is the standard error of its perplexity."""
+
+    name: str
+    perplexity: float
+    error: float
+    acceptance: float
+    counts: str
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """``better`` has the lower perplexity, and ``worse`` is accepted more often."""
+
+    better: Ranked
+    worse: Ranked
+
+    @property
+    def beyond_errors(self) -> bool:
+        """The perplexities are more than two standard errors of their difference apart.
+
+        Both were measured on the same text, so the errors are correlated and this is cautious.
+        """
+        apart = self.worse.perplexity - self.better.perplexity
+        return apart > 2 * hypot(self.better.error, self.worse.error)
+
+
+def section(record: Record) -> Section:
+    """Both orders side by side, and the pairs that change places by name."""
+    kind = kind_of(record)
+    chosen, every = at_common_setting(record, kind)
+    ranked = []
+    for one in every:
+        draft = draft_of(record, one.candidate)
+        found = draft.quality if draft else None
+        perplexity = finite(found.perplexity) if found else None
+        rate = finite(one.figures.acceptance_rate)
+        if found is None or perplexity is None or rate is None:
+            continue
+        counts = f"{one.figures.accepted}/{one.figures.drafted}"
+        error = finite(found.perplexity_error) or 0.0
+        ranked.append(Ranked(one.draft, perplexity, error, rate, counts))
+    if len(ranked) < 2:
+        return Section(
+            "ranks", TITLE, absent="fewer than two drafts have both a perplexity and an acceptance"
+        )
+    by_perplexity = sorted(ranked, key=lambda r: r.perplexity)
+    by_acceptance = sorted(ranked, key=lambda r: -r.acceptance)
+    found_pairs = inversions(ranked)
+    numbers, best = order_of(record), picked_draft(record)
+    drawn = by_perplexity[:MOST_DRAWN]
+
+    def draw(sheet: Sheet) -> None:
+        _draw(sheet, drawn, [r for r in by_acceptance if r in drawn], numbers, best)
+
+    table = Table(
+        columns=(
+            ("rank", "right"),
+            ("by PPL", "left"),
+            ("PPL", "right"),
+            ("by acceptance", "left"),
+            ("accepted", "right"),
+            ("acceptance", "right"),
+        ),
+        rows=tuple(
+            (
+                str(place),
+                one.name,
+                f"{one.perplexity:.4f} ± {one.error:.4f}",
+                other.name,
+                other.counts,
+                f"{other.acceptance:.1%}",
+            )
+            for place, (one, other) in enumerate(zip(by_perplexity, by_acceptance, strict=True), 1)
+        ),
+        title="Figures",
+    )
+    alt = (
+        "Drafts in order of perplexity, best first: "
+        + ", ".join(r.name for r in by_perplexity[:12])
+        + "; in order of acceptance: "
+        + ", ".join(r.name for r in by_acceptance[:12])
+        + "."
+    )
+    rows = max(len(drawn), 3)
+    plot = Plot("ranks", TITLE, alt, draw, height=110 + 26 * rows, narrow_height=110 + 24 * rows)
+    lead = f"Acceptance at {chosen}, {'as replayed' if kind == 'predicted' else 'measured live'}."
+    told: Text | Items = Items(_told(found_pairs))
+    if not found_pairs:
+        told = Text("No inversion: both orders are the same in this record.")
+    return Section("ranks", TITLE, lead, (plot, told, table))
+
+
+def inversions(ranked: list[Ranked]) -> list[Inversion]:
+    """Pairs whose orders differ, the widest in acceptance first."""
+    pairs = [
+        Inversion(one, other)
+        for one in ranked
+        for other in ranked
+        if one.perplexity < other.perplexity and one.acceptance < other.acceptance
+    ]
+    return sorted(pairs, key=lambda p: p.better.acceptance - p.worse.acceptance)
+
+
+def _told(pairs: list[Inversion]) -> tuple[str, ...]:
+    told = [
+        f"{p.worse.name} is accepted more often than {p.better.name} "
+        f"({p.worse.acceptance:.1%} against {p.better.acceptance:.1%}) at the higher perplexity "
+        f"({p.worse.perplexity:.3f} against {p.better.perplexity:.3f}, "
+        + ("more than" if p.beyond_errors else "within")
+        + " two standard errors apart)."
+        for p in pairs[:MOST_NAMED]
+    ]
+    if len(pairs) > MOST_NAMED:
+        told.append(f"{len(pairs) - MOST_NAMED} more inversions.")
+    return tuple(told)
+
+
+def _draw(
+    sheet: Sheet,
+    by_perplexity: list[Ranked],
+    by_acceptance: list[Ranked],
+    numbers: dict[str, int],
+    best: str | None,
+) -> None:
+    axes = sheet.axes(grid="none")
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.set_xlim(-0.95, 1.95)
+    axes.set_ylim(len(by_perplexity) - 0.4, -1.1)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0, -0.75, "by PPL", ha="right", color=sheet.colour("muted"))
+    axes.text(1, -0.75, "by acceptance", ha="left", color=sheet.colour("muted"))
+    most = 15 if sheet.narrow else 24
+    for place, one in enumerate(by_perplexity):
+        other = by_acceptance.index(one)
+        colour, _ = sheet.series(numbers.get(one.name, 0))
+        weight = "bold" if one.name == best else "normal"
+        axes.plot([0, 1], [place, other], "o-", color=colour, markersize=5)
+        name = label(one.name, most)
+        ink = sheet.colour("ink")
+        axes.text(
+            -0.06,
+            place,
+            f"{name}  {one.perplexity:.2f}",
+            ha="right",
+            va="center",
+            color=ink,
+            fontweight=weight,
+        )
+        axes.text(
+            1.06,
+            other,
+            f"{one.acceptance:.1%}  {name}",
+            ha="left",
+            va="center",
+            color=ink,
+            fontweight=weight,
+        )

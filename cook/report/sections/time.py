@@ -1,0 +1,162 @@
+"""Section: where the time goes, a bar a candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cook.report.canvas import Sheet, label
+from cook.report.choice import Kind, best_of_each, figures_of, finite, kind_of, picked
+from cook.report.document import Plot, Section, Table
+from cook.report.record import Candidate, Record
+
+TITLE = "Where the time goes"
+MOST_BARS = 16
+COLOURS = {
+    "verify": "s0",
+    "draft": "s1",
+    "mirror": "s6",
+    "sample": "s3",
+    "overhead": "s7",
+    "decode": "s0",
+    "prefill": "s4",
+    "transport": "s7",
+}
+MEANING = {
+    "verify": "the target's batches",
+    "draft": "the draft's own tokens",
+    "mirror": "the draft reading what the target verified",
+    "sample": "sampling",
+    "overhead": "the server's rest",
+    "decode": "decoding, draft and target together",
+    "prefill": "prompts",
+    "transport": "request and reply",
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Milliseconds for each token after the first, by part."""
+
+    name: str
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+
+def section(record: Record) -> Section:
+    """The fastest setting of each draft, and no draft."""
+    kind = kind_of(record)
+    bare = [c for c in record.candidates if c.draft is None]
+    wanted = [*bare, *(s.candidate for s in best_of_each(record, kind))]
+    bars = [bar for candidate in wanted if (bar := _bar(candidate, kind))]
+    if not bars:
+        return Section("time", TITLE, absent="no candidate was timed")
+    winner = picked(record)
+    drawn = bars[:MOST_BARS]
+    used = [part for part in COLOURS if any(bar.parts.get(part) for bar in bars)]
+    alt = "Milliseconds a token: " + "; ".join(
+        f"{bar.name} {bar.total:.2f} ("
+        + ", ".join(f"{part} {ms:.2f}" for part, ms in bar.parts.items())
+        + ")"
+        for bar in drawn[:5]
+    )
+
+    def draw(sheet: Sheet) -> None:
+        _draw(sheet, drawn, used, winner.name if winner else None)
+
+    names = [bar.name for bar in bars]
+    table = Table(
+        columns=(("candidate", "left"), *((part, "right") for part in used), ("sum", "right")),
+        rows=tuple(
+            (
+                bar.name,
+                *(f"{bar.parts[p]:.3f}" if p in bar.parts else None for p in used),
+                f"{bar.total:.3f}",
+            )
+            for bar in bars
+        ),
+        title="Figures: ms a token",
+        strong=names.index(winner.name) if winner and winner.name in names else None,
+    )
+    lead = "Milliseconds for each token, prompts included; each draft at its best setting. " + (
+        "Parts as predicted from measured times: "
+        if kind == "predicted"
+        else "Live servers tell no more apart than this: "
+    )
+    lead += ", ".join(f"{part} is {MEANING[part]}" for part in used) + "."
+    height = 90 + 27 * len(drawn)
+    plot = Plot(
+        "time", TITLE, alt + ".", draw, height=height, narrow_height=height + 40, width="full"
+    )
+    return Section("time", TITLE, lead, (plot, table))
+
+
+def _bar(candidate: Candidate, kind: Kind) -> Bar | None:
+    found = figures_of(candidate, kind)
+    if found is None or found.tokens <= 0:
+        return None
+    prefill = found.prompt_ms
+    if kind == "predicted" and candidate.predicted is not None:
+        guess = candidate.predicted
+        seconds = {
+            "verify": guess.verify_s,
+            "draft": guess.draft_s,
+            "mirror": guess.mirror_s,
+            "sample": guess.sample_s,
+            "overhead": guess.overhead_s,
+        }
+        parts = {name: 1000 * s for name, s in seconds.items()}
+        parts["prefill"] = prefill if prefill is not None else found.wall_ms - found.decode_ms
+    else:
+        parts = {"decode": found.decode_ms}
+        if prefill is not None:
+            parts["prefill"] = prefill
+            parts["transport"] = max(0.0, found.wall_ms - found.decode_ms - prefill)
+        else:
+            parts["prefill"] = max(0.0, found.wall_ms - found.decode_ms)
+    usable = {
+        name: ms / found.tokens for name, ms in parts.items() if finite(ms) is not None and ms >= 0
+    }
+    return Bar(candidate.name, usable) if any(usable.values()) else None
+
+
+def _draw(sheet: Sheet, bars: list[Bar], used: list[str], pick: str | None) -> None:
+    axes = sheet.axes("milliseconds a token", grid="x")
+    rows = range(len(bars))
+    starts = [0.0] * len(bars)
+    for part in used:
+        widths = [bar.parts.get(part, 0.0) for bar in bars]
+        axes.barh(
+            rows, widths, left=starts, height=0.62, color=sheet.colour(COLOURS[part]), label=part
+        )
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    for row, total in zip(rows, starts, strict=True):
+        axes.annotate(
+            f"{total:.2f}",
+            (total, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            color=sheet.colour("ink"),
+        )
+    most = 20 if sheet.narrow else 34
+    axes.set_yticks(list(rows), [label(bar.name, most) for bar in bars])
+    for tick, bar in zip(axes.get_yticklabels(), bars, strict=True):
+        tick.set_color(sheet.colour("ink"))
+        tick.set_fontweight("bold" if bar.name == pick else "normal")
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.margins(x=0.1)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    columns = 3 if sheet.narrow else 8
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1.01),
+        ncols=columns,
+        borderaxespad=0.0,
+        handlelength=1.0,
+        columnspacing=1.2,
+        frameon=False,
+    )

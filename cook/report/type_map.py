@@ -1,0 +1,127 @@
+"""Which types a draft's tensors have, layer by layer and group by group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cook.formats.gguf import TensorInfo
+
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,6})\.")
+
+
+@dataclass(frozen=True)
+class TypeSpan:
+    """Tensors of one group in ``first_layer`` to ``last_layer``, which are all alike.
+
+    ``first_layer`` None: tensors of no layer (embeddings, output). The rest is of one layer:
+    ``types`` counts tensors by type, ``elements`` and ``size_bytes`` are summed over them;
+    ``size_bytes`` None: a type that cook does not know.
+    """
+
+    group: str
+    first_layer: int | None
+    last_layer: int | None
+    types: dict[str, int]
+    elements: int
+    size_bytes: int | None
+
+    @property
+    def layers(self) -> int:
+        """How many layers the span covers; 1 for tensors of no layer."""
+        if self.first_layer is None or self.last_layer is None:
+            return 1
+        return self.last_layer - self.first_layer + 1
+
+    @property
+    def bpw(self) -> float | None:
+        """Bits per weight."""
+        if self.size_bytes is None or not self.elements:
+            return None
+        return 8 * self.size_bytes / self.elements
+
+
+def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
+    """The matrices of a GGUF (shard 1 if split) as spans; empty where there is no file.
+
+    Vectors (norms, biases) are left out: no engine quantizes them.
+    """
+    from cook.errors import InputError
+    from cook.formats.gguf import read_gguf
+    from cook.recipe.groups import group_of, mtp_layers_of
+
+    if model is None:
+        return ()
+    try:
+        file = read_gguf(model)
+        architecture = file.architecture
+        mtp = mtp_layers_of(
+            (t.name for t in file.tensors),
+            file.integer(f"{architecture}.block_count"),
+            file.integer(f"{architecture}.nextn_predict_layers"),
+        )
+    except InputError:
+        return ()  # the steps that needed the file have said what is wrong with it
+    cells: dict[tuple[str, int | None], list[TensorInfo]] = {}
+    for tensor in file.tensors:
+        if len(tensor.shape) < 2 or not tensor.name.endswith(".weight"):
+            continue
+        match = _LAYER.match(tensor.name)
+        group = str(group_of(tensor.name, architecture, mtp))
+        cells.setdefault((group, int(match[1]) if match else None), []).append(tensor)
+    return tuple(_merged(cells))
+
+
+def _merged(cells: dict[tuple[str, int | None], list[TensorInfo]]) -> Iterator[TypeSpan]:
+    """Cells as spans, in the order of groups; neighbours that are alike become one."""
+    last: TypeSpan | None = None
+    for (group, layer), tensors in sorted(cells.items(), key=lambda item: _order(item[0])):
+        span = _span(group, layer, tensors)
+        if last is not None and _continues(last, span):
+            last = TypeSpan(
+                group, last.first_layer, layer, last.types, last.elements, last.size_bytes
+            )
+            continue
+        if last is not None:
+            yield last
+        last = span
+    if last is not None:
+        yield last
+
+
+def _order(cell: tuple[str, int | None]) -> tuple[int, int]:
+    from cook.recipe.groups import Group
+
+    group, layer = cell
+    return [str(g) for g in Group].index(group), -1 if layer is None else layer
+
+
+def _span(group: str, layer: int | None, tensors: list[TensorInfo]) -> TypeSpan:
+    types: dict[str, int] = {}
+    for tensor in tensors:
+        types[tensor.type_name] = types.get(tensor.type_name, 0) + 1
+    sizes = [t.size_bytes for t in tensors]
+    known = [s for s in sizes if s is not None]
+    return TypeSpan(
+        group=group,
+        first_layer=layer,
+        last_layer=layer,
+        types=dict(sorted(types.items())),
+        elements=sum(t.elements for t in tensors),
+        size_bytes=sum(known) if len(known) == len(sizes) else None,
+    )
+
+
+def _continues(last: TypeSpan, span: TypeSpan) -> bool:
+    if last.last_layer is None or span.first_layer != last.last_layer + 1:
+        return False
+    return (last.group, last.types, last.elements, last.size_bytes) == (
+        span.group,
+        span.types,
+        span.elements,
+        span.size_bytes,
+    )

@@ -1,0 +1,58 @@
+"""From a record to a report's document: the only door to the sections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cook.report.document import Document, Section
+from cook.report.headline import headline
+from cook.report.record import Record
+from cook.report.sections import (
+    candidates,
+    category,
+    depth,
+    forecast,
+    frontier,
+    imatrix,
+    lengths,
+    output,
+    provenance,
+    quality,
+    ranks,
+    time,
+    types,
+    warnings,
+)
+
+SECTIONS: tuple[Callable[[Record], Section], ...] = (
+    candidates.section,
+    frontier.section,
+    lengths.section,
+    quality.section,
+    ranks.section,
+    forecast.section,
+    depth.section,
+    category.section,
+    types.section,
+    time.section,
+    imatrix.section,
+    output.section,
+    warnings.section,
+    provenance.section,
+)
+"""In the order in which a reader meets them; a new one is one module and one line here."""
+
+
+def document(record: Record) -> Document:
+    """The whole report of ``record``."""
+    subtitle = [record.created, f"engine {', '.join(record.engines) or 'none'}"]
+    subtitle.append(record.machine.processor)
+    subtitle += list(record.machine.accelerators)
+    if record.demo:
+        subtitle.append("demo models: these figures transfer to no other model")
+    return Document(
+        title=record.recipe,
+        subtitle=tuple(part for part in subtitle if part),
+        headline=headline(record),
+        sections=tuple(section(record) for section in SECTIONS),
+    )

@@ -1,0 +1,110 @@
+"""Step: the no-draft control of losslessness: what batch width alone does to the target.
+
+The target reads its own trace again in batches as wide as a verification, with no draft loaded.
+Where its log-probabilities differ from those of single decoding, only kernels differ (scoring.md
+section 4). Twice the 99th percentile of that difference is the line below which a changed token
+is a near tie, measured on this engine instead of assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.worker import Worker
+from cook.errors import StepError
+from cook.formats.trace import TraceFile
+from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.steps.loading import model_load
+from cook.steps.trace import TRACE_FILE, TraceStep
+
+REPLIES = 12
+"""Replies that are read again, those with the shortest prompts: these cost, and show nothing."""
+
+
+@dataclass(frozen=True)
+class ControlOutcome:
+    """``flips`` of ``positions`` tokens are another in batches of ``width`` than singly.
+
+    ``p50``, ``p99`` and ``largest``: absolute difference of the emitted token's log-probability,
+    nats. ``largest_flip``: the widest margin, between the two likeliest, at which a token flipped.
+    """
+
+    width: int
+    replies: int
+    positions: int
+    flips: int
+    p50: float
+    p99: float
+    largest: float
+    largest_flip: float | None
+
+    @property
+    def near_tie_gap(self) -> float:
+        """Logit gap up to which a difference is a near tie."""
+        return 2 * self.p99
+
+
+@dataclass(frozen=True)
+class ControlStep(Step[ControlOutcome]):
+    """``target`` over ``trace`` again, ``width`` tokens at once, without a draft."""
+
+    engine: Engine
+    target: Source
+    args: ModelArgs
+    trace: TraceStep
+    width: int
+
+    kind: ClassVar[str] = "control"
+    result_type: ClassVar[type] = ControlOutcome
+
+    @property
+    def label(self) -> str:
+        return f"no-draft control at width {self.width} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {"target": self.target, "trace": self.trace}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"width": self.width, "replies": REPLIES}
+
+    def run(self, bench: Workbench) -> ControlOutcome:
+        import numpy as np
+
+        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        order = sorted(range(len(trace)), key=lambda i: trace.heads[i].prompt_tokens)
+        chosen = set(order[:REPLIES])
+        differences, margins = [], []
+        with Worker.open(self.engine, bench.supervisor, name="control") as worker:
+            path = self.target.path
+            load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
+            worker.load(load)
+            for index, reply in enumerate(trace):
+                if index not in chosen:
+                    continue
+                said = reply.tokens[: reply.head.emitted]
+                found = worker.replay(reply.prompt, said, width=self.width)
+                known = reply.known[: reply.head.emitted]
+                differences.append(np.abs(found.logq - reply.logp[: len(said)])[known])
+                flipped = known & (found.argmax != said)
+                margins.append(reply.margin[: len(said)][flipped])
+                bench.advance(len(differences) / len(chosen))
+        every = np.concatenate(differences) if differences else np.zeros(0)
+        if not len(every) or not np.isfinite(every).all():
+            raise StepError(f"{self.label}: the trace has no log-probabilities to compare with")
+        flips = np.concatenate(margins)
+        return ControlOutcome(
+            width=self.width,
+            replies=len(chosen),
+            positions=len(every),
+            flips=len(flips),
+            p50=float(np.quantile(every, 0.5)),
+            p99=float(np.quantile(every, 0.99)),
+            largest=float(every.max()),
+            largest_flip=float(flips.max()) if len(flips) else None,
+        )

@@ -1,0 +1,233 @@
+"""From a recipe's `score` to the steps that score its drafts on one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cook.engines.base import DraftSettings, Engine
+from cook.errors import InputError
+from cook.formats.gguf_file import GgufFile
+from cook.graph.step import Step
+from cook.prompts.load import PromptSet, load_prompts, select
+from cook.recipe.lint_files import prompts_file
+from cook.recipe.schema import Recipe, ScoreSpec
+from cook.steps.control import ControlStep
+from cook.steps.curve import PASSES, CurveStep, widths_for
+from cook.steps.forecast import PROFILES, DraftForecast, ForecastPlan
+from cook.steps.menu import (
+    NO_DRAFT,
+    Configuration,
+    DraftPlan,
+    LiveGrid,
+    Menu,
+    draft_args,
+    sampling_of,
+)
+from cook.steps.reading import Model, Reader
+from cook.steps.replay import ReplayStep
+from cook.steps.selfcheck import SelfCheckStep
+from cook.steps.trace import TraceStep
+from cook.vocabulary import compare, read_vocabulary
+
+FLOOR_WIDTH = 24
+"""Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The score's part of a menu."""
+
+    target: Model
+    prompts: PromptSet
+    baseline: Configuration
+    grid: tuple[Configuration, ...]
+    forecast: ForecastPlan | None
+
+
+def lay_score(
+    engine: Engine,
+    recipe: Recipe,
+    reader: Reader,
+    drafts: tuple[DraftPlan, ...],
+    suffix: str,
+) -> Scored | None:
+    """How ``drafts`` are scored on ``engine``; None for a recipe without `score`.
+
+    InputError for a draft whose vocabulary is not the target's, and for prompts that replay
+    cannot split in two.
+    """
+    score = recipe.score
+    if score is None:
+        return None
+    target = reader.model(score.target.source)
+    require_one_vocabulary(recipe, target.file, reader)
+    reader.files.append(prompts_file(score.prompts))
+    prompts = select(load_prompts(score.prompts), score.limit, score.categories)
+    forecast = None
+    live = prompts.prompts
+    settings = score.draft.settings(score.method)
+    if score.method == "replay":
+        prompts = in_halves(prompts)
+        forecast = lay_forecast(engine, score, target, prompts, drafts, settings)
+        # Finalists are chosen on the other half, so their live figures owe nothing to luck.
+        live = tuple(p for p in prompts.prompts if p.half == "report")
+    grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
+    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
+    return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
+
+
+def lay_forecast(
+    engine: Engine,
+    score: ScoreSpec,
+    target: Model,
+    prompts: PromptSet,
+    drafts: Sequence[DraftPlan],
+    settings: tuple[DraftSettings, ...],
+) -> ForecastPlan:
+    """The trace, and for every draft and KV cache type its replay and its times."""
+    target_args = score.target.args.to_model_args()
+    trace = TraceStep(
+        engine=engine,
+        target=target.source,
+        args=target_args,
+        context=score.context,
+        prompts=prompts.prompts,
+        max_tokens=score.max_tokens,
+        sampling=sampling_of(score),
+        chat=has_template(target.file),
+    )
+    rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
+    widths = widths_for(max(s.n_max for s in settings))
+    several = len(score.draft.cache_types) > 1
+    found: list[DraftForecast] = []
+    for draft in drafts:
+        for cache_type in score.draft.cache_types:
+            given = draft_args(score.draft.args.to_model_args(), cache_type)
+            args = given.as_draft_of(target_args)
+            name = f"{draft.name} kv={cache_type}" if several else draft.name
+            found.append(
+                DraftForecast(
+                    draft,
+                    cache_type,
+                    ReplayStep(engine, name, draft.model, trace, args, rollouts),
+                    tuple(
+                        CurveStep(engine, name, draft.model, trace, args, False, widths, turn)
+                        for turn in range(PASSES)
+                    ),
+                )
+            )
+    largest = max(found, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
+    return ForecastPlan(
+        trace=trace,
+        verify=tuple(
+            CurveStep(engine, "target", target.source, trace, target_args, True, widths, turn)
+            for turn in range(PASSES)
+        ),
+        drafts=tuple(found),
+        settings=settings,
+        several_cache_types=several,
+        floor=(largest, replace(largest.replay, width=FLOOR_WIDTH)) if largest else None,
+    )
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is asked of a finalist's live run beside its speed.
+
+    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes
+    (greedy traces only, for others no token is the target's only choice).
+    """
+
+    counts: SelfCheckStep
+    control: ControlStep | None
+
+    def steps(self) -> list[Step[Any]]:
+        return [self.counts, *([self.control] if self.control else [])]
+
+
+def checks_of(menu: Menu, configuration: Configuration) -> Checks | None:
+    """The checks of one finalist of ``menu``; None for no draft, or where nothing was replayed."""
+    plan, draft, settings = menu.forecast, configuration.draft, configuration.settings
+    if plan is None or draft is None or settings is None or menu.target is None:
+        return None
+    live = configuration.rounds[0]
+    control = None
+    if not live.sampling.temperature:
+        control = ControlStep(
+            menu.engine, menu.target, live.target_args, plan.trace, settings.n_max + 1
+        )
+    counts = SelfCheckStep(
+        engine=menu.engine,
+        name=configuration.name,
+        draft=draft.model,
+        args=live.draft_args.as_draft_of(live.target_args),
+        settings=settings,
+        profile=PROFILES[menu.engine.flavour],
+        trace=plan.trace,
+        live=live,
+    )
+    return Checks(counts, control)
+
+
+def checks_of_all(menus: Sequence[Menu], grid: Sequence[Configuration]) -> list[Checks]:
+    """The checks of every finalist, each on its own engine."""
+    by_engine = {menu.engine.name: menu for menu in menus}
+    found = [checks_of(by_engine[c.rounds[0].engine.name], c) for c in grid]
+    return [checks for checks in found if checks is not None]
+
+
+def has_template(file: GgufFile) -> bool:
+    """Whether prompts are rendered by the target's own chat template."""
+    return "tokenizer.chat_template" in file.metadata
+
+
+def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: Reader) -> None:
+    """Refuse a draft that the engine would silently not use, or translate (engines.md 5.2)."""
+    refs = [d.source for d in recipe.drafts]
+    if recipe.model is not None:
+        refs.append(recipe.model.source)
+    ours = read_vocabulary(target)
+    for ref in refs:
+        file = reader.model(ref).file
+        differences = compare(ours, read_vocabulary(file))
+        if differences:
+            listed = "; ".join(str(d) for d in differences[:5])
+            raise InputError(
+                f"{file.path}: cannot draft for {target.path}: {listed}",
+                hint="a draft needs its target's vocabulary; choose one of the same family",
+            )
+
+
+def shared_device_warning(score: ScoreSpec) -> str | None:
+    """A warning where the draft takes memory that the baseline was not given."""
+    uses_gpu = bool(score.draft.args.n_gpu_layers or score.draft.args.devices)
+    if not uses_gpu or (score.baseline is not None and score.baseline.args != score.target.args):
+        return None
+    return (
+        "score.baseline: the draft takes device memory that the baseline does not use; "
+        "give score.baseline.args that offload more, or the speedup flatters the draft"
+    )
+
+
+def in_halves(prompts: PromptSet) -> PromptSet:
+    """``prompts`` as they are where their halves balance; else dealt anew, one by one.
+
+    A small ``limit`` may take every prompt from one half. InputError for a single prompt.
+    """
+    if len(prompts.prompts) < 2:
+        raise InputError(
+            "replay needs two prompts at least: one half to choose on, one to report",
+            hint="give more prompts, or `score: {method: live}`",
+        )
+    picks = sum(p.half == "pick" for p in prompts.prompts)
+    if abs(2 * picks - len(prompts.prompts)) <= len(prompts.categories):
+        both = {p.half for p in prompts.prompts}
+        if len(both) == 2:
+            return prompts
+    dealt = tuple(
+        replace(p, half="report" if index % 2 else "pick")
+        for index, p in enumerate(prompts.prompts)
+    )
+    return replace(prompts, prompts=dealt)

@@ -1,0 +1,1 @@
+"""Sweeps: pipelines of recipes and engines, run night after night and compared."""

@@ -1,0 +1,264 @@
+"""What can be set for a target can be set for a draft, in each engine's own words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.process import Supervisor
+from cook.engines.server import Server
+from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.paths import demo_dir
+
+Make = Callable[..., Any]
+BOTH = ["llama.cpp", "ik_llama.cpp"]
+NONE = ModelArgs()
+
+
+@pytest.fixture
+def command(standin_engine: Make, tmp_path: Path) -> Callable[..., str]:
+    """``command(flavour, draft_args, target_args)``: what follows the target's own arguments."""
+
+    def make(flavour: str, draft: ModelArgs, target: ModelArgs = NONE, **facts: Any) -> str:
+        engine = standin_engine(
+            "silent", "server", flavour=flavour, name=f"e{len(list(tmp_path.iterdir()))}"
+        )
+        if facts:
+            engine = type(engine)("other", dataclasses.replace(engine.facts, **facts))
+        job = ServerJob(tmp_path / "t", target, 512, tmp_path / "d", draft, DraftSettings(4))
+        return " ".join(engine.server_command(job, 1, None)).partition("--spec-type ")[2]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("args", "mainline", "ik"),
+    [
+        ({"n_gpu_layers": 9}, "--spec-draft-ngl 9", "--n-gpu-layers-draft 9"),
+        (
+            {"override_tensor": ("exps=CPU", "a|b=CPU")},
+            "--spec-draft-override-tensor exps=CPU --spec-draft-override-tensor a|b=CPU",
+            "--draft-params -ot exps=CPU -ot a|b=CPU",
+        ),
+        ({"cpu_moe": True}, "--spec-draft-cpu-moe", "--draft-params -cmoe"),
+        ({"n_cpu_moe": 3}, "--spec-draft-n-cpu-moe 3", "--draft-params -ncmoe 3"),
+        ({"devices": ("A", "B")}, "--spec-draft-device A,B", "--device-draft A,B"),
+        ({"cache_type_k": "q8_0"}, "--spec-draft-type-k q8_0", "--cache-type-k-draft q8_0"),
+        ({"cache_type_v": "bf16"}, "--spec-draft-type-v bf16", "--cache-type-v-draft bf16"),
+        ({"threads": 2}, "--spec-draft-threads 2", "--draft-params -t 2"),
+        ({"threads_batch": 2}, "--spec-draft-threads-batch 2", "--draft-params -tb 2"),
+        ({"batch": 64}, None, "--draft-params -b 64"),
+        ({"ubatch": 32}, None, "--draft-params -ub 32"),
+        ({"flash_attention": False}, None, "--draft-params -fa off"),
+        (
+            {"extra": ("--spec-draft-poll", "0")},
+            "--spec-draft-poll 0",
+            "--draft-params --spec-draft-poll 0",
+        ),
+        ({"extra": ("--no-mmap",)}, None, "--draft-params --no-mmap"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("flavour", BOTH)
+def test_every_argument_in_each_engine_s_words(
+    flavour: str, args: dict[str, Any], mainline: str | None, ik: str, command: Callable[..., str]
+) -> None:
+    expected = mainline if flavour == "llama.cpp" else ik
+    if expected is None:
+        # llama-server has one setting for both models: told, unless it is the target's anyway.
+        with pytest.raises(InputError, match="draft args"):
+            command(flavour, ModelArgs(**args))
+        return
+    assert command(flavour, ModelArgs(**args)).endswith(expected)
+
+
+@pytest.mark.parametrize("name", ["batch", "ubatch", "flash_attention"])
+def test_mainline_takes_what_the_target_has(name: str, command: Callable[..., str]) -> None:
+    same = ModelArgs(**{name: True if name == "flash_attention" else 64})
+    assert command("llama.cpp", same, same)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "inside"),
+    [
+        ({"cpu_moe": True}, {}, "-ncmoe 0"),
+        ({"n_cpu_moe": 9}, {}, "-ncmoe 0"),
+        ({"n_cpu_moe": 9}, {"n_cpu_moe": 2}, "-ncmoe 2"),
+        ({"override_tensor": ("exps=CPU",)}, {}, "-ncmoe 0"),
+        ({"override_tensor": (r"\.ffn_.*_exps\.=CPU",)}, {"n_cpu_moe": 1}, "-ncmoe 1"),
+        ({"override_tensor": ("exps=CPU",)}, {"override_tensor": ("x=CPU",)}, "-ot x=CPU -ncmoe 0"),
+        ({"threads": 8, "threads_batch": 16}, {"threads": 2}, "-t 2 -tb 2"),
+    ],
+)
+def test_ik_takes_back_what_the_draft_would_inherit(
+    target: dict[str, Any], draft: dict[str, Any], inside: str, command: Callable[..., str]
+) -> None:
+    text = command("ik_llama.cpp", ModelArgs(**draft), ModelArgs(**target))
+    assert text.partition("--draft-params ")[2] == inside
+
+
+def test_ik_s_kv_cache_is_not_the_target_s(command: Callable[..., str]) -> None:
+    target = ModelArgs(cache_type_k="q8_0", cache_type_v="q8_0")
+    text = command("ik_llama.cpp", ModelArgs(cache_type_v="q4_0"), target)
+    assert "--cache-type-k-draft f16 --cache-type-v-draft q4_0" in text
+
+
+def test_ik_experts_of_the_target_are_said_so_that_the_draft_can_differ(
+    standin_engine: Make, tmp_path: Path
+) -> None:
+    engine = standin_engine("silent", "server", flavour="ik_llama.cpp")
+    target = ModelArgs(override_tensor=("exps=CPU",))
+    job = ServerJob(tmp_path / "t", target, 512, tmp_path / "d", NONE, DraftSettings(4))
+    words = engine.server_command(job, 1, None)
+    assert "--cpu-moe" in words
+    assert "--override-tensor" not in words
+    same = dataclasses.replace(job, draft_args=target)
+    words = engine.server_command(same, 1, None)
+    assert words.count("--override-tensor") == 1
+    assert "--draft-params" not in words  # inherited as it is
+
+
+def test_ik_overrides_that_the_draft_cannot_be_kept_from(
+    command: Callable[..., str], standin_facts: Any
+) -> None:
+    target = ModelArgs(override_tensor=("attn=CPU",))
+    # Without a GPU nothing changes, so nothing need be said.
+    assert "--draft-params" not in command("ik_llama.cpp", NONE, target)
+    flags = standin_facts("ik_llama.cpp").flags
+    gpu = {**flags, "server": (*flags["server"], "-ngl", "--gpu-layers")}
+    with pytest.raises(InputError, match="draft takes over 'attn=CPU'") as caught:
+        command("ik_llama.cpp", NONE, target, flags=gpu)
+    assert "cpu_moe" in str(caught.value.hint)
+
+
+def test_ik_versions_with_flags_of_the_draft_s_own(
+    command: Callable[..., str], standin_facts: Any
+) -> None:
+    flags = standin_facts("ik_llama.cpp").flags
+    newer = {**flags, "server": (*flags["server"], "-otd", "-ncmoed")}
+    args = ModelArgs(override_tensor=("x=CPU",), n_cpu_moe=2, threads=3)
+    text = command("ik_llama.cpp", args, flags=newer)
+    assert "-otd x=CPU -ncmoed 2" in text
+    assert text.endswith("--draft-params -t 3")
+    gone = ("--draft-params", "-draft")
+    older = {**flags, "server": tuple(f for f in flags["server"] if f not in gone)}
+    assert command("ik_llama.cpp", ModelArgs(threads=3), flags=older).endswith("--threads-draft 3")
+    for field in ("batch", "ubatch"):
+        with pytest.raises(InputError, match=f"{field} cannot be set: this build has no --draft"):
+            command("ik_llama.cpp", ModelArgs(**{field: 8}), flags=older)
+
+
+def test_older_names_of_mainline(command: Callable[..., str], standin_facts: Any) -> None:
+    flags = standin_facts("llama.cpp").flags
+    older = {
+        **flags,
+        "server": tuple(
+            f for f in flags["server"] if not f.startswith("--spec-draft-t") and f != "-td"
+        ),
+    }
+    assert command("llama.cpp", ModelArgs(threads=3), flags=older).endswith("--threads-draft 3")
+    none = {**flags, "server": tuple(f for f in older["server"] if "threads" not in f)}
+    with pytest.raises(PrerequisiteError, match="has no --spec-draft-threads"):
+        command("llama.cpp", ModelArgs(threads=3), flags=none)
+
+
+@pytest.mark.parametrize("flavour", BOTH)
+def test_a_kv_type_that_the_engine_lacks(flavour: str, command: Callable[..., str]) -> None:
+    args = ModelArgs(cache_type_k="q6_0")
+    if flavour == "ik_llama.cpp":
+        assert "q6_0" in command(flavour, args)
+        return
+    for draft, target in ((args, NONE), (NONE, args)):
+        with pytest.raises(PrerequisiteError, match="no KV cache of type q6_0"):
+            command(flavour, draft, target)
+
+
+def test_words_that_draft_params_cannot_quote(command: Callable[..., str]) -> None:
+    args = ModelArgs(override_tensor=("a b=CPU",))
+    assert command("ik_llama.cpp", args).endswith('--draft-params -ot "a b=CPU"')
+    with pytest.raises(InputError, match="cannot quote"):
+        command("ik_llama.cpp", ModelArgs(override_tensor=('a"b=CPU',)))
+    # A pattern's own characters are no shell's: the engine reads them as they are.
+    text = command("ik_llama.cpp", ModelArgs(override_tensor=(r"blk\.(1|2)\..*exps=CPU",)))
+    assert text.endswith(r"--draft-params -ot blk\.(1|2)\..*exps=CPU")
+
+
+def test_rpc_is_refused_where_the_build_would_ignore_it(command: Callable[..., str]) -> None:
+    with pytest.raises(PrerequisiteError, match="built without RPC"):
+        command("ik_llama.cpp", ModelArgs(rpc=("localhost:50052",)))
+    with pytest.raises(InputError, match="draft args: rpc"):
+        command("llama.cpp", ModelArgs(rpc=("localhost:50052",)))
+
+
+def run(engine: Any, tmp_path: Path, target: ModelArgs, draft: ModelArgs) -> tuple[str, Any]:
+    """The server's log after one drafted completion on the demo's models, and its answer."""
+    job = ServerJob(
+        demo_dir() / "target-q8_0.gguf",
+        target,
+        512,
+        demo_dir() / "draft-f16.gguf",
+        draft,
+        DraftSettings(4),
+    )
+    with Server(engine, job, Supervisor(tmp_path / "logs")) as server:
+        answer = server.complete("def main():", 24, ignore_eos=True)
+        return server.log.read_text(errors="replace"), answer
+
+
+ASKED = ModelArgs(
+    threads=1,
+    threads_batch=2,
+    cache_type_k="q8_0",
+    cache_type_v="q8_0",
+    override_tensor=("exps=CPU",),
+)
+
+
+@pytest.mark.engine
+def test_mainline_runs_the_draft_as_asked(bundled: Any, tmp_path: Path) -> None:
+    loud = ModelArgs(threads=2, extra=("-lv", "4"))
+    log, answer = run(bundled, tmp_path, loud, dataclasses.replace(ASKED, n_gpu_layers=0))
+    assert answer.draft_n > 0
+    kv = [line for line in log.splitlines() if "K (" in line and "V (" in line]
+    assert any("K (f16)" in line for line in kv), kv
+    assert any("K (q8_0)" in line and "V (q8_0)" in line for line in kv), kv
+
+
+@pytest.mark.engine
+def test_mainline_reads_the_draft_s_overrides(bundled: Any, tmp_path: Path) -> None:
+    nowhere = ModelArgs(override_tensor=("exps=NOWHERE",))
+    with pytest.raises(StepError):
+        run(bundled, tmp_path, ModelArgs(threads=1), nowhere)
+
+
+@pytest.mark.ik
+def test_ik_runs_the_draft_as_asked(ik_engine: Any, tmp_path: Path) -> None:
+    log, answer = run(ik_engine, tmp_path, ModelArgs(threads=2), ASKED)
+    assert answer.draft_n > 0
+    kv = [line for line in log.splitlines() if "K (" in line and "V (" in line]
+    assert any("K (f16)" in line for line in kv), kv
+    assert any("K (q8_0)" in line and "V (q8_0)" in line for line in kv), kv
+    assert log.count("buffer type overridden to CPU") > 0
+
+
+@pytest.mark.ik
+def test_ik_leaves_the_target_s_to_the_target(ik_engine: Any, tmp_path: Path) -> None:
+    target = ModelArgs(threads=2, cache_type_k="q8_0", cache_type_v="q8_0", cpu_moe=True)
+    log, answer = run(ik_engine, tmp_path, target, ModelArgs(threads=1, ubatch=64))
+    assert answer.draft_n > 0
+    before, _, after = log.partition("loading draft model")
+    assert "buffer type overridden" in before
+    assert "buffer type overridden" not in after
+    assert "K (q8_0)" in before
+    assert "K (f16)" in after
+
+
+@pytest.mark.ik
+def test_ik_refuses_before_it_starts(ik_engine: Any, tmp_path: Path) -> None:
+    with pytest.raises(CookError, match="built without RPC"):
+        run(ik_engine, tmp_path, ModelArgs(), ModelArgs(rpc=("localhost:1",)))

@@ -1,0 +1,87 @@
+"""The stand-in Hub, and a client that talks to nothing else and never waits."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def _support(name: str) -> ModuleType:
+    key = f"cook_tests_{name}"
+    if key not in sys.modules:
+        spec = importlib.util.spec_from_file_location(key, HERE / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[key] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[key]
+
+
+class _Clock:
+    """The ``time`` module, but for waits, which are noted."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.fixture
+def hub_support() -> ModuleType:
+    """The module of the stand-in: its token, its limits, its hashes."""
+    return _support("hub_server")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType) -> Iterator[Any]:
+    """A running stand-in that the client in this process talks to, with an empty cache.
+
+    ``hub.waits`` are the seconds that the client and cook would have slept.
+    """
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import _http
+
+    import cook.hub.retry
+
+    with hub_support.running() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        # The client writes 10 MB at a time, and an end in between loses what it had of it: small
+        # steps for small files.
+        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 14)
+        # Xet is a protocol of its own with a binary client; what is tested here is HTTP.
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        clock = _Clock()
+        for module in (file_download, _http, cook.hub.retry):
+            monkeypatch.setattr(module, "time", clock)
+        server.waits = clock.waits
+        yield server
+        _http.close_session()
+
+
+@pytest.fixture
+def login(monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType) -> str:
+    """A token in the environment, as ``HF_TOKEN``."""
+    token: str = hub_support.TOKEN
+    monkeypatch.setenv("HF_TOKEN", token)
+    return token

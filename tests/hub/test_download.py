@@ -1,0 +1,216 @@
+"""Downloads through the real client, over loopback, with faults in their way."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.hub.choice import choose
+from cook.hub.download import fetch, left_bytes, missing, place
+from cook.hub.listing import cached_listing, listing
+from cook.recipe.sources import HubRef
+
+FILE = "model-Q8_0.gguf"
+PARSED = HubRef.parse("hf://org/tiny/" + FILE)
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def fetched(ref: str) -> list[Path]:
+    chosen = choose(listing(HubRef.parse(ref)))
+    return list(fetch(chosen.listing, chosen.files))
+
+
+def test_a_file_arrives_whole_and_is_found_again_offline(
+    hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = noise(300_000)
+    commit = hub.add("org/tiny", {FILE: data, "config.json": b"{}"})
+    (path,) = fetched(f"hf://org/tiny/{FILE}")
+    assert path.read_bytes() == data
+    assert commit in path.parts
+    assert path.resolve().name == hashlib.sha256(data).hexdigest()
+    # Any other program of the Hub's client finds it as well.
+    from huggingface_hub import constants, hf_hub_download
+
+    asked = len(hub.seen)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert Path(hf_hub_download("org/tiny", FILE)) == path
+    assert fetched(f"hf://org/tiny/{FILE}") == [path]
+    assert len(hub.seen) == asked
+
+
+def test_the_login_stays_at_the_hub(hub: Any, login: str) -> None:
+    hub.add("org/tiny", {FILE: noise(200_000)}, private=True)
+    fetched(f"hf://org/tiny/{FILE}")
+    at_hub = [s for s in hub.seen if s.path.startswith(("/api/", "/org/"))]
+    at_storage = [s for s in hub.seen if s.path.startswith("/blob/")]
+    assert at_storage
+    assert all(login in s.headers["authorization"] for s in at_hub)
+    assert not any(login in str(s.headers) for s in at_storage)
+
+
+FAULTS = ["reset", "503", "429", "500", "html", "truncate", "cut", "corrupt"]
+
+
+PLACES = ["GET /blob/", "GET /org/tiny/resolve", "GET /api/.*/tree"]
+
+
+# A listing carries no checksum of its own: nobody could tell a wrong bit there.
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [(k, w) for k in FAULTS for w in PLACES if (k, w) != ("corrupt", "GET /api/.*/tree")],
+)
+def test_one_fault_costs_nothing(hub: Any, kind: str, where: str) -> None:
+    data = noise(400_000)
+    hub.add("org/tiny", {FILE: data})
+    hub.fault(where, kind)
+    (path,) = fetched(f"hf://org/tiny/{FILE}")
+    assert path.read_bytes() == data
+    assert hub.injected
+    assert not list(path.parents[2].rglob("*.incomplete"))
+
+
+def test_twenty_faults_over_a_split_model(hub: Any) -> None:
+    shards = {f"Q4/m-Q4-{n:05d}-of-00004.gguf": noise(150_000 + n, n) for n in range(1, 5)}
+    hub.add("org/big", {**shards, "README.md": b"hello"})
+    kinds = (FAULTS * 3)[:20]
+    random.Random(4).shuffle(kinds)
+    for kind in kinds:
+        hub.fault("GET /blob/", kind)
+    paths = fetched("hf://org/big/Q4")
+    assert [p.read_bytes() for p in paths] == list(shards.values())
+    assert len(hub.injected) == 20, hub.faults
+    assert not list(Path(paths[0]).parents[3].rglob("*.incomplete"))
+
+
+def test_a_download_goes_on_where_it_was_killed(hub: Any) -> None:
+    data = noise(1_000_000)
+    hub.add("org/tiny", {FILE: data})
+    found = listing(PARSED)
+    partial = place(found, found.files[0]).parents[2] / "blobs"
+    partial.mkdir(parents=True)
+    oid = hashlib.sha256(data).hexdigest()
+    (partial / f"{oid}.cook.incomplete").write_bytes(data[:700_000])
+    assert left_bytes(found, found.files) == 300_000
+    gained: list[int] = []
+    (path,) = fetch(found, found.files, gained=gained.append)
+    assert path.read_bytes() == data
+    assert sum(gained) == 300_000
+    storage = [s for s in hub.seen if s.path.startswith("/blob/")]
+    assert [s.headers.get("range") for s in storage] == ["bytes=700000-"]
+
+
+def test_a_partial_file_of_wrong_bytes_is_started_anew(hub: Any) -> None:
+    data = noise(500_000)
+    hub.add("org/tiny", {FILE: data})
+    found = listing(PARSED)
+    blobs = place(found, found.files[0]).parents[2] / "blobs"
+    blobs.mkdir(parents=True)
+    oid = hashlib.sha256(data).hexdigest()
+    (blobs / f"{oid}.cook.incomplete").write_bytes(noise(300_000, seed=9))
+    (path,) = fetch(found, found.files)
+    assert path.read_bytes() == data
+
+
+def test_a_server_that_ignores_ranges_is_no_corruption(hub: Any) -> None:
+    data = noise(900_000)
+    hub.add("org/tiny", {FILE: data})
+    hub.ranges = False
+    hub.fault("GET /blob/", "cut", times=2)
+    (path,) = fetched(f"hf://org/tiny/{FILE}")
+    assert path.read_bytes() == data
+
+
+def test_it_gives_up_and_keeps_what_arrived(hub: Any) -> None:
+    data = noise(400_000)
+    hub.add("org/tiny", {FILE: data})
+    hub.fault("GET /blob/", "truncate", times=1)
+    hub.fault("GET /blob/", "503", times=1000)
+    with pytest.raises(StepError, match=r"answered 503.*goes on"):
+        fetched(f"hf://org/tiny/{FILE}")
+    assert hub.count("GET /blob/") < 40
+    hub.faults.clear()
+    before = len(hub.seen)
+    (path,) = fetched(f"hf://org/tiny/{FILE}")
+    assert path.read_bytes() == data
+    ranges = [s.headers.get("range") for s in hub.seen[before:] if s.path.startswith("/blob/")]
+    assert ranges == [f"bytes={200_000 // 2**14 * 2**14}-"]  # whole steps of the client
+
+
+def test_bytes_that_stay_wrong_never_get_the_name(hub: Any) -> None:
+    hub.add("org/tiny", {FILE: noise(100_000)})
+    hub.fault("GET /blob/", "corrupt", times=1000)
+    with pytest.raises(StepError):
+        fetched(f"hf://org/tiny/{FILE}")
+    found = listing(PARSED)
+    assert missing(found, found.files) == found.files
+    assert cached_listing(PARSED) is None
+
+
+def test_a_cached_file_with_other_bytes_is_told(hub: Any) -> None:
+    hub.add("org/tiny", {FILE: noise(100_000)})
+    (path,) = fetched(f"hf://org/tiny/{FILE}")
+    path.resolve().write_bytes(noise(100_000, seed=7))
+    with pytest.raises(StepError, match="holds other bytes") as caught:
+        fetched(f"hf://org/tiny/{FILE}")
+    assert "rm " in (caught.value.hint or "")
+
+
+def test_a_hub_out_of_reach_leaves_what_is_on_disk(hub: Any) -> None:
+    hub.add("org/tiny", {FILE: noise(100_000)})
+    paths = fetched(f"hf://org/tiny/{FILE}")
+    hub.fault(".", "reset", times=1000)
+    assert fetched(f"hf://org/tiny/{FILE}") == paths
+    with pytest.raises(PrerequisiteError, match="cannot be reached"):
+        fetched("hf://org/other")
+    assert sum(hub.waits) < 60
+
+
+def test_a_small_disk_is_told_before_anything_is_fetched(
+    hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    hub.add("org/tiny", {FILE: noise(100_000)})
+    usage = shutil.disk_usage("/")._replace(free=50_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(PrerequisiteError, match=r"97\.66 KiB to download.*48\.83 KiB free"):
+        fetched(f"hf://org/tiny/{FILE}")
+    assert not hub.count("GET /blob/")
+
+
+@pytest.mark.parametrize(
+    ("ref", "flags", "kind", "words"),
+    [
+        ("hf://org/absent", {}, InputError, "no such repository"),
+        ("hf://org/tiny@v9", {}, InputError, "no such revision"),
+        ("hf://org/tiny/nothing.gguf", {}, InputError, "holds no GGUF"),
+        (f"hf://org/tiny/{FILE}", {"gated": True}, PrerequisiteError, "is gated"),
+        (f"hf://org/tiny/{FILE}", {"private": True}, InputError, "or a private one"),
+    ],
+)
+def test_refusals_say_what_mends_them(
+    hub: Any, ref: str, flags: dict[str, bool], kind: type[CookError], words: str
+) -> None:
+    hub.add("org/tiny", {FILE: noise(100_000)}, **flags)
+    with pytest.raises(kind, match=words) as caught:
+        fetched(ref)
+    assert caught.value.hint
+    assert "http" not in str(caught.value)
+
+
+def test_offline_and_absent(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PrerequisiteError, match="HF_HUB_OFFLINE"):
+        fetched(f"hf://org/tiny/{FILE}")
+    assert not hub.seen

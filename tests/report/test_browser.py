@@ -1,0 +1,110 @@
+"""The page in a real Chromium: no error, no overflow, in both themes, wide and narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cook.report.html import html
+from cook.report.view import document
+from tools.screenshot import chromium, program, reduced
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+pytestmark = pytest.mark.browser
+WIDTHS = (1280, 390)
+THEMES = ("light", "dark")
+KINDS = ("record", "bare", "hostile")
+OUTSIDE = """width => [...document.querySelectorAll('body *')]
+  .filter(e => !e.closest('.scroll, pre, svg') || e.matches('.scroll, pre, svg'))
+  .filter(e => e.getBoundingClientRect().right > width + 0.5)
+  .map(e => e.outerHTML.slice(0, 120))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserContext]:
+    if program() is None:
+        pytest.skip("THE REPORT WAS NOT SEEN IN A BROWSER: no chromium (apt install chromium)")
+    with chromium() as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def files(records: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("pages")
+    found = {}
+    for kind in KINDS:
+        found[kind] = directory / f"{kind}.html"
+        found[kind].write_text(html(document(getattr(records, kind)())), encoding="utf-8")
+    return found
+
+
+def opened(browser: BrowserContext, file: Path, width: int, theme: str) -> tuple[Page, list[str]]:
+    """The page and what it complained of: console, exceptions, requests."""
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+    page.on(
+        "request",
+        lambda request: None if request.is_navigation_request() else complaints.append(request.url),
+    )
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(file.as_uri())
+    return page, [c for c in complaints if not c.startswith("data:,")]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_opens_without_complaint_and_fits_the_screen(
+    browser: BrowserContext, files: dict[str, Path], kind: str, width: int, theme: str
+) -> None:
+    page, complaints = opened(browser, files[kind], width, theme)
+    try:
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert complaints == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        wide = page.evaluate(OUTSIDE, width)
+        assert wide == []
+    finally:
+        page.close()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_text_and_plots_are_readable_on_their_background(
+    browser: BrowserContext, files: dict[str, Path], theme: str
+) -> None:
+    """Contrast of at least 4.5 for all words (WCAG AA), letters of at least 8.5 px on a phone."""
+    page, _ = opened(browser, files["record"], 390, theme)
+    try:
+        found = page.evaluate(Path(__file__).with_name("readable.js").read_text())
+        assert found["count"] > 50
+        assert found["words"] >= 4.5
+        assert found["labels"] >= 4.5
+        assert found["letters"] >= 8.5
+    finally:
+        page.close()
+
+
+def test_each_width_shows_its_own_drawing(browser: BrowserContext, files: dict[str, Path]) -> None:
+    shown = "e => e.getBoundingClientRect().height > 0"
+    for width, kind, other in ((1280, "wide", "narrow"), (390, "narrow", "wide")):
+        page, _ = opened(browser, files["record"], width, "light")
+        assert all(page.locator(f"figure .{kind}").evaluate_all(f"all => all.map({shown})"))
+        assert not any(page.locator(f"figure .{other}").evaluate_all(f"all => all.map({shown})"))
+        page.close()
+
+
+def test_the_readmes_picture_is_small(browser: BrowserContext, files: dict[str, Path]) -> None:
+    page, _ = opened(browser, files["record"], 1280, "light")
+    picture = page.screenshot()
+    page.close()
+    assert len(reduced(picture)) < 300_000

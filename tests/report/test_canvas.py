@@ -1,0 +1,91 @@
+"""Drawings: themed, self-contained, and labels are data."""
+
+from __future__ import annotations
+
+import struct
+from xml.etree import ElementTree
+
+import pytest
+
+from cook.report.canvas import NARROW, WIDTHS, Sheet, inline_svg, label, png, svg_file
+from cook.report.document import Plot
+
+NASTY = '"><script>alert(1)</script> id="a" $\\frac$ #1c2127; : #1c2127'
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def plot(name: str = "sample") -> Plot:
+    def draw(sheet: Sheet) -> None:
+        axes = sheet.axes("x", NASTY)
+        for index in range(3):
+            colour, marker = sheet.series(index)
+            axes.plot([1, 2], [index, 3], marker=marker, color=colour, label=f"{index} {NASTY}")
+        sheet.ring(axes, 1, 1)
+        sheet.legend(axes, 3)
+
+    return Plot(name, "A <plot>", f"says {NASTY}", draw)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_inline_svg_is_drawn_at_its_width_with_labels_as_they_are(narrow: bool) -> None:
+    root = ElementTree.fromstring(inline_svg(plot(), narrow))
+    assert root.get("viewBox", "").split()[2] == str(NARROW if narrow else WIDTHS["half"])
+    assert root.get("width") is None
+    assert root.get("aria-label") == f"says {NASTY}"
+    words = [element.text for element in root.iter(f"{SVG}text")]
+    assert NASTY in words
+    assert f"1 {NASTY}" in words
+    assert not list(root.iter(f"{SVG}script"))
+
+
+def test_colours_are_variables_and_nothing_else() -> None:
+    root = ElementTree.fromstring(inline_svg(plot(), False))
+    styles = " ".join(element.get("style", "") for element in root.iter())
+    assert "#" not in styles.replace("url(#", "")
+    for name in ("ink", "s0", "pick"):
+        assert f"var(--{name})" in styles
+
+
+def test_identifiers_of_two_drawings_do_not_meet() -> None:
+    found = []
+    for svg in (
+        inline_svg(plot("a"), False),
+        inline_svg(plot("a"), True),
+        inline_svg(plot("b"), True),
+    ):
+        root = ElementTree.fromstring(svg)
+        found += [e.get("id") for e in root.iter() if e.get("id")]
+    assert found
+    assert len(found) == len(set(found))
+
+
+def test_the_same_plot_is_the_same_bytes() -> None:
+    assert inline_svg(plot(), True) == inline_svg(plot(), True)
+    assert png(plot()) == png(plot())
+
+
+def test_svg_file_follows_the_readers_theme() -> None:
+    root = ElementTree.fromstring(svg_file(plot()))
+    assert (root.get("width"), root.get("height")) == ("512", "330")
+    style = root.find(f"{SVG}style")
+    assert style is not None
+    assert "prefers-color-scheme: dark" in (style.text or "")
+    assert root.findtext(f"{SVG}title") == "A <plot>"
+
+
+def test_png_has_twice_the_pixels_and_a_dark_twin() -> None:
+    light, dark = png(plot()), png(plot(), dark=True)
+    assert struct.unpack(">II", light[16:24]) == (1024, 660)
+    assert light != dark
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("plain", "plain"),
+        ("a\x00b\u202ec\ud800", "a\ufffdb\ufffdc\ufffd"),
+        ("x" * 50, "x" * 39 + "…"),
+    ],
+)
+def test_labels_are_clean_and_short(given: str, shown: str) -> None:
+    assert label(given) == shown
