@@ -5,19 +5,40 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Callable
 
 from bench.comparisons import COMPARISONS
+from bench.copies import copies
 from bench.pairs import describe, measure
+from bench.prediction import prediction
+from bench.replay_cost import replay_cost
+from bench.replay_vs_live import replay_vs_live
+from bench.study import Study
+
+STUDIES: dict[str, Callable[[], Study]] = {
+    "replay-cost": replay_cost,
+    "replay-vs-live": replay_vs_live,
+    "prediction": prediction,
+    "copies": copies,
+}
 
 
 def main(names: list[str]) -> int:
-    if unknown := set(names) - set(COMPARISONS):
-        print(f"unknown: {', '.join(unknown)} (known: {', '.join(COMPARISONS)})", file=sys.stderr)
+    known = [*COMPARISONS, *STUDIES]
+    if unknown := set(names) - set(known):
+        print(f"unknown: {', '.join(unknown)} (known: {', '.join(known)})", file=sys.stderr)
         return 2
     load = os.getloadavg()[0]
     print(f"# {platform.platform()}, {os.cpu_count()} cores, load {load:.2f} at the start")
     slow = []
-    for name in names or COMPARISONS:
+    for name in names or known:
+        if name in STUDIES:
+            study = STUDIES[name]()
+            print("\n".join(study.lines), flush=True)
+            if not study.within:
+                print(f"{name}: OUT OF BOUNDS", flush=True)
+                slow.append(name)
+            continue
         with COMPARISONS[name]() as pair:
             timing = measure(pair)
             print(describe(timing), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cook import engine_setup, units
+from cook import config, engine_setup, units
 from cook.engines import discover
 from cook.engines.base import Flavour
-from cook.errors import CookError
+from cook.errors import ConfigError, CookError
 from cook.paths import cook_home, demo_dir, package_dir
 
 LOW_DISK_BYTES = 20 << 30
@@ -49,6 +50,7 @@ def examine() -> Iterator[Check]:
     yield _program("compiler", engine_setup.find_compiler(), "sudo apt install g++")
     yield _program("cmake", shutil.which("cmake"), "sudo apt install cmake")
     yield from _bundled()
+    yield _configuration()
     yield from _other_engines()
     yield _disk()
     yield _memory()
@@ -115,12 +117,26 @@ def _amx(bin_dir: Path, label: str) -> Check:
     )
 
 
+def _configuration() -> Check:
+    """The file, and what is set by it or by the environment."""
+    try:
+        path = config.load().path
+    except ConfigError as error:
+        first, *rest = (str(problem).splitlines()[0] for problem in error.problems)
+        more = f" (and {len(rest)} more)" if rest else ""
+        return Check("configuration", Status.WARNING, first + more, "see docs/configuration.md")
+    found = [str(path) if path.is_file() else f"no {path}"]
+    for name in config.VARIABLES.values():
+        if origin := config.source(name):
+            found.append(f"{name}={os.environ[name]} ({origin})")
+    return Check("configuration", Status.OK, "; ".join(found))
+
+
 def _other_engines() -> Iterator[Check]:
     try:
         names = tuple(discover.configured())
-    except CookError as error:
-        yield Check("configuration", Status.WARNING, error.message, error.hint)
-        return
+    except CookError:
+        return  # told by the check of the configuration
     flavours = set()
     for name in names:
         for check in _engine(name):

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cook.errors import InputError
-from cook.formats.server_log import LoggedRequest, ServerLog, read_server_log
+from cook.formats.server_log import ServerLog, read_server_log
+from cook.formats.server_log_requests import LoggedRequest
 from cook.speculation.totals import Share, Total, total
 from cook.units import plural
 
@@ -109,6 +110,19 @@ class Drafting:
 
 
 @dataclass(frozen=True)
+class SweepRow:
+    """Speeds of one model after ``n_kv`` tokens of context, as llama-sweep-bench measured them."""
+
+    n_kv: int
+    prompt_tokens: int
+    prompt_s: float
+    prompt_tokens_per_s: float
+    tokens: int
+    decode_s: float
+    decode_tokens_per_s: float
+
+
+@dataclass(frozen=True)
 class LogFile:
     """One log: what was read of it and what was not."""
 
@@ -118,6 +132,7 @@ class LogFile:
     refused: int
     too_long: int
     drafting: tuple[Drafting, ...]
+    sweeps: tuple[tuple[SweepRow, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -170,13 +185,18 @@ def _file(name: str, log: ServerLog) -> LogFile:
         Drafting(d.where.process, d.name, d.drafts, d.drafted, d.accepted, d.draft_ms)
         for d in log.drafters
     )
-    return LogFile(name, log.lines, len(log.requests), log.refused, log.too_long, drafting)
+    sweeps = tuple(
+        tuple(SweepRow(r.n_kv, r.pp, r.pp_s, r.pp_per_s, r.tg, r.tg_s, r.tg_per_s) for r in rows)
+        for rows in log.sweeps
+    )
+    requests = len(log.requests)
+    return LogFile(name, log.lines, requests, log.refused, log.too_long, drafting, sweeps)
 
 
 def _warnings(logs: Sequence[tuple[str, ServerLog]]) -> list[str]:
     told = []
     for name, log in logs:
-        if not log.requests:
+        if not log.requests and not log.sweeps:
             lines = plural(log.lines, "line")
             told.append(f"{name}: no request in {lines}; is it a llama-server log?")
         if log.refused:

@@ -15,9 +15,11 @@ def cook_home() -> Path:
 
 
 def config_file() -> Path:
-    """The user's configuration file; it need not exist."""
+    """The user's configuration file (see ``cook.config``); it need not exist."""
+    if stated := os.environ.get("COOK_CONFIG"):
+        return Path(stated).expanduser()
     config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(config).expanduser() / "cook" / "config.yaml"
+    return Path(config).expanduser() / "cook" / "config.toml"
 
 
 def package_dir() -> Path:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cook.errors import InputError
 from cook.output import Output
 from cook.speculation.profiles import Profile
+
+if TYPE_CHECKING:
+    from cook.speculation.curve import BatchCurve
 
 PROFILES = {
     "mainline": Profile.MAINLINE_2026_10,
@@ -16,6 +20,7 @@ PROFILES = {
     "ik": Profile.IK_2026_08,
 }
 TRACE_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+MAX_TRACE_LENGTH = 32
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,13 @@ class Typed:
     cache_type: str | None = None
     engine: str | None = None
     threads: int | None = None
+    over_http: bool = False
 
 
 def predict_trace(typed: Typed, trace: Path | None, drafts: Sequence[Path], output: Output) -> None:
     """Replay ``drafts`` on ``trace`` and print what they would bring."""
     from cook.engines.base import ModelArgs
-    from cook.prediction import Asked, run, typed_curve, with_defaults
+    from cook.prediction import Asked, run
     from cook.report.predicted import show
 
     if trace is None or not drafts:
@@ -66,7 +72,7 @@ def predict_trace(typed: Typed, trace: Path | None, drafts: Sequence[Path], outp
     asked = Asked(
         trace=trace,
         drafts=tuple(drafts),
-        n_max=typed.n_max or TRACE_LENGTHS,
+        n_max=_lengths(typed),
         p_min=typed.p_min,
         engine=typed.engine,
         profile=_profile(typed.profile),
@@ -76,13 +82,13 @@ def predict_trace(typed: Typed, trace: Path | None, drafts: Sequence[Path], outp
         target_args=target_args,
         draft_args=draft_args,
         threads=typed.threads,
+        over_http=typed.over_http,
     )
-    show(run(with_defaults(asked), output), output)
+    show(run(asked, output), output)
 
 
 def predict_typed(typed: Typed, trace: Path | None, output: Output) -> None:
     """Print what the typed numbers say, as if tokens were accepted independently."""
-    from cook.prediction import typed_curve
     from cook.report.predicted import show_typed
     from cook.speculation.iid import alpha_of, best_length, iid_row
 
@@ -112,6 +118,43 @@ def predict_typed(typed: Typed, trace: Path | None, output: Output) -> None:
         if 0 < alpha < 1 and draft_s < plain_s:
             optimum = best_length(alpha, plain_s, draft_s)
     show_typed(rows, alpha, 1 / plain_s, optimum, output)
+
+
+def typed_curve(points: str | None, target_ms: float | None) -> BatchCurve | None:
+    """``1:146,2:170,5:220`` (tokens:ms) as a curve; else the one time for every width.
+
+    InputError for anything else, and for two different times of one token.
+    """
+    from cook.speculation.curve import BatchCurve
+
+    if points is None:
+        return None if target_ms is None else BatchCurve((0,), (1,), ((target_ms / 1000,),))
+    found: dict[int, float] = {}
+    for part in points.split(","):
+        width, _, milliseconds = part.partition(":")
+        try:
+            key, value = int(width), float(milliseconds)
+        except ValueError:
+            raise InputError(
+                f"--verify: {part.strip()!r} is not TOKENS:MS", hint="--verify 1:146,2:170,5:220"
+            ) from None
+        if not 1 <= key <= 1024 or not 0.0 < value < 1e9 or key in found:
+            raise InputError(f"--verify: {part.strip()!r} is out of range or given twice")
+        found[key] = value / 1000
+    if target_ms is not None and found.setdefault(1, target_ms / 1000) != target_ms / 1000:
+        raise InputError("--target-ms and --verify give one token two different times")
+    if 1 not in found:
+        raise InputError("--verify needs the time of one token", hint="--verify 1:146,2:170,5:220")
+    widths = tuple(sorted(found))
+    return BatchCurve((0,), widths, (tuple(found[w] for w in widths),))
+
+
+def _lengths(typed: Typed) -> tuple[int, ...]:
+    """Draft lengths in order, each once, within what a trace serves past the end of a reply."""
+    lengths = tuple(sorted(set(typed.n_max or TRACE_LENGTHS)))
+    if lengths[0] < 1 or lengths[-1] > MAX_TRACE_LENGTH:
+        raise InputError(f"--n-max must be between 1 and {MAX_TRACE_LENGTH}")
+    return lengths
 
 
 def _profile(name: str | None) -> Profile | None:

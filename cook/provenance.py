@@ -45,6 +45,11 @@ class HubOrigin:
     files: tuple[tuple[str, str | None], ...]
     size_bytes: int
 
+    @property
+    def pinned(self) -> bool:
+        """Whether the reference names this very commit, and can never mean another."""
+        return f"@{self.commit}" in self.reference
+
 
 @lru_cache(maxsize=1)
 def machine() -> Machine:

@@ -23,7 +23,6 @@ from cook.errors import InputError
 from cook.formats.naming import shard_path, split_name
 from cook.paths import cook_home
 from cook.report.record import Candidate, Record
-from cook.units import size
 
 MAX_KEY_BYTES = 4096
 _OWN_ENVIRONMENT = ("LD_LIBRARY_PATH", "LLAMA_ARG_REPACK")
@@ -112,7 +111,7 @@ def service_of(
         job=job,
         candidate=chosen.name,
         host=host,
-        port=_checked_port(host, port),
+        port=port or free_port(),
         key_file=(key_file or default_key_file()).expanduser().absolute(),
         notes=tuple(notes),
     )
@@ -126,9 +125,10 @@ def serve(
 ) -> ProcessResult:
     """Run ``service`` until it ends, or until the user stops it (Ctrl-C, SIGTERM).
 
-    ``on_ready`` is called once it answers and, with a draft, drafts. Raises as
-    :class:`cook.engines.server.Server` where it does not come so far.
+    ``on_ready`` is called once it answers and, with a draft, drafts. InputError for a port that
+    is taken and a key file that is none; else raises as :class:`cook.engines.server.Server`.
     """
+    _require_free(service.host, service.port)
     key = read_or_make_key(service.key_file)
     server = Server(
         service.engine,
@@ -262,25 +262,23 @@ def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
         raise InputError(f"{role} {path}: not a regular file", hint=_AGAIN)
     if expected_bytes is not None and found_bytes != expected_bytes:
         raise InputError(
-            f"{role} {path}: {size(found_bytes)} ({found_bytes} bytes), and what was scored had "
-            f"{size(expected_bytes)} ({expected_bytes} bytes): it is another file",
+            f"{role} {path}: {found_bytes} bytes, and what was scored had {expected_bytes}: "
+            "it is another file",
             hint=_AGAIN,
         )
     return path
 
 
-def _checked_port(host: str, port: int | None) -> int:
-    if not port:
-        return free_port()
+def _require_free(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As llama-server binds: a port that waits out its last connection is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             told = error.strerror or str(error)
             raise InputError(f"{host}:{port}: {told}", hint="another --port; 0 is any") from None
-    return port
 
 
 def _read_key(path: Path) -> str:

@@ -44,7 +44,7 @@ class Recording:
 def trace(asked: Recording, output: Output) -> Recorded:
     """Record, or go on recording. StepError when not one prompt gave a usable reply."""
     from cook.engines.process import Supervisor
-    from cook.engines.remote import is_url, read_key
+    from cook.engines.remote import checked_url, is_url, read_key
     from cook.paths import cook_home
     from cook.prompts.load import load_prompts, select
     from cook.recording.open import Opening, opened
@@ -54,6 +54,7 @@ def trace(asked: Recording, output: Output) -> Recorded:
     if asked.output.is_dir():
         raise InputError(f"{asked.output} is a folder")
     remote = is_url(asked.target)
+    name = checked_url(asked.target) if remote else asked.target
     chosen = select(load_prompts(_prompt_source(asked.prompts)), asked.limit)
     plan = Plan(chosen.prompts, asked.max_tokens, asked.context, _sampler(asked, remote), asked.top)
     how = Opening(
@@ -69,7 +70,7 @@ def trace(asked: Recording, output: Output) -> Recorded:
     _warn_of_open_key(how.target, how.key, output)
     supervisor = Supervisor(cook_home() / "logs" / "trace")
     with (
-        output.progress(len(plan.prompts), f"trace of {asked.target}") as progress,
+        output.progress(len(plan.prompts), f"trace of {name}") as progress,
         opened(how, _engine(asked, remote, output), supervisor) as target,
     ):
         found = record(target, plan, asked.output, progress.to)

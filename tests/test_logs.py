@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cook.errors import InputError
-from cook.formats.server_log import LoggedRequest, ServerLog, read_server_log
+from cook.formats.server_log import ServerLog, read_server_log
+from cook.formats.server_log_requests import LoggedRequest
 from cook.logs import read_logs, report, spread
 
 DATA = Path(__file__).parent / "data" / "server_logs"

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,86 +18,11 @@ from typing import Any
 
 import pytest
 
-from cook.engines.base import DraftSettings, EngineIdentity, Flavour, ModelArgs
+from cook.engines.process import Supervisor
 from cook.errors import InputError
-from cook.paths import demo_dir
-from cook.provenance import machine
-from cook.report.record import Candidate, Draft, Pick, Record, Serving, read_record, write_record
-from cook.serving import read_or_make_key, service_of, shell_text, systemd_unit
-
-TARGET, DRAFT = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
-PICKED, ALONE = "draft-f16 n_max=4", "no draft"
-
-
-def candidate(
-    name: str, engine: str, draft: str | None, settings: DraftSettings | None
-) -> Candidate:
-    one = ModelArgs(threads=1)
-    return Candidate(
-        name=name,
-        engine=engine,
-        draft=draft,
-        settings=settings,
-        cache_type=None,
-        live=None,
-        reason="not run",
-        categories={},
-        speedup=None,
-        speedup_interval=None,
-        decode_speedup=None,
-        output=None,
-        server_peak_rss_bytes=None,
-        command=("an", "old", "command"),
-        serving=Serving(512, one, one if draft else ModelArgs()),
-    )
-
-
-def record(
-    engine: str, target: Path = TARGET, draft: Path = DRAFT, picked: str | None = PICKED
-) -> Record:
-    return Record(
-        schema_version=1,
-        cook="0",
-        created="2026-01-01T00:00:00Z",
-        command=("cook", "build"),
-        machine=machine(),
-        engines={engine: EngineIdentity(Flavour.LLAMA_CPP, "b1", None, "another digest")},
-        recipe="r",
-        recipe_sha256="",
-        recipe_text="",
-        demo=True,
-        target=str(target),
-        target_bytes=target.stat().st_size,
-        prompts="demo",
-        prompts_sha256="",
-        max_tokens=16,
-        temperature=0.0,
-        source_quality=None,
-        drafts=(
-            Draft(
-                "draft-f16",
-                engine,
-                str(draft),
-                "k",
-                draft.stat().st_size,
-                None,
-                None,
-                None,
-                "not asked for",
-                None,
-                "not asked for",
-                {},
-            ),
-        ),
-        candidates=(
-            candidate(ALONE, engine, None, None),
-            candidate(PICKED, engine, "draft-f16", DraftSettings(4, 0, 0.0)),
-        ),
-        left_out=(),
-        pick=Pick(picked, "nothing qualifies: x", "decode_speed", 0.95, None, (), (), ()),
-        warnings=(),
-        steps=(),
-    )
+from cook.report.record import read_record, write_record
+from cook.serving import read_or_make_key, serve, service_of, shell_text, systemd_unit
+from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
 
 
 @pytest.fixture
@@ -120,7 +46,7 @@ def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
     service = service_of(record("ml"), port=18080)
     words = service.command
     assert words == ml.server_command(service.job, 18080, tmp_path / "home" / "serve.key")
-    assert words[words.index("--model-draft") + 1] == str(DRAFT)
+    assert str(DRAFT) in words
     assert words[words.index("--spec-draft-n-max") + 1] == "4"
     assert words[words.index("--ctx-size") + 1] == "512"
     assert "an" not in words
@@ -164,7 +90,7 @@ def test_no_draft_was_picked(ml: Any, picked: str | None) -> None:
     service = service_of(record("ml", picked=picked), port=18080)
     assert service.job.draft is None
     assert "the target is served alone" in service.notes[0]
-    assert "--model-draft" not in service.command
+    assert str(DRAFT) not in service.command
 
 
 def test_another_candidate(ml: Any) -> None:
@@ -228,14 +154,11 @@ def test_a_record_keeps_how_its_server_runs(tmp_path: Path) -> None:
     assert read_record(tmp_path / "r.json") == record("ml")
 
 
-def test_a_port_that_is_taken(ml: Any) -> None:
-    import socket
-
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(InputError, match="--port|use"),
-    ):
-        service_of(record("ml"), port=taken.getsockname()[1])
+def test_a_port_that_is_taken(ml: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = service_of(record("ml"), port=taken.getsockname()[1])
+        with pytest.raises(InputError, match="in use"):
+            serve(service, Supervisor(tmp_path), lambda *_: None, lambda: None)
 
 
 @pytest.mark.engine
@@ -243,10 +166,19 @@ def test_a_port_that_is_taken(ml: Any) -> None:
 def test_the_real_server_serves_drafts_and_stops(
     bundled: Any, tmp_path: Path, number: signal.Signals
 ) -> None:
+    check_serving("bundled", tmp_path, number)
+
+
+@pytest.mark.ik
+def test_ik_serves_drafts_and_stops(ik_engine: Any, tmp_path: Path) -> None:
+    check_serving("ik", tmp_path, signal.SIGINT)
+
+
+def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> None:
     import httpx
 
     home = tmp_path / "home"
-    write_record(record("bundled"), home / "records" / "r.json")
+    write_record(record(engine), home / "records" / "r.json")
     env = {**os.environ, "COOK_HOME": str(home)}
     argv = [sys.executable, "-m", "cook", "serve", "r", "--port", "0"]
     with (tmp_path / "stderr").open("wb") as stderr:

@@ -34,7 +34,7 @@ COMMANDS: dict[str, Command] = {
     "report": Command("Show a record for people: an HTML file, Markdown, plots."),
     "logs": Command("Show acceptance and speed from llama-server logs."),
     "serve": Command("Serve the target with the picked draft."),
-    "publish": Command("Upload quants to the Hugging Face Hub, with card and record."),
+    "publish": Command("Upload quants to the Hugging Face Hub, with a model card."),
     "doctor": Command("Check this machine; say what mends each fault."),
     "store": Command("What cook keeps: list it, verify it, clear it.", ("ls", "verify", "gc")),
 }

@@ -178,6 +178,10 @@ def _show_trace(out: Output, report: TraceReport) -> None:
             ("target", header.target_name),
             ("target hash", header.target_sha256 or "not known: recorded over HTTP"),
             ("tokenizer", header.tokenizer_sha256 or "not known: recorded without --tokenizer"),
+            (
+                "chat template",
+                header.template_sha256 if header.chat else "none, prompts as they are",
+            ),
             ("recorded by", f"{header.source}, {header.flavour} {header.engine_build}"),
             ("device", header.device),
             ("KV cache", header.cache_type_k and f"{header.cache_type_k}, {header.cache_type_v}"),
@@ -188,7 +192,12 @@ def _show_trace(out: Output, report: TraceReport) -> None:
             ("candidates", f"{header.top} a token"),
             ("replies", f"{report.replies} ({_ends(report.stops)})"),
             ("tokens", f"{report.tokens}, and {report.beyond} beyond the ends of replies"),
-            ("holes", f"{report.holes} tokens without probabilities" if report.holes else "none"),
+            (
+                "holes",
+                f"{units.plural(report.holes, 'token')} without probabilities"
+                if report.holes
+                else "none",
+            ),
             ("file size", size if each is None else f"{size}, {each:.0f} bytes a token"),
             ("complete", "no: its last reply is cut short" if report.cut_short else None),
         ],

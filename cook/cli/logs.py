@@ -34,9 +34,10 @@ def command(
     """Show acceptance and speed from llama-server logs.
 
     Reads logs of llama.cpp and ik_llama.cpp (text, --log-jsonl, --log-format json), journalctl
-    and container output, and saved answers with timings. Requests are grouped by target and
-    draft where the log names them. "of totals" weighs every token alike (accepted over drafted,
-    tokens over time), the mean every request; speeds count the tokens after the first.
+    and container output, saved answers with timings, and tables of llama-sweep-bench. Requests
+    are grouped by target and draft where the log names them. "of totals" weighs every token
+    alike (accepted over drafted, tokens over time), the mean every request. Speeds count the
+    tokens after the first.
 
     Examples:
 
@@ -64,6 +65,7 @@ def command(
     else:
         for index, pair in enumerate(report.pairs):
             _show_pair(out, pair, first=index == 0)
+        _show_sweeps(out, report)
     if plot is not None:
         count = write_scatter(report.pairs, plot)
         out.say(f"{plot}: {count} points")
@@ -99,6 +101,33 @@ def _show_pair(out: Output, pair: Pair, first: bool) -> None:
     if pair.by_depth and not quiet:
         shares = ", ".join(f"{d.accepted}/{d.drafted}" for d in pair.by_depth)
         out.data(f"accepted/drafted by position in the draft: {shares}")
+
+
+def _show_sweeps(out: Output, report: LogReport) -> None:
+    """llama-sweep-bench: a row a depth, a column a table, so that models stand side by side."""
+    from cook.output import Column
+
+    for file in report.files:
+        depths = sorted({row.n_kv for rows in file.sweeps for row in rows})
+        for what in ("decode", "prompt"):
+            columns = [{row.n_kv: row for row in rows} for rows in file.sweeps]
+            rows = [
+                (
+                    file.file,
+                    what,
+                    depth,
+                    *(
+                        _number(getattr(column[depth], f"{what}_tokens_per_s"))
+                        if depth in column
+                        else None
+                        for column in columns
+                    ),
+                )
+                for depth in depths
+            ]
+            tables = (Column(f"table {n}, t/s", "right") for n in range(1, len(columns) + 1))
+            if rows:
+                out.table(rows, ["file", "speed", Column("context", "right"), *tables])
 
 
 def _row(figure: Figure) -> tuple[object, ...]:

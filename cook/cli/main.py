@@ -18,6 +18,7 @@ from cook.cli.options import reset_output
 
 INTERRUPTED = 130
 COMPLETION = "_COOK_COMPLETE"  # the shell asks through this variable what could come next
+HELP = {"--help", "-h", "--version", "--show-completion", "--install-completion"}
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = (
     "Examples:\n"
@@ -45,6 +46,7 @@ def main(arguments: list[str]) -> int:
     _end_on_signals()
     first = next((word for word in arguments if not word.startswith("-")), "")
     try:
+        _apply_config(arguments)
         app = build_app(None if COMPLETION in os.environ else first)
         # standalone_mode=False: typer raises instead of printing and exiting on its own.
         status = app(arguments, prog_name="cook", standalone_mode=False)
@@ -53,6 +55,23 @@ def main(arguments: list[str]) -> int:
     if status == INTERRUPTED:  # typer swallows KeyboardInterrupt and returns this
         return _report(KeyboardInterrupt(), arguments)
     return status if isinstance(status, int) else 0
+
+
+def _apply_config(arguments: list[str]) -> None:
+    """Defaults from the configuration file, where neither help nor completion is asked for.
+
+    The doctor goes on without them and tells the file's faults among its findings.
+    """
+    if COMPLETION in os.environ or HELP & set(arguments):
+        return
+    from cook import config
+    from cook.errors import ConfigError
+
+    try:
+        config.apply()
+    except ConfigError:
+        if arguments[:1] != ["doctor"]:
+            raise
 
 
 def build_app(only: str | None = None) -> typer.Typer:

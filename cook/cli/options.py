@@ -20,14 +20,62 @@ JsonOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print the answer only.", show_default=False)
 ]
+
+
+def _shipped(kind: str, incomplete: str) -> list[str]:
+    """Names of shipped recipes or pipelines and files here that start with ``incomplete``."""
+    from cook.paths import data_dir
+
+    names = sorted(path.stem for path in data_dir(kind).glob("*.yaml"))
+    folder, _, start = incomplete.rpartition("/")
+    try:
+        here = sorted(Path(f"{folder}/" if folder or incomplete[:1] == "/" else ".").iterdir())
+    except OSError:
+        here = []
+    files = [
+        f"{incomplete[: len(incomplete) - len(start)]}{path.name}{'/' if path.is_dir() else ''}"
+        for path in here
+        if path.suffix in (".yaml", ".yml") or (path.is_dir() and not path.name.startswith("."))
+    ]
+    return [name for name in (*names, *files) if name.startswith(incomplete)]
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """What the shell offers for a recipe."""
+    return _shipped("recipes", incomplete)
+
+
+def complete_pipeline(incomplete: str) -> list[str]:
+    """What the shell offers for a pipeline."""
+    return _shipped("pipelines", incomplete)
+
+
+def complete_engine(incomplete: str) -> list[str]:
+    """What the shell offers for an engine: those that are configured."""
+    from cook.engines.discover import BUNDLED, configured
+    from cook.errors import CookError
+
+    try:
+        names = [BUNDLED, *configured()]
+    except CookError:
+        names = [BUNDLED]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 RecipeArgument = Annotated[
-    Path, typer.Argument(metavar="RECIPE", help="Recipe file, or the name of a shipped recipe.")
+    Path,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Recipe file, or the name of a shipped recipe.",
+        autocompletion=complete_recipe,
+    ),
 ]
 EngineOption = Annotated[
     str | None,
     typer.Option(
         "--engine",
         metavar="ENGINE",
+        autocompletion=complete_engine,
         help="bundled, a build directory, or NAME=DIRECTORY (ik=~/ik_llama.cpp/build).",
     ),
 ]
@@ -36,6 +84,7 @@ EnginesOption = Annotated[
     typer.Option(
         "--engine",
         metavar="ENGINE",
+        autocompletion=complete_engine,
         help="bundled, a build directory, or NAME=DIRECTORY; repeat it to sweep over several.",
     ),
 ]
@@ -54,7 +103,13 @@ StrictOption = Annotated[
 JobsOption = Annotated[
     int,
     typer.Option(
-        "--jobs", "-j", min=1, max=256, metavar="N", help="Quantize N candidates side by side."
+        "--jobs",
+        "-j",
+        min=1,
+        max=256,
+        metavar="N",
+        envvar="COOK_JOBS",
+        help="Quantize N candidates side by side.",
     ),
 ]
 ThreadsOption = Annotated[
@@ -65,6 +120,7 @@ ThreadsOption = Annotated[
         min=1,
         max=1024,
         metavar="N",
+        envvar="COOK_THREADS",
         help="Threads of every engine program; absent: as the recipe says, else all cores.",
     ),
 ]

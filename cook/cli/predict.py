@@ -69,6 +69,14 @@ def command(
     cache_type: Annotated[
         str | None, typer.Option("--cache-type", metavar="TYPE", help="The draft's KV cache.")
     ] = None,
+    over_http: Annotated[
+        bool,
+        typer.Option(
+            "--over-http",
+            help="Replay through a stock server, as where no worker can be built.",
+            show_default=False,
+        ),
+    ] = False,
     engine: EngineOption = None,
     threads: ThreadsOption = None,
     json: JsonOption = False,
@@ -105,6 +113,7 @@ def command(
         cache_type=cache_type,
         engine=engine,
         threads=threads,
+        over_http=over_http,
     )
     if acceptance is not None:
         predict_typed(typed, trace, output)

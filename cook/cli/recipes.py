@@ -56,14 +56,30 @@ def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out.table(rows, ["recipe", "engine", "quants", "description"])
 
 
-def show(recipe: RecipeArgument, json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Print a recipe, or with --json what it expands to.
+def show(
+    recipe: RecipeArgument,
+    resolve: Annotated[
+        bool,
+        typer.Option(
+            "--resolved",
+            help="Write out what is inherited or swept: every quant with every rule.",
+            show_default=False,
+        ),
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Print a recipe, as it is or resolved; with --json also what it expands to.
+
+    A resolved recipe is a recipe itself, with absolute paths.
 
     Examples:
       cook recipes show ling-flash-iq1kt
+      cook recipes show ling-flash-iq1kt --resolved
       cook recipes show ling-flash-iq1kt > mine.yaml
     """
     from cook.recipe.load import load_recipe
+    from cook.recipe.resolved import resolved
 
     out = open_output(json, quiet)
     loaded = load_recipe(recipe)
@@ -83,7 +99,7 @@ def show(recipe: RecipeArgument, json: JsonOption = False, quiet: QuietOption = 
             ],
         }
     )
-    out.data(loaded.text.rstrip("\n"))
+    out.data((resolved(loaded) if resolve else loaded.text).rstrip("\n"))
 
 
 def check(

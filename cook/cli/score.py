@@ -28,6 +28,14 @@ def command(
         str | None,
         typer.Option("--target", metavar="TARGET", help="Target GGUF (shard 1 if split)."),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Score the llama-server that runs there."),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option("--api-key-file", metavar="FILE", help="Key of --url; else $COOK_API_KEY."),
+    ] = None,
     recipe: Annotated[
         Path | None,
         typer.Option("--recipe", metavar="RECIPE", help="Score this recipe's quants as well."),
@@ -64,15 +72,25 @@ def command(
 ) -> None:
     """Score drafts against a target on its real server, and pick the best.
 
-    No draft at all is always one of the candidates.
+    No draft at all is always one of the candidates. With --url, a server that already runs is
+    asked the prompts as it is, and its acceptance and speed are shown by category.
 
     Examples:
 
       cook score --target Ling-1T-smol-IQ4_KSS.gguf Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf
       cook score --target Ling-1T-smol-IQ4_KSS.gguf --recipe recipes/ling-flash-iq1kt.yaml
       cook score --target T.gguf D.gguf --n-max 4 --n-max 8 --limit 24 --budget 10
+      cook score --url http://127.0.0.1:8080 --limit 24
     """
     output = open_output(json, quiet)
+    if url is not None:
+        from cook.cli.score_url import score_url_command
+
+        others = (target, drafts, recipe, engine, context, n_max, budget, threads)
+        score_url_command(
+            output, url, api_key_file, prompts, limit, max_tokens, alone=not any(others)
+        )
+        return
     from cook.answer import answer
 
     settings: dict[str, object] = {

@@ -7,12 +7,24 @@ from typing import Annotated
 
 import typer
 
-from cook.cli.options import JobsOption, JsonOption, QuietOption, ThreadsOption, open_output
+from cook.cli.options import (
+    JobsOption,
+    JsonOption,
+    QuietOption,
+    ThreadsOption,
+    complete_pipeline,
+    open_output,
+)
 
 
 def command(
     pipeline: Annotated[
-        Path, typer.Argument(metavar="PIPELINE", help="Pipeline file, or a shipped one's name.")
+        Path,
+        typer.Argument(
+            metavar="PIPELINE",
+            help="Pipeline file, or the name of a shipped one.",
+            autocompletion=complete_pipeline,
+        ),
     ],
     plan: Annotated[
         bool,

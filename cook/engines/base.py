@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar
 
 from cook.engines.process import Supervisor
 
-
 T = TypeVar("T")
 
 
@@ -215,7 +214,8 @@ class ModelArgs:
             cache_type_v=self.cache_type_v or "f16",
             flash_attention=_first(self.flash_attention, target.flash_attention),
             threads=_first(self.threads, target.threads),
-            threads_batch=_first(self.threads_batch, target.threads_batch),
+            # Threads of its own serve a draft's batches, too, on either engine.
+            threads_batch=_first(_first(self.threads_batch, self.threads), target.threads_batch),
             batch=_first(self.batch, target.batch),
             ubatch=_first(self.ubatch, target.ubatch),
             rpc=self.rpc or target.rpc,

@@ -96,6 +96,35 @@ def decode_speed(
     )
 
 
+def prompt_and_decode(
+    engine: Tools,
+    model: Path,
+    args: ModelArgs,
+    supervisor: Supervisor,
+    *,
+    n_prompt: int,
+    n_gen: int,
+    repeats: int,
+) -> tuple[float, float]:
+    """Least milliseconds a token: reading a prompt of ``n_prompt``, decoding ``n_gen``.
+
+    The best of the repeats, since whatever else runs can only add to a time. StepError unless
+    every repeat of both is a finite positive time.
+    """
+    _need(model)
+    command = bench_command(
+        engine, model, args, n_gen=n_gen, depth=0, repeats=repeats, n_prompt=n_prompt
+    )
+    result = engine.run(supervisor, command, f"bench-{model.stem}").check()
+    _refuse_failed(result)
+    found = []
+    for tokens, (prompt, generated) in ((n_prompt, (n_prompt, 0)), (n_gen, (0, n_gen))):
+        row = _bench_row(result, generated, prompt)
+        samples = _positive(row.get("samples_ns"), result, "samples_ns")
+        found.append(min(samples) / 1e6 / tokens)
+    return found[0], found[1]
+
+
 def batch_curve(
     engine: Tools,
     model: Path,
@@ -129,13 +158,20 @@ def batch_curve(
 
 
 def bench_command(
-    engine: Tools, model: Path, args: ModelArgs, *, n_gen: int, depth: int, repeats: int
+    engine: Tools,
+    model: Path,
+    args: ModelArgs,
+    *,
+    n_gen: int,
+    depth: int,
+    repeats: int,
+    n_prompt: int = 0,
 ) -> tuple[str, ...]:
-    """The argv of llama-bench for single-token decoding at ``depth``."""
+    """The argv of llama-bench for single-token decoding at ``depth``, and a prompt if any."""
     ik = engine.flavour is Flavour.IK_LLAMA_CPP
     words = Arguments(engine, "bench")
     words.add_path("-m", model)
-    words.add("-p", 0)
+    words.add("-p", n_prompt)
     if ik and depth:
         words.add("-n", 0)
         words.add("-gp", f"{depth},{n_gen}")
@@ -241,14 +277,15 @@ def _keep(times: dict[int, float], batch: int, step_ms: float) -> None:
         times[batch] = step_ms
 
 
-def _bench_row(result: ProcessResult, n_gen: int) -> dict[str, Any]:
+def _bench_row(result: ProcessResult, n_gen: int, n_prompt: int = 0) -> dict[str, Any]:
     try:
         rows = json.loads(result.stdout.read_bytes()[:_MAX_OUTPUT])
     except (ValueError, RecursionError):
         raise failure(result, Outcome.SILENT_FAILURE, "its output is no JSON") from None
     if isinstance(rows, list):
         for row in rows:
-            if isinstance(row, dict) and row.get("n_gen") == n_gen:
+            asked = (n_prompt, n_gen)
+            if isinstance(row, dict) and (row.get("n_prompt", 0), row.get("n_gen")) == asked:
                 return row
     raise failure(result, Outcome.SILENT_FAILURE, "the test is not in its output")
 

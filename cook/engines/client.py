@@ -7,6 +7,7 @@ or not of the expected form is a StepError naming the field.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,8 @@ class Completion:
 class Api:
     """One server's endpoints, blocking; a failed connection raises httpx.TransportError.
 
-    ``read_timeout_s`` bounds the wait for an answer; None where the server's owner watches it.
+    ``read_timeout_s`` bounds the wait for an answer, and how long one may take to arrive; None
+    where the server's owner watches it.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Api:
         import httpx
 
         self._what = what
+        self._limit_s = read_timeout_s
         self._client = httpx.Client(
             base_url=base_url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -161,9 +164,12 @@ class Api:
 
     def _body(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []
-        size = 0
+        size, started = 0, time.monotonic()
         for chunk in response.iter_bytes():
             size += len(chunk)
+            # An answer that drips stays below every time-out of the connection.
+            if self._limit_s is not None and time.monotonic() - started > self._limit_s:
+                raise StepError(f"{self._what} took more than {self._limit_s:g} s to answer")
             if size > MAX_ANSWER_BYTES:
                 raise StepError(f"{self._what} answered more than {MAX_ANSWER_BYTES} bytes")
             parts.append(chunk)

@@ -2,7 +2,7 @@
 
 ``bundled`` is the llama.cpp that ``make setup`` builds with llama-cpp-python; others are build
 directories, given as a path, as ``name=DIR``, by ``COOK_ENGINE_<NAME>`` or in the configuration
-file (``engines: {ik: ~/ik_llama.cpp/build}``).
+file (table ``[engines]``: ``ik = "~/ik_llama.cpp/build"``).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cook.config import load
 from cook.engines.base import Engine, Flavour
 from cook.errors import CookError, InputError, PrerequisiteError
-from cook.paths import config_file
 
 BUNDLED = "bundled"
 _PREFIX = "COOK_ENGINE_"
@@ -73,7 +73,7 @@ def of_flavour(flavour: Flavour) -> Engine:
 
 def configured() -> dict[str, Path]:
     """Engines by name: the configuration file's, overridden by ``COOK_ENGINE_<NAME>``."""
-    engines = _from_config(config_file())
+    engines = dict(load().engines or {})
     for key in sorted(os.environ):
         if key.startswith(_PREFIX) and os.environ[key].strip():
             name = key.removeprefix(_PREFIX).lower().replace("_", "-")
@@ -124,30 +124,6 @@ def _bundled_dir() -> Path:
             hint="`make setup` builds them (five minutes, once)",
         )
     return directory
-
-
-def _from_config(path: Path) -> dict[str, Path]:
-    if not path.is_file():
-        return {}
-    import yaml
-
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: cannot be read: {first}") from None
-    engines = document.get("engines") if isinstance(document, dict) else None
-    if engines is None:
-        return {}
-    if not isinstance(engines, dict):
-        raise InputError(f"{path}: engines must map names to directories")
-    found: dict[str, Path] = {}
-    for name, directory in engines.items():
-        if not isinstance(name, str) or not isinstance(directory, str):
-            raise InputError(f"{path}: engines: {name!r} must be a name with a directory")
-        given = Path(directory).expanduser()
-        found[_checked_name(name)] = given if given.is_absolute() else path.parent / given
-    return found
 
 
 def _checked_name(name: str) -> str:

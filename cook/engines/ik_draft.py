@@ -4,7 +4,7 @@
 ``--draft-params "..."`` to the copy. So what a recipe does not say for the draft, but says for
 the target, has to be taken back in so many words; and one thing cannot be: overrides of tensors
 are a list that the target's command line has already closed, so that the draft's come after its
-end and are never read (read in ``common/common.cpp`` at 8337e4cd, and seen).
+end and are never read (``gpt_params_parse_ex`` of ``common/common.cpp`` at 8337e4cd).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def without_inherited_overrides(job: ServerJob, cpu_only: bool) -> ServerJob:
     """``job`` with the target's overrides said so that the draft need not take them over.
 
     Routed experts in CPU memory are said by ``--cpu-moe``, which the draft can take back. Other
-    overrides are the target's alone only where they change nothing (``cpu_only``: the engine
-    runs on nothing but the CPU); otherwise InputError.
+    overrides are the target's alone only where they change nothing (``cpu_only``: an engine
+    without a GPU drops them all); otherwise InputError.
     """
     target, draft = job.target_args, job.draft_args
     overrides = target.override_tensor

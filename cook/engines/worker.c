@@ -247,9 +247,14 @@ static void op_tokenize(void) {
     const char * text = array("text", &words, true);
     const int32_t bytes = integer("bytes", 0, 0, words * 4);
     const bool special = integer("add_special", 1, 0, 1), parse = integer("parse_special", 1, 0, 1);
-    const int32_t room = bytes + 16;
+    int32_t room = bytes + 16;
     int32_t * ids = take((size_t) room, 4);
-    const int32_t n = llama_tokenize(vocab_of(model), text, bytes, ids, room, special, parse);
+    int32_t n = llama_tokenize(vocab_of(model), text, bytes, ids, room, special, parse);
+    if (n < 0 && n > INT32_MIN) {  // a space that is no token becomes three byte tokens: it says how many
+        room = -n;
+        ids = take((size_t) room, 4);
+        n = llama_tokenize(vocab_of(model), text, bytes, ids, room, special, parse);
+    }
     if (n < 0) { fail("the engine cannot tokenize this text (%d)", n); }
     put_array("tokens", "i4", ids, (uint64_t) n);
 }

@@ -13,13 +13,22 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
-from cook.formats.naming import model_stem
+from cook.formats.server_log_answer import agrees, answer_of
+from cook.formats.server_log_events import (
+    Acceptance,
+    Drafter,
+    Event,
+    Loading,
+    Refused,
+    Sweep,
+    Timing,
+    Where,
+    file_name,
+    readable,
+)
 
-MAX_COUNT = 1 << 40
-MAX_NAME = 200
 _NESTING = 4
 _MAX_MESSAGES = 10_000
 
@@ -65,9 +74,13 @@ _MODEL = (
 )
 _STATISTICS = r"statistics {1,20}[\w-]{1,40}: #calls\(b,g,a\) = {0,8}\d"
 _BYTES = r'"MESSAGE" ?: ?\[(?:\d{1,3}, ?){24}'
+_SWEEP = (
+    r"\| {0,12}(\d{1,9}) \| {0,12}(\d{1,9}) \| {0,12}(\d{1,9}) \| {0,12}(\d{1,9}\.\d{3}) \|"
+    r" {0,12}(\d{1,9}\.\d\d) \| {0,12}(\d{1,9}\.\d{3}) \| {0,12}(\d{1,9}\.\d\d) \|"
+)
 # Alternatives that begin with letters and hold no groups: the engine of `re` skips to those
 # letters, and no part can look back or run long, so that a hostile log costs no more than others.
-_ALL = (_TIME, _DRAFT, _ANSWER, _STATISTICS, _BYTES, _MODEL)
+_ALL = (_TIME, _DRAFT, _ANSWER, _STATISTICS, _BYTES, _SWEEP, _MODEL)
 
 
 def _without_groups(*patterns: str) -> str:
@@ -81,6 +94,7 @@ _HIT = re.compile(HIT)
 
 _TIMES = re.compile(_TIME)
 _SHARE = re.compile(_DRAFT)
+_ROW = re.compile(_SWEEP)
 _END = re.compile(r"(?:, mean len = {0,8}\d{1,9}\.\d\d)?[`\s]{0,4}(?:\||$)")
 _TASK = re.compile(r" id_slot=(\d{1,9}) id_task=(-?\d{1,9})")
 _LOADED = re.compile(r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors from ")
@@ -95,86 +109,9 @@ _DURATION = re.compile(r"dur\(b,g,a\) = \d{1,12}\.\d{3}, (\d{1,12}\.\d{3}), \d{1
 _SENT = (' to_send="', ' response="')
 
 
-class Where(NamedTuple):
-    """Whose line it is: the process (its id as journald tells it) and the server's slot."""
-
-    process: str = ""
-    slot: str = ""
-
-
-class Timing(NamedTuple):
-    """``prompt eval time`` or ``eval time`` of one request. ``told`` is the rate as printed."""
-
-    where: Where
-    prompt: bool
-    n: int
-    ms: float
-    told: float | None
-
-
-class Acceptance(NamedTuple):
-    """``draft acceptance``: the draft counts of one request."""
-
-    where: Where
-    drafted: int
-    accepted: int
-
-
-class Answer(NamedTuple):
-    """The ``timings`` of an answer's JSON. ``id`` names the answer that a chunk belongs to."""
-
-    where: Where
-    id: str | None
-    model: str | None
-    prompt_n: int | None
-    prompt_ms: float | None
-    predicted_n: int
-    predicted_ms: float
-    told: float | None
-    drafted: int | None
-    accepted: int | None
-    by_depth: tuple[tuple[int, int, int], ...]
-    """(depth, drafted, accepted), depth from 1."""
-
-
-class Loading(NamedTuple):
-    """A model that the process loads; ``draft`` None where the line does not say which it is."""
-
-    where: Where
-    name: str
-    draft: bool | None
-    file: bool
-
-
-class Drafter(NamedTuple):
-    """What one drafting method has counted since the server started."""
-
-    where: Where
-    name: str
-    drafts: int
-    drafted: int
-    accepted: int
-    draft_ms: float | None
-    """Time spent drafting, where the engine tells it."""
-
-
-class Refused(NamedTuple):
-    """A line that looks like figures and is none; ``why`` says what is wrong with it."""
-
-    why: str
-
-
-Event = Timing | Acceptance | Answer | Loading | Drafter | Refused
-
-
 def events_of(prefix: str, rest: str) -> Iterable[Event]:
     """What a line says: ``rest`` begins with its first :data:`HIT`, ``prefix`` stands before."""
     return _events(prefix, rest, Where(), _NESTING)
-
-
-def events_of_line(line: str) -> Iterable[Event]:
-    """What ``line`` (without its newline) says; nothing, for most lines."""
-    return _line(line, Where(), _NESTING)
 
 
 def _line(line: str, where: Where, depth: int) -> Iterable[Event]:
@@ -250,7 +187,7 @@ def objects(document: Any, where: Where, depth: int = _NESTING) -> Iterator[Even
     if not isinstance(document, dict):
         return
     if isinstance(document.get("timings"), dict):
-        answer = _answer(document, document["timings"], where)
+        answer = answer_of(document, document["timings"], where)
         if answer is not None:
             yield answer
     elif "MESSAGE" in document:
@@ -303,9 +240,20 @@ def _text(rest: str, where: Where, place: _Place) -> Iterable[Event]:
         return (Loading(where, file_name(told[2]), told[1] is not None, True),)
     if first == "gen" and (told := _GENERAL_NAME.match(rest)):
         return (Loading(where, readable(told[1]), None, False),)
+    if first[:1] == "|" and (told := _ROW.match(rest)) and not rest[told.end() :].strip():
+        return (_sweep(told),)
     if first == "sta" and (told := _TOTALS.match(rest)):
         return (_drafter(rest, told, where),)
     return ()
+
+
+def _sweep(told: re.Match[str]) -> Event:
+    pp, tg, n_kv = (int(told[i]) for i in (1, 2, 3))
+    pp_s, pp_rate, tg_s, tg_rate = (float(told[i]) for i in (4, 5, 6, 7))
+    for n, s, rate in ((pp, pp_s, pp_rate), (tg, tg_s, tg_rate)):
+        if not agrees(n, 1000 * s, rate, first_is_free=False, digits=0.6):
+            return Refused(f"{n} tokens in {s:g} s are not {rate:g} t/s")
+    return Sweep(pp, tg, n_kv, pp_s, pp_rate, tg_s, tg_rate)
 
 
 def _drafter(rest: str, told: re.Match[str], where: Where) -> Event:
@@ -338,75 +286,6 @@ def _acceptance(told: re.Match[str], where: Where) -> Event:
     return Acceptance(where, drafted, accepted)
 
 
-def agrees(n: int, ms: float, rate: float, *, first_is_free: bool, digits: float) -> bool:
-    """Whether ``rate`` is ``n`` tokens over ``ms``, rounded to ``digits``.
-
-    Mainline leaves the first token out of the rate, ik and older builds do not.
-    """
-    if ms <= 0:
-        return True
-    slack = digits + rate * (digits / ms + 1e-6)
-    counted = (n, n - 1) if first_is_free else (n,)
-    return any(abs(1000 * tokens / ms - rate) <= slack for tokens in counted)
-
-
-def _answer(document: dict[str, Any], timings: dict[str, Any], where: Where) -> Event | None:
-    if document.get("stop") is False:  # a chunk of /completion: the last one has the totals
-        return None
-    n, ms = _count(timings.get("predicted_n")), _time(timings.get("predicted_ms"))
-    told = _time(timings.get("predicted_per_second"))
-    if n is None or ms is None:
-        return Refused("its timings have no predicted_n and predicted_ms")
-    if told is not None and not agrees(n, ms, told, first_is_free=True, digits=1e-3):
-        return Refused(f"{n} tokens in {ms:g} ms are not {told:g} t/s")
-    drafted = _count(timings.get("draft_n"))
-    accepted = _count(timings.get("draft_n_accepted"))
-    if drafted is None or accepted is None:
-        drafted = accepted = None
-    elif accepted > drafted:
-        return Refused(f"{accepted} tokens accepted of {drafted} drafted")
-    name, model = document.get("id"), document.get("model")
-    return Answer(
-        where=where,
-        id=name[:MAX_NAME] if isinstance(name, str) else None,
-        model=file_name(model) if isinstance(model, str) and model else None,
-        prompt_n=_count(timings.get("prompt_n")),
-        prompt_ms=_time(timings.get("prompt_ms")),
-        predicted_n=n,
-        predicted_ms=ms,
-        told=told,
-        drafted=drafted,
-        accepted=accepted,
-        by_depth=_by_depth(timings.get("draft_by_depth")),
-    )
-
-
-def _by_depth(value: Any) -> tuple[tuple[int, int, int], ...]:
-    rows: list[tuple[int, int, int]] = []
-    for row in value[:1024] if isinstance(value, list) else ():
-        if not isinstance(row, dict):
-            return ()
-        depth, drafted = _count(row.get("depth")), _count(row.get("draft_n"))
-        accepted = _count(row.get("draft_n_accepted"))
-        if depth is None or drafted is None or accepted is None or accepted > drafted:
-            return ()
-        rows.append((depth, drafted, accepted))
-    return tuple(rows)
-
-
-@lru_cache(maxsize=1024)
-def file_name(path: str) -> str:
-    """A model file's name without directory, shard number and ``.gguf``; readable."""
-    windows = "\\" in path and "/" not in path
-    last = PureWindowsPath(path).name if windows else PurePosixPath(path).name
-    return readable(model_stem(Path(last or path)))
-
-
-def readable(text: str) -> str:
-    """``text`` without what could drive a terminal, cut at a name's length."""
-    return "".join(c for c in text[: 2 * MAX_NAME] if c.isprintable()).strip()[:MAX_NAME]
-
-
 def _json_at(line: str, start: int) -> Any:
     try:
         return _DECODER.raw_decode(line, start)[0]
@@ -415,15 +294,3 @@ def _json_at(line: str, start: int) -> Any:
 
 
 _DECODER = json.JSONDecoder()
-
-
-def _count(value: Any) -> int | None:
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
-    return value if good else None
-
-
-def _time(value: Any) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    good = 0 <= value < 1e15  # false for NaN as well
-    return float(value) if good else None

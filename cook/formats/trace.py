@@ -40,6 +40,7 @@ __all__ = ["Reply", "ReplyHead", "Sampler", "TraceFile", "TraceHeader", "TraceWr
 MAGIC = b"COOKTRAC"
 _BLOCK = struct.Struct("<IQ")
 _MAX_JSON, _MAX_PAYLOAD = 1 << 20, 1 << 30
+_MAX_VOCABULARY = 64 << 20
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -176,6 +177,8 @@ class TraceFile:
             raise InputError(f"{self.path}: the trace has no whole header", hint="record it anew")
         self.header = _header(self.path, head[0])
         text, at, n_payload, crc = head
+        if n_payload > _MAX_VOCABULARY:
+            raise InputError(f"{self.path}: impossible size of its vocabulary")
         after = file.tell()
         file.seek(at)
         self._vocabulary = file.read(n_payload)

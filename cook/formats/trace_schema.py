@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -83,6 +84,11 @@ class TraceHeader(_Frozen):
     top: int = Field(ge=0, le=1 << 16)
     sampler: Sampler
     source: Literal["worker", "server", "text"] = "worker"
+
+    @property
+    def chat(self) -> bool:
+        """Whether a chat template rendered the prompts."""
+        return self.template_sha256 != hashlib.sha256(b"").hexdigest()
 
     def conditions(self) -> dict[str, Any]:
         """The fields that must agree before a recording may go on."""

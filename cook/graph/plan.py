@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cook.graph.execute import closure
-from cook.graph.step import Source, Step
+from cook.graph.step import Source, Step, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Column, Output
 from cook.paths import cook_home
@@ -142,8 +142,16 @@ def plan(prepared: Prepared) -> Plan:
         live_hours_reason=reason,
         left_out=left_out,
         later=LATER if replayed else None,
-        warnings=prepared.warnings,
+        warnings=(*prepared.warnings, *_known_of_types(menus, store)),
     )
+
+
+def _known_of_types(menus: Sequence[Menu], store: Store) -> Iterator[str]:
+    """What was measured before of the types that the quants use."""
+    for step in (menu.types for menu in menus if menu.types is not None):
+        artifact = store.find(step.kind, step.key)
+        if artifact is not None:
+            yield from decode(step, artifact).warnings
 
 
 def show_plan(planned: Plan, output: Output) -> None:

@@ -74,9 +74,11 @@ def _path(question: Mapping[str, object]) -> Path:
 
 
 def _environment() -> list[list[str]]:
-    """Variables that change what a build means."""
+    """Variables that change what a build means. Logins do not, and are never written down."""
     wanted = [(k, v) for k, v in os.environ.items() if k.startswith(("COOK_", "HF_"))]
-    return [[k, v] for k, v in sorted(wanted) if k != "COOK_HOME"]
+    secret = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+    kept = [(k, v) for k, v in wanted if k != "COOK_HOME" and not k.endswith(secret)]
+    return [[k, v] for k, v in sorted(kept)]
 
 
 def _own_code() -> Sequence[Path]:

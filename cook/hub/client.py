@@ -37,13 +37,14 @@ def api() -> HfApi:
 
 @lru_cache(maxsize=1)
 def _quieten() -> None:
-    import os
-
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub import constants
     from huggingface_hub.utils.logging import set_verbosity
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    constants.HF_HUB_DISABLE_TELEMETRY = True
     set_verbosity(logging.CRITICAL)
+    for below in ("httpx2", "httpcore2"):  # they tell of every request, address and all
+        logging.getLogger(below).setLevel(logging.WARNING)
     disable_progress_bars()
 
 
@@ -92,6 +93,10 @@ def transient(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in TRANSIENT
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    if type(error) is RuntimeError:  # how the Xet client reports a transfer that failed
+        return error.__cause__ is None
     return type(error) is OSError and error.errno is None
 
 
@@ -100,6 +105,16 @@ def wait_asked_s(error: BaseException) -> float | None:
     response = getattr(error, "response", None)
     value = response.headers.get("retry-after", "") if response is not None else ""
     return float(value) if value.isdigit() else None
+
+
+def reason(error: BaseException) -> str:
+    """Why something is tried again, in a few words."""
+    status = status_of(error)
+    if status is not None:
+        return f"the Hub answered {status}"
+    if unreachable(error):
+        return f"the connection failed ({type(error).__name__})"
+    return scrubbed(str(error)) if type(error) is OSError else type(error).__name__
 
 
 def failed(what: str, error: BaseException) -> CookError:

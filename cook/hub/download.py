@@ -93,15 +93,23 @@ def fetch(
 
 def require_room(listing: Listing, files: Sequence[HubFile]) -> None:
     """PrerequisiteError unless the cache's disk holds what is left of ``files``."""
-    storage = storage_folder(listing.ref)
-    existing = next(p for p in (storage, *storage.parents) if p.exists())
-    free, needed = shutil.disk_usage(existing).free, left_bytes(listing, files)
+    free, needed = free_cache_bytes(), left_bytes(listing, files)
     if needed + SPARE_BYTES > free:
         raise PrerequisiteError(
-            f"{listing.ref}: {size(needed)} to download, and {existing} has {size(free)} free",
+            f"{listing.ref}: {size(needed)} to download, and the disk of "
+            f"{storage_folder(listing.ref).parent} has {size(free)} free",
             hint="free some space (`hf cache ls` lists what is there), or set HF_HOME to a "
             "larger disk",
         )
+
+
+def free_cache_bytes() -> int:
+    """Free bytes on the disk of the client's cache."""
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE).expanduser()
+    existing = next(p for p in (cache, *cache.parents) if p.exists())
+    return shutil.disk_usage(existing).free
 
 
 def _fetch(listing: Listing, file: HubFile, retry: Retry, gained: Gained) -> None:

@@ -66,12 +66,17 @@ def listing(ref: HubRef, retry: Retry = BRIEF) -> Listing:
             )
         return known
     try:
-        return retry.run(str(ref), lambda: _asked(ref))
+        return live_listing(ref, retry)
     except PrerequisiteError:
         known = cached_listing(ref)
         if known is None:
             raise
         return known
+
+
+def live_listing(ref: HubRef, retry: Retry = BRIEF) -> Listing:
+    """As :func:`listing`, from the Hub itself or not at all."""
+    return retry.run(str(ref), lambda: _asked(ref))
 
 
 def _asked(ref: HubRef) -> Listing:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.errors import InputError, PrerequisiteError
-from cook.formats.naming import split_name
+from cook.formats.naming import shard_path, split_name
 from cook.graph.digest import source
 from cook.graph.step import Source
 from cook.hub.choice import Choice, Kind, choose
+from cook.hub.client import offline
 from cook.hub.convert import Converter, ConvertStep, convert, model_files, no_converter
 from cook.hub.download import fetch, left_bytes, place
 from cook.hub.header import stand_in
@@ -35,11 +36,13 @@ class Located:
 
     ``path`` is the file, or shard 1. In a plan it may be a stand-in: the true header and size
     without the data; ``source`` has the true digest even so, taken from the Hub's listing.
-    ``left_bytes`` is what a build would still download.
+    ``left_bytes`` is what a build would still download. ``files``: all that it is, or was
+    converted from; empty while something is left.
     """
 
     path: Path
     source: Source
+    files: tuple[Path, ...] = ()
     left_bytes: int = 0
     origin: HubOrigin | None = None
 
@@ -63,7 +66,12 @@ def locate(
     """
     if isinstance(ref, Path):
         return _local(ref, plan_only, output, converter)
+    if output is not None:
+        retry = replace(retry, notice=output.say)
     chosen = choose(listing(ref))
+    if chosen.listing.cached and not offline() and output is not None:
+        commit = chosen.listing.commit[:12]
+        output.warn(f"{ref}: the Hub cannot be reached; commit {commit} from this disk is used")
     origin = _origin(role, ref, chosen)
     left = left_bytes(chosen.listing, chosen.files)
     if chosen.kind is Kind.SAFETENSORS:
@@ -71,7 +79,7 @@ def locate(
     if plan_only and left:
         return _planned(chosen, origin, left, retry)
     paths = _fetched(chosen, left, output, retry)
-    return Located(paths[0], source(paths, plan_only=plan_only), 0, origin)
+    return Located(paths[0], source(paths, plan_only=plan_only), paths, 0, origin)
 
 
 def local_path(source: Path | HubRef, *, fetch: bool = True) -> Path:
@@ -86,17 +94,16 @@ def _local(
         return _converted(path.name, model_files(path), plan_only, output, converter)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    return Located(path, source(_with_shards(path), plan_only=plan_only))
+    files = _with_shards(path)
+    return Located(path, source(files, plan_only=plan_only), files)
 
 
-def _with_shards(path: Path) -> Sequence[Path]:
-    from cook.formats.naming import shard_path
-
+def _with_shards(path: Path) -> tuple[Path, ...]:
     split = split_name(path)
     if split is None:
-        return [path]
-    shards = [shard_path(path, n + 1, split.count) for n in range(split.count)]
-    return shards if all(s.is_file() for s in shards) else [path]
+        return (path,)
+    shards = tuple(shard_path(path, n + 1, split.count) for n in range(split.count))
+    return shards if all(s.is_file() for s in shards) else (path,)
 
 
 def _planned(chosen: Choice, origin: HubOrigin, left: int, retry: Retry) -> Located:
@@ -104,12 +111,12 @@ def _planned(chosen: Choice, origin: HubOrigin, left: int, retry: Retry) -> Loca
     digest = _listed_digest(chosen.files)
     if digest is None or (chosen.kind is Kind.FILE and chosen.size_bytes <= SMALL_BYTES):
         paths = _fetched(chosen, left, None, retry)
-        return Located(paths[0], source(paths, plan_only=True), 0, origin)
+        return Located(paths[0], source(paths, plan_only=True), paths, 0, origin)
     if chosen.kind is Kind.GGUF:
         path = stand_in(chosen.listing, chosen.files, retry)
     else:
         path = place(chosen.listing, chosen.files[0])
-    return Located(path, Source(path, digest, chosen.size_bytes), left, origin)
+    return Located(path, Source(path, digest, chosen.size_bytes), (), left, origin)
 
 
 def _listed_digest(files: Sequence[HubFile]) -> str | None:
@@ -163,7 +170,7 @@ def _to_convert(
     paths = _fetched(chosen, left, output, retry)
     name = chosen.listing.ref.repo.rpartition("/")[2]
     made = _converted(name, paths, plan_only, output, converter)
-    return Located(made.path, made.source, 0, origin)
+    return replace(made, origin=origin)
 
 
 def _converted(
@@ -182,4 +189,4 @@ def _converted(
             f"{files[0].parent}: not converted yet, so there is no header to plan with",
             hint="`cook build` converts it; or name a BF16 GGUF of this model as the source",
         )
-    return Located(path, source([path], plan_only=plan_only))
+    return Located(path, source([path], plan_only=plan_only), (*files, path))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cook.errors import InputError
+from cook.formats.naming import split_name
 from cook.graph.digest import source
 from cook.paths import cook_home
 from cook.recipe.sources import HubRef
@@ -142,6 +143,11 @@ def _made(draft: Draft) -> Path:
         raise InputError(
             f"{draft.quant}: its file is not there any more: {path or 'it was never made'}",
             hint="`cook build` with the record's recipe makes it again",
+        )
+    if split_name(path) is not None:
+        raise InputError(
+            f"{path}: is one shard of several; cook publishes whole files",
+            hint="join them with `llama-gguf-split --merge`, or leave this quant out with --quant",
         )
     if path.stat().st_size != draft.file_bytes:
         raise InputError(

@@ -8,15 +8,15 @@ all: the repository never shows half of a publication. The client's own APIs do 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.hub.client import api, offline, status_of, transient
-from cook.hub.listing import HubFile, listing
+from cook.hub.listing import HubFile, live_listing
 from cook.hub.package import CARD, Item, Package
-from cook.hub.retry import PATIENT, Retry
+from cook.hub.retry import FIRST, PATIENT, Retry
 from cook.output import Column
 from cook.recipe.sources import HubRef
 from cook.report.card import MARK
@@ -59,11 +59,12 @@ def publish(
     arrived is not what was sent.
     """
     require_login()
+    retry, first = replace(retry, notice=output.say), replace(FIRST, notice=output.say)
     ref = HubRef(package.repo)
     what = f"hf://{package.repo}"
     client = api()
-    retry.run(what, lambda: client.create_repo(package.repo, private=not public, exist_ok=True))
-    before = {f.path: f for f in listing(ref, retry).files}
+    first.run(what, lambda: client.create_repo(package.repo, private=not public, exist_ok=True))
+    before = {f.path: f for f in live_listing(ref, retry).files}
     _respect_card(ref, before.get(CARD), replace_card, retry)
     wanted = [item for item in package.items if not _same(item, before.get(item.path))]
     with output.progress(len(wanted), f"upload to {package.repo}") as progress:
@@ -71,7 +72,7 @@ def publish(
             progress.state(f"{item.path} ({size(item.size_bytes)})")
             _send(package.repo, item, retry)
             progress.advance()
-    commit = _commit(package, wanted, retry) if wanted else listing(ref, retry).commit
+    commit = _commit(package, wanted, retry) if wanted else live_listing(ref, retry).commit
     _compare(package, commit, retry)
     info = retry.run(what, lambda: client.repo_info(package.repo, revision=commit))
     return Published(
@@ -104,7 +105,7 @@ def _respect_card(ref: HubRef, there: HubFile | None, replace: bool, retry: Retr
         return
     from cook.hub.download import fetch
 
-    known = listing(ref, retry)
+    known = live_listing(ref, retry)
     files = [f for f in known.files if f.path == CARD]
     text = fetch(known, files, retry=retry)[0].read_text(encoding="utf-8", errors="replace")
     if MARK not in text:
@@ -157,7 +158,7 @@ def _commit(package: Package, items: list[Item], retry: Retry) -> str:
 
 def _compare(package: Package, commit: str, retry: Retry) -> None:
     """Every file at ``commit`` has the bytes that were sent."""
-    there = {f.path: f for f in listing(HubRef(package.repo, commit), retry).files}
+    there = {f.path: f for f in live_listing(HubRef(package.repo, commit), retry).files}
     wrong = [item.path for item in package.items if not _same(item, there.get(item.path))]
     if wrong:
         raise StepError(

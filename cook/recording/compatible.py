@@ -1,4 +1,4 @@
-"""Whether a draft can be scored on a trace: the same tokens, by the engines' own rule."""
+"""Whether a draft, or a target, goes with a trace: the same tokens, by the engines' own rule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from cook.errors import InputError
 from cook.formats.gguf import read_gguf
 from cook.formats.trace import TraceFile
+from cook.graph.step import Source
+from cook.recording.session import sha256
 from cook.vocabulary import compare, read_vocabulary
 
 
@@ -34,3 +36,14 @@ def require_draft(trace: TraceFile, draft: Path, flavour: str | None = None) -> 
             + "; ".join(str(d) for d in differences[:6]),
             hint="a draft needs its target's vocabulary; choose one of the same family",
         )
+
+
+def require_target(trace: TraceFile, path: Path, target: Source) -> None:
+    """InputError, with the reason, when ``trace`` is of another target, tokenizer or template."""
+    file = read_gguf(path)
+    template = sha256(file.string("tokenizer.chat_template") or "")
+    trace.require(
+        tokenizer_sha256=read_vocabulary(file).digest,
+        template_sha256=template if trace.header.chat else None,
+        target_sha256=target.digest,
+    )

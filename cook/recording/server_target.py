@@ -48,16 +48,17 @@ class ServerFacts:
     vocabulary_size: int | None
 
 
-def server_facts(remote: Remote) -> ServerFacts | None:
+def server_facts(remote: Remote, *, may_draft: bool = False) -> ServerFacts | None:
     """The facts of the llama-server at ``remote``; None when it is something else.
 
-    InputError when it drafts.
+    InputError when it drafts, unless it may.
     """
     props = remote.get("/props")
     settings = props.get("default_generation_settings") if isinstance(props, dict) else None
     if not isinstance(props, dict) or not isinstance(settings, dict):
         return None
-    _refuse_drafting(remote)
+    if not may_draft:
+        _refuse_drafting(remote)
     context = settings.get("n_ctx", props.get("n_ctx"))
     if not isinstance(context, int) or not 0 < context <= _MAX_CONTEXT:
         raise StepError(f"{remote.url} tells no context length in /props")

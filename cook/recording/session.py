@@ -33,7 +33,7 @@ class Plan:
     @property
     def prompts_sha256(self) -> str:
         """Over ids and texts, in order."""
-        return sha256("\0".join(f"{p.id}\0{p.text}" for p in self.prompts))
+        return prompts_digest(self.prompts)
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ def recorded(path: Path, asked: int = 0, dropped: tuple[Dropped, ...] = ()) -> R
         file_bytes=path.stat().st_size,
         dropped=dropped,
     )
+
+
+def prompts_digest(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over ids and texts, in order."""
+    return sha256("\0".join(f"{p.id}\0{p.text}" for p in prompts))
 
 
 def sha256(text: str) -> str:

@@ -10,7 +10,7 @@ from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.process import Supervisor
 from cook.engines.worker import Worker
 from cook.engines.worker_results import Generation, ModelInfo
-from cook.errors import InternalError, StepError
+from cook.errors import InternalError
 from cook.formats.gguf import read_gguf
 from cook.formats.gguf_file import GgufFile
 from cook.formats.trace import Reply
@@ -19,7 +19,7 @@ from cook.formats.trace_vocabulary import tokenizer_facts
 from cook.graph.step import Source
 from cook.prompts.load import Prompt
 from cook.recording.chain import worker_chain
-from cook.recording.session import Plan, sha256
+from cook.recording.session import Dropped, Plan, sha256
 from cook.steps.loading import model_load
 from cook.vocabulary import Vocabulary, read_vocabulary
 
@@ -100,13 +100,19 @@ class WorkerTarget:
         load = model_load(self.engine, self.source.path, self.args, self.context, self.threads)
         self._info = self._worker.load(load)
 
-    def reply(self, prompt: Prompt, plan: Plan) -> Reply:
+    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
         if self._worker is None:
             raise InternalError("a prompt before the target was prepared")
         text = self._rendered[prompt.id]
         ids = self._worker.tokenize(text)
         if not ids:
-            raise StepError(f"trace: prompt {prompt.id} has no tokens")
+            return Dropped(prompt.id, "no tokens")
+        if len(ids) + plan.max_tokens > self.context:
+            return Dropped(
+                prompt.id,
+                f"its {len(ids)} tokens and {plan.max_tokens} more do not fit a context of "
+                f"{self.context}",
+            )
         said = self._worker.generate(
             ids,
             n_predict=plan.max_tokens,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-RESAMPLES = 2000
+RESAMPLES = 1000
 FEWEST_PROMPTS = 8
 SMALL_SAMPLE = 30
 RATIO_NOISE = 0.006
@@ -37,7 +37,9 @@ Drift within a night falls on the two sides of the ratio unequally, and no numbe
 averages it out: replies of one configuration share their server and their minutes."""
 SPEED_NOISE = 0.02
 """The same for an undivided speed: clocks and temperature move a whole night by 1-3 %."""
-LEARNING_NIGHTS = 6
+LEARNING_NIGHTS = 10
+MOST_NIGHTS = 40
+"""Nights learned from: machines change."""
 MOST_LEARNED = 4.0
 """A series noisier than this many times the least spread is a fault, not a noise to get used to."""
 
@@ -95,7 +97,7 @@ def changes(
         reason = f"{len(pair.prompts)} prompts in common; {FEWEST_PROMPTS} are needed"
         return [], [Incomparable(Figure.ACCEPTANCE, "every candidate", reason)]
     past = history.of(now) if history is not None else ()
-    found: list[Change] = []
+    wanted_terms: list[tuple[Figure, str, Terms]] = []
     refusals: list[Incomparable] = []
     disturbed = now.disturbed or before.disturbed
     for name in pair.names:
@@ -105,8 +107,17 @@ def changes(
                 when = "tonight" if now.disturbed else "that night"
                 reason = f"other programs disturbed the timings {when}"
                 refusals.append(Incomparable(figure, name, reason))
-            elif (change := pair.change(figure, name, past)) is not None:
-                found.append(change)
+            elif (terms := pair.terms(figure, name)) is not None:
+                wanted_terms.append((figure, name, terms))
+    pair.resample([ratio for _, _, terms in wanted_terms for _, ratio in terms])
+    ratio, speed = _noise(past, plain=False), _noise(past, plain=True)
+    noise = {
+        Figure.ACCEPTANCE: 0.0,
+        Figure.SPEED: ratio,
+        Figure.CYCLE: ratio,
+        Figure.NO_DRAFT: speed,
+    }
+    found = [pair.change(fig, name, terms, noise[fig]) for fig, name, terms in wanted_terms]
     return found, refusals
 
 
@@ -135,7 +146,7 @@ class _Pair:
         self.wall = False
         self.plain: dict[str, str | None] = {}
         """Candidate -> the same engine without a draft."""
-        self._draws: dict[tuple[str, str, str], Floats] = {}
+        self._ratios: dict[Ratio, tuple[Floats, Floats]] = {}
 
     @classmethod
     def of(cls, now: Night, before: Night) -> _Pair:
@@ -169,27 +180,41 @@ class _Pair:
                 )
         return pair
 
-    def change(self, figure: Figure, name: str, past: Sequence[Night]) -> Change | None:
-        """The change of one figure, or None where a night does not have it."""
-        terms = self._terms(figure, name)
-        if terms is None:
-            return None
+    def resample(self, ratios: Sequence[Ratio]) -> None:
+        """Draw prompts once for all ``ratios`` together: what they share cancels between them."""
+        rows = list(dict.fromkeys(ratios))
+        if not rows:
+            return
+        measured = Measured(
+            tuple(f"{r} {night}" for r in rows for night in ("now", "before")),
+            np.concatenate([self.sums[top] for top, _ in rows]),
+            np.concatenate([self.sums[bottom] for _, bottom in rows]),
+            self.stratum,
+            np.ones(len(self.prompts)),
+        )
+        drawn = resampled_ratios(measured, np.random.default_rng(SEED), RESAMPLES)
+        totals = measured.ratios()
+        for index, row in enumerate(rows):
+            place = slice(2 * index, 2 * index + 2)
+            # A resample without a single hit has no logarithm.
+            self._ratios[row] = totals[place], np.maximum(drawn[place], 1e-12)
+
+    def change(self, figure: Figure, name: str, terms: Terms, noise: float) -> Change:
+        """The change of one figure, after :meth:`resample`; ``noise`` is a night's own spread."""
         logs = figure is not Figure.ACCEPTANCE
         value = np.log if logs else np.asarray
-        # [term, night, resample]; a term is a ratio of sums, terms multiply (log) with a sign.
+        # [night] and [night, resample]; terms multiply, so their logarithms add, by sign.
         estimate, spread = np.zeros(2), np.zeros((2, RESAMPLES))
-        for sign, top, bottom in terms:
-            measured = self._measured(top, bottom)
-            estimate += sign * value(measured.ratios())
-            spread += sign * value(self._resampled(top, bottom, measured))
+        shares = np.zeros(len(self.prompts))
+        for sign, ratio in terms:
+            totals, drawn = self._ratios[ratio]
+            estimate += sign * value(totals)
+            spread += sign * value(drawn)
+            shares += sign * _shares(self.sums[ratio[0]], self.sums[ratio[1]], logs)
         change = float(estimate[0] - estimate[1])
         sampling = float(np.std(spread[0] - spread[1]))
-        noise = _noise(figure, name, self.plain[name], past, self.wall)
         error = math.sqrt(sampling**2 + 2 * noise**2)
         now, before = (np.exp(estimate) if logs else estimate).tolist()
-        shares = np.zeros(len(self.prompts))
-        for sign, top, bottom in terms:
-            shares += sign * _shares(self.sums[top], self.sums[bottom], logs)
         permutation = None
         if len(self.prompts) < SMALL_SAMPLE:
             rng = np.random.default_rng(SEED)
@@ -208,25 +233,26 @@ class _Pair:
             permutation=permutation,
         )
 
-    def _terms(self, figure: Figure, name: str) -> list[tuple[int, Part, Part]] | None:
+    def terms(self, figure: Figure, name: str) -> Terms | None:
+        """What the figure is made of, or None where a night does not have it."""
         time = "wall_ms" if self.wall else "decode_ms"
         mine = (name, "tokens"), (name, time)
         if figure is Figure.NO_DRAFT:
-            return [(1, *mine)] if self._positive(*mine) else None
+            return [(1, mine)] if self._positive(*mine) else None
         if figure is Figure.ACCEPTANCE:
             counts = (name, "accepted"), (name, "drafted")
-            return [(1, *counts)] if self._positive(counts[1]) else None
+            return [(1, counts)] if self._positive(*counts) else None
         undrafted = self.plain[name]
         if undrafted is None:
             return None
         plain = (undrafted, "tokens"), (undrafted, time)
         if figure is Figure.SPEED:
-            return [(1, *mine), (-1, *plain)] if self._positive(*mine, *plain) else None
+            return [(1, mine), (-1, plain)] if self._positive(*mine, *plain) else None
         self._cycles(name)
         cycle = (name, "decode_ms"), (name, "cycles")
         token = (undrafted, "decode_ms"), (undrafted, "tokens")
         drafting = self._positive((name, "drafted"), *cycle, *token)
-        return [(1, *cycle), (-1, *token)] if drafting else None
+        return [(1, cycle), (-1, token)] if drafting else None
 
     def _cycles(self, name: str) -> None:
         """Verification cycles, by token identity: tokens after the first = accepted + cycles."""
@@ -239,22 +265,13 @@ class _Pair:
             p in self.sums for p in parts
         )
 
-    def _measured(self, top: Part, bottom: Part) -> Measured:
-        numerator, denominator = self.sums[top], self.sums[bottom]
-        weight = np.ones(len(self.prompts))
-        return Measured(("now", "before"), numerator, denominator, self.stratum, weight)
-
-    def _resampled(self, top: Part, bottom: Part, measured: Measured) -> Floats:
-        """[2, resamples]; the same seed gives every ratio the same draws of prompts."""
-        key = (top[0], top[1], bottom[1])
-        if key not in self._draws:
-            found = resampled_ratios(measured, np.random.default_rng(SEED), RESAMPLES)
-            self._draws[key] = np.maximum(found, 1e-12)
-        return self._draws[key]
-
 
 Part = tuple[str, str]
 """(candidate, column)."""
+Ratio = tuple[Part, Part]
+"""Sum of one column over sum of another."""
+Terms = list[tuple[int, Ratio]]
+"""Ratios and whether each multiplies (1) or divides (-1)."""
 
 
 def _columns(night: Night, names: Sequence[str]) -> list[Column]:
@@ -287,44 +304,43 @@ def _freedom(shares: Floats) -> int:
     return max(2, int(2 * len(shares) / max(kurtosis - 1.0, 1.0)))
 
 
-def _noise(
-    figure: Figure, name: str, plain: str | None, past: Sequence[Night], wall: bool
-) -> float:
+def _noise(past: Sequence[Night], *, plain: bool) -> float:
     """Spread of one night of this series beyond its prompts: the least assumed, or more if seen.
 
     From differences of successive nights by their median, so that a few real changes of the
-    engine do not pass for noise.
+    engine do not pass for noise. ``plain`` is for speeds without a draft. Ratios learn from the
+    time of a cycle, which does not depend on what the replies say: a new build that rewords them
+    is no noise of the clock.
     """
-    if figure is Figure.ACCEPTANCE:
-        return 0.0
-    least = SPEED_NOISE if figure is Figure.NO_DRAFT else RATIO_NOISE
-    values = [
-        v
-        for n in past
-        if not n.disturbed and (v := _log_value(n, figure, name, plain, wall)) is not None
-    ]
-    if len(values) < LEARNING_NIGHTS:
+    least = SPEED_NOISE if plain else RATIO_NOISE
+    nights = [night for night in past if not night.disturbed][-MOST_NIGHTS:]
+    if len(nights) < LEARNING_NIGHTS:
         return least
-    steps = sorted(abs(b - a) for a, b in pairwise(values))
-    seen = 1.4826 * steps[len(steps) // 2] / math.sqrt(2)
+    names = dict.fromkeys(
+        c.name for n in nights for c in n.candidates if (c.draft is None) == plain
+    )
+    steps: list[float] = []
+    for name in names:
+        values = [v for n in nights if (v := _log_time(n, name)) is not None]
+        steps += (abs(after - before) for before, after in pairwise(values))
+    if not steps:
+        return least
+    seen = 1.4826 * float(np.median(steps)) / math.sqrt(2)
     return min(max(least, seen), MOST_LEARNED * least)
 
 
-def _log_value(
-    night: Night, figure: Figure, name: str, plain: str | None, wall: bool
-) -> float | None:
-    base, mine = night.column(plain or ""), night.column(name)
-    if base is None or mine is None:
+def _log_time(night: Night, name: str) -> float | None:
+    """Of a draft, time of a cycle over that of an undrafted token; without one, of a token."""
+    mine = night.column(name)
+    plain = night.plain(mine.engine) if mine is not None else None
+    if mine is None or plain is None:
         return None
-    time = "decode_ms" if figure is Figure.CYCLE or not wall else "wall_ms"
-    per_token = _total(getattr(base, time)) / max(_total(base.tokens), 1.0)
-    if per_token <= 0:
+    token = _total(plain.decode_ms) / max(_total(plain.tokens), 1.0)
+    cycles = _total(mine.tokens) - _total(mine.accepted)
+    cost = _total(mine.decode_ms) / max(cycles, 1.0)
+    if token <= 0 or cost <= 0:
         return None
-    if figure is Figure.NO_DRAFT:
-        return -math.log(per_token)
-    count = _total(mine.tokens) - (_total(mine.accepted) if figure is Figure.CYCLE else 0.0)
-    cost = _total(getattr(mine, time)) / max(count, 1.0)
-    return math.log(cost / per_token) if cost > 0 else None
+    return math.log(token) if mine.draft is None else math.log(cost / token)
 
 
 def _total(values: Sequence[float | int | None]) -> float:

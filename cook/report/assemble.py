@@ -156,7 +156,7 @@ def _candidate(
     score = sitting.recipe.score
     assert score is not None, "candidates come from a score"
     outcomes = sitting.outcomes
-    mine = runs.get(configuration.name, reason_not_live(sitting.judged is not None))
+    mine = runs.get(configuration.name, reason_not_live(configuration, sitting.judged))
     live = None if isinstance(mine, str) else figures(mine, score.weights)
     speedup = decode_speedup = None
     interval: Interval | None = None
@@ -262,6 +262,7 @@ def _prediction(
         decode_off_by=decode_off_by,
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
+        prompts=by_prompt(forecast.runs),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cook.report.document import Plot
 from cook.report.palette import DARK, LIGHT, SERIES, Colours, css
+from cook.report.plain import clipped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,20 @@ _COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
 _FAMILY = re.compile(r"font-family: [^;\"]*")
 _NO_TURN = re.compile(r' transform="rotate\(-?0 [^"]*"')
 _VARIABLES = {value: f"var(--{name.replace('_', '-')})" for name, value in LIGHT.items()}
-_CONTROL = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd]|[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+Box = tuple[float, float, float, float]
+OFFSETS = tuple((dx, dy) for dy in (7, -8, 20, -21, 33, -34) for dx in (10, -10))
+
+
+@dataclass(frozen=True)
+class Named:
+    """A point in data coordinates and its name; ``strong``: the pick."""
+
+    x: float
+    y: float
+    text: str
+    strong: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,25 +97,72 @@ class Sheet:
             zorder=5,
         )
 
-    def legend(self, axes: Axes, entries: int) -> None:
-        """The legend above the axes, in as many columns as fit."""
-        if entries:
-            columns = min(entries, 2 if self.narrow else 3)
-            axes.legend(
-                loc="lower left",
-                bbox_to_anchor=(0, 1.01),
-                ncols=columns,
-                borderaxespad=0.0,
-                handlelength=1.4,
-                columnspacing=1.2,
-                frameon=False,
+    def name(self, axes: Axes, points: Sequence[Named]) -> None:
+        """Words beside points, where they cover neither each other nor a point, if there is room.
+
+        Call it last: it counts in pixels of the limits that the axes have by then.
+        """
+        axes.get_xlim(), axes.get_ylim()  # brings the limits up to date
+        spots = [tuple(axes.transData.transform((p.x, p.y))) for p in points]
+        taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in spots]
+        left, right = axes.bbox.x0, axes.bbox.x1
+        for point, (x, y) in sorted(
+            zip(points, spots, strict=True), key=lambda pair: not pair[0].strong
+        ):
+            text = label(point.text, 20 if self.narrow else 28)
+            width = len(text) * FONT_PX * (0.66 if point.strong else 0.6)
+
+            def box(dx: int, dy: int, x: float = x, y: float = y, width: float = width) -> Box:
+                start = x + dx if dx > 0 else x + dx - width
+                return start, y + dy - 6, start + width, y + dy + 6
+
+            def cost(offset: tuple[int, int], box: Callable[[int, int], Box] = box) -> float:
+                mine = box(*offset)
+                outside = max(0.0, left - mine[0]) + max(0.0, mine[2] - right - 4)
+                return sum(_overlap(mine, other) for other in taken) + 30 * outside
+
+            dx, dy = min(OFFSETS, key=cost)  # the first of equals
+            taken.append(box(dx, dy))
+            axes.annotate(
+                text,
+                (point.x, point.y),
+                xytext=(dx, dy),
+                textcoords="offset points",
+                ha="left" if dx > 0 else "right",
+                va="center",
+                color=self.colour("ink"),
+                fontweight="bold" if point.strong else "normal",
+                zorder=6,
             )
+
+    def legend(self, axes: Axes, columns: int | None = None) -> None:
+        """The legend above the axes, in ``columns`` or as many as fit."""
+        handles, labels = axes.get_legend_handles_labels()
+        if not handles:
+            return
+        room = NARROW if self.narrow else WIDTHS["half"]
+        widest = max(len(text) for text in labels) * FONT_PX * 0.6 + 36
+        self.figure.legend(
+            handles,
+            labels,
+            loc="outside upper left",
+            ncols=columns or max(1, min(len(handles), int(room / widest))),
+            handlelength=1.4,
+            columnspacing=1.2,
+            frameon=False,
+        )
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """The area that two boxes share."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return max(0.0, width) * max(0.0, height)
 
 
 def label(text: str, most: int = MAX_LABEL) -> str:
-    """``text`` fit for a plot: no control characters, at most ``most`` characters."""
-    clean = _CONTROL.sub("\ufffd", text)
-    return clean if len(clean) <= most else clean[: most - 1] + "…"
+    """``text`` fit for a plot: one line of at most ``most`` characters that XML may hold."""
+    return clipped(text.replace("\n", " ").replace("\t", " "), most)
 
 
 def inline_svg(plot: Plot, narrow: bool) -> str:
@@ -162,6 +223,7 @@ def _draw(plot: Plot, narrow: bool, colours: Colours, form: str) -> bytes:
 @contextmanager
 def _style(colours: Colours, salt: str) -> Iterator[None]:
     import matplotlib
+    from matplotlib import style
 
     ink, muted, grid, page = (colours[n] for n in ("ink", "muted", "grid", "page"))
     settings = {
@@ -193,7 +255,12 @@ def _style(colours: Colours, salt: str) -> Iterator[None]:
         "lines.markersize": 6.0,
         "axes.formatter.useoffset": False,
     }
-    with warnings.catch_warnings(), matplotlib.rc_context(settings):
+    # "default" first: a reader's own matplotlibrc (LaTeX, sizes) is not what was designed here.
+    with (
+        warnings.catch_warnings(),
+        style.context("default"),
+        matplotlib.rc_context(settings),
+    ):
         # Scripts that DejaVu lacks are drawn by the reader's browser, not by matplotlib.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message=".*constrained_layout.*")

@@ -84,7 +84,7 @@ def _front_matter(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> 
 def _introduction(record: Record, facts: CardFacts) -> str:
     base = facts.base_model
     of = f"[{base}](https://huggingface.co/{base})" if base else "a model named in the recipe below"
-    engines = " and ".join(f"{e.flavour} {e.build}" for e in record.engines.values())
+    engines = " and ".join(f"{e.flavour} {_plain(e.build)}" for e in record.engines.values())
     text = (
         f"Quantizations of {of} that serve as the draft in speculative decoding, made and "
         f"measured with {engines} by cook {record.cook}."
@@ -240,7 +240,7 @@ def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
     types = ", ".join(f"{n} x {t}" for t, n in sorted(draft.type_counts.items()))
     gib = f"{draft.file_bytes / 2**30:.3f} GiB" if draft.file_bytes is not None else "?"
     bpw = f" ({draft.bpw:.3f} BPW)" if draft.bpw is not None else ""
-    body = [f"## {draft.quant} {gib}{bpw}"]
+    body = [f"## {_plain(draft.quant)} {gib}{bpw}"]
     if draft.quality is not None:
         body.append(f"PPL = {_perplexity(draft.quality)}")
     if step is None:
@@ -249,7 +249,7 @@ def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
     names = _names(record, facts, draft)
     engine = record.engines.get(draft.engine)
     comment = f"{engine.flavour} {engine.build}" if engine else draft.engine
-    inside = [f"Tensors: {types}.", _fenced(script(step, names, comment), "bash")]
+    inside = [f"Tensors: {_plain(types)}.", _fenced(script(step, names, comment), "bash")]
     made = imatrix_step(record, step)
     if made is not None:
         inside += ["The importance matrix:", _fenced(line(made.command, names), "bash")]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from cook.report.record import Candidate, Draft, Figures, Record
+from cook.report.plain import clipped
+from cook.report.record import Candidate, Draft, Figures, PromptFigures, Record
 
 Kind = Literal["live", "predicted"]
 
@@ -57,6 +58,13 @@ def categories_of(candidate: Candidate, kind: Kind) -> dict[str, Figures]:
     return candidate.predicted.categories if candidate.predicted else {}
 
 
+def prompts_of(candidate: Candidate, kind: Kind) -> PromptFigures | None:
+    """The same by prompt."""
+    if kind == "live":
+        return candidate.prompts
+    return candidate.predicted.prompts if candidate.predicted else None
+
+
 def scored(record: Record, kind: Kind) -> list[Scored]:
     """Drafting candidates that have figures, in the record's order."""
     found = ((c, figures_of(c, kind)) for c in record.candidates if c.draft is not None)
@@ -90,15 +98,20 @@ def best_of_each(record: Record, kind: Kind) -> list[Scored]:
     return sorted(best.values(), key=lambda s: -value(s.figures, record.pick.maximize))
 
 
-def setting(candidate: Candidate) -> str:
+def setting(record: Record, candidate: Candidate) -> str:
     """The draft settings without the draft's name: ``n_max=7 kv=q8_0``."""
-    settings = candidate.settings
-    if settings is None:
+    if candidate.settings is None:
         return "no draft"
-    parts = [f"n_max={settings.n_max}"]
-    parts += [f"n_min={settings.n_min}"] if settings.n_min else []
-    parts += [f"p_min={settings.p_min:g}"] if settings.p_min else []
-    parts += [f"kv={candidate.cache_type}"] if candidate.cache_type else []
+    return f"n_max={candidate.settings.n_max} {other_settings(record, candidate)}".strip()
+
+
+def other_settings(record: Record, candidate: Candidate) -> str:
+    """The settings except n_max; the cache type only where the record has several."""
+    settings = candidate.settings
+    several = len({c.cache_type for c in record.candidates if c.draft is not None}) > 1
+    parts = [f"n_min={settings.n_min}"] if settings and settings.n_min else []
+    parts += [f"p_min={settings.p_min:g}"] if settings and settings.p_min else []
+    parts += [f"kv={candidate.cache_type}"] if several and candidate.cache_type else []
     return " ".join(parts)
 
 
@@ -109,22 +122,22 @@ def at_common_setting(record: Record, kind: Kind) -> tuple[str, list[Scored]]:
     drafts, the pick's own comes first, then the shorter draft.
     """
     every = [s for s in scored(record, kind) if s.figures.acceptance_rate is not None]
-    drafts = Counter(setting(s.candidate) for s in every)
+    drafts = Counter(setting(record, s.candidate) for s in every)
     if not drafts:
         return "", []
     winner = picked(record)
-    own = setting(winner) if winner else ""
+    own = setting(record, winner) if winner else ""
 
     def place(name: str) -> tuple[int, bool, int, str]:
         lengths = [
             s.candidate.settings.n_max
             for s in every
-            if s.candidate.settings and setting(s.candidate) == name
+            if s.candidate.settings and setting(record, s.candidate) == name
         ]
         return -drafts[name], name != own, min(lengths, default=0), name
 
     chosen = min(drafts, key=place)
-    return chosen, [s for s in every if setting(s.candidate) == chosen]
+    return chosen, [s for s in every if setting(record, s.candidate) == chosen]
 
 
 def draft_label(record: Record, quant: str, engine: str) -> str:
@@ -164,5 +177,5 @@ def picked_draft(record: Record) -> str | None:
 def named(names: Iterable[str], most: int = 4) -> str:
     """``A, B and 3 more``."""
     every = list(names)
-    head = ", ".join(every[:most])
+    head = ", ".join(clipped(name, 60) for name in every[:most])
     return head if len(every) <= most else f"{head} and {len(every) - most} more"

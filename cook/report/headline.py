@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from math import isfinite
 
 from cook.report.choice import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
@@ -22,7 +21,7 @@ def headline(record: Record) -> Headline:
         facts = (_candidates(record),) if record.candidates else ()
         return Headline(title, why, facts, None, "there is no pick to run", warnings)
     return Headline(
-        title=winner.name,
+        title=winner.name if winner.draft else winner.name[:1].upper() + winner.name[1:],
         why=record.pick.sentence,
         facts=tuple(f for f in _facts(record, winner) if f is not None),
         command=shlex.join(deployable(winner.command)) if winner.command else None,
@@ -33,7 +32,7 @@ def headline(record: Record) -> Headline:
 
 def _facts(record: Record, winner: Candidate) -> list[Fact | None]:
     return [
-        _speedup(winner),
+        _speedup(record, winner),
         _decode(record, winner),
         _confidence(record, winner),
         _acceptance(winner),
@@ -42,9 +41,11 @@ def _facts(record: Record, winner: Candidate) -> list[Fact | None]:
     ]
 
 
-def _speedup(winner: Candidate) -> Fact | None:
+def _speedup(record: Record, winner: Candidate) -> Fact | None:
     ratio = finite(winner.speedup)
-    if ratio is None or winner.draft is None:
+    if winner.draft is None:
+        return _best_draft(record)
+    if ratio is None:
         return None
     interval = winner.speedup_interval
     note = "against no draft"
@@ -53,21 +54,37 @@ def _speedup(winner: Candidate) -> Fact | None:
     return Fact("end-to-end speedup", f"{ratio:.2f}x", note)
 
 
+def _best_draft(record: Record) -> Fact | None:
+    """What the best draft would have made of it, where none won."""
+    end_to_end = record.pick.maximize == "end_to_end_speed"
+    ratios = [
+        (ratio, c.name)
+        for c in record.candidates
+        if c.draft and (ratio := finite(c.speedup if end_to_end else c.decode_speedup)) is not None
+    ]
+    if not ratios:
+        return None
+    ratio, name = max(ratios)
+    what = "end to end" if end_to_end else "decoding"
+    return Fact("best draft", f"{ratio:.2f}x", f"{name}, {what} against no draft")
+
+
 def _decode(record: Record, winner: Candidate) -> Fact | None:
     live = winner.live
     found = live or (winner.predicted.figures if winner.predicted else None)
-    if found is None:
-        return None
-    how = "" if live else "predicted, "
+    decode = finite(found.decode_speed) if found else None
+    whole = finite(found.end_to_end_speed) if found else None
+    how = "" if live else "predicted"
     if record.pick.maximize == "end_to_end_speed":
-        return Fact(
-            "end to end",
-            f"{found.end_to_end_speed:.2f} t/s",
-            f"{how}decode {found.decode_speed:.2f}",
-        )
-    ratio = finite(winner.decode_speedup)
-    note = f"{ratio:.2f}x no draft's" if ratio is not None and winner.draft else ""
-    return Fact("decode speed", f"{found.decode_speed:.2f} t/s", f"{how}{note}".rstrip(", "))
+        note = f"decode {decode:.2f}" if decode is not None else ""
+        speed, label = whole, "end to end"
+    else:
+        ratio = finite(winner.decode_speedup)
+        note = f"{ratio:.2f}x no draft's" if ratio is not None and winner.draft else ""
+        speed, label = decode, "decode speed"
+    if speed is None:
+        return None
+    return Fact(label, f"{speed:.2f} t/s", ", ".join(part for part in (how, note) if part))
 
 
 def _confidence(record: Record, winner: Candidate) -> Fact | None:
@@ -80,10 +97,12 @@ def _confidence(record: Record, winner: Candidate) -> Fact | None:
     tied = named(dict.fromkeys(ties), 2)
     if probability is not None:
         note = "chance of being the best"
-        if choice is not None and choice.margin is not None and isfinite(choice.margin):
-            note += f"; a rival may gain {choice.margin:.1%}"
+        margin = finite(choice.margin) if choice else None
+        if margin is not None and margin >= 0.0005:
+            note += f"; a rival may gain {margin:.1%}"
         note += f"; level with {tied}" if tied else ""
-        return Fact("confidence", f"{probability:.0%}", note)
+        sure = ">99%" if probability > 0.99 else f"{probability:.0%}"
+        return Fact("confidence", sure, note)
     if len(pick.ranking) < 2:
         return None
     if tied:

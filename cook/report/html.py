@@ -10,6 +10,7 @@ from cook.paths import package_dir
 from cook.report.canvas import inline_svg
 from cook.report.document import Document
 from cook.report.palette import DARK, LIGHT, css
+from cook.report.plain import clipped
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -53,11 +54,6 @@ def _render(document: Document, pictures: dict[str, tuple[str, str]], most_rows:
     )
 
 
-def short(value: str, most: int) -> str:
-    """At most ``most`` characters of ``value``; an ellipsis tells of the rest."""
-    return value if len(value) <= most else value[: most - 1] + "…"
-
-
 @cache
 def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -70,5 +66,5 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters["kind"] = lambda block: type(block).__name__
-    environment.filters["short"] = short
+    environment.filters["short"] = clipped
     return environment.get_template("report.html")

@@ -7,10 +7,11 @@ from pathlib import PurePath
 from urllib.parse import quote
 
 from cook.report.document import Block, Code, Document, Items, Plot, Section, Table, Text
+from cook.report.plain import plain
 
 MISSING = "-"
 _SPECIAL = re.compile(r"[&<>|`*\[\]~@#$\\]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_BREAKS = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+_BREAKS = re.compile(r"[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def markdown(document: Document, plots: PurePath | None = None) -> str:
@@ -33,14 +34,14 @@ def markdown(document: Document, plots: PurePath | None = None) -> str:
 
 def text(value: str) -> str:
     """``value`` as plain words: nothing in it is markup, a link or a mention."""
-    flat = _BREAKS.sub(" ", value).strip()
+    flat = plain(_BREAKS.sub(" ", value)).strip()
     escaped = _SPECIAL.sub(lambda m: f"&#{ord(m[0])};", flat)
     return escaped.replace("://", ":&#47;/")
 
 
 def fenced(value: str, language: str = "") -> str:
     """``value`` as a code block that it cannot end by itself."""
-    clean = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", " ", value)
+    clean = plain(value.replace("\r", "\n"))
     longest = max((len(m) for m in re.findall(r"`{3,}", clean)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{language}\n{clean.rstrip()}\n{fence}"

@@ -42,6 +42,9 @@ def _draft(draft: Predicted, told: Told) -> dict[str, Any]:
         "replay": plain(draft.replay),
         "best": draft.rows.index(draft.best) if told.priced else None,
         "settings": [_row(row, told) for row in draft.rows],
+        "http_agreement": [
+            {**plain(one), "error_points": one.error_points} for one in draft.agreement
+        ],
         "rejection_sampling": [
             {**plain(one), "acceptance": one.acceptance, "acceptance_length": one.acceptance_length}
             for one in draft.sampled
@@ -97,10 +100,13 @@ def show(told: Told, output: Output) -> None:
 def _show_draft(draft: Predicted, told: Told, output: Output) -> None:
     replay = draft.replay
     output.data("")
-    output.data(
-        f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
-        f"{replay.positions} ({_percent(replay.match_rate)})"
-    )
+    if replay is not None:
+        output.data(
+            f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
+            f"{replay.positions} ({_percent(replay.match_rate)})"
+        )
+    else:
+        output.data(f"{draft.name}, replayed over HTTP")
     right = [
         Column(title, "right")
         for title in (
@@ -116,6 +122,8 @@ def _show_draft(draft: Predicted, told: Told, output: Output) -> None:
     output.table(rows, [*right, ""])
     if told.priced and not pays:
         output.data("no draft is fastest")
+    for row, agreed in zip(draft.rows, draft.agreement, strict=False):
+        output.data(f"over HTTP and by the worker, n_max={row.prediction.setting.n_max}: {agreed}")
     if draft.sampled:
         output.data("")
         output.data(f"{draft.name}, if the server verified by rejection sampling (expected)")

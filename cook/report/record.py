@@ -234,6 +234,8 @@ class Prediction:
     """predicted / live decode speed - 1."""
     by_depth: tuple[DepthCount, ...] = ()
     categories: dict[str, Figures] = field(default_factory=dict)
+    prompts: PromptFigures | None = None
+    """``figures``, prompt by prompt."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ def markdown(title: str, outcomes: Sequence[Outcome], limit_bytes: int = MAX_BYT
         if o.error is not None
     ]
     parts += _listed("Got better", outcomes, Verdict.IMPROVEMENT)
-    for outcome in outcomes:
-        parts += _details(outcome)
+    parts += ["".join(_details(outcome)) for outcome in outcomes]
     return _fitted(parts, limit_bytes)
 
 

@@ -10,7 +10,7 @@ decodes token by token where the worker's pass is batched, so near-ties may fall
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from cook.errors import InputError, StepError
 from cook.speculation.profiles import RULES, Profile, Setting
-from cook.speculation.simulate import Positions, simulate
+from cook.speculation.simulate import Positions
 
 if TYPE_CHECKING:
     from cook.engines.client import Completion
@@ -29,16 +29,6 @@ Continue = Callable[[Sequence[int], int, int], "Completion"]
 
 CANDIDATES = 10
 """The draft's confidence is its softmax over so many largest logits (common/speculative.cpp)."""
-
-
-@dataclass(frozen=True)
-class HttpCounts:
-    """One reply under one setting, and the requests that it took."""
-
-    id: str
-    draft_n: int
-    draft_n_accepted: int
-    requests: int
 
 
 @dataclass(frozen=True)
@@ -209,35 +199,6 @@ def _confidences(answer: Completion) -> list[float]:
         chances = np.exp([candidate.logprob for candidate in one.top[:CANDIDATES]])
         found.append(float(chances[0] / chances.sum()) if len(chances) else 1.0)
     return found
-
-
-def counts_over_http(
-    ask: Continue,
-    replies: Iterable[tuple[str, Sequence[int], Sequence[int], int]],
-    setting: Setting,
-    profile: Profile,
-    *,
-    eog: frozenset[int],
-    n_predict: int | None = None,
-    context: int | None = None,
-) -> tuple[HttpCounts, ...]:
-    """Counts of every (id, prompt ids, tokens, length of the reply) under one setting."""
-    found = []
-    for name, prompt, tokens, reply in replies:
-        positions, requests = positions_over_http(
-            ask,
-            prompt,
-            tokens,
-            setting,
-            profile,
-            reply=reply,
-            eog=eog,
-            n_predict=n_predict,
-            context=context,
-        )
-        run = simulate(positions, setting, profile)
-        found.append(HttpCounts(name, run.draft_n, run.draft_n_accepted, requests))
-    return tuple(found)
 
 
 def agreement(http: Sequence[tuple[int, int]], worker: Sequence[tuple[int, int]]) -> Agreement:

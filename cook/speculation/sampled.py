@@ -83,9 +83,9 @@ def _price(run: Expected, reply: SampledReply, timings: Timings, profile: Profil
     verify = float((visits * timings.verify.at(length + 1, depth)).sum())
     sampled = (run.draft_n_accepted + run.steps) * reply.weight * timings.target_sample_s
     draft = mirror = 0.0
-    if length.any():
-        if timings.draft is None:
-            raise InputError("the draft's times are missing")
+    if timings.draft is None and length.any():
+        raise InputError("the draft's times are missing")
+    if timings.draft is not None:
         single = timings.draft.at(1, depth) + timings.draft_sample_s
         draft = float((visits * length * single).sum())
         if RULES[profile].mirrors:

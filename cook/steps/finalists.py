@@ -21,6 +21,7 @@ from cook.steps.choose import Choice, Maximize, figure_of
 from cook.steps.forecast import Forecast, Oven, Overheads
 from cook.steps.live import PromptRun
 from cook.steps.menu import Configuration, Menu, interleaved
+from cook.steps.race import run_race
 
 WITHIN = 0.01
 """The stopping rule: the leader is within this share of the best, at the confidence asked for."""
@@ -33,8 +34,9 @@ Disqualified = Callable[[str | None], str | None]
 class Judged:
     """What was predicted of every candidate, what was chosen, and who goes live.
 
-    ``reported`` are forecasts on the prompts that the choice did not see; ``silent`` are the
-    engines of which nothing could be predicted, with the reason.
+    ``reported`` are forecasts on the prompts that the choice did not see; ``dropped`` are drafts
+    that left the race, and ``silent`` engines of which nothing could be predicted, each with the
+    reason.
     """
 
     reported: tuple[Forecast, ...]
@@ -42,6 +44,7 @@ class Judged:
     finalists: tuple[Configuration, ...]
     overheads: Mapping[str, Overheads]
     noise: Mapping[str, EngineNoise]
+    dropped: Mapping[str, str]
     silent: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,25 +66,29 @@ def judge(
     executor: Executor,
 ) -> Judged | None:
     """Trace, replay, time, predict, calibrate, choose; None when nothing could be predicted."""
-    chosen_on = [p for p in prompts.prompts if p.half == "pick"]
-    reported_on = [p for p in prompts.prompts if p.half == "report"]
+    chosen_on = [p.id for p in prompts.prompts if p.half == "pick"]
+    reported_on = [p.id for p in prompts.prompts if p.half == "report"]
     picking: list[Forecast] = []
     reporting: list[Forecast] = []
     overheads: dict[str, Overheads] = {}
     silent: dict[str, str] = {}
     noise: dict[str, EngineNoise] = {}
+    dropped: dict[str, str] = {}
     for menu in menus:
         if menu.forecast is None:
             continue
-        executor.run(menu.forecast.steps())
+        executor.run(menu.forecast.first())
         oven = Oven(menu, menu.forecast, executor.outcomes, score.max_tokens, score.context)
+        dropped |= run_race(oven, maximize, confidence, executor)
+        if menu.forecast.floor is not None:
+            executor.run([menu.forecast.floor[1]])
         ranked = rank(oven.forecasts(Overheads(), chosen_on), maximize, score.weights)
         if not ranked:
             silent[menu.engine.name] = _why_silent(menu, executor)
             continue
-        fitted = overheads[menu.engine.name] = _calibrate(menu, oven, ranked[0], executor)
+        fitted = overheads[menu.engine.name] = calibrate(menu, oven, ranked[0], executor)
         noise[menu.engine.name] = EngineNoise(
-            oven.timing_noise(fitted, chosen_on), oven.acceptance_floor(prompts.prompts)
+            oven.timing_noise(fitted, chosen_on), oven.acceptance_floor([*chosen_on, *reported_on])
         )
         picking += oven.forecasts(fitted, chosen_on)
         reporting += oven.forecasts(fitted, reported_on)
@@ -97,6 +104,7 @@ def judge(
         finalists=_finalists(choice, picking, menus),
         overheads=overheads,
         noise=noise,
+        dropped=dropped,
         silent=silent,
     )
 
@@ -186,7 +194,7 @@ def _file_bytes(menus: Sequence[Menu]) -> dict[str | None, float]:
     }
 
 
-def _calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> Overheads:
+def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> Overheads:
     """Overheads a step, from live rounds of no draft and of the leader."""
     configuration = next((c for c in menu.grid if c.name == leader.name), None)
     draft = next(
@@ -223,6 +231,9 @@ def _why_silent(menu: Menu, executor: Executor) -> str:
     return "nothing was replayed"
 
 
-def reason_not_live(predicted: bool) -> str:
+def reason_not_live(configuration: Configuration, judged: Judged | None) -> str:
     """Why a candidate of the menu has no live figures."""
-    return "predicted; not among the finalists" if predicted else "not run"
+    if judged is None or configuration.draft is None:
+        return "not run"
+    left = judged.dropped.get(configuration.draft.name)
+    return left or "predicted; not among the finalists"

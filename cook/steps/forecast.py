@@ -6,12 +6,11 @@ settings costs no engine time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cook.engines.base import DraftSettings, Flavour
 from cook.graph.execute import Outcomes
-from cook.prompts.load import Prompt
 from cook.speculation.noise import TimingNoise, noise_of
 from cook.speculation.predict import BatchCurve, Breakdown, Timings, fit_overhead, predict
 from cook.speculation.profiles import Profile, Setting
@@ -31,11 +30,14 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class DraftForecast:
-    """What is needed to forecast one draft with one KV cache type; ``curves``: one a pass."""
+    """What is needed to forecast one draft with one KV cache type.
+
+    ``replays``: one a round of the race, or a single one; ``curves``: one a pass.
+    """
 
     draft: DraftPlan
     cache_type: str
-    replay: ReplayStep
+    replays: tuple[ReplayStep, ...]
     curves: tuple[CurveStep, ...]
 
 
@@ -54,17 +56,28 @@ class ForecastPlan:
     several_cache_types: bool
     floor: tuple[DraftForecast, ReplayStep] | None
 
-    def steps(self) -> Iterator[TraceStep | CurveStep | ReplayStep]:
-        """Everything to run: the trace, the replays, then the timings, pass after pass."""
+    @property
+    def rounds(self) -> int:
+        """Rounds of the race; 1 where every draft replays the whole trace at once."""
+        return max((len(draft.replays) for draft in self.drafts), default=0)
+
+    def first(self) -> Iterator[TraceStep | CurveStep | ReplayStep]:
+        """Before anything can be predicted: the trace, the first replays, all timings in turn."""
         yield self.trace
         for draft in self.drafts:
-            yield draft.replay
-        if self.floor is not None:
-            yield self.floor[1]
+            yield draft.replays[0]
         for turn, verify in enumerate(self.verify):
             yield verify
             for draft in self.drafts:
                 yield draft.curves[turn]
+
+    def steps(self) -> Iterator[TraceStep | CurveStep | ReplayStep]:
+        """Everything, had no draft to leave the race."""
+        yield from self.first()
+        for draft in self.drafts:
+            yield from draft.replays[1:]
+        if self.floor is not None:
+            yield self.floor[1]
 
     def name(self, draft: DraftForecast, settings: DraftSettings) -> str:
         """The candidate's name, as in the live score."""
@@ -119,14 +132,15 @@ class Oven:
     def forecasts(
         self,
         overheads: Overheads,
-        only: Sequence[Prompt] | None = None,
+        only: Collection[str] | None = None,
         turn: int | None = None,
     ) -> list[Forecast]:
         """No draft, then every draft that was replayed and timed under every setting.
 
-        ``turn``: by the timings of that pass alone; None: by the medians over passes.
+        ``only``: ids of the prompts; ``turn``: by the timings of that pass alone, None by the
+        medians over passes.
         """
-        wanted = None if only is None else {p.id for p in only}
+        wanted = None if only is None else set(only)
         verify = self._curve(self.plan.verify, turn)
         if verify is None or self.menu.baseline is None:
             return []
@@ -134,9 +148,9 @@ class Oven:
         found: list[Forecast] = []
         for draft in self.plan.drafts:
             curve = self._curve(draft.curves, turn)
-            if curve is None or self.outcomes.result(draft.replay) is None:
-                continue
             texts = self._texts(draft, wanted)
+            if curve is None or not texts or (wanted and len(texts) < len(wanted)):
+                continue  # it failed, or left the race before these prompts
             timings = _timings(verify, curve, overheads)
             if not found:
                 found.append(self._forecast(bare, None, None, Setting(0), texts, timings))
@@ -146,7 +160,7 @@ class Oven:
                 found.append(self._forecast(name, draft, settings, setting, texts, timings))
         return found
 
-    def timing_noise(self, overheads: Overheads, only: Sequence[Prompt]) -> TimingNoise | None:
+    def timing_noise(self, overheads: Overheads, only: Collection[str]) -> TimingNoise | None:
         """What predicted speeds differ by between passes, beyond what all of a pass share.
 
         Of every draft (and of no draft) the setting that is best by the medians stands for all.
@@ -168,7 +182,7 @@ class Oven:
             speeds.append([found[name] for name in names])
         return noise_of(np.log(np.array(speeds).T))
 
-    def acceptance_floor(self, only: Sequence[Prompt]) -> float | None:
+    def acceptance_floor(self, only: Collection[str]) -> float | None:
         """Acceptance of the floor draft in another batch shape minus in the usual one.
 
         A fraction, at the longest draft; None where it was not replayed twice.
@@ -176,13 +190,14 @@ class Oven:
         if self.plan.floor is None:
             return None
         draft, other = self.plan.floor
-        if self.outcomes.result(other) is None or self.outcomes.result(draft.replay) is None:
+        shared = {name for name in only if other.wants(name)}
+        if self.outcomes.result(other) is None:
             return None
         longest = max(self.plan.settings, key=lambda s: s.n_max)
         setting = Setting(longest.n_max, longest.n_min, 0.0)
         rates = []
-        for replay in (draft.replay, other):
-            texts = self._texts(replace(draft, replay=replay), {p.id for p in only})
+        for replays in (draft.replays, (other,)):
+            texts = self._texts(replace(draft, replays=replays), shared)
             runs = [simulate(p, setting, self.profile) for _, _, p in texts]
             drafted = sum(r.draft_n for r in runs)
             rates.append(sum(r.draft_n_accepted for r in runs) / drafted if drafted else None)
@@ -237,14 +252,19 @@ class Oven:
     def _texts(
         self, draft: DraftForecast, wanted: set[str] | None
     ) -> list[tuple[str, str, Positions]]:
-        every = replies(
-            draft.replay,
-            self.outcomes.artifact(self.plan.trace),
-            self.outcomes.artifact(draft.replay),
-            n_predict=self.n_predict,
-            context=self.context,
-        )
-        return [text for text in every if wanted is None or text[0] in wanted]
+        found = []
+        for replay in draft.replays:
+            if self.outcomes.result(replay) is None:
+                continue
+            every = replies(
+                replay,
+                self.outcomes.artifact(self.plan.trace),
+                self.outcomes.artifact(replay),
+                n_predict=self.n_predict,
+                context=self.context,
+            )
+            found += [text for text in every if wanted is None or text[0] in wanted]
+        return found
 
     def _forecast(
         self,

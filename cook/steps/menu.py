@@ -17,6 +17,7 @@ from cook.steps.live import LiveStep, Sampling
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
+from cook.steps.type_speed import TypeSpeedStep
 
 if TYPE_CHECKING:
     from cook.steps.forecast import ForecastPlan
@@ -79,9 +80,12 @@ class Menu:
     warnings: tuple[str, ...]
     forecast: ForecastPlan | None = None
     left_out: tuple[LeftOut, ...] = ()
+    types: TypeSpeedStep | None = None
 
     def making(self) -> Iterator[Step[Any]]:
-        """Steps before the live score: imatrix, quantize, evaluate, memory."""
+        """Steps before the live score: types, imatrix, quantize, evaluate, memory."""
+        if self.types is not None:
+            yield self.types
         if self.imatrix is not None:
             yield self.imatrix
         if self.reference is not None:

@@ -9,19 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cook.engines.base import Engine, Flavour
+from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
 from cook.engines.discover import discover
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import by_name
+from cook.paths import demo_dir
 from cook.recipe.lint import lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import Quant, resolve
 from cook.recipe.schema import Recipe
 from cook.steps.drafting import Drafting
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.menu import LeftOut, Menu
+from cook.steps.menu import Configuration, DraftPlan, LeftOut, Menu
 from cook.steps.reading import Reader
 from cook.steps.scoring import lay_score, shared_device_warning
+from cook.steps.type_speed import TypeSpeedStep, type_speed
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def _lay(
     ]
     drafts = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
     scored = lay_score(engine, recipe, reader, drafts, suffix)
+    if scored is not None:
+        _check_arguments(engine, (scored.baseline, *scored.grid))
     if recipe.score is not None and (warning := shared_device_warning(recipe.score)):
         warnings.append(warning)
     return Menu(
@@ -117,7 +121,26 @@ def _lay(
         warnings=tuple(dict.fromkeys(warnings)),
         forecast=scored.forecast if scored else None,
         left_out=left_out,
+        types=_types(engine, recipe, drafts, reader),
     )
+
+
+def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
+    """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
+    asked = {(c.rounds[0].target_args, c.rounds[0].draft_args, c.settings) for c in configurations}
+    for target_args, draft_args, settings in asked:
+        draft = Path("draft.gguf") if settings is not None else None
+        job = ServerJob(Path("target.gguf"), target_args, 4096, draft, draft_args, settings)
+        engine.server_command(job, 1, None)
+
+
+def _types(
+    engine: Engine, recipe: Recipe, drafts: Sequence[DraftPlan], reader: Reader
+) -> TypeSpeedStep | None:
+    """The comparison of the types that the quants use, with the drafts' own flags."""
+    used = [t for d in drafts if d.quantize is not None for _, t in d.quantize.expected]
+    args = recipe.score.draft.args.to_model_args() if recipe.score else ModelArgs()
+    return type_speed(engine, used, reader.text(demo_dir() / "draft-f16.gguf"), args)
 
 
 def _shares(

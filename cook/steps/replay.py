@@ -64,6 +64,8 @@ class ReplayStep(Step[ReplayOutcome]):
     rollout_steps: int = 0
     width: int | None = None
     """Tokens a batch; None: the ubatch. Another shape than the usual shows the noise floor."""
+    prompts: tuple[str, ...] | None = None
+    """Ids of the prompts to replay; None: the whole trace. A race replays it share by share."""
 
     kind: ClassVar[str] = "replay"
     result_type: ClassVar[type] = ReplayOutcome
@@ -71,7 +73,8 @@ class ReplayStep(Step[ReplayOutcome]):
     @property
     def label(self) -> str:
         shape = f" in batches of {self.width}" if self.width else ""
-        return f"replay {self.name}{shape} ({self.engine.name})"
+        share = f" over {len(self.prompts)} prompts" if self.prompts is not None else ""
+        return f"replay {self.name}{share}{shape} ({self.engine.name})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -86,10 +89,17 @@ class ReplayStep(Step[ReplayOutcome]):
             "ubatch": self.args.ubatch,
             "rollout_steps": self.rollout_steps,
             "width": self.width,
+            "prompts": list(self.prompts) if self.prompts is not None else None,
         }
 
     def work(self) -> float:
-        return self.trace.work()
+        if self.prompts is None:
+            return self.trace.work()
+        return float(len(self.prompts) * self.trace.max_tokens)
+
+    def wants(self, prompt_id: str) -> bool:
+        """Whether this step replays that prompt."""
+        return self.prompts is None or prompt_id in self.prompts
 
     def run(self, bench: Workbench) -> ReplayOutcome:
         import numpy as np
@@ -104,6 +114,8 @@ class ReplayStep(Step[ReplayOutcome]):
             load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
             worker.load(load)
             for index, reply in enumerate(trace):
+                if not self.wants(reply.head.id):
+                    continue
                 found = worker.replay(
                     reply.prompt,
                     reply.tokens,
@@ -149,13 +161,13 @@ def positions_in(
         reply.tokens,
         prompt=reply.head.prompt_tokens,
         reply=reply.head.emitted,
-        eog=frozenset(trace.header.eog) | _end_of(reply),
+        eog=frozenset(trace.header.eog) | end_of(reply),
         n_predict=n_predict,
         context=context,
     )
 
 
-def _end_of(reply: Reply) -> frozenset[int]:
+def end_of(reply: Reply) -> frozenset[int]:
     """The token that ended ``reply``: a trace over HTTP may not know the whole set."""
     if reply.head.stop != "eog":
         return frozenset()

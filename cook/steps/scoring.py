@@ -10,7 +10,7 @@ from cook.engines.base import DraftSettings, Engine
 from cook.errors import InputError
 from cook.formats.gguf_file import GgufFile
 from cook.graph.step import Step
-from cook.prompts.load import PromptSet, load_prompts, select
+from cook.prompts.load import Prompt, PromptSet, load_prompts, select
 from cook.recipe.lint_files import prompts_file
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.steps.control import ControlStep
@@ -31,6 +31,8 @@ from cook.steps.selfcheck import SelfCheckStep
 from cook.steps.trace import TraceStep
 from cook.vocabulary import compare, read_vocabulary
 
+RACE_FROM = 6
+"""Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
 FLOOR_WIDTH = 24
 """Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
 
@@ -101,6 +103,8 @@ def lay_forecast(
     rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
     widths = widths_for(max(s.n_max for s in settings))
     several = len(score.draft.cache_types) > 1
+    racing = len(drafts) * len(score.draft.cache_types) >= RACE_FROM
+    shares = race_shares(prompts) if racing else (None,)
     found: list[DraftForecast] = []
     for draft in drafts:
         for cache_type in score.draft.cache_types:
@@ -111,7 +115,10 @@ def lay_forecast(
                 DraftForecast(
                     draft,
                     cache_type,
-                    ReplayStep(engine, name, draft.model, trace, args, rollouts),
+                    tuple(
+                        ReplayStep(engine, name, draft.model, trace, args, rollouts, None, share)
+                        for share in shares
+                    ),
                     tuple(
                         CurveStep(engine, name, draft.model, trace, args, False, widths, turn)
                         for turn in range(PASSES)
@@ -128,8 +135,29 @@ def lay_forecast(
         drafts=tuple(found),
         settings=settings,
         several_cache_types=several,
-        floor=(largest, replace(largest.replay, width=FLOOR_WIDTH)) if largest else None,
+        floor=(largest, _floor(largest.replays[0])) if largest else None,
     )
+
+
+def _floor(replay: ReplayStep) -> ReplayStep:
+    return replace(replay, width=FLOOR_WIDTH)
+
+
+def race_shares(prompts: PromptSet) -> tuple[tuple[str, ...], ...]:
+    """Prompt ids of each round: the half to choose on in growing shares, then the other half.
+
+    Every share has its part of every category, since prompts take turns by category.
+    """
+    picking = [p.id for p in select(replace(prompts, prompts=_half(prompts, "pick"))).prompts]
+    reporting = tuple(p.id for p in _half(prompts, "report"))
+    order = picking[0::4] + picking[2::4] + picking[1::2]
+    cuts = (len(picking[0::4]), len(picking[0::2]), len(picking))
+    rounds = (order[: cuts[0]], order[cuts[0] : cuts[1]], order[cuts[1] :], reporting)
+    return tuple(tuple(share) for share in rounds if share)
+
+
+def _half(prompts: PromptSet, half: str) -> tuple[Prompt, ...]:
+    return tuple(p for p in prompts.prompts if p.half == half)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs
+from cook.errors import InputError, StepError
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
 from cook.prompts.load import Prompt
@@ -100,6 +101,13 @@ class TraceStep(Step[TraceOutcome]):
             bench.threads,
         ) as target:
             found = record(target, self._plan(), partial, lambda n: bench.advance(n / count))
+        if found.dropped:
+            lost = found.dropped[0]
+            raise StepError(
+                f"{self.label}: {len(found.dropped)} of {count} prompts cannot be recorded; "
+                f"{lost.id}: {lost.reason}",
+                hint="raise score.context, or choose categories or a limit without them",
+            )
         shutil.move(partial, bench.directory / TRACE_FILE)
         return _outcome(found)
 
@@ -154,7 +162,6 @@ Trace = TraceStep | RecordedTraceStep
 
 def given_trace(path: Path) -> RecordedTraceStep:
     """The trace at ``path`` as a step; InputError when it is none, or holds no reply."""
-    from cook.errors import InputError
     from cook.formats.trace import TraceFile
     from cook.graph.digest import source
 

@@ -47,7 +47,7 @@ def test_without_tools_it_is_still_one_json_document(cook: Any) -> None:
 def test_a_broken_configuration_is_a_finding(cook: Any) -> None:
     config = cook.directory / "home" / ".config" / "cook"
     config.mkdir(parents=True)
-    (config / "config.yaml").write_text("engines: [unclosed")
+    (config / "config.toml").write_text("[engines\n")
     done = cook("doctor", code=WITHOUT_TOOLS)
     assert done.status == 5
-    assert "config.yaml" in done.stdout
+    assert "config.toml:1:9: error: not TOML" in done.stdout

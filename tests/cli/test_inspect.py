@@ -75,3 +75,58 @@ def test_what_cannot_be_read(
     done = cook("inspect", f"{name}.gguf")
     assert done.status == 2
     check_snapshot(done, f"inspect-{name}")
+
+
+def test_a_trace(cook: Any, check_snapshot: Any) -> None:
+    np = pytest.importorskip("numpy")
+    from cook.formats.trace import Reply, TraceWriter
+    from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
+
+    header = TraceHeader(
+        target_name="Ling-1T.gguf",
+        target_sha256="sha256:" + "a" * 64,
+        tokenizer_sha256="b" * 64,
+        template_sha256="c" * 64,
+        prompts_sha256="d" * 64,
+        vocabulary_size=157_184,
+        eog=(2,),
+        flavour="ik_llama.cpp",
+        engine_build="3826 (8337e4cd)",
+        engine_digest="e" * 64,
+        device="gpu",
+        cache_type_k="q8_0",
+        cache_type_v="f16",
+        context=8192,
+        n_predict=128,
+        extra_tokens=33,
+        top=2,
+        sampler=Sampler(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, seed=3),
+    )
+    logp = np.log(np.array([0.95, 0.5, 0.7], np.float32))
+    with TraceWriter(cook.directory / "t.trace", header) as writer:
+        for name, category in (("a", "code"), ("b", "prose")):
+            writer.append(
+                Reply(
+                    head=ReplyHead(
+                        id=name,
+                        category=category,
+                        stop="eog",
+                        prompt_tokens=4,
+                        tokens=3,
+                        emitted=2,
+                    ),
+                    prompt=np.arange(4, dtype=np.int32),
+                    tokens=np.array([5, 2, 7], np.int32),
+                    known=np.array([True, name == "a", True]),
+                    logp=logp,
+                    chain_logp=logp,
+                    logsumexp=logp * 0,
+                    margin=logp * 0 + 1.5,
+                    top_ids=np.tile(np.array([5, 6], np.int32), (3, 1)),
+                    top_logp=np.stack([logp, np.log1p(-np.exp(logp))], axis=1),
+                )
+            )
+    check_snapshot(cook("inspect", "t.trace"), "inspect-trace")
+    report = json.loads(cook("inspect", "t.trace", "--json").stdout)
+    assert (report["tokens"], report["beyond"], report["holes"]) == (4, 2, 1)
+    assert report["header"]["sampler"]["seed"] == 3

@@ -29,6 +29,12 @@ def test_each_request(logs: Any, check_snapshot: Any) -> None:
     check_snapshot(logs("logs", "ik-verbose-2025.log", "--each", "--quiet"), "logs-each")
 
 
+def test_sweeps(logs: Any, check_snapshot: Any) -> None:
+    row = "|  4096 |   1024 |  {} |    2.139 |  1915.29 |   12.048 |    84.99 |\n"
+    (logs.directory / "sweep.txt").write_text(row.format(0) + row.format(4096) + row.format(0))
+    check_snapshot(logs("logs", "sweep.txt"), "logs-sweep")
+
+
 def test_json(logs: Any) -> None:
     document = json.loads(logs("logs", "ik-verbose-2025.log", "--json").stdout)
     ling = document["pairs"][1]

@@ -15,7 +15,7 @@ from cook.engines import probe
 from cook.engines.base import Flavour, unsupported_types
 from cook.engines.discover import configured, discover, discover_all, engine_at, of_flavour
 from cook.engines.facts import find_bin_dir
-from cook.errors import InputError, PrerequisiteError
+from cook.errors import ConfigError, InputError, PrerequisiteError
 
 Make = Callable[..., Any]
 RECORDED = Path(__file__).parent / "standins" / "recorded"
@@ -154,15 +154,15 @@ def test_names(standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_configuration_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "config" / "cook"
     folder.mkdir(parents=True)
-    config = folder / "config.yaml"
-    config.write_text("engines: {ik: ~/ik/build, near: builds/x}\n")
+    config = folder / "config.toml"
+    config.write_text('[engines]\nik = "~/ik/build"\nnear = "builds/x"\n')
     assert configured()["ik"] == Path.home() / "ik" / "build"
     assert configured()["near"] == folder / "builds" / "x"
     monkeypatch.setenv("COOK_ENGINE_IK", "/elsewhere")
     assert configured()["ik"] == Path("/elsewhere")
-    for broken in ("engines: [1]", "engines: {ik: 3}", "a: [", "engines: {'../x': y}"):
+    for broken in ("engines = 1", "[engines]\nik = 3", "a = [", "[engines]\n'../x' = 'y'"):
         config.write_text(broken)
-        with pytest.raises(InputError, match=r"config\.yaml|cannot name"):
+        with pytest.raises(ConfigError, match=r"config\.toml:\d+:\d+: error"):
             configured()
 
 

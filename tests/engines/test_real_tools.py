@@ -24,6 +24,7 @@ from cook.engines.quantize import compare, same_type
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix import read_imatrix
+from cook.paths import demo_dir
 
 Make = Callable[..., Any]
 
@@ -190,6 +191,18 @@ def test_speeds(engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
 
 
 @pytest.mark.ik
+@pytest.mark.engine
+def test_an_imatrix_of_three_chunks_is_whole(
+    bundled: Any, supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """Three chunks a batch are cut into 510 tokens, and mainline leaves the last 6 out."""
+    demo = demo_dir()
+    job = ImatrixJob(
+        demo / "draft-f16.gguf", demo / "data/calibration.txt", tmp_path / "i.gguf", 512, 3, 1
+    )
+    assert bundled.imatrix(job, supervisor).chunks == 3
+
+
 def test_ik_refuses_a_gguf_imatrix_before_it_aborts(
     ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path
 ) -> None:

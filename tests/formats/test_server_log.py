@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from bench.hostile_log import hostile_log
 from cook.errors import InputError
-from cook.formats import server_log
-from cook.formats.server_log import LoggedRequest, Reader, ServerLog, read_server_log
+from cook.formats import server_log, server_log_requests
+from cook.formats.server_log import Reader, ServerLog, read_server_log
+from cook.formats.server_log_requests import LoggedRequest
 
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples"
@@ -261,6 +262,19 @@ def test_recorded_logs_of_both_engines() -> None:
     assert [(r.predicted_n, r.drafted, r.accepted) for r in verbose.requests] == [(30, 37, 19)]
 
 
+def test_a_recorded_log_of_ik_and_its_verbose_half() -> None:
+    text, verbose = ((DATA / name).read_bytes() for name in ("ik.log", "ik-verbose.log"))
+    counts = [(38, 29), (35, 30), (54, 24), (36, 19)]
+    assert [(r.drafted, r.accepted) for r in read(text).requests] == counts
+    assert [(r.drafted, r.accepted) for r in read(verbose).requests] == counts[:3]
+    both = read(text + verbose).requests
+    assert [(r.drafted, r.accepted) for r in both] == counts
+    assert {(r.target, r.draft) for r in both} == {("target-q8_0", "draft-f16")}
+    assert both[0].by_depth == ((1, 10, 9), (2, 10, 8), (3, 9, 6), (4, 9, 6))
+    assert sum(drafted for _, drafted, _ in both[0].by_depth) == 38
+    assert read(text).drafters[0].accepted == 102
+
+
 def test_the_logs_of_the_field() -> None:
     check_journal(read((DATA / "ik-verbose-2025.log").read_bytes()))
     check_timings(read((DATA / "ik-2025.log").read_bytes()))
@@ -270,6 +284,7 @@ def test_the_logs_of_the_field() -> None:
 def test_the_samples_themselves() -> None:
     check_journal(read((SAMPLES / "server-journal-ik.log").read_bytes()))
     check_timings(read((SAMPLES / "server-timings-ik-old.log").read_bytes()))
+    check_sweeps(read((SAMPLES / "sweep-bench-ik.txt").read_bytes()))
     told = {"server-journal-ik.log", "server-timings-ik-old.log"}
     for path in SAMPLES.iterdir():
         if path.name not in told:
@@ -289,6 +304,26 @@ def check_timings(log: ServerLog) -> None:
     assert rates == [14.30, 11.30, 16.32, 12.96, 2.73, 2.60]
     pair = ("Deepseek-R1-0528", "DeepSeek R1 0528 DRAFT 0.6B")
     assert {(r.target, r.draft) for r in log.requests} == {pair}
+
+
+def check_sweeps(log: ServerLog) -> None:
+    at_20k = [row.tg_per_s for rows in log.sweeps for row in rows if row.n_kv == 20480]
+    # The thread's table: 85, 81, 83 and 81 t/s, and 103 with flags that were not deployed.
+    assert at_20k == [84.99, 81.44, 81.86, 81.86, 102.61, 82.80, 80.70]
+    assert {len(rows) for rows in log.sweeps} == {8}
+
+
+def test_tables_of_sweep_bench() -> None:
+    head = "|    PP |     TG |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |\n"
+    row = "|  4096 |   1024 |  20480 |    2.139 |  1915.29 |   12.048 |    84.99 |\n"
+    rule = "|-------|--------|--------|----------|----------|----------|----------|\n"
+    log = read(head + rule + row + head + rule + row)
+    assert [[(r.pp, r.tg, r.n_kv, r.tg_per_s) for r in rows] for rows in log.sweeps] == [
+        [(4096, 1024, 20480, 84.99)]
+    ] * 2
+    assert log.requests == ()
+    assert read(row.replace("84.99", "94.99")).refused == 1
+    assert read(row.replace("84.99 |", "84.99 | 1 |")).sweeps == ()
 
 
 REAL = [line for line in (DATA / "llama-cpp.log").read_bytes().split(b"\n") if line]
@@ -381,6 +416,6 @@ def test_lines_too_long_are_counted_and_left_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_log, "MAX_REQUESTS", 3)
+    monkeypatch.setattr(server_log_requests, "MAX_REQUESTS", 3)
     with pytest.raises(InputError, match="more than 3 requests"):
         read((DATA / "llama-cpp.log").read_bytes())

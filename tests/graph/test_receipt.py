@@ -58,6 +58,17 @@ def test_an_environment_that_changes_engines_voids_it(
     assert receipt.find(QUESTION) is None
 
 
+@pytest.mark.parametrize("name", ["HF_TOKEN", "COOK_API_KEY"])
+def test_a_login_is_neither_kept_nor_asked_about(
+    tmp_path: Path, watched: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "s3cret-s3cret")
+    assert receipt.find(QUESTION) is not None
+    receipt.keep(QUESTION, [watched], ANSWER, tmp_path / "record.json")
+    for file in (p for p in tmp_path.rglob("*") if p.is_file()):
+        assert b"s3cret" not in file.read_bytes()
+
+
 def test_a_damaged_receipt_is_none(watched: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "home" / "receipts").iterdir():
         file.write_text('{"format": 1, "files": 3}')

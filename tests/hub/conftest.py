@@ -85,3 +85,9 @@ def login(monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType) -> str:
     token: str = hub_support.TOKEN
     monkeypatch.setenv("HF_TOKEN", token)
     return token
+
+
+@pytest.fixture(scope="session")
+def report_records() -> ModuleType:
+    """The module that makes records for the tests of reports."""
+    return _support("../report/records")

@@ -35,7 +35,8 @@ class Fault:
 
     Kinds: a status ("503", "429"); "reset" (before the answer); "lost" (the work is done, the
     answer never sent); "html" (a 502 error page); "truncate" and "cut" (half of the body, then a
-    clean or a hard end); "corrupt" (a byte is wrong); "reset-upload" (while the body comes in).
+    clean or a hard end); "stall" (half of it, then nothing); "corrupt" (a byte is wrong);
+    "reset-upload" (while the body comes in).
     """
 
     pattern: str
@@ -79,19 +80,28 @@ class HubServer:
         self.page = 1000
         self.ranges = True
         self.lock = threading.RLock()
+        self.closing = threading.Event()
         self._hub = _serve(self, _HubHandler)
         self._storage = _serve(self, _StorageHandler)
         self.url = f"http://127.0.0.1:{self._hub.server_port}"
         self.storage_url = f"http://127.0.0.1:{self._storage.server_port}"
 
     def close(self) -> None:
+        self.closing.set()
         for server in (self._hub, self._storage):
             server.shutdown()
             server.server_close()
 
-    def add(self, name: str, files: dict[str, bytes], **flags: bool) -> str:
+    def add(
+        self,
+        name: str,
+        files: dict[str, bytes],
+        *,
+        private: bool = False,
+        gated: bool = False,
+    ) -> str:
         """A repository, or one more commit of it; the commit's hash."""
-        repo = self.repos.setdefault(name, Repo(**flags))
+        repo = self.repos.setdefault(name, Repo(private, gated))
         before = repo.commits[-1][1] if repo.commits else {}
         return self._commit(name, {**before, **files})
 
@@ -207,9 +217,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.fault == "corrupt" and body:
             middle = len(body) // 2
             body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-        if self.fault in ("truncate", "cut"):
+        if self.fault in ("truncate", "cut", "stall"):
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
+            if self.fault == "stall":
+                self.hub.closing.wait(60)
             self.close_connection = True
             return self._reset() if self.fault == "cut" else None
         self.wfile.write(body)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +110,60 @@ def test_a_download_goes_on_where_it_was_killed(hub: Any) -> None:
     assert sum(gained) == 300_000
     storage = [s for s in hub.seen if s.path.startswith("/blob/")]
     assert [s.headers.get("range") for s in storage] == ["bytes=700000-"]
+
+
+def test_a_download_goes_on_after_kill_9(hub: Any, tmp_path: Path) -> None:
+    data = noise(2_000_000)
+    hub.add("org/tiny", {FILE: data})
+    hub.fault("GET /blob/", "stall")
+    code = (
+        "from huggingface_hub import constants; constants.DOWNLOAD_CHUNK_SIZE = 1 << 14\n"
+        "from cook.hub import local_path; from cook.recipe.sources import HubRef\n"
+        f"print(local_path(HubRef.parse('hf://org/tiny/{FILE}')))"
+    )
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "COOK_HOME": str(tmp_path / "home"),
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_DISABLE_XET": "1",
+    }
+    first = subprocess.Popen([sys.executable, "-c", code], env=env)
+    found = listing(PARSED)
+    deadline = time.monotonic() + 60
+    while left_bytes(found, found.files) > 1_100_000 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.kill()
+    first.wait()
+    left = left_bytes(found, found.files)
+    assert 0 < left <= 1_100_000
+    before = len(hub.seen)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert Path(done.stdout.strip()).read_bytes() == data, done.stderr
+    ranges = [s.headers.get("range") for s in hub.seen[before:] if s.path.startswith("/blob/")]
+    assert ranges == [f"bytes={len(data) - left}-"]
+
+
+def test_two_at_once_fetch_once(hub: Any) -> None:
+    data = noise(600_000)
+    hub.add("org/tiny", {FILE: data})
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: fetched(f"hf://org/tiny/{FILE}")[0], range(4)))
+    assert {p.read_bytes() for p in paths} == {data}
+    assert hub.count("GET /blob/") == 1
+
+
+def test_a_cache_that_may_not_be_written(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add("org/tiny", {FILE: noise(100_000)})
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", "/hf/blobs")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StepError, match=r"Permission denied \(/hf/blobs\)") as caught:
+        fetched(f"hf://org/tiny/{FILE}")
+    assert "HF_HOME" in (caught.value.hint or "")
 
 
 def test_a_partial_file_of_wrong_bytes_is_started_anew(hub: Any) -> None:

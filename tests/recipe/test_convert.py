@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.engines.parse import parse_quantize_log
 from cook.errors import InputError, RecipeError
+from cook.formats.gguf import read_gguf
 from cook.formats.gguf_file import TensorInfo
-from cook.formats.quant_types import IK_LLAMA_CPP, by_name
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
+from cook.paths import demo_dir
 from cook.recipe.convert import Kind, Wishes, import_recipe, kind_of
 from cook.recipe.convert_export import Format, export_quant
 from cook.recipe.lint import flavour_of
@@ -286,3 +291,51 @@ def test_any_text_is_a_recipe_or_a_told_fault(text: str) -> None:
         except (RecipeError, InputError):
             return
         assert parse_recipe(found.text, Path("x.yaml")).quants == found.loaded.quants
+
+
+def dry_run(engine: Any, options: list[str], base: str, folder: Path) -> dict[str, str]:
+    """What ``llama-quantize --dry-run`` of the engine makes of the demo's draft."""
+    argv = [str(engine.tool("quantize")), "--dry-run", *options]
+    argv += [str(demo_dir() / "draft-f16.gguf"), str(folder / "out.gguf"), base, "1"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=120, check=True, env=engine.environment()
+    )
+    lines = parse_quantize_log(done.stderr + done.stdout).tensors
+    assert lines
+    return {line.name: line.type for line in lines}
+
+
+def resolved(loaded: LoadedRecipe, flavour: str) -> dict[str, str | None]:
+    draft = read_gguf(demo_dir() / "draft-f16.gguf")
+    return dict(resolve(draft.tensors, loaded.quants[0], flavour, draft.architecture).types)
+
+
+@pytest.mark.ik
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+def test_ik_itself_gives_these_types(script: Path, ik_engine: Any, tmp_path: Path) -> None:
+    """The script's own pipeline, run by bash, and ik's own reading of what it makes."""
+    until = script.read_text().partition("./ik_llama.cpp")[0]
+    bash = ["bash", "--norc", "-c", f'{until}\nprintf "%s" "$custom"']
+    custom = subprocess.run(bash, capture_output=True, text=True, timeout=10, check=True).stdout
+    found = import_recipe(script)
+    base = found.loaded.quants[0].ftype
+    options = ["--ignore-imatrix-rules", "--custom-q", custom]
+    types = dry_run(ik_engine, options, base, tmp_path)
+    wanted = resolved(found.loaded, IK_LLAMA_CPP)
+    assert types == {name: wanted[name] for name in types}
+    assert len(types) == len(wanted)
+
+
+@pytest.mark.engine
+def test_llama_cpp_itself_gives_these_types(bundled: Any, tmp_path: Path) -> None:
+    listed = tmp_path / "types.txt"
+    listed.write_text("ATTN_QKV=Q8_0\n^output\\.weight$=q6_K  ffn_down_exps=iq4_nl\n_EXPS=q4_k")
+    found = import_recipe(listed, Wishes(type="Q5_K_M"))
+    types = dry_run(bundled, ["--tensor-type-file", str(listed)], "Q5_K_M", tmp_path)
+    wanted = resolved(found.loaded, LLAMA_CPP)
+    stated = {name: t for name, t in wanted.items() if t is not None}
+    assert {name: types[name] for name in stated} == stated
+    # What cook writes back is read by the engine to the same end.
+    back = tmp_path / "back.txt"
+    back.write_text(export_quant(found.loaded, None, Format.TENSOR_TYPE_FILE).text)
+    assert dry_run(bundled, ["--tensor-type-file", str(back)], "Q5_K_M", tmp_path) == types

@@ -82,7 +82,7 @@ def test_design_example_parses() -> None:
     assert recipe.score is not None
     assert recipe.score.target.args.override_tensor == ("exps=CPU",)
     assert recipe.score.target.args.to_model_args().n_gpu_layers == 99
-    assert [s.n_max for s in recipe.score.draft.settings()] == [2, 4, 8, 16]
+    assert [s.n_max for s in recipe.score.draft.settings("live")] == [2, 4, 8, 16]
     assert [q.name for q in loaded.quants] == ["IQ1_KT", "IQ1_KT-PUFFED"]
     assert loaded.quants[0].ftype == "IQ1_KT"
     assert len(loaded.quants[1].rules) == 10

@@ -12,7 +12,7 @@ import pytest
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.process import Supervisor
 from cook.engines.remote import Remote
-from cook.engines.server import Server
+from cook.engines.server import Server, free_port
 from cook.errors import InputError, StepError
 from cook.formats.trace import TraceFile
 from cook.graph.digest import source
@@ -24,6 +24,7 @@ from cook.recording.session import Dropped, Plan, record
 from cook.recording.tokenizer import Tokenizer
 from cook.recording.worker_target import WorkerTarget
 
+KEY = "a-key-of-the-test"
 PROPS = {"default_generation_settings": {"n_ctx": 64}, "build_info": "b1-abc", "model_path": "/x/t"}
 PLAN = Plan((Prompt("p", "code", "hi", "pick"),), 4, 64, server_sampler(0.0, 1, "server"), top=2)
 
@@ -42,7 +43,7 @@ def answers(**more: Callable[[dict[str, Any]], tuple[int, Any]]) -> dict[str, An
         "/props": lambda _: (200, PROPS),
         "/slots": lambda _: (200, [{"id": 0, "speculative": False}]),
         "/v1/models": lambda _: (200, {"data": [{"id": "t", "meta": {"n_vocab": 50}}]}),
-        "/tokenize": lambda body: (200, {"tokens": list(range(len(body["content"])))}),
+        "/tokenize": lambda body: (200, {"tokens": [i % 50 for i in range(len(body["content"]))]}),
         "/detokenize": lambda body: (200, {"content": "x" * len(body["tokens"])}),
         "/completion": lambda body: (200, completion([7] * body["n_predict"])),
     }
@@ -75,11 +76,11 @@ def test_something_else_is_not_taken_for_a_server(fake: Any) -> None:
 
 def test_drafting_is_refused_wherever_it_shows(fake: Any) -> None:
     by_slot = fake(answers(slots=lambda _: (200, [{"speculative": True}])))
-    with pytest.raises(InputError, match="drafts .*/slots"):
+    with pytest.raises(InputError, match=r"drafts .*/slots"):
         target(by_slot.url)
     timings = {**completion([7])["timings"], "draft_n": 3, "draft_n_accepted": 1}
     by_timing = fake(answers(completion=lambda _: (200, completion([7], timings=timings))))
-    with pytest.raises(InputError, match="drafts .*draft_n"):
+    with pytest.raises(InputError, match=r"drafts .*draft_n"):
         target(by_timing.url).reply(PLAN.prompts[0], PLAN)
 
 
@@ -148,11 +149,12 @@ def test_a_server_and_the_worker_record_the_same_trace(bundled: Engine, tmp_path
     here, there = tmp_path / "here.trace", tmp_path / "there.trace"
     with WorkerTarget(bundled, source([model]), args, 512, False, supervisor, 1) as local:
         record(local, plan("worker"), here)
+    port = free_port()
     with (
-        Server(bundled, ServerJob(model, args, 512), supervisor) as server,
+        Server(bundled, ServerJob(model, args, 512), supervisor, port=port, key=KEY),
         Tokenizer(bundled, model, supervisor) as tokenizer,
     ):
-        remote = Remote(server.url, server.key)
+        remote = Remote(f"http://127.0.0.1:{port}", KEY)
         facts = server_facts(remote)
         assert facts is not None
         found = record(ServerTarget(remote, facts, tokenizer), plan("server"), there)
@@ -181,8 +183,9 @@ def test_a_real_drafting_server_is_refused(bundled: Engine, tmp_path: Path) -> N
         ModelArgs(threads=1),
         DraftSettings(2),
     )
+    port = free_port()
     with (
-        Server(bundled, job, Supervisor(tmp_path / "logs")) as server,
+        Server(bundled, job, Supervisor(tmp_path / "logs"), port=port, key=KEY),
         pytest.raises(InputError, match="drafts"),
     ):
-        server_facts(Remote(server.url, server.key))
+        server_facts(Remote(f"http://127.0.0.1:{port}", KEY))

@@ -38,8 +38,9 @@ CYCLE_COST = {4: 1.75, 8: 2.35, 16: 3.4}
 class World:
     """What the machine and the engine do to measurements. Spreads are shares (0.01 is 1 %)."""
 
+    # As pipelines/nightly.yaml has it, with the default prompts.
     prompts: int = 112
-    tokens: int = 128
+    tokens: int = 256
     repeats: int = 3
     request_noise: float = 0.02
     spikes: float = 0.01
@@ -79,6 +80,7 @@ class Series:
     hits: dict[str, Array] = field(default_factory=dict)
     build: int = 0
     night: int = 0
+    _counts: dict[tuple[int, str], tuple[Array, Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -112,6 +114,12 @@ class Series:
             flips = self.rng.random(text.shape) < world.tie_flips
             self.hits[name] = np.where(anew, fresh, before ^ flips)
 
+    def _walked(self, name: str, length: int) -> tuple[Array, Array]:
+        """Counts of this build, the same each night."""
+        if (known := self._counts.get((self.build, name))) is None:
+            known = self._counts[self.build, name] = walk(self.hits[name], length)
+        return known
+
     def measure(self, harm: Harm | None = None) -> Night:
         """One night of this series."""
         harm = harm or Harm()
@@ -128,7 +136,9 @@ class Series:
             hits = self.hits[name]
             if harm.acceptance_points and harm.on(name):
                 hits = worsened(hits, length, harm.acceptance_points / 100, rng)
-            accepted, drafted = walk(hits, length)
+                accepted, drafted = walk(hits, length)
+            else:
+                accepted, drafted = self._walked(name, length)
             cycles = tokens - accepted
             cost = CYCLE_COST[length] * 10.0 * pace
             if harm.on(name):
@@ -277,13 +287,13 @@ def caught(
 ) -> dict[str, int]:
     """In how many of ``trials`` each gate calls ``harm`` a regression; ``any`` for any gate.
 
-    Each trial is a series of its own with 8 good nights, the builds changing.
+    Each trial is a series of its own with 12 good nights, the builds changing.
     """
     counts: dict[str, int] = {"any": 0}
     for index in range(trials):
         series = Series(world, seed + index)
         past: tuple[Night, ...] = ()
-        for night in range(8):
+        for night in range(12):
             if night % 3 == 2:
                 series.new_build()
             past = (*past, series.measure().judged((), ()))

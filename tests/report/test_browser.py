@@ -14,7 +14,7 @@ from cook.report.view import document
 from tools.screenshot import chromium, program, reduced
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page
+    from playwright.sync_api import BrowserContext, Page, Request
 
 pytestmark = pytest.mark.browser
 WIDTHS = (1280, 390)
@@ -50,11 +50,13 @@ def opened(browser: BrowserContext, file: Path, width: int, theme: str) -> tuple
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
-    page.on(
-        "request",
-        lambda request: None if request.is_navigation_request() else complaints.append(request.url),
-    )
+    page.on("dialog", lambda dialog: complaints.append(dialog.message))
+
+    def requested(request: Request) -> None:
+        if not request.is_navigation_request():
+            complaints.append(request.url)
+
+    page.on("request", requested)
     page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(file.as_uri())

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cook.report.canvas import NARROW, WIDTHS, Sheet, inline_svg, label, png, svg_file
+from cook.report.canvas import NARROW, WIDTHS, Named, Sheet, inline_svg, label, png, svg_file
 from cook.report.document import Plot
 
 NASTY = '"><script>alert(1)</script> id="a" $\\frac$ #1c2127; : #1c2127'
@@ -21,7 +21,7 @@ def plot(name: str = "sample") -> Plot:
             colour, marker = sheet.series(index)
             axes.plot([1, 2], [index, 3], marker=marker, color=colour, label=f"{index} {NASTY}")
         sheet.ring(axes, 1, 1)
-        sheet.legend(axes, 3)
+        sheet.legend(axes)
 
     return Plot(name, "A <plot>", f"says {NASTY}", draw)
 
@@ -83,9 +83,21 @@ def test_png_has_twice_the_pixels_and_a_dark_twin() -> None:
     ("given", "shown"),
     [
         ("plain", "plain"),
-        ("a\x00b\u202ec\ud800", "a\ufffdb\ufffdc\ufffd"),
+        ("a\nb\u202ec", "a b\ufffdc"),
         ("x" * 50, "x" * 39 + "…"),
     ],
 )
 def test_labels_are_clean_and_short(given: str, shown: str) -> None:
     assert label(given) == shown
+
+
+def test_names_of_points_that_coincide_do_not_cover_each_other() -> None:
+    def draw(sheet: Sheet) -> None:
+        axes = sheet.axes()
+        axes.plot([0, 1, 2], [0, 1, 2], "o")
+        sheet.name(axes, [Named(1, 1, f"name {i}", i == 0) for i in range(4)])
+
+    root = ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw), False))
+    names = [e for e in root.iter(f"{SVG}text") if (e.text or "").startswith("name")]
+    places = {(e.get("x"), e.get("y"), "end" in e.get("style", "")) for e in names}
+    assert len(names) == len(places) == 4

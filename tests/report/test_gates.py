@@ -46,14 +46,12 @@ def test_real_losses_are_caught(harm: Harm) -> None:
 
 
 @pytest.mark.soak
-def test_at_most_one_night_in_a_hundred_raises_a_false_alarm() -> None:
+@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+def test_at_most_one_night_in_a_hundred_raises_a_false_alarm(world: World) -> None:
     nights = 1000
-    for name, world in WORLDS.items():
-        for repeats in (3, 1):
-            alarms = false_alarms(replace(world, repeats=repeats), nights, 1_000, POLICY)
-            print(f"{name}, {repeats} repeats: {len(alarms)} alarms in {nights} healthy nights")
-            print("\n".join(alarms))
-            assert len(alarms) <= nights // 100
+    alarms = false_alarms(world, nights, 1_000, POLICY)
+    print(f"{len(alarms)} alarms in {nights} healthy nights", *alarms, sep="\n")
+    assert len(alarms) <= nights // 100
 
 
 @pytest.mark.soak
@@ -62,15 +60,9 @@ def test_at_most_one_night_in_a_hundred_raises_a_false_alarm() -> None:
 @pytest.mark.parametrize("world", WORLDS)
 def test_at_least_95_of_100_losses_are_caught(world: str, harm: Harm, new_build: bool) -> None:
     trials = 200
-    # Where a new build rewords most replies, the default set is too small: PROMPTS says how many.
-    prompts = PROMPTS_GPU if world == "GPU" and new_build else CPU.prompts
-    tried = replace(WORLDS[world], prompts=prompts)
-    found = caught(tried, harm, trials, 9_000, POLICY, new_build=new_build)
-    print(f"{world}, new build {new_build}, {prompts} prompts, {harm}: {found} of {trials}")
+    found = caught(WORLDS[world], harm, trials, 9_000, POLICY, new_build=new_build)
+    print(f"{world}, new build {new_build}, {harm}: {found} of {trials}")
     assert found["any"] >= 0.95 * trials
-
-
-PROMPTS_GPU = 224
 
 
 def test_the_same_night_twice_changes_nothing(pair: tuple[Night, Night]) -> None:
@@ -89,7 +81,9 @@ def test_without_a_night_to_compare_with_nothing_is_judged(pair: tuple[Night, Ni
 def test_a_larger_file_and_worse_quality_are_regressions(pair: tuple[Night, Night]) -> None:
     before, now = pair
     first, *rest = now.drafts
-    assert first.file_bytes and first.perplexity and first.mean_kld
+    assert first.file_bytes
+    assert first.perplexity
+    assert first.mean_kld
     worse = replace(
         first,
         file_bytes=int(first.file_bytes * 1.01),
@@ -106,7 +100,8 @@ def test_a_larger_file_and_worse_quality_are_regressions(pair: tuple[Night, Nigh
 def test_smaller_and_better_is_an_improvement(pair: tuple[Night, Night]) -> None:
     before, now = pair
     first, *rest = now.drafts
-    assert first.file_bytes and first.perplexity
+    assert first.file_bytes
+    assert first.perplexity
     better = replace(first, file_bytes=first.file_bytes // 2, perplexity=first.perplexity * 0.9)
     judgement = judge(replace(now, drafts=(better, *rest)), before, POLICY)
     assert findings(judgement, "size")[first.quant] is Verdict.IMPROVEMENT
@@ -172,7 +167,8 @@ def test_one_prompt_alone_proves_nothing(pair: tuple[Night, Night]) -> None:
     finding = next(
         f for f in judgement.findings if (f.gate, f.subject) == ("acceptance", column.name)
     )
-    assert finding.change is not None and finding.change < -1
+    assert finding.change is not None
+    assert finding.change < -1
     assert finding.verdict is Verdict.SAME
 
 
@@ -209,7 +205,7 @@ def test_notes_name_what_is_not_the_same(pair: tuple[Night, Night]) -> None:
 def test_a_noisy_series_needs_more_to_raise_an_alarm() -> None:
     restless = Series(replace(CPU, start_noise=0.05), seed=8)
     past: tuple[Night, ...] = ()
-    for _ in range(9):
+    for _ in range(14):
         past = (*past, restless.measure().judged((), ()))
     history = History(Path("x"), past)
     now = restless.measure()
@@ -218,7 +214,8 @@ def test_a_noisy_series_needs_more_to_raise_an_alarm() -> None:
 
     def width(judgement: Judgement) -> float:
         found = next(f for f in judgement.findings if f.gate == "speed ratio")
-        assert found.high is not None and found.low is not None
+        assert found.high is not None
+        assert found.low is not None
         return found.high - found.low
 
     assert width(learned) > 1.5 * width(unlearned)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from cook.report.html import MAX_BYTES, html, short
+from cook.report.html import MAX_BYTES, html
 from cook.report.record import Record
 from cook.report.view import document
 
@@ -110,8 +110,3 @@ def test_two_themes_by_variables_only(records: ModuleType) -> None:
     pictures = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))
     assert "var(--ink)" in pictures
     assert re.findall(r"#[0-9a-f]{6}", pictures) == []
-
-
-def test_short_tells_of_the_rest() -> None:
-    assert short("abc", 3) == "abc"
-    assert short("abcd", 3) == "ab…"

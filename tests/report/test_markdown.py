@@ -8,6 +8,7 @@ from types import ModuleType
 
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from cook.report.markdown import fenced, markdown, text
 from cook.report.view import document
@@ -65,3 +66,19 @@ def test_hostile_names_are_inert(records: ModuleType) -> None:
     assert "<img src=x" not in prose
     assert "](javascript" not in prose
     assert "@everyone" not in prose
+
+
+def test_a_parser_sees_no_markup_but_ours(records: ModuleType) -> None:
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    shown = document(records.hostile())
+    tokens = parser.parse(markdown(shown, PurePath("p")))
+    every = [*tokens, *(child for token in tokens for child in token.children or ())]
+    kinds = {token.type for token in every}
+    assert not kinds & {"link_open", "image", "s_open", "em_open", "code_inline"}
+    ours = re.compile(r"</?(details|summary|picture|source|img)\b")
+    for token in every:
+        if token.type in ("html_block", "html_inline"):
+            for tag in re.findall(r"<[^>]*", token.content):
+                assert ours.match(tag), tag
+    headings = [t for t in tokens if t.type == "heading_open" and t.tag == "h2"]
+    assert len(headings) == len(shown.shown) + bool(shown.absent)

@@ -22,7 +22,6 @@ from cook.paths import demo_dir
 from cook.speculation.http_replay import (
     agreement,
     continuations,
-    counts_over_http,
     positions_over_http,
 )
 from cook.speculation.profiles import Profile, Setting
@@ -178,17 +177,23 @@ def test_a_real_server_agrees_with_the_worker(
             run = simulate(positions, setting, profile)
             theirs.append((run.draft_n, run.draft_n_accepted))
     job = ServerJob(draft, ModelArgs(threads=1, threads_batch=1), 512)
+    ours = []
     with Server(bundled, job, supervisor) as running:
-        ours = counts_over_http(
-            continuations(running),
-            replies,
-            setting,
-            profile,
-            eog=info.eog,
-            n_predict=40,
-            context=512,
-        )
-    told = agreement([(c.draft_n, c.draft_n_accepted) for c in ours], theirs)
+        for _, prompt, tokens, reply in replies:
+            positions, _ = positions_over_http(
+                continuations(running),
+                prompt,
+                tokens,
+                setting,
+                profile,
+                reply=reply,
+                eog=info.eog,
+                n_predict=40,
+                context=512,
+            )
+            run = simulate(positions, setting, profile)
+            ours.append((run.draft_n, run.draft_n_accepted))
+    told = agreement(ours, theirs)
     assert told.worker[0] > 50
     assert told.equal >= told.replies - 1
     assert told.error_points is not None

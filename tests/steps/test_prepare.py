@@ -112,3 +112,31 @@ def test_an_engine_that_is_not_there(recipe: Callable[..., Path]) -> None:
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], engine="nobody")
     with pytest.raises(PrerequisiteError, match="nobody"):
         prepare(path)
+
+
+def test_arguments_that_the_server_lacks_are_told_before_anything_runs(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    for args, told in (
+        ({"cache_type_k": "q6_0"}, "no KV cache of type q6_0"),
+        ({"ubatch": 64}, "draft args: ubatch"),
+    ):
+        path = recipe(
+            model=SOURCE,
+            quants=[{"name": "A", "type": "Q8_0"}],
+            score=score(draft={"n_max": 2, "args": args}),
+        )
+        with pytest.raises((InputError, PrerequisiteError), match=told):
+            prepare(path)
+
+
+def test_types_are_compared_where_there_are_several(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    rules = [{"routed_experts": "q4_K"}, {"re:.*": "q8_0"}]
+    path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0", "rules": rules}])
+    compared = prepare(path).menus[0].types
+    assert compared is not None
+    assert [step.tensor_type for step in compared.timings] == ["q4_K", "q8_0"]
+    path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}])
+    assert prepare(path).menus[0].types is None

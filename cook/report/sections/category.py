@@ -98,4 +98,4 @@ def _draw(
     )
     axes.set_ylim(len(categories) - 0.5, -0.5)
     axes.margins(x=0.06)
-    sheet.legend(axes, len(rates))
+    sheet.legend(axes)

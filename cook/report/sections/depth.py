@@ -89,4 +89,4 @@ def _draw(
         )
     axes.set_ylim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    sheet.legend(axes, len(lines))
+    sheet.legend(axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Named, Sheet
 from cook.report.choice import finite
 from cook.report.document import Plot, Section, Table, Text
 from cook.report.record import Candidate, Record
@@ -100,14 +100,11 @@ def _draw(sheet: Sheet, pairs: list[tuple[Candidate, float, float]], pick: str |
         )
         if chosen:
             sheet.ring(axes, guess, live)
-        if len(pairs) <= MOST_LABELS or chosen:
-            right = guess > (low + high) / 2
-            axes.annotate(
-                label(candidate.name, 24 if sheet.narrow else 34),
-                (guess, live),
-                xytext=(-11 if right else 11, -4),
-                textcoords="offset points",
-                ha="right" if right else "left",
-                color=sheet.colour("ink"),
-                fontweight="bold" if chosen else "normal",
-            )
+    sheet.name(
+        axes,
+        [
+            Named(guess, live, candidate.name, candidate.name == pick)
+            for candidate, live, guess in pairs
+            if len(pairs) <= MOST_LABELS or candidate.name == pick
+        ],
+    )

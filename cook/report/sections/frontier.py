@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Named, Sheet
 from cook.report.choice import (
     Scored,
     at_common_setting,
@@ -149,7 +149,8 @@ def _draw(
         for speed in np.linspace(min(corners), max(corners), CURVES + 2)[1:-1]:
             heights = [100 * cost.acceptance(float(speed), float(x)) for x in grid]
             axes.plot(grid, heights, "--", color=sheet.colour("muted"), linewidth=0.8, zorder=1)
-            inside = [(x, y) for x, y in zip(grid, heights, strict=True) if low < y < high]
+            floor = low + 0.05 * (high - low)  # a label on the axis itself would cover it
+            inside = [(x, y) for x, y in zip(grid, heights, strict=True) if floor < y < high]
             if inside:
                 x, y = inside[-1]
                 axes.annotate(
@@ -178,13 +179,11 @@ def _draw(
         )
         if chosen:
             sheet.ring(axes, point.speed, y)
-        if not crowded or chosen:
-            axes.annotate(
-                label(point.name, 20 if sheet.narrow else 26),
-                (point.speed, y),
-                xytext=(10 if chosen else 7, 5),
-                textcoords="offset points",
-                color=sheet.colour("ink"),
-                fontweight="bold" if chosen else "normal",
-                zorder=4,
-            )
+    sheet.name(
+        axes,
+        [
+            Named(p.speed, 100 * p.acceptance, p.name, p.name == best)
+            for p in points
+            if not crowded or p.name == best
+        ],
+    )

@@ -14,6 +14,7 @@ from cook.report.choice import (
     kind_of,
     named,
     order_of,
+    other_settings,
     picked,
     scored,
     value,
@@ -42,7 +43,7 @@ def section(record: Record) -> Section:
     groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
     for one in scored(record, kind):
         if one.candidate.settings is not None:
-            groups[one.draft, _others(one)].append(one)
+            groups[one.draft, other_settings(record, one.candidate)].append(one)
     lines = [
         line
         for (draft, others), found in groups.items()
@@ -76,20 +77,11 @@ def section(record: Record) -> Section:
         else []
     )
     how = "predicted" if kind == "predicted" else "measured live"
-    lead = f"Tokens a second {what}, {how}; the ring is the pick."
+    lead = f"Tokens a second {what}, {how}{'; the ring is the pick' if mark else ''}."
     if base:
         lead += " Below the dotted line drafting costs more than it gives."
     plot = Plot("lengths", TITLE, alt + ".", draw)
     return Section("lengths", TITLE, lead, (plot, *notes, table))
-
-
-def _others(one: Scored) -> str:
-    """The settings except n_max."""
-    settings = one.candidate.settings
-    parts = [f"n_min={settings.n_min}"] if settings and settings.n_min else []
-    parts += [f"p_min={settings.p_min:g}"] if settings and settings.p_min else []
-    parts += [f"kv={one.candidate.cache_type}"] if one.candidate.cache_type else []
-    return " ".join(parts)
 
 
 def _speed(figures: Figures, decode: bool) -> float | None:
@@ -165,4 +157,4 @@ def _draw(
     if len(lengths) <= 10:
         axes.set_xticks(lengths)
     axes.margins(x=0.07, y=0.1)
-    sheet.legend(axes, len(lines))
+    sheet.legend(axes)

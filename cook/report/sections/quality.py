@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Named, Sheet
 from cook.report.choice import finite, label_of, order_of, picked_draft
 from cook.report.document import Plot, Section, Table, Text
 from cook.report.record import Draft, Record
@@ -137,19 +137,15 @@ def _draw(
         )
         if chosen:
             sheet.ring(axes, point.size_bytes / unit, point.figure)
-        if len(points) <= MOST_LABELS or chosen:
-            right = point.size_bytes > largest * 0.75
-            axes.annotate(
-                label(point.name, 18 if sheet.narrow else 24),
-                (point.size_bytes / unit, point.figure),
-                xytext=(-10 if right else 10, 5),
-                textcoords="offset points",
-                ha="right" if right else "left",
-                color=sheet.colour("ink"),
-                fontweight="bold" if chosen else "normal",
-                zorder=4,
-            )
-    axes.margins(x=0.12, y=0.15)
+    axes.margins(x=0.14, y=0.15)
+    sheet.name(
+        axes,
+        [
+            Named(p.size_bytes / unit, p.figure, p.name, p.name == best)
+            for p in points
+            if len(points) <= MOST_LABELS or p.name == best
+        ],
+    )
 
 
 def _table(record: Record, front: set[str]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import hypot
 
+from cook.report.acceptance import acceptance_ratio
 from cook.report.canvas import Sheet, label
 from cook.report.choice import (
     at_common_setting,
@@ -13,9 +14,11 @@ from cook.report.choice import (
     kind_of,
     order_of,
     picked_draft,
+    prompts_of,
 )
 from cook.report.document import Items, Plot, Section, Table, Text
-from cook.report.record import Record
+from cook.report.plain import clipped
+from cook.report.record import PromptFigures, Record
 
 TITLE = "Order by perplexity, order by acceptance"
 MOST_NAMED = 8
@@ -31,6 +34,7 @@ class Ranked:
     error: float
     acceptance: float
     counts: str
+    prompts: PromptFigures | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ def section(record: Record) -> Section:
             continue
         counts = f"{one.figures.accepted}/{one.figures.drafted}"
         error = finite(found.perplexity_error) or 0.0
-        ranked.append(Ranked(one.draft, perplexity, error, rate, counts))
+        prompts = prompts_of(one.candidate, kind)
+        ranked.append(Ranked(one.draft, perplexity, error, rate, counts, prompts))
     if len(ranked) < 2:
         return Section(
             "ranks", TITLE, absent="fewer than two drafts have both a perplexity and an acceptance"
@@ -110,7 +115,7 @@ def section(record: Record) -> Section:
     rows = max(len(drawn), 3)
     plot = Plot("ranks", TITLE, alt, draw, height=110 + 26 * rows, narrow_height=110 + 24 * rows)
     lead = f"Acceptance at {chosen}, {'as replayed' if kind == 'predicted' else 'measured live'}."
-    told: Text | Items = Items(_told(found_pairs))
+    told: Text | Items = Items(_told(found_pairs, record.pick.confidence))
     if not found_pairs:
         told = Text("No inversion: both orders are the same in this record.")
     return Section("ranks", TITLE, lead, (plot, told, table))
@@ -127,18 +132,28 @@ def inversions(ranked: list[Ranked]) -> list[Inversion]:
     return sorted(pairs, key=lambda p: p.better.acceptance - p.worse.acceptance)
 
 
-def _told(pairs: list[Inversion]) -> tuple[str, ...]:
-    told = [
-        f"{p.worse.name} is accepted more often than {p.better.name} "
-        f"({p.worse.acceptance:.1%} against {p.better.acceptance:.1%}) at the higher perplexity "
-        f"({p.worse.perplexity:.3f} against {p.better.perplexity:.3f}, "
-        + ("more than" if p.beyond_errors else "within")
-        + " two standard errors apart)."
-        for p in pairs[:MOST_NAMED]
-    ]
+def _told(pairs: list[Inversion], confidence: float) -> tuple[str, ...]:
+    told = [_named(pair, confidence) for pair in pairs[:MOST_NAMED]]
     if len(pairs) > MOST_NAMED:
         told.append(f"{len(pairs) - MOST_NAMED} more inversions.")
     return tuple(told)
+
+
+def _named(pair: Inversion, confidence: float) -> str:
+    """One inversion in words, and whether either difference is more than noise."""
+    better, worse = pair.better, pair.worse
+    interval = acceptance_ratio(worse.prompts, better.prompts, confidence)
+    sure = ""
+    if interval is not None:
+        sure = f", paired ratio {interval.low:.3f} to {interval.high:.3f} at {confidence:.0%}"
+        sure += "" if interval.low > 1 else ": could be chance"
+    return (
+        f"{clipped(worse.name, 60)} is accepted more often than {clipped(better.name, 60)} "
+        f"({worse.acceptance:.1%} against {better.acceptance:.1%}{sure}) at the higher perplexity "
+        f"({worse.perplexity:.3f} against {better.perplexity:.3f}, "
+        + ("more than" if pair.beyond_errors else "within")
+        + " two standard errors apart)."
+    )
 
 
 def _draw(

@@ -150,13 +150,4 @@ def _draw(sheet: Sheet, bars: list[Bar], used: list[str], pick: str | None) -> N
     axes.margins(x=0.1)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    columns = 3 if sheet.narrow else 8
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1.01),
-        ncols=columns,
-        borderaxespad=0.0,
-        handlelength=1.0,
-        columnspacing=1.2,
-        frameon=False,
-    )
+    sheet.legend(axes, 3 if sheet.narrow else len(used))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log2
 
 from cook.report.canvas import Sheet, label
 from cook.report.choice import best_of_each, kind_of, label_of, named, picked_draft
@@ -12,7 +13,8 @@ from cook.report.record import Draft, Record
 from cook.report.type_map import TypeSpan
 
 TITLE = "Types by layer and tensor group"
-MOST_MAPS = 4
+MOST_MAPS = 6
+NARROW_MAPS = 3
 ROW_PX = 25
 EDGE = 2.2
 """Width of the column of tensors that belong to no layer, in shares of a tenth of the layers."""
@@ -27,7 +29,7 @@ def section(record: Record) -> Section:
     order = [s.draft for s in best_of_each(record, kind_of(record)) if s.draft in mapped]
     order = list(dict.fromkeys([*([best] if best in mapped else []), *order, *mapped]))
     drawn = order[:MOST_MAPS]
-    rows = sum(len(_groups(mapped[name])) for name in drawn)
+    rows = [len(_groups(mapped[name])) for name in drawn]
     alt = "Bits per weight by layer and tensor group. " + " ".join(
         f"{name}: " + ", ".join(_told(span) for span in mapped[name].types[:10]) + "."
         for name in drawn[:3]
@@ -36,8 +38,16 @@ def section(record: Record) -> Section:
     def draw(sheet: Sheet) -> None:
         _draw(sheet, [(name, mapped[name].types) for name in drawn], best)
 
-    height = 40 + ROW_PX * rows + 48 * len(drawn)
-    plot = Plot("types", TITLE, alt, draw, height=height, narrow_height=height, width="full")
+    pairs = [max(rows[i : i + 2]) for i in range(0, len(rows), 2)]
+    plot = Plot(
+        "types",
+        TITLE,
+        alt,
+        draw,
+        height=_height(pairs),
+        narrow_height=_height(rows[:NARROW_MAPS]),
+        width="full",
+    )
     table = Table(
         columns=(
             ("quant", "left"),
@@ -57,6 +67,11 @@ def section(record: Record) -> Section:
         "layers that are alike stand as one block. Norms and biases are never quantized."
     )
     return Section("types", TITLE, lead, (plot, *notes, table))
+
+
+def _height(rows: Sequence[int]) -> int:
+    """Pixels for maps of so many groups under each other."""
+    return 20 + sum(62 + ROW_PX * count for count in rows)
 
 
 def _groups(draft: Draft) -> list[str]:
@@ -88,13 +103,18 @@ def _row(name: str, span: TypeSpan) -> tuple[str | None, ...]:
 
 
 def _draw(sheet: Sheet, maps: Sequence[tuple[str, tuple[TypeSpan, ...]]], best: str | None) -> None:
-    heights = [len({s.group for s in spans}) for _, spans in maps]
+    columns = 1 if sheet.narrow or len(maps) == 1 else 2
+    shown = maps[:NARROW_MAPS] if sheet.narrow else maps
+    groups_of = [len({s.group for s in spans}) for _, spans in shown]
+    heights = [max(groups_of[i : i + columns]) for i in range(0, len(shown), columns)]
     grid = sheet.figure.subplots(
-        len(maps), 1, squeeze=False, gridspec_kw={"height_ratios": heights}
-    )
+        len(heights), columns, squeeze=False, gridspec_kw={"height_ratios": heights}
+    ).flatten()
+    for unused in grid[len(shown) :]:
+        unused.set_axis_off()
     found = [s.bpw for _, spans in maps for s in spans if s.bpw is not None]
     low, high = min(found, default=0.0), max(found, default=1.0)
-    for (name, spans), axes in zip(maps, grid[:, 0], strict=True):
+    for (name, spans), axes in zip(shown, grid, strict=False):
         sheet.dress(axes, grid="none")
         for side in axes.spines.values():
             side.set_visible(False)
@@ -103,7 +123,7 @@ def _draw(sheet: Sheet, maps: Sequence[tuple[str, tuple[TypeSpan, ...]]], best: 
         layers = 1 + max((s.last_layer for s in spans if s.last_layer is not None), default=-1)
         edge = max(layers, 4) * EDGE / 10
         for span in spans:
-            _block(sheet, axes, span, groups.index(span.group), layers, edge, low, high)
+            _block(sheet, axes, span, groups.index(span.group), layers, edge, low, high, columns)
         axes.set_xlim(-edge, max(layers, 1))
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.set_yticks(range(len(groups)), [g.replace("_", " ") for g in groups])
@@ -112,7 +132,7 @@ def _draw(sheet: Sheet, maps: Sequence[tuple[str, tuple[TypeSpan, ...]]], best: 
         axes.set_xticks([-edge / 2, *(t + 0.5 for t in ticks)], ["-", *(str(t) for t in ticks)])
         mark = " (the pick)" if name == best else ""
         axes.set_title(label(name, 34) + mark, pad=6)
-    grid[-1, 0].set_xlabel("layer (-: of no layer)")
+        axes.set_xlabel("layer (-: of no layer)")
 
 
 def _block(
@@ -124,6 +144,7 @@ def _block(
     edge: float,
     low: float,
     high: float,
+    columns: int,
 ) -> None:
     """One rectangle with as much of its types and bits as has room in it."""
     from matplotlib.axes import Axes
@@ -134,7 +155,11 @@ def _block(
         left, width = -edge, edge * 0.94
     else:
         left, width = float(span.first_layer), float(span.layers)
-    fill, ink = ramp(span.bpw, low, high) if span.bpw is not None else ("grid", "ink")
+    fill, ink = (
+        ramp(log2(max(span.bpw, 1)), log2(max(low, 1)), log2(min(high, 16)))
+        if span.bpw is not None
+        else ("grid", "ink")
+    )
     gap = min(0.06 * width, 0.002 * (layers + edge))
     axes.add_patch(
         Rectangle(
@@ -145,7 +170,7 @@ def _block(
             edgecolor="none",
         )
     )
-    room = width / (max(layers, 1) + edge) * (250 if sheet.narrow else 900) / 6.4
+    room = width / (max(layers, 1) + edge) * (250 if sheet.narrow else 820 / columns) / 6.4
     bpw = f"{span.bpw:.2f}" if span.bpw is not None else "?"
     texts = (f"{_types(span)}  {bpw}", " + ".join(span.types) + f"  {bpw}", bpw)
     text = next((t for t in texts if len(t) <= room), None)

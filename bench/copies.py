@@ -1,0 +1,61 @@
+"""Two byte copies of one draft, measured apart: how often is one named the winner?
+
+Every trial times and predicts both anew, nothing stored, as a build does, with no draft beside
+them; a false winner is a choice whose ties leave the other copy out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench.demo_score import study_menu
+from bench.study import Study, empty_kitchen
+from cook.steps.finalists import choose
+from cook.steps.forecast import Oven, Overheads
+
+TRIALS = 50
+MOST = 0.05
+
+
+def copies() -> Study:
+    """Copies are one file under two names: equal bytes, timed one after the other."""
+    menu = study_menu("replay", limit=24, tokens=96, n_max=(4,), quants=("Q4_K_M",))
+    plan = menu.forecast
+    assert plan is not None, "asked for"
+    assert menu.prompts is not None, "asked for"
+    draft = plan.drafts[0]
+    prompts = [p.id for p in menu.prompts.prompts if p.half == "pick"]
+    false = 0
+    with empty_kitchen() as kitchen:
+        kitchen.run([plan.trace, *draft.replays])
+        for trial in range(TRIALS):
+            twins = []
+            for number, name in enumerate(("one", "two")):
+                first = 1000 * (2 * trial + number + 1)
+                curves = tuple(replace(c, name=name, turn=first + c.turn) for c in draft.curves)
+                twins.append(replace(draft, draft=replace(draft.draft, name=name), curves=curves))
+            verify = tuple(replace(c, turn=2000 * trial + 10 + c.turn) for c in plan.verify)
+            trial_plan = replace(plan, drafts=tuple(twins), verify=verify, floor=None)
+            kitchen.run(trial_plan.first())
+            oven = Oven(menu, trial_plan, kitchen.outcomes, 96, 2048)
+            noise = oven.timing_noise(Overheads(), prompts)
+            forecasts = oven.forecasts(Overheads(), prompts)
+            choice = choose(
+                forecasts,
+                "decode_speed",
+                0.95,
+                None,
+                lambda _: None,
+                [menu],
+                timing_sd=noise.mean_sd if noise else 0.0,
+            )
+            drafting = {f.name for f in forecasts if f.draft is not None}
+            named = {choice.name, *choice.ties}
+            false += len(drafting & named) == 1
+    return Study(
+        (
+            f"two copies of one draft, {TRIALS} trials, each timed anew: a false winner in {false} "
+            f"({false / TRIALS:.0%}), at most {MOST:.0%}",
+        ),
+        false <= MOST * TRIALS,
+    )

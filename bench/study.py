@@ -1,0 +1,35 @@
+"""A study: something measured in one run, its lines, and whether its bound holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cook.graph.execute import Executor
+from cook.graph.store import Store
+from cook.output import Mode, Output
+
+
+@dataclass(frozen=True)
+class Study:
+    """``lines`` are printed as they are; ``within`` says whether the bound holds."""
+
+    lines: tuple[str, ...]
+    within: bool
+
+
+@contextmanager
+def empty_kitchen(threads: int = 1, *, fresh: bool = False) -> Iterator[Executor]:
+    """An executor over an empty store that is gone afterwards."""
+    with TemporaryDirectory(prefix="cook-bench-") as directory:
+        home = Path(directory)
+        yield Executor(
+            Store(home / "store"),
+            Output(Mode.QUIET),
+            logs=home / "logs",
+            threads=threads,
+            fresh=fresh,
+        )

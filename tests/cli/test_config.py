@@ -1,0 +1,149 @@
+"""The configuration file: defaults below flags and environment, faults with their place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cook import config
+from cook.errors import ConfigError, Problem
+
+GOOD = """\
+home = "~/cook"
+threads = 8
+
+[engines]
+ik = "builds/ik"
+mainline = "/opt/llama.cpp/bin"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("COOK_CONFIG", str(path))
+    for name in config.VARIABLES.values():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(config, "_applied", {})
+    return path
+
+
+def test_no_file_says_nothing(file: Path) -> None:
+    assert config.load() == config.Config(file)
+    config.apply()
+    assert config.source("COOK_THREADS") is None
+
+
+def test_what_it_says(file: Path) -> None:
+    file.write_text(GOOD)
+    found = config.load()
+    assert found.home == Path.home() / "cook"
+    assert (found.threads, found.jobs) == (8, None)
+    assert found.engines == {
+        "ik": file.parent / "builds" / "ik",
+        "mainline": Path("/opt/llama.cpp/bin"),
+    }
+
+
+def test_the_environment_wins_and_sources_are_known(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('threads = 8\njobs = 3\nhome = "here"\n')
+    monkeypatch.setenv("COOK_JOBS", "5")
+    config.apply()
+    assert (os.environ["COOK_THREADS"], os.environ["COOK_JOBS"]) == ("8", "5")
+    assert os.environ["COOK_HOME"] == str(file.parent / "here")
+    assert config.source("COOK_THREADS") == "configuration"
+    assert config.source("COOK_JOBS") == "environment"
+    # What the file no longer says is gone with the next command of one process.
+    file.write_text("jobs = 1\n")
+    config.apply()
+    assert "COOK_THREADS" not in os.environ
+    file.unlink()
+    config.apply()
+    assert "COOK_HOME" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("thread = 8\n", ["1:1: error: unknown key `thread`"]),
+        ("threads = 'many'\n", ["1:11: error: `threads` must be a whole number"]),
+        ("\nthreads = 0\njobs = 999\n", [
+            "2:11: error: `threads` must be at least 1",
+            "3:8: error: `jobs` must be at most 256",
+        ]),
+        ("[engines]\nik = 3\n", ["2:6: error: `ik` must be text"]),
+        ("[engins]\nik = 'x'\n", ["1:1: error: unknown key `engins`"]),
+        ("home = ", ["1:8: error: not TOML: Invalid value"]),
+        ("a = 1\na = 2\n", ["2:6: error: not TOML: Cannot overwrite a value"]),
+    ],
+)  # fmt: skip
+def test_every_fault_has_its_place(file: Path, text: str, problems: list[str]) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        config.load()
+    found = [str(p).splitlines()[0].removeprefix(f"{file}:") for p in caught.value.problems]
+    assert found == problems
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_is_no_text(file: Path) -> None:
+    file.write_bytes(b"home = 'x'\nthreads = \xff\n")
+    with pytest.raises(ConfigError, match=r":2:1: error: not UTF-8"):
+        config.load()
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_read_or_refused(tmp_path_factory: Any, text: str) -> None:
+    path = tmp_path_factory.mktemp("c") / "config.toml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    refused: tuple[Problem, ...] = ()
+    try:
+        config.load(path)
+    except ConfigError as error:
+        refused = error.problems
+    assert all(problem.line >= 1 and problem.column >= 1 for problem in refused)
+
+
+def test_faults_are_told_by_every_command_but_help(cook: Any) -> None:
+    file = cook.directory / "config.toml"
+    file.write_text("thread = 8\n")
+    environment = dict(cook.environment) | {"COOK_CONFIG": str(file)}
+    told = type(cook)(cook.directory, environment)("recipes", "ls")
+    assert told.status == 2
+    assert f"{file}:1:1: error: unknown key `thread`" in told.stderr
+    assert "did you mean `threads`?" in told.stderr
+    assert "1 error in the configuration" in told.stderr
+    assert type(cook)(cook.directory, environment)("recipes", "ls", "--help").status == 0
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(cook: Any) -> None:
+    file = cook.directory / "config.toml"
+    file.write_text("threads = 2\n")
+    code = (
+        "import sys\n"
+        "import cook.steps.prepare\n"
+        "def prepare(*a, **k): return None\n"
+        "cook.steps.prepare.prepare = prepare\n"
+        "import cook.kitchen\n"
+        "def build(prepared, output, *, threads, **k):\n"
+        "    print('threads', threads); raise SystemExit(0)\n"
+        "cook.kitchen.build = build\n"
+        "from cook.cli.main import run\n"
+        "run(sys.argv[1:])\n"
+    )
+    base = dict(cook.environment) | {"COOK_CONFIG": str(file)}
+    runs = [
+        (base, [], "threads 2"),
+        (base | {"COOK_THREADS": "3"}, [], "threads 3"),
+        (base | {"COOK_THREADS": "3"}, ["--threads", "4"], "threads 4"),
+    ]
+    for environment, flags, said in runs:
+        done = type(cook)(cook.directory, environment)("build", "demo", *flags, code=code)
+        assert done.stdout.strip() == said, done.stderr

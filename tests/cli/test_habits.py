@@ -1,0 +1,161 @@
+"""What every command owes its user: one JSON document, quiet data, no colour where unwanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.commands import COMMANDS
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+TENSORS = str(DATA / "ling-flash-2.0.tensors.tsv")
+SCRIPT = str(DATA / "make-quant-IQ1_KT-PUFFED.sh")
+LOG = str(sorted((DATA / "server_logs").iterdir())[0])
+
+# An invocation of every command that needs no engine and ends within seconds: an answer where it
+# can be had so, else an error that every user meets.
+INVOCATIONS: dict[str, list[str]] = {
+    "build": ["absent.yaml"],
+    "score": ["--target", "absent.gguf", "absent-draft.gguf"],
+    "trace": ["absent.gguf"],
+    "predict": ["absent.trace", "absent.gguf"],
+    "plan": ["absent.yaml"],
+    "sweep": ["demo", "--plan"],
+    "demo": ["--engine", "absent"],
+    "recipes ls": [],
+    "recipes show": ["demo", "--resolved"],
+    "recipes check": ["qwen3-coder-30b-iq1kt"],
+    "recipes import": [SCRIPT],
+    "recipes export": ["ling-flash-iq1kt", "--quant", "IQ1_KT", "--format", "script"],
+    "recipes schema": [],
+    "inspect": [TENSORS],
+    "report": ["absent.json"],
+    "logs": [LOG],
+    "serve": ["absent.json"],
+    "publish": ["absent.json", "org/name"],
+    "doctor": [],
+    "store ls": [],
+    "store verify": [],
+    "store gc": [],
+}
+ANSWERS = ("recipes ls", "recipes show", "recipes schema", "inspect", "logs", "sweep")
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
+
+
+def paths() -> list[str]:
+    return [
+        f"{name} {member}".strip()
+        for name, command in COMMANDS.items()
+        for member in command.members or ("",)
+    ]
+
+
+def arguments(path: str) -> list[str]:
+    return [*path.split(), *INVOCATIONS[path]]
+
+
+def test_every_command_is_here() -> None:
+    assert sorted(INVOCATIONS) == sorted(paths())
+
+
+@pytest.mark.parametrize("path", INVOCATIONS)
+def test_json_is_one_document_and_quiet_says_only_the_answer(cook: Any, path: str) -> None:
+    asked = cook(*arguments(path), "--json")
+    document = json.loads(asked.stdout)
+    if asked.status not in (0, 5):
+        assert document["error"]["exit_code"] == asked.status
+        assert document["error"]["message"]
+    assert asked.status in (0, 2, 5), asked.stderr
+    quiet = cook(*arguments(path), "--quiet")
+    assert quiet.status == asked.status
+    # Faults are told in every mode; notices and progress are not.
+    for line in quiet.stderr.splitlines():
+        assert line.startswith(("error: ", "warning: ", "hint: ", "  hint: ")) or re.match(
+            r"\S+:\d+:\d+: ", line
+        ), line
+    if path in ANSWERS:
+        assert asked.status == 0, asked.stderr
+        assert quiet.stdout.strip()
+    for stream in (asked.stdout, asked.stderr, quiet.stdout, quiet.stderr):
+        assert "\x1b" not in stream
+        assert "Traceback" not in stream
+
+
+@pytest.mark.parametrize("path", INVOCATIONS)
+def test_no_colour_on_a_terminal_where_it_is_not_wanted(cook: Any, path: str) -> None:
+    environment = dict(cook.environment) | {"TERM": "xterm-256color", "NO_COLOR": "1"}
+    said = on_a_terminal(arguments(path), environment, cook.directory)
+    assert said.strip()
+    assert not COLOUR.search(said)
+
+
+def on_a_terminal(words: list[str], environment: dict[str, str], directory: Path) -> str:
+    """What a command writes where both of its streams are a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "cook", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        cwd=directory,
+    ) as process:
+        os.close(theirs)
+        said = bytearray()
+        try:
+            while select.select([ours], [], [], 120)[0] and (chunk := os.read(ours, 65536)):
+                said += chunk
+        except OSError:
+            pass  # Linux says EIO where the other side is closed
+        finally:
+            os.close(ours)
+        process.wait(timeout=30)
+    return said.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("cook sw", ["sweep"]),
+        ("cook recipes sh", ["show"]),
+        ("cook build --str", ["--strict"]),
+        ("cook recipes show ling", ["ling-flash-iq1kt"]),
+        ("cook sweep night", ["nightly"]),
+        ("cook plan demo --engine bun", ["bundled"]),
+        ("cook build own", ["own.yaml"]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_names(
+    cook: Any, words: str, offered: list[str]
+) -> None:
+    (cook.directory / "own.yaml").write_text("version: 1\n")
+    environment = dict(cook.environment) | {
+        "_COOK_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    code = "import sys; sys.argv[0] = 'cook'; from cook.cli.main import run; run([])"
+    done = type(cook)(cook.directory, environment)(code=code)
+    assert done.stdout.split() == offered
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_shown_and_installed(cook: Any, shell: str) -> None:
+    shown = cook("--show-completion", shell)
+    assert shown.status == 0, shown.stderr
+    assert "_COOK_COMPLETE=complete_" in shown.stdout
+    installed = cook("--install-completion", shell)
+    assert installed.status == 0, installed.stderr
+    home = cook.directory / "home"
+    scripts = [p for p in home.rglob("*") if p.is_file() and "_COOK_COMPLETE" in p.read_text()]
+    assert scripts

@@ -1,0 +1,81 @@
+"""Every type that an engine makes: our size, id and name are those of what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import QuantizeJob, TypeRule
+from cook.engines.process import Supervisor
+from cook.formats.gguf import read_gguf
+from cook.formats.imatrix import write_dat, write_gguf
+from cook.formats.quant_types import TYPES, by_name
+from cook.inspection import ModelReport, inspect
+from cook.steps.type_speed import flat_imatrix
+
+Make = Callable[..., Any]
+PER_LAYER = 7
+"""Matrices of one layer of the tiny model; each gets a type of its own."""
+
+
+def check_all(engine: Any, make_tiny_model: Make, folder: Path) -> set[str]:
+    """Quantizes a matrix to every type, all in one run; the names that were checked."""
+    names = sorted(t for t in engine.capabilities.quant_types if by_name(t).quantizable)
+    layers = -(-len(names) // PER_LAYER)
+    # Rows of 256 or 512, and as many of them: every block and every interleaving divides.
+    source = make_tiny_model(folder / "tiny.gguf", layers=layers)
+    matrices = [t.name for t in read_gguf(source).tensors if t.name.startswith("blk.")]
+    matrices = [name for name in matrices if "norm" not in name]
+    type_of = dict(zip(matrices, names, strict=False))
+    assert len(type_of) == len(names)
+    imatrix, output = folder / "imatrix", folder / "all.gguf"
+    write = write_gguf if engine.flavour == "llama.cpp" else write_dat
+    write(flat_imatrix(read_gguf(source)), imatrix)
+    job = QuantizeJob(
+        source=source,
+        output=output,
+        ftype="Q8_0",
+        rules=tuple(TypeRule(f"^{m.replace('.', '[.]')}$", t) for m, t in type_of.items()),
+        imatrix=imatrix,
+        threads=1,
+        expected=type_of,
+    )
+    engine.quantize(job, Supervisor(folder / "logs"))
+    file = read_gguf(output)
+    report = inspect(output)
+    assert isinstance(report, ModelReport)
+    shown = {share.name: share for share in report.by_type}
+    ends = [*sorted(t.offset for t in file.tensors), file.file_bytes - file.data_offsets[0]]
+    for tensor in file.tensors:
+        if (name := type_of.get(tensor.name)) is None:
+            continue
+        known = by_name(name)
+        assert engine.facts.types[name] == tensor.type_id == known.id, name
+        # The engine aligns every tensor to 32 bytes: what it took is ours and less than 32 more.
+        size = known.tensor_bytes(tensor.shape)
+        room = next(end for end in ends if end > tensor.offset) - tensor.offset
+        assert 0 <= room - size < file.alignment, (name, size, room)
+        assert tensor.size_bytes == size, name
+        bits = 8 * (size - known.row_meta_bytes * tensor.shape[1]) / tensor.elements
+        assert bits == pytest.approx(known.bpw), name
+        # The engines call the type with id 41 differently; in a file it is one type.
+        assert by_name(tensor.type_name).id == known.id, name
+        assert shown[tensor.type_name].size_bytes is not None, name
+    return set(names)
+
+
+@pytest.mark.engine
+def test_every_type_of_llama_cpp(bundled: Any, make_tiny_model: Make, tmp_path: Path) -> None:
+    checked = check_all(bundled, make_tiny_model, tmp_path)
+    assert checked == {t.name for t in TYPES.values() if "llama.cpp" in t.engines and t.quantizable}
+
+
+@pytest.mark.ik
+def test_every_type_of_ik(ik_engine: Any, make_tiny_model: Make, tmp_path: Path) -> None:
+    checked = check_all(ik_engine, make_tiny_model, tmp_path)
+    assert checked == {
+        t.name for t in TYPES.values() if "ik_llama.cpp" in t.engines and t.quantizable
+    }

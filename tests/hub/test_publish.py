@@ -1,0 +1,352 @@
+"""Uploads through the real client, over loopback, with faults in their way."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.hub.package import Package, Wanted, pack, repository
+from cook.hub.publish import publish
+from cook.output import Mode, Output
+from cook.provenance import HubOrigin
+from cook.report.record import Record, StepRecord, read_record, write_record
+
+# The client's own way of sending a file is deprecated by the library below it.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+SIZES = {"Q8_0": 400_000, "Q4_K_M": 250_000, "IQ1_S": 120_000}
+
+
+@pytest.fixture
+def record(report_records: ModuleType, tmp_path: Path) -> Record:
+    """A record whose quants are on disk."""
+    whole: Record = report_records.record()
+    drafts, steps = [], []
+    for index, draft in enumerate(whole.drafts):
+        path = tmp_path / "store" / f"{index}" / "model.gguf"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(random.Random(index).randbytes(SIZES[draft.quant]))
+        drafts.append(replace(draft, path=str(path), file_bytes=SIZES[draft.quant]))
+        argv = ("/b/llama-quantize", "/m/src.gguf", str(path), draft.quant, "2")
+        steps.append(StepRecord(f"quantize {draft.quant}", "quantize", draft.key, "ran", 1.0, argv))
+    return replace(whole, drafts=tuple(drafts), steps=tuple(steps))
+
+
+@pytest.fixture
+def quiet() -> Output:
+    return Output(Mode.QUIET, io.StringIO(), io.StringIO())
+
+
+def package(record: Record, **wanted: Any) -> Package:
+    return pack(record, Wanted(repo="me/Tiny-GGUF", license="mit", **wanted))
+
+
+def on_the_hub(hub: Any) -> dict[str, bytes]:
+    files: dict[str, bytes] = hub.repos["me/Tiny-GGUF"].commits[-1][1]
+    return files
+
+
+def check(hub: Any, sent: Package) -> None:
+    """Every file of the package is on the Hub, byte for byte, in one commit."""
+    there = on_the_hub(hub)
+    for item in sent.items:
+        content = item.content if isinstance(item.content, bytes) else item.content.read_bytes()
+        assert there[item.path] == content, item.path
+
+
+def test_all_goes_up_in_one_commit(hub: Any, login: str, record: Record, quiet: Output) -> None:
+    sent = package(record)
+    done = publish(sent, quiet)
+    check(hub, sent)
+    assert set(on_the_hub(hub)) == {
+        *(f"Tiny-{q}.gguf" for q in SIZES),
+        *("README.md", "recipe.yaml", "record.json", ".gitattributes"),
+    }
+    assert len(hub.repos["me/Tiny-GGUF"].commits) == 2  # the Hub's own, and ours
+    assert hub.repos["me/Tiny-GGUF"].private
+    assert done.private
+    assert done.commit == hub.repos["me/Tiny-GGUF"].commits[-1][0]
+    again = publish(sent, quiet)
+    assert again.sent == ()
+    assert len(hub.repos["me/Tiny-GGUF"].commits) == 2
+    assert hub.count("PUT /blob/") == len(SIZES)
+
+
+def test_a_public_one_when_asked_for(hub: Any, login: str, record: Record, quiet: Output) -> None:
+    assert not publish(package(record, quants=("IQ1_S",)), quiet, public=True).private
+    assert not hub.repos["me/Tiny-GGUF"].private
+    assert "Tiny-Q8_0.gguf" not in on_the_hub(hub)
+
+
+FAULTS = ["reset", "503", "429", "500", "html", "lost"]
+PLACES = [
+    "POST /api/repos/create",
+    "GET /api/models/.*/revision",
+    "GET /api/models/.*/tree",
+    "POST /api/.*/preupload",
+    "POST /me/.*batch",
+    "PUT /blob/",
+    "POST /lfs/verify",
+    "POST /api/validate-yaml",
+    "POST /api/.*/commit",
+]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_faults_in_a_row_cost_nothing(
+    hub: Any, login: str, record: Record, quiet: Output, where: str
+) -> None:
+    sent = package(record, quants=("IQ1_S",))
+    for kind in FAULTS:
+        hub.fault(where, kind)
+    publish(sent, quiet)
+    # Answers that are lost after the work was done leave less to ask for again.
+    assert len(hub.injected) >= len(FAULTS) - 1
+    check(hub, sent)
+    assert len(hub.repos["me/Tiny-GGUF"].commits) == 2
+
+
+@pytest.mark.parametrize("kind", ["corrupt", "reset-upload", "cut", "truncate"])
+@pytest.mark.parametrize("multipart", [False, True])
+def test_bytes_damaged_on_the_way(
+    hub: Any, login: str, record: Record, quiet: Output, kind: str, multipart: bool
+) -> None:
+    hub.part_bytes = 50_000 if multipart else None
+    hub.fault("PUT /(blob|part)/", kind, times=2)
+    sent = package(record)
+    publish(sent, quiet)
+    assert hub.injected
+    check(hub, sent)
+
+
+def test_twenty_faults_there_and_back(
+    hub: Any, login: str, record: Record, quiet: Output, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twenty faults on the way up, twenty on the way down; no login in anything said."""
+    from cook.hub import locate
+    from cook.recipe.sources import HubRef
+
+    caplog.set_level(logging.DEBUG)
+    hub.part_bytes = 100_000
+    chosen = random.Random(11)
+    for number in range(20):
+        where = [*PLACES, "PUT /"][number % 10].replace("/blob/", "/")
+        kinds = [*FAULTS, *(["corrupt", "reset-upload"] if "PUT" in where else [])]
+        hub.fault(where, chosen.choice(kinds))
+    sent = package(record)
+    publish(sent, quiet)
+    assert len(hub.injected) == 20, hub.faults
+    check(hub, sent)
+    hub.injected.clear()
+    downs = ["reset", "503", "429", "html", "truncate", "cut", "corrupt"]
+    for _ in range(20):
+        hub.fault("GET /blob/", chosen.choice(downs))
+    for draft in record.drafts:
+        found = locate(HubRef.parse(f"hf://me/Tiny-GGUF/Tiny-{draft.quant}.gguf"))
+        assert found.path.read_bytes() == Path(str(draft.path)).read_bytes()
+    assert len(hub.injected) == 20, hub.faults
+    assert login not in caplog.text
+    assert "s1gned" not in caplog.text
+
+
+def test_an_interrupted_upload_goes_on(hub: Any, login: str, record: Record, quiet: Output) -> None:
+    sent = package(record)
+    hub.fault("PUT /blob/" + sent.items[1].sha256, "503", times=10_000)
+    with pytest.raises(StepError, match=r"Tiny-Q4_K_M.gguf: the Hub answered 503"):
+        publish(sent, quiet)
+    assert set(on_the_hub(hub)) == {".gitattributes"}, "nothing is shown half"
+    hub.faults.clear()
+    before = len(hub.seen)
+    publish(sent, quiet)
+    check(hub, sent)
+    puts = [s.path for s in hub.seen[before:] if s.method == "PUT"]
+    assert len(puts) == 2, "the first one was there already"
+
+
+def test_what_arrives_is_compared(
+    hub: Any, login: str, record: Record, quiet: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = hub._commit
+
+    def wrong(name: str, files: dict[str, bytes]) -> Any:
+        damaged = {p: d[::-1] if p == "record.json" else d for p, d in files.items()}
+        return commit(name, damaged)
+
+    monkeypatch.setattr(hub, "_commit", wrong)
+    with pytest.raises(StepError, match=r"record.json: not on the Hub as it was sent"):
+        publish(package(record), quiet)
+
+
+def test_a_card_of_someone_else_stays(hub: Any, login: str, record: Record, quiet: Output) -> None:
+    hub.add("me/Tiny-GGUF", {"README.md": b"# My own words"})
+    with pytest.raises(InputError, match="a card that cook did not write") as caught:
+        publish(package(record), quiet)
+    assert "--replace-card" in (caught.value.hint or "")
+    assert on_the_hub(hub) == {"README.md": b"# My own words"}
+    publish(package(record), quiet, replace_card=True)
+    other = replace(record, created="2026-11-22T18:00:00Z")
+    publish(package(other), quiet)  # its own card it may replace
+    check(hub, package(other))
+
+
+@pytest.mark.parametrize(
+    ("repo", "kind", "words"),
+    [
+        ("others/Tiny-GGUF", PrerequisiteError, "this login may not do that: You don't have"),
+        ("me/Tiny-GGUF", PrerequisiteError, "no login"),
+    ],
+)
+def test_refusals(
+    hub: Any,
+    record: Record,
+    quiet: Output,
+    monkeypatch: pytest.MonkeyPatch,
+    hub_support: ModuleType,
+    repo: str,
+    kind: type[CookError],
+    words: str,
+) -> None:
+    if repo.startswith("others"):
+        monkeypatch.setenv("HF_TOKEN", hub_support.TOKEN)
+    with pytest.raises(kind, match=words) as caught:
+        publish(replace(package(record), repo=repo), quiet)
+    assert caught.value.hint
+
+
+def test_a_wrong_login_is_told_and_not_shown(
+    hub: Any, record: Record, quiet: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = "hf_" + "wrongWrongWrong"
+    monkeypatch.setenv("HF_TOKEN", wrong)
+    with pytest.raises(PrerequisiteError, match="did not accept the login") as caught:
+        publish(package(record), quiet)
+    assert wrong not in str(caught.value) + str(caught.value.hint)
+
+
+def test_what_the_server_says_is_scrubbed(hub: Any, login: str) -> None:
+    from cook.hub.client import scrubbed
+
+    said = f"bad {login} at https://u:p@host/x?X-Sig=s1gned \x1b[31m and hf_{'a' * 34}\nnext"
+    assert scrubbed(said) == "bad <token> at <url> and <token> next"
+
+
+def test_a_login_in_the_recipe_is_not_published(hub: Any, record: Record) -> None:
+    leaky = replace(record, recipe_text=f"# {'hf_' + 'x' * 34}\nname: demo\n")
+    with pytest.raises(InputError, match=r"recipe.yaml: holds a login"):
+        package(leaky)
+
+
+def test_what_a_package_holds(record: Record, tmp_path: Path) -> None:
+    sent = package(record, quants=("IQ1_S",), title="Other")
+    assert [i.path for i in sent.items] == [
+        *("Other-IQ1_S.gguf", "recipe.yaml", "record.json", "README.md")
+    ]
+    document = next(i for i in sent.items if i.path == "record.json").content
+    assert isinstance(document, bytes)
+    (tmp_path / "back.json").write_bytes(document)
+    assert read_record(tmp_path / "back.json").recipe == record.recipe
+    with pytest.raises(InputError, match="no such quant") as caught:
+        package(record, quants=("IQ9",))
+    assert caught.value.hint == "it has Q8_0, Q4_K_M, IQ1_S"
+    Path(str(record.drafts[2].path)).unlink()
+    with pytest.raises(InputError, match="IQ1_S: its file is not there any more"):
+        package(record)
+    Path(str(record.drafts[1].path)).write_bytes(b"short")
+    with pytest.raises(InputError, match="has 5 bytes, and the record says 250000"):
+        package(record, quants=("Q4_K_M",))
+
+
+def test_the_base_model_comes_from_the_source(record: Record) -> None:
+    assert any("base model is not known" in w for w in package(record).warnings)
+    text = "model: {source: 'hf://inclusionAI/Ling@main'}\n"
+    assert "base_model: inclusionAI/Ling\n" in package(replace(record, recipe_text=text)).card
+    origin = HubOrigin("model", "hf://org/Base@v1/BF16", "0" * 40, (), 0)
+    assert "base_model: org/Base\n" in package(replace(record, sources=(origin,))).card
+    assert "base_model: me/Mine\n" in package(record, base_model="me/Mine").card
+
+
+@pytest.mark.parametrize("text", ["", "name", "a/b/c", "a/b@main", "../x", "datasets/a/b", "a b/c"])
+def test_names_that_are_no_repository(text: str) -> None:
+    with pytest.raises(InputError):
+        repository(text)
+
+
+def test_the_command_line(
+    hub: Any,
+    login: str,
+    record: Record,
+    tmp_path: Path,
+    hub_support: ModuleType,
+) -> None:
+    """The program itself, as a process: its output, and what others can see of it."""
+    path = tmp_path / "record.json"
+    write_record(record, path)
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "COOK_HOME": str(tmp_path / "home"),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_TOKEN": login,
+        "HF_DEBUG": "1",
+    }
+    run: Callable[..., Any] = lambda *words: subprocess.run(  # noqa: E731
+        [sys.executable, "-m", "cook", "publish", str(path), "me/Tiny-GGUF", *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    dry = run("--dry-run", "--license", "mit")
+    assert dry.returncode == 0, dry.stderr
+    assert re.search(r"^Tiny-Q8_0.gguf +390.62 KiB +\w{12}$", dry.stdout, flags=re.M)
+    assert "base_model_relation" not in dry.stdout
+    assert "license: mit" in dry.stdout
+    assert not hub.seen
+    document = json.loads(run("--dry-run", "--json").stdout)
+    assert [f["path"] for f in document["files"]][-1] == "README.md"
+    hub.fault("PUT /", "503")
+    hub.fault("PUT /", "reset")
+    seen: list[str] = []
+    stop = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(seen, stop), daemon=True)
+    watcher.start()
+    real = run("--json")
+    stop.set()
+    watcher.join()
+    assert real.returncode == 0, real.stderr
+    assert json.loads(real.stdout)["private"] is True
+    assert set(on_the_hub(hub)) >= {"Tiny-Q8_0.gguf", "README.md"}
+    assert any("publish" in line for line in seen)
+    everything = "".join([*seen, dry.stdout, dry.stderr, real.stdout, real.stderr])
+    assert login not in everything
+    assert "s1gned" not in everything
+    for file in (p for p in tmp_path.rglob("*") if p.is_file()):
+        assert login.encode() not in file.read_bytes(), file
+
+
+def _watch(seen: list[str], stop: threading.Event) -> None:
+    """Command lines of all processes, as ``ps`` shows them, until told to stop."""
+    while not stop.is_set():
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                seen.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
+        time.sleep(0.05)

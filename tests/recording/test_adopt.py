@@ -1,0 +1,116 @@
+"""A given trace in the place of one to be recorded: what fits, and every reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cook.errors import InputError
+from cook.formats.trace import Reply, TraceWriter
+from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
+from cook.prompts.load import Prompt, PromptSet, subset
+from cook.recording.adopt import adopt
+from cook.recording.chain import server_sampler
+from cook.recording.session import prompts_digest, sha256
+
+PROMPTS = tuple(
+    Prompt(f"p{i}", "code", f"text {i}", "report" if i % 2 else "pick") for i in range(4)
+)
+SET = subset(PromptSet("mine", PROMPTS, ""), PROMPTS)
+
+
+def write(path: Path, *, sampler: Sampler | None = None, digest: str | None = None) -> Path:
+    header = TraceHeader(
+        target_name="t.gguf",
+        target_sha256=None,
+        tokenizer_sha256=None,
+        template_sha256=sha256(""),
+        prompts_sha256=digest or prompts_digest(PROMPTS[:3]),
+        vocabulary_size=8,
+        eog=(),
+        flavour="llama.cpp",
+        engine_build="b1",
+        engine_digest=None,
+        device=None,
+        cache_type_k=None,
+        cache_type_v=None,
+        context=64,
+        n_predict=8,
+        top=0,
+        sampler=sampler or server_sampler(0.0, 1, "server"),
+        source="server",
+    )
+    with TraceWriter(path, header) as writer:
+        for prompt in PROMPTS[:3]:
+            writer.append(reply(prompt))
+    return path
+
+
+def reply(prompt: Prompt) -> Reply:
+    zeros = np.zeros(2, np.float32)
+    return Reply(
+        head=ReplyHead(
+            id=prompt.id,
+            category=prompt.category,
+            half=prompt.half,
+            rendered_sha256=sha256(prompt.text),
+            stop="limit",
+            prompt_tokens=1,
+            tokens=2,
+            emitted=2,
+        ),
+        prompt=np.ones(1, np.int32),
+        tokens=np.ones(2, np.int32),
+        known=np.zeros(2, bool),
+        logp=zeros,
+        chain_logp=zeros,
+        logsumexp=zeros,
+        margin=zeros,
+        top_ids=np.zeros((2, 0), np.int32),
+        top_logp=np.zeros((2, 0), np.float32),
+    )
+
+
+def test_the_recorded_prompts_of_a_set(tmp_path: Path) -> None:
+    found = adopt(write(tmp_path / "t.trace"), prompts=SET, sampler=server_sampler(0.0, 99))
+    assert [p.id for p in found.prompts.prompts] == ["p0", "p1", "p2"]
+    assert (found.max_tokens, found.context, len(found.trace)) == (8, 64, 3)
+    assert found.step.work() == 24
+
+
+def test_neither_target_nor_prompts_are_needed(tmp_path: Path) -> None:
+    found = adopt(write(tmp_path / "t.trace"))
+    assert [(p.id, p.half) for p in found.prompts.prompts] == [
+        ("p0", "pick"),
+        ("p1", "report"),
+        ("p2", "pick"),
+    ]
+
+
+def test_a_part_of_another_selection_is_recognised_by_its_texts(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.trace", digest="another selection")
+    assert len(adopt(path, prompts=SET).prompts.prompts) == 3
+    changed = subset(SET, (replace(PROMPTS[0], text="edited"), *PROMPTS[1:]))
+    with pytest.raises(InputError, match="prompt p0 of mine may be another"):
+        adopt(path, prompts=changed)
+    with pytest.raises(InputError, match="none of the prompts"):
+        adopt(path, prompts=subset(SET, PROMPTS[3:]))
+
+
+def test_another_chain_is_refused(tmp_path: Path) -> None:
+    greedy = write(tmp_path / "g.trace")
+    with pytest.raises(InputError, match=r"greedy, not temperature 0\.8"):
+        adopt(greedy, sampler=server_sampler(0.8, 1))
+    warm = write(tmp_path / "w.trace", sampler=server_sampler(0.8, 1, "server"))
+    adopt(warm, sampler=server_sampler(0.8, 1))
+    for other in (server_sampler(0.8, 2), server_sampler(0.8, 1, top_p=0.9)):
+        with pytest.raises(InputError, match="another sampling chain"):
+            adopt(warm, sampler=other)
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        adopt(tmp_path / "absent.trace")

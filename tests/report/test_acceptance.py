@@ -1,0 +1,43 @@
+"""Differences in acceptance, prompt by prompt."""
+
+from __future__ import annotations
+
+from cook.report.acceptance import acceptance_ratio
+from cook.report.record import PromptFigures
+
+
+def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> PromptFigures:
+    count = len(accepted)
+    return PromptFigures(
+        ids=tuple(f"p{first + i}" for i in range(count)),
+        categories=tuple("ab"[i % 2] for i in range(count)),
+        tokens=(100,) * count,
+        decode_ms=(1.0,) * count,
+        wall_ms=(1.0,) * count,
+        drafted=tuple(drafted if a is not None else None for a in accepted),
+        accepted=tuple(accepted),
+    )
+
+
+def test_a_difference_on_every_prompt_is_certain() -> None:
+    base = [50 + 5 * (i % 4) for i in range(16)]
+    found = acceptance_ratio(prompts([a + 5 for a in base]), prompts([*base]), 0.95)
+    assert found is not None
+    assert 1 < found.low < 1 + 5 / 57.5 < found.high
+
+
+def test_a_difference_that_changes_sign_is_not() -> None:
+    base = [50] * 16
+    mixed = [a + (12 if i % 3 else -20) for i, a in enumerate(base)]
+    found = acceptance_ratio(prompts([*mixed]), prompts([*base]), 0.95)
+    assert found is not None
+    assert found.low < 1 < found.high
+
+
+def test_only_common_prompts_on_which_both_drafted_count() -> None:
+    one = prompts([50, None, 60, 70])
+    other = prompts([50, 50, 60], first=1)
+    assert acceptance_ratio(one, other, 0.95) is not None
+    assert acceptance_ratio(one, prompts([50], first=2), 0.95) is None
+    assert acceptance_ratio(one, None, 0.95) is None
+    assert acceptance_ratio(one, prompts([0, 0, 0, 0]), 0.95) is None

@@ -1,0 +1,198 @@
+"""The model card: what the Hub reads of it, what people read, and what bash makes of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cook.engines.base import EngineIdentity, Flavour
+from cook.report.card import MARK, CardFacts, card
+from cook.report.record import Record, StepRecord
+from cook.report.secret_recipe import line, script
+
+RULES = r"blk\..*\.attn_qkv.*=q8_0,blk\..*\.ffn_down_exps\.weight=iq1_kt,token_embd\.weight=q8_0"
+FACTS = CardFacts(
+    title="Ling",
+    files={"Q8_0": "Ling-Q8_0.gguf", "Q4_K_M": "Ling-Q4_K_M.gguf"},
+    base_model="inclusionAI/Ling",
+    license="mit",
+    imatrix="imatrix-Ling.dat",
+    quantized_by="me",
+)
+
+
+def made(record: Record) -> Record:
+    """``record`` with the commands that made its quants: one of each engine's manner."""
+    first, second, _ = record.drafts
+    tool = "/opt/build/bin/llama-quantize"
+    ends = ("/models/Ling-BF16-00001-of-00002.gguf", "/home/me/store/tmp/ab12/model.gguf")
+    matrix = ("--imatrix", "/home/me/store/imatrix/77/imatrix.dat")
+    return replace(
+        record,
+        engines={"bundled": EngineIdentity(Flavour.IK_LLAMA_CPP, "4000 (8337e4c)", None, "0" * 64)},
+        steps=(
+            StepRecord(
+                "imatrix (ik)",
+                "imatrix",
+                "a" * 64,
+                "ran",
+                9.0,
+                (
+                    *("/opt/build/bin/llama-imatrix", "-m", ends[0], "-f", "/x/calibration v1.txt"),
+                    *("-o", "/home/me/store/tmp/77/imatrix.dat", "-c", "512", "-fa", "off"),
+                ),
+            ),
+            StepRecord(
+                "quantize Q8_0 (ik)",
+                "quantize",
+                first.key,
+                "ran",
+                9.0,
+                (tool, *matrix, "--custom-q", RULES, *ends, "IQ1_KT", "8"),
+            ),
+            StepRecord(
+                "quantize Q4_K_M (llama.cpp)",
+                "quantize",
+                second.key,
+                "ran",
+                9.0,
+                (tool, "--pure", "--tensor-type", r"attn_[qk]\.weight=q8_0", *ends, "Q4_K_M", "8"),
+            ),
+        ),
+    )
+
+
+@pytest.fixture
+def record(records: ModuleType) -> Record:
+    found: Record = made(records.record())
+    return found
+
+
+def front_matter(text: str) -> dict[str, object]:
+    found = re.fullmatch(r"---\n(.*?)\n---\n(.*)", text, flags=re.DOTALL)
+    assert found
+    loaded: dict[str, object] = yaml.safe_load(found[1])
+    return loaded
+
+
+def test_the_hub_reads_the_front_matter(record: Record) -> None:
+    matter = front_matter(card(record, FACTS))
+    assert matter == {
+        "quantized_by": "me",
+        "pipeline_tag": "text-generation",
+        "base_model": "inclusionAI/Ling",
+        "base_model_relation": "quantized",
+        "license": "mit",
+        "library_name": "gguf",
+        "tags": ["gguf", "imatrix", "ik_llama.cpp", "speculative-decoding", "cook"],
+    }
+    unknown = front_matter(card(record, replace(FACTS, base_model=None, license=None)))
+    assert not {"base_model", "base_model_relation", "license"} & set(unknown)
+
+
+def test_every_figure_has_its_counts_and_settings(record: Record) -> None:
+    text = card(record, FACTS)
+    (row,) = [r for r in text.splitlines() if r.startswith("| Q8_0 |")]
+    live = record.candidates[2].live
+    assert live is not None
+    assert live.acceptance_rate is not None
+    assert f"{live.acceptance_rate:.2%} ({live.accepted}/{live.drafted})" in row
+    assert "n_max 4, n_min 0, p_min 0" in row
+    assert f"{record.drafts[0].file_bytes / 2**30:.3f}" in row  # type: ignore[operator]
+    assert "4.0000 ± 0.0500" in row
+    assert "(1.42-1.61)" in row
+    assert re.search(r"^\| no draft \|( - \|){7} 100\.00 \|", text, flags=re.M)
+    assert "prompts `demo`" in text
+    assert "at most 192 tokens a reply, temperature 0" in text
+    assert "IQ1_S" not in text, "only what is published is on the card"
+
+
+def test_figures_of_a_replay_are_marked(record: Record) -> None:
+    predicted = tuple(
+        replace(c, live=None, speedup=None) if c.draft == "Q8_0" else c for c in record.candidates
+    )
+    text = card(replace(record, candidates=predicted), FACTS)
+    (row,) = [r for r in text.splitlines() if r.startswith("| Q8_0 |")]
+    assert row.count("~") == 4
+    assert "~ counted by replaying" in text
+
+
+def test_the_cards_of_any_record(records: ModuleType) -> None:
+    for made_up in (records.bare(), records.hostile()):
+        files = {d.quant: "x.gguf" for d in made_up.drafts}
+        text = card(made_up, replace(FACTS, files=files))
+        assert MARK in text
+        assert front_matter(text)["pipeline_tag"] == "text-generation"
+        outside = re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", text, flags=re.M | re.S)
+        assert "<script" not in outside
+        assert "<img" not in outside
+        rows = [r for r in text.splitlines() if r.startswith("| ")]
+        assert {len(re.findall(r"(?<!\\)\|", r)) for r in rows} <= {12}
+
+
+def test_no_folder_of_the_machine_is_told(record: Record) -> None:
+    text = card(record, FACTS)
+    assert "/home" not in text
+    assert "/opt" not in text
+    assert "Ling-BF16-00001-of-00002.gguf" in text
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```bash\n(.*?)\n```", text, flags=re.DOTALL)
+
+
+def ran(text: str, tool: str, folder: Path) -> list[str]:
+    """The arguments that ``tool`` gets when bash runs ``text``."""
+    folder.mkdir(exist_ok=True)
+    fake = folder / tool
+    fake.write_text('#!/bin/bash\nprintf \'%s\\0\' "$0" "$@" > "$OUT"\n')
+    fake.chmod(0o755)
+    out = folder / "out"
+    env = {"PATH": f"{folder}:/usr/bin:/bin", "OUT": str(out)}
+    subprocess.run(["bash", "-euc", text], check=True, env=env, cwd=folder)
+    return out.read_text().split("\0")[1:-1]
+
+
+def test_the_scripts_run_what_cook_ran(record: Record, tmp_path: Path) -> None:
+    found = blocks(card(record, FACTS))
+    quantize = [b for b in found if "llama-quantize" in b]
+    assert ran(quantize[0], "llama-quantize", tmp_path) == [
+        *("--imatrix", "imatrix-Ling.dat", "--custom-q", RULES),
+        *("Ling-BF16-00001-of-00002.gguf", "Ling-Q8_0.gguf", "IQ1_KT", "8"),
+    ]
+    assert ran(quantize[1], "llama-quantize", tmp_path) == [
+        *("--pure", "--tensor-type", r"attn_[qk]\.weight=q8_0"),
+        *("Ling-BF16-00001-of-00002.gguf", "Ling-Q4_K_M.gguf", "Q4_K_M", "8"),
+    ]
+    (imatrix,) = [b for b in found if "llama-imatrix" in b]
+    assert ran(imatrix, "llama-imatrix", tmp_path) == [
+        *("-m", "Ling-BF16-00001-of-00002.gguf", "-f", "calibration v1.txt"),
+        *("-o", "imatrix-Ling.dat", "-c", "512", "-fa", "off"),
+    ]
+    # As on the card of the field thread: one rule a line.
+    assert "\n" + RULES.replace(",", "\n") + "\n" in quantize[0]
+
+
+PATTERN = st.text(r"abz09_.*\()[]{}^$+?|'\"`!#~&;<> -", min_size=1, max_size=20).filter(
+    lambda s: s.strip() == s and not s.startswith("/")
+)
+
+
+@given(rules=st.lists(PATTERN, min_size=1, max_size=5), words=st.lists(PATTERN, max_size=4))
+def test_bash_gives_back_any_words(
+    tmp_path_factory: pytest.TempPathFactory, rules: list[str], words: list[str]
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "words"
+    joined = ",".join(f"{rule}=q8_0" for rule in rules)
+    argv = ("/b/llama-quantize", "--custom-q", joined, "IN", "OUT", "Q8_0", "4")
+    step = StepRecord("quantize", "quantize", "0", "ran", 1.0, argv)
+    assert ran(script(step, {}, "a comment\nof two lines"), "llama-quantize", folder) == [*argv[1:]]
+    assert ran(line(["llama-server", *words], {}), "llama-server", folder) == words

@@ -1,0 +1,55 @@
+"""The document: every section there, each with something in it or a reason."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from cook.report.document import Plot, Table
+from cook.report.view import SECTIONS, document
+
+
+@pytest.mark.parametrize("kind", ["record", "bare", "hostile"])
+def test_a_section_has_blocks_or_a_reason(records: ModuleType, kind: str) -> None:
+    found = document(getattr(records, kind)())
+    assert len(found.sections) == len(SECTIONS)
+    for section in found.sections:
+        assert bool(section.blocks) != bool(section.absent), section.id
+    names = [section.id for section in found.sections] + [plot.name for plot in found.plots]
+    assert len({s.id for s in found.sections}) == len(found.sections)
+    assert len({p.name for p in found.plots}) == len(found.plots), names
+
+
+def test_a_whole_record_leaves_nothing_out(records: ModuleType) -> None:
+    found = document(records.record())
+    assert found.absent == ()
+    assert {plot.name for plot in found.plots} == {
+        "frontier",
+        "lengths",
+        "perplexity",
+        "divergence",
+        "ranks",
+        "forecast",
+        "depth",
+        "category",
+        "types",
+        "time",
+        "imatrix",
+    }
+
+
+def test_live_figures_alone_leave_out_what_only_replay_knows(records: ModuleType) -> None:
+    found = document(records.record(predicted=False))
+    assert {section.id for section in found.absent} == {"frontier", "forecast", "depth"}
+
+
+@pytest.mark.parametrize("kind", ["record", "bare", "hostile"])
+def test_rows_have_the_columns_of_their_table(records: ModuleType, kind: str) -> None:
+    for section in document(getattr(records, kind)()).shown:
+        for block in section.blocks:
+            if isinstance(block, Table):
+                assert {len(row) for row in block.rows} <= {len(block.columns)}, section.id
+                assert block.strong is None or block.strong < len(block.rows)
+            if isinstance(block, Plot):
+                assert len(block.alt) > 20

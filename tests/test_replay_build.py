@@ -1,0 +1,141 @@
+"""Scoring by replay, whole: traced, replayed, timed, predicted, chosen, confirmed, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import main
+from cook.report.record import Record, read_record
+
+pytestmark = pytest.mark.engine
+
+RECIPE = """\
+version: 1
+name: replay
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 10, args: {threads: 1}}
+quants:
+  - {name: Q4_K_M, type: Q4_K_M}
+  - {name: Q2_K, type: Q2_K}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 8
+  max_tokens: 32
+  context: 2048
+  draft: {n_max: [2, 4], args: {threads: 1}}
+"""
+
+
+def build(home: Path, patch: pytest.MonkeyPatch, *arguments: str, text: str = RECIPE) -> Record:
+    home.mkdir(parents=True, exist_ok=True)
+    recipe = home / "replay.yaml"
+    recipe.write_text(text)
+    patch.setenv("COOK_HOME", str(home))
+    assert main(["build", str(recipe), "--threads", "1", *arguments]) == 0
+    return read_record(home / "records" / "replay.json")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("replay")
+
+
+@pytest.fixture(scope="module")
+def record(home: Path, bundled: Any) -> Record:
+    with pytest.MonkeyPatch.context() as patch:
+        return build(home, patch)
+
+
+def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> None:
+    drafting = [c for c in record.candidates if c.draft is not None]
+    assert len(drafting) == 4
+    for candidate in drafting:
+        assert candidate.predicted is not None
+        assert candidate.predicted.figures.drafted
+        assert candidate.predicted.by_depth[0].drafted > 0
+    live = [c for c in drafting if c.live is not None]
+    assert len(live) == 2
+    assert {c.draft for c in live} == {"Q4_K_M", "Q2_K"}, "the choice, and the best of another file"
+
+
+def test_replay_counts_what_the_server_counts(record: Record) -> None:
+    for candidate in record.candidates:
+        if candidate.live is None or candidate.draft is None:
+            continue
+        counts = candidate.counts
+        assert counts is not None, candidate.counts_reason
+        assert counts.exact == counts.requests == candidate.live.requests
+        assert counts.live_drafted > 0
+        assert candidate.predicted is not None
+        ours, theirs = candidate.predicted.figures.acceptance_rate, candidate.live.acceptance_rate
+        assert ours is not None
+        assert theirs is not None
+        # A few short replies: one flipped near-tie moves the rate by a few points at most.
+        assert abs(theirs - ours) < 0.08
+
+
+def test_the_noise_floor_is_measured(record: Record) -> None:
+    (floor,) = record.noise
+    assert floor.engine == "bundled"
+    assert floor.passes == 3
+    assert floor.speed is not None
+    assert floor.speed > 0
+    assert floor.acceptance is not None
+    assert abs(floor.acceptance) < 0.05
+
+
+def test_the_control_ran_without_a_draft(record: Record) -> None:
+    checked = [c.output for c in record.candidates if c.output is not None]
+    assert checked
+    for output in checked:
+        assert output.gap_is_measured
+        assert output.control is not None
+        assert output.control.positions > 100
+        assert output.near_tie_gap == 2 * output.control.p99
+        parts = output.identical + output.near_ties + output.material + output.unknown
+        assert parts == output.replies
+
+
+def test_the_choice_and_its_certainty_are_told(record: Record) -> None:
+    choice = record.pick.choice
+    assert choice is not None
+    assert 3 <= choice.prompts <= 5
+    assert choice.candidate in {c.name for c in record.candidates}
+    assert choice.confirmed in (True, False)
+    assert choice.margin is None or choice.margin >= 0
+    assert record.pick.candidate is not None
+
+
+def test_an_absent_target_is_no_error_for_a_trace_that_is_stored(
+    home: Path, record: Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asking again for what is stored runs nothing, so it needs no target in memory."""
+    again = build(home, monkeypatch)
+    assert not [s for s in again.steps if s.state == "ran"]
+    assert again.pick.candidate == record.pick.candidate
+
+
+def test_two_engines_make_one_table_and_one_pick(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same build under two names stands for two engines: a trace and a baseline for each."""
+    directory = Path(bundled.tool("quantize")).parent
+    engines = ("--engine", "bundled", "--engine", f"twin={directory}")
+    record = build(tmp_path / "home", monkeypatch, *engines)
+    assert set(record.engines) == {"bundled", "twin"}
+    assert {d.quant for d in record.drafts} == {
+        *("Q4_K_M@bundled", "Q2_K@bundled", "Q4_K_M@twin", "Q2_K@twin")
+    }
+    bare = {c.name: c for c in record.candidates if c.draft is None}
+    assert set(bare) == {"no draft@bundled", "no draft@twin"}
+    best = max(c.live.end_to_end_speed for c in bare.values() if c.live is not None)
+    for candidate in record.candidates:
+        if candidate.live is not None:
+            assert candidate.speedup == pytest.approx(candidate.live.end_to_end_speed / best)
+    assert record.pick.candidate in {c.name for c in record.candidates}
+    assert {f.engine for f in record.noise} == {"bundled", "twin"}
