@@ -54,8 +54,8 @@ def command(
         from cook.kitchen import build
         from cook.steps.prepare import prepare
 
-        prepared = prepare(recipe, engines=engine or (), demo=demo, strict=strict)
+        prepared = prepare(recipe, engines=engine or (), demo=demo, strict=strict, threads=threads)
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
     question = {"build": recipe, "from": Path.cwd(), "engine": engine, "demo": demo}
-    answer({**question, "strict": strict}, build_it, output, fresh=fresh)
+    answer({**question, "strict": strict, "threads": threads}, build_it, output, fresh=fresh)

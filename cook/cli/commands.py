@@ -27,7 +27,7 @@ COMMANDS: dict[str, Command] = {
     "sweep": Command("Run recipes on engines, night after night, and compare."),
     "demo": Command("Run the whole job on the bundled models."),
     "recipes": Command(
-        "List, show, check, import and export recipes; print their schema.",
+        "List, show, check, import and export recipes; their schema.",
         ("ls", "show", "check", "import", "export", "schema"),
     ),
     "inspect": Command("Show what a model, imatrix, trace or base-logits file holds."),

@@ -65,7 +65,8 @@ def import_(
       cook recipes import make-quant-IQ1_KT.sh -o ling.yaml --model Ling-flash-BF16.gguf
       cook recipes import GLM-4.7-Flash.recipe --type Q6_K
     """
-    from cook.recipe.convert import Kind, Wishes, import_recipe
+    from cook.recipe.convert import Wishes, import_recipe
+    from cook.recipe.convert_read import Kind
 
     out = open_output(json, quiet)
     wishes = Wishes(Kind(kind.value) if kind else None, name, type, model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -58,6 +58,43 @@ def command(
         list[int] | None,
         typer.Option("--n-max", min=1, max=256, help="Draft length to try; repeat for more."),
     ] = None,
+    p_min: Annotated[
+        list[float] | None,
+        typer.Option("--p-min", min=0, max=1, help="Least confidence to draft at; repeatable."),
+    ] = None,
+    draft_cache_type: Annotated[
+        list[str] | None,
+        typer.Option("--draft-cache-type", metavar="TYPE", help="KV type of drafts; repeatable."),
+    ] = None,
+    target_cache_type: Annotated[
+        str | None,
+        typer.Option("--target-cache-type", metavar="TYPE", help="KV type of the target."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", min=0, max=10, help="Of the target; 0 is greedy."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of the target's sampler.")
+    ] = None,
+    method: Annotated[
+        Literal["replay", "live"] | None,
+        typer.Option(
+            "--method",
+            help="replay: on the target's recorded text, the best live; live: all of them live.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="A trace of `cook trace`, not a new one."),
+    ] = None,
+    maximize: Annotated[
+        Literal["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"] | None,
+        typer.Option(
+            "--maximize",
+            help="What the pick maximizes.",
+        ),
+    ] = None,
     budget: Annotated[
         float | None, typer.Option("--budget", min=0.01, help="Minutes of live runs at most.")
     ] = None,
@@ -86,7 +123,7 @@ def command(
     if url is not None:
         from cook.cli.score_url import score_url_command
 
-        others = (target, drafts, recipe, engine, context, n_max, budget, threads)
+        others = (target, drafts, recipe, engine, context, n_max, budget, threads, trace, method)
         score_url_command(
             output, url, api_key_file, prompts, limit, max_tokens, alone=not any(others)
         )
@@ -98,8 +135,14 @@ def command(
         "limit": limit,
         "max_tokens": max_tokens,
         "context": context,
-        "draft": {"n_max": n_max} if n_max else None,
-        "live_budget": {"minutes": budget} if budget else None,
+        "method": method,
+        "trace": str(trace.absolute()) if trace else None,
+        "target": {
+            "args": _given({"cache_type_k": target_cache_type, "cache_type_v": target_cache_type})
+        },
+        "sampling": _given({"temperature": temperature, "seed": seed}),
+        "draft": _given({"n_max": n_max, "p_min": p_min, "cache_types": draft_cache_type}),
+        "live_budget": _given({"minutes": budget}),
     }
 
     def build_it() -> Built:
@@ -107,12 +150,24 @@ def command(
         from cook.steps.adhoc import score_recipe
         from cook.steps.prepare import prepare
 
-        loaded = score_recipe(target, drafts or [], recipe, settings)
-        prepared = prepare(loaded, engines=engine or ())
+        loaded = score_recipe(target, drafts or [], recipe, settings, maximize)
+        prepared = prepare(loaded, engines=engine or (), threads=threads)
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
-    question = {"score": target, "drafts": drafts, "recipe": recipe, "from": Path.cwd()}
+    question = {
+        "threads": threads,
+        "maximize": maximize,
+        "score": target,
+        "drafts": drafts,
+        "recipe": recipe,
+        "from": Path.cwd(),
+    }
     answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh)
+
+
+def _given(options: dict[str, object]) -> dict[str, object]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def _source(prompts: str | None) -> str | None:

@@ -43,7 +43,8 @@ def unpack_vocabulary(facts: TokenizerFacts, payload: bytes, path: Path) -> Voca
         raise _damaged(path, str(error)) from None
     if inflate.unconsumed_tail or not inflate.eof:
         raise _damaged(path, "it does not end")
-    tokens, at = [], 0
+    tokens: list[bytes] = []
+    at = 0
     while at + _LENGTH.size <= len(data) and len(tokens) < facts.size:
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size

@@ -6,28 +6,19 @@ been loaded, and whose rules give every tensor the type that the original gives 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.errors import InputError, InternalError, Problem, RecipeError
-from cook.formats.type_table import IK_LLAMA_CPP, LLAMA_CPP
-from cook.recipe.convert_command import ForeignQuant, is_quantize, quant_of
+from cook.formats.type_table import LLAMA_CPP
+from cook.recipe.convert_command import ForeignQuant
 from cook.recipe.convert_groups import Grouped, as_written, grouped
-from cook.recipe.convert_rules import (
-    ForeignRule,
-    Notes,
-    custom_block,
-    custom_q,
-    distinct_comments,
-    rule_lines,
-    tensor_types,
-)
-from cook.recipe.convert_text import Source, Spanned, read_source
+from cook.recipe.convert_read import Kind, kind_of, read_quants, safe_name
+from cook.recipe.convert_rules import ForeignRule, Notes
+from cook.recipe.convert_text import Source, read_source
 from cook.recipe.convert_yaml import WrittenQuant, WrittenRecipe, to_yaml
 from cook.recipe.quant_spec import MAX_RULES
 
@@ -36,18 +27,6 @@ if TYPE_CHECKING:
     from cook.recipe.load import LoadedRecipe
 
 PLACEHOLDER = "MODEL-BF16.gguf"
-_HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)", re.ASCII)
-_MODEL = re.compile(r"^#+\s*Model name:\s*(\S{1,64})\s*$", re.MULTILINE)
-_BASE = re.compile(r"^#+\s*Base type:\s*(\w{1,32})\s*$", re.MULTILINE)
-
-
-class Kind(StrEnum):
-    """What is converted from."""
-
-    SCRIPT = "script"
-    CUSTOM_Q = "custom-q"
-    RECIPE = "recipe"
-    TENSOR_TYPE_FILE = "tensor-type-file"
 
 
 @dataclass(frozen=True)
@@ -80,7 +59,7 @@ def import_recipe(path: Path, wishes: Wishes | None = None, to: Path | None = No
     source = read_source(path)
     kind = wishes.kind or kind_of(path, source.text)
     notes = Notes()
-    quants = _READERS[kind](source, _stem(path), notes)
+    quants = read_quants(kind, source, notes)
     notes.check()
     if not any(quant.rules or quant.type for quant in quants):
         raise InputError(f"{path}: no rules and no llama-quantize command in it", hint=_HINT)
@@ -96,107 +75,6 @@ def import_recipe(path: Path, wishes: Wishes | None = None, to: Path | None = No
 
 
 _HINT = "cook reads scripts with llama-quantize or custom=..., .recipe files and rule lists"
-
-
-def kind_of(path: Path, text: str) -> Kind:
-    """What the file is, by its name, else by what it looks like."""
-    if path.suffix in (".sh", ".bash"):
-        return Kind.SCRIPT
-    if path.suffix == ".recipe":
-        return Kind.RECIPE
-    if text.startswith("#!") or re.search(r"llama-quantize|^\s*\w+=[\"'$]", text, re.MULTILINE):
-        return Kind.SCRIPT
-    if re.search(r"^\s*#", text, re.MULTILINE):
-        return Kind.RECIPE
-    words = text.split()
-    if len(words) == 1 and re.search(r"=[A-Za-z0-9_]+,", words[0]):
-        return Kind.CUSTOM_Q
-    return Kind.TENSOR_TYPE_FILE
-
-
-def _script(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
-    from cook.recipe.convert_bash import parse_script
-    from cook.recipe.convert_shell import Shell
-
-    shell = Shell()
-    quants: list[ForeignQuant] = []
-    calls = 0
-    for call in shell.calls(parse_script(source)):
-        talks = isinstance(call.words[0], Spanned) and call.words[0].text in ("echo", "ls", "[")
-        if talks or not any(map(is_quantize, call.words)):
-            continue
-        calls += 1
-        if (quant := quant_of(source, call, name, notes)) is not None:
-            quants.append(quant)
-    if calls:
-        return _named_apart(quants)
-    # Only the block: its rules are those of the variable that holds them.
-    blocks = {k: v for k, v in shell.variables.items() if isinstance(v, Spanned) and "=" in v.text}
-    block = blocks.get("custom") or (next(iter(blocks.values())) if len(blocks) == 1 else None)
-    if block is None:
-        return ()
-    rules = distinct_comments(custom_block(source, block, notes))
-    return (ForeignQuant(name, rules, source.at(block.start), flavour=IK_LLAMA_CPP),)
-
-
-def _custom_q(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
-    rules = tuple(custom_q(source, source.whole.strip(), notes))
-    return (ForeignQuant(name, rules, source.at(0), flavour=IK_LLAMA_CPP),)
-
-
-def _recipe(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
-    rules = tuple(rule_lines(source, source.whole, notes))
-    base = _BASE.search(source.text)
-    found, model = _HUB.search(source.text), _MODEL.search(source.text)
-    # The suite's files are called MODEL.AUTHOR-SIZE...: the quant's name need not repeat it.
-    short = _stem(Path(source.file)) if model is None else Path(source.file).stem
-    return (
-        ForeignQuant(
-            _safe(short.removeprefix(f"{model[1]}.")) if model else short,
-            rules,
-            source.at(0),
-            base[1] if base else None,
-            _needs(rules),
-            source=f"hf://{found[1]}" if found else None,
-            model=model[1] if model else None,
-        ),
-    )
-
-
-def _tensor_types(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
-    rules = tuple(tensor_types(source, source.whole, notes))
-    return (ForeignQuant(name, rules, source.at(0), flavour=LLAMA_CPP),)
-
-
-_READERS = {
-    Kind.SCRIPT: _script,
-    Kind.CUSTOM_Q: _custom_q,
-    Kind.RECIPE: _recipe,
-    Kind.TENSOR_TYPE_FILE: _tensor_types,
-}
-
-
-def _needs(rules: Sequence[ForeignRule]) -> str | None:
-    """The engine that the types need, if only one has them."""
-    from cook.formats.quant_types import by_name
-
-    for flavour in (IK_LLAMA_CPP, LLAMA_CPP):
-        if any(by_name(rule.type).engines == {flavour} for rule in rules):
-            return flavour
-    return None
-
-
-def _named_apart(quants: Sequence[ForeignQuant]) -> tuple[ForeignQuant, ...]:
-    """Several commands of one script are called after what they write."""
-    if len(quants) < 2:
-        return tuple(quants)
-    named, used = [], Counter[str]()
-    for quant in quants:
-        name = _safe(Path(quant.output).stem) if quant.output else _safe(quant.type or quant.name)
-        used[name.lower()] += 1
-        number = used[name.lower()]
-        named.append(replace(quant, name=name if number == 1 else f"{name[:60]}-{number}"))
-    return tuple(named)
 
 
 def _tensors(model: Path | None) -> TensorList | None:
@@ -233,7 +111,7 @@ def _written(
     output = Path(first.output).stem if first.output and len(quants) == 1 else first.name
     output = first.model or output
     return WrittenRecipe(
-        name=_safe(wishes.name or output),
+        name=safe_name(wishes.name or output),
         header=(f"Imported by `cook recipes import` from {file}.", *header),
         engine=first.flavour,
         source=origin,
@@ -283,7 +161,9 @@ def _quant(
         base = _common_base(quant.rules)
         note = "not said in the file: the type of the most rules"
         notes.warn(quant.at, f"no base type is named: {base}, as most rules say", "--type TYPE")
-    return WrittenQuant(_safe(quant.name), _checked_base(base, quant), quant.mixture, rules, note)
+    return WrittenQuant(
+        safe_name(quant.name), _checked_base(base, quant), quant.mixture, rules, note
+    )
 
 
 def _rules(quant: ForeignQuant, tensors: TensorList | None) -> Grouped:
@@ -358,17 +238,3 @@ def _types(quant: ForeignQuant, tensors: TensorList) -> dict[str, str | None]:
         for t in tensors.tensors
         if quantizable(t.name, t.shape, t.type_name, flavour, architecture)
     }
-
-
-def _stem(path: Path) -> str:
-    """A name from the file's: ``make-quant-IQ1_KT.sh`` is IQ1_KT."""
-    stem = re.sub(r"\.(sh|bash|recipe|txt)$", "", path.name)
-    return _safe(re.sub(r"^(?:make[-_])?quant(?:ize)?[-_]", "", stem) or stem)
-
-
-def _safe(text: str) -> str:
-    """``text`` as a name: no characters that names lack, at most 64, cut where a part ends."""
-    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).lstrip("._+-") or "imported"
-    if len(name) > 64:
-        name = re.sub(r"[._+-][^._+-]*$", "", name[:65]) if re.search(r"[._+-]", name) else name
-    return name[:64].rstrip("._+-") or "imported"

@@ -12,6 +12,18 @@ import re
 from dataclasses import dataclass, field
 
 from cook.errors import RecipeError
+from cook.recipe.convert_syntax import (
+    Assignment,
+    Command,
+    Literal,
+    Part,
+    Pipeline,
+    Script,
+    Substitution,
+    Unknown,
+    Variable,
+    Word,
+)
 from cook.recipe.convert_text import Source, Spanned, joined
 
 MAX_DEPTH = 16
@@ -24,69 +36,6 @@ _OPENING = {"if", "for", "while", "until", "case", "select", "{"}
 _CLOSING = {"fi", "done", "esac", "}"}
 _SKIPPED = {"then", "do", "else", "elif", "!", "time", "function"}
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """Text that only running the script would tell, why, and where (an offset)."""
-
-    reason: str
-    offset: int
-
-
-@dataclass(frozen=True)
-class Literal:
-    text: Spanned
-    quoted: bool
-
-
-@dataclass(frozen=True)
-class Variable:
-    name: str
-    offset: int
-    quoted: bool
-
-
-@dataclass(frozen=True)
-class Substitution:
-    """``$(...)``."""
-
-    script: Script
-    offset: int
-    quoted: bool
-
-
-Part = Literal | Variable | Substitution | Unknown
-
-
-@dataclass(frozen=True)
-class Word:
-    parts: tuple[Part, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """``name=value``, or ``name+=value``; ``value`` may be unknown as a whole (an array)."""
-
-    name: str
-    appends: bool
-    value: Word
-    offset: int
-
-
-@dataclass(frozen=True)
-class Command:
-    """One simple command; ``inside`` is the word of the construct around it (``if``), if any."""
-
-    assignments: tuple[Assignment, ...]
-    words: tuple[Word, ...]
-    stdin: Word | None
-    inside: str | None
-
-
-Pipeline = tuple[Command, ...]
-Script = tuple[Pipeline, ...]
 
 
 def parse_script(source: Source) -> Script:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from cook.errors import InputError
 from cook.formats.type_table import IK_LLAMA_CPP, LLAMA_CPP
-from cook.recipe.convert_bash import Unknown
 from cook.recipe.convert_rules import (
     ForeignRule,
     Notes,
@@ -19,6 +18,7 @@ from cook.recipe.convert_rules import (
     tensor_types,
 )
 from cook.recipe.convert_shell import Call, Value
+from cook.recipe.convert_syntax import Unknown
 from cook.recipe.convert_text import Source, Spanned, read_source
 from cook.recipe.yaml_tree import Location
 

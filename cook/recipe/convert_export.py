@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from cook.recipe.load import LoadedRecipe
 
 
+MODEL = "MODEL-BF16.gguf"
+IMATRIX = "imatrix.dat"
+"""What a script calls files that the recipe does not name as local ones."""
+
+
 class Format(StrEnum):
     """What is written."""
 
@@ -73,7 +78,7 @@ def export_quant(
     if problems:
         raise RecipeError(problems)
     text = _WRITERS[wanted](loaded, quant, flavour, lines)
-    return Exported(text, flavour, tuple(_notes(quant, wanted, lines, model is None)))
+    return Exported(text, flavour, tuple(_notes(loaded, quant, wanted, lines, model is None)))
 
 
 def _chosen(loaded: LoadedRecipe, name: str | None) -> Quant:
@@ -184,9 +189,19 @@ def _lacking(
         yield where.problem(message, hint="cook itself quantizes such quants; a script cannot")
 
 
-def _notes(quant: Quant, wanted: Format, lines: Sequence[Line], general: bool) -> Iterator[str]:
-    if wanted is not Format.SCRIPT:
+def _notes(
+    loaded: LoadedRecipe, quant: Quant, wanted: Format, lines: Sequence[Line], general: bool
+) -> Iterator[str]:
+    from pathlib import Path
+
+    model, imatrix = loaded.recipe.model, loaded.recipe.imatrix
+    script = wanted is Format.SCRIPT
+    if not script:
         yield f"the base type {quant.ftype} is not part of it: give it to llama-quantize"
+    elif model is not None and not isinstance(model.source, Path):
+        yield f"{MODEL} stands for {model.source}: download and convert it first"
+    if script and imatrix is not None and imatrix.file is None and quant.use_imatrix:
+        yield f"{IMATRIX} stands for the imatrix that cook computes from {imatrix.corpus}"
     if general and any(line.comment in frozenset(Group) for line in lines):
         yield (
             "groups are written as patterns; layers for multi-token prediction are told from "
@@ -217,12 +232,12 @@ def _tensor_types(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Seque
 
 def _script(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[Line]) -> str:
     recipe = loaded.recipe
-    source = _written_path(recipe.model.source if recipe.model else None, "MODEL-BF16.gguf")
+    source = _written_path(recipe.model.source if recipe.model else None, MODEL)
     words = ["llama-quantize"]
     if recipe.model is not None and recipe.model.allow_requantize:
         words.append("--allow-requantize")
     if recipe.imatrix is not None and quant.use_imatrix:
-        words.append(f"--imatrix {_written_path(recipe.imatrix.file, 'imatrix.dat')}")
+        words.append(f"--imatrix {_written_path(recipe.imatrix.file, IMATRIX)}")
     head = ["#!/usr/bin/env bash", f"# {recipe.name}: {quant.name}, by `cook recipes export`", ""]
     if not lines and quant.mixture == "pure":
         words.append("--pure")

@@ -145,8 +145,8 @@ class Recipe(Spec):
     """What it is for."""
     engine: Annotated[
         tuple[Line, ...],
-        BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
         Field(max_length=8),
+        BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
     ] = ()
     """The engine it needs: `llama.cpp`, `ik_llama.cpp`, `bundled`, or a name of your own
     configuration; a list sweeps over several, each making the quants whose types it has.

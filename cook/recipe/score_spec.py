@@ -170,6 +170,9 @@ class ScoreSpec(Spec):
     """`replay`: the target's text is recorded once, every draft is scored on it without the
     target, speeds are predicted from measured times, and only the finalists run live. `live`:
     every candidate runs on the real server, as far as the budget goes."""
+    trace: SourceField | None = None
+    """A trace that `cook trace` recorded of this target, in place of recording one; prompts that
+    it does not hold are left out."""
     prompts: PromptsField = "default"
     """A prompt set (`default`, `demo`) or a .jsonl file of prompts."""
     categories: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)] | None = None

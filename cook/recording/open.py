@@ -72,7 +72,8 @@ def _local(
 def _remote(
     how: Opening, engine: Engine | None, supervisor: Supervisor, stack: ExitStack
 ) -> RecordingTarget:
-    from cook.recording.server_target import ServerTarget, server_facts
+    from cook.recording.server_facts import server_facts
+    from cook.recording.server_target import ServerTarget
     from cook.recording.text_target import TextTarget, model_name
     from cook.recording.tokenizer import Tokenizer
 

@@ -241,7 +241,7 @@ class _Pair:
             return [(1, mine)] if self._positive(*mine) else None
         if figure is Figure.ACCEPTANCE:
             counts = (name, "accepted"), (name, "drafted")
-            return [(1, counts)] if self._positive(*counts) else None
+            return [(1, counts)] if self._positive(counts[1]) else None
         undrafted = self.plain[name]
         if undrafted is None:
             return None
@@ -261,9 +261,7 @@ class _Pair:
             self.sums[name, "cycles"] = np.maximum(found, 0.0)
 
     def _positive(self, *parts: Part) -> bool:
-        return all((self.sums[p].sum(axis=1) > 0).all() for p in parts if p in self.sums) and all(
-            p in self.sums for p in parts
-        )
+        return all((self.sums[part].sum(axis=1) > 0).all() for part in parts)
 
 
 Part = tuple[str, str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -16,6 +16,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from cook.report.document import Plot
+from cook.report.labels import places
 from cook.report.palette import DARK, LIGHT, SERIES, Colours, css
 from cook.report.plain import clipped
 
@@ -36,10 +37,6 @@ _COLOUR = re.compile(r"(?<=: )#[0-9a-f]{6}(?=[;\"])")
 _FAMILY = re.compile(r"font-family: [^;\"]*")
 _NO_TURN = re.compile(r' transform="rotate\(-?0 [^"]*"')
 _VARIABLES = {value: f"var(--{name.replace('_', '-')})" for name, value in LIGHT.items()}
-
-
-Box = tuple[float, float, float, float]
-OFFSETS = tuple((dx, dy) for dy in (7, -8, 20, -21, 33, -34) for dx in (10, -10))
 
 
 @dataclass(frozen=True)
@@ -103,32 +100,24 @@ class Sheet:
         Call it last: it counts in pixels of the limits that the axes have by then.
         """
         axes.get_xlim(), axes.get_ylim()  # brings the limits up to date
-        spots = [tuple(axes.transData.transform((p.x, p.y))) for p in points]
-        taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in spots]
-        left, right = axes.bbox.x0, axes.bbox.x1
-        for point, (x, y) in sorted(
-            zip(points, spots, strict=True), key=lambda pair: not pair[0].strong
-        ):
-            text = label(point.text, 20 if self.narrow else 28)
-            width = len(text) * FONT_PX * (0.66 if point.strong else 0.6)
-
-            def box(dx: int, dy: int, x: float = x, y: float = y, width: float = width) -> Box:
-                start = x + dx if dx > 0 else x + dx - width
-                return start, y + dy - 6, start + width, y + dy + 6
-
-            def cost(offset: tuple[int, int], box: Callable[[int, int], Box] = box) -> float:
-                mine = box(*offset)
-                outside = max(0.0, left - mine[0]) + max(0.0, mine[2] - right - 4)
-                return sum(_overlap(mine, other) for other in taken) + 30 * outside
-
-            dx, dy = min(OFFSETS, key=cost)  # the first of equals
-            taken.append(box(dx, dy))
+        ordered = sorted(points, key=lambda point: not point.strong)
+        texts = [label(point.text, 20 if self.narrow else 28) for point in ordered]
+        spots = [
+            (float(x), float(y))
+            for x, y in (axes.transData.transform((point.x, point.y)) for point in ordered)
+        ]
+        widths = [
+            len(text) * FONT_PX * (0.66 if point.strong else 0.6)
+            for text, point in zip(texts, ordered, strict=True)
+        ]
+        offsets = places(spots, widths, axes.bbox.x0, axes.bbox.x1 + 4)
+        for point, text, offset in zip(ordered, texts, offsets, strict=True):
             axes.annotate(
                 text,
                 (point.x, point.y),
-                xytext=(dx, dy),
+                xytext=offset,
                 textcoords="offset points",
-                ha="left" if dx > 0 else "right",
+                ha="left" if offset[0] > 0 else "right",
                 va="center",
                 color=self.colour("ink"),
                 fontweight="bold" if point.strong else "normal",
@@ -151,13 +140,6 @@ class Sheet:
             columnspacing=1.2,
             frameon=False,
         )
-
-
-def _overlap(one: Box, other: Box) -> float:
-    """The area that two boxes share."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    return max(0.0, width) * max(0.0, height)
 
 
 def label(text: str, most: int = MAX_LABEL) -> str:
@@ -226,7 +208,7 @@ def _style(colours: Colours, salt: str) -> Iterator[None]:
     from matplotlib import style
 
     ink, muted, grid, page = (colours[n] for n in ("ink", "muted", "grid", "page"))
-    settings = {
+    settings: Any = {
         "svg.fonttype": "none",  # letters stay letters: small, and in the page's own font
         "svg.hashsalt": salt,
         "text.parse_math": False,  # names are data: a dollar sign in one is no formula

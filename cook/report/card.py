@@ -103,6 +103,8 @@ def _introduction(record: Record, facts: CardFacts) -> str:
 
 
 def _pick(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
+    if not record.candidates:
+        return ""
     text = f"## Pick\n\n{_plain(record.pick.sentence)}"
     chosen = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if chosen is None or not chosen.command or chosen.draft not in facts.files:

@@ -125,6 +125,20 @@ class Document:
         return tuple(s for s in self.sections if s.absent is None)
 
     @property
+    def lone(self) -> frozenset[str]:
+        """Half-width sections without a neighbour: their tables stand beside the plot instead."""
+        found: set[str] = set()
+        waiting: str | None = None
+        for section in self.shown:
+            if section.half and waiting is None:
+                waiting = section.id
+                continue
+            if not section.half and waiting is not None:
+                found.add(waiting)
+            waiting = None
+        return frozenset(found | ({waiting} if waiting else set()))
+
+    @property
     def absent(self) -> tuple[Section, ...]:
         """Sections without data, each with its reason."""
         return tuple(s for s in self.sections if s.absent is not None)

@@ -171,7 +171,7 @@ def _finding(change: Change, level: float, policy: Policy) -> Finding:
     unit = "points" if points else "%"
     shown = f"{change.before:.1%} to {change.now:.1%}" if points else _pair(change)
     text = (
-        f"{change.figure}: {shown}, {middle:+.1f} {unit} "
+        f"{shown}, {middle:+.1f} {unit} "
         f"({CONFIDENCE:.0%}: {low:+.1f} to {high:+.1f}; {change.prompts} prompts)"
     )
     return Finding(
@@ -230,7 +230,7 @@ def _perplexity(
     change = math.log(mine.perplexity / theirs.perplexity)
     limit = math.log1p(policy.perplexity_percent / 100)
     numbers = (theirs.perplexity, mine.perplexity)
-    text = f"PPL {theirs.perplexity:.4f} to {mine.perplexity:.4f}"
+    text = f"{theirs.perplexity:.4f} to {mine.perplexity:.4f}"
     yield _measured("perplexity", mine.quant, numbers, change, error, limit, level, text)
 
 
@@ -246,7 +246,7 @@ def _kld(mine: NightDraft, theirs: NightDraft, policy: Policy, level: float) -> 
     )
     limit = math.log1p(policy.kld_percent / 100)
     numbers = (theirs.mean_kld, mine.mean_kld)
-    text = f"KLD {theirs.mean_kld:.4f} to {mine.mean_kld:.4f} nats"
+    text = f"{theirs.mean_kld:.4f} to {mine.mean_kld:.4f} nats"
     change = math.log(ours / before)
     yield _measured("KLD", mine.quant, numbers, change, error, limit, level, text)
 

@@ -6,6 +6,7 @@ import shlex
 
 from cook.report.choice import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
+from cook.report.plain import clipped
 from cook.report.record import Candidate, Record
 from cook.report.show import deployable
 from cook.units import size
@@ -88,12 +89,16 @@ def _decode(record: Record, winner: Candidate) -> Fact | None:
 
 
 def _confidence(record: Record, winner: Candidate) -> Fact | None:
-    pick = record.pick
-    choice = pick.choice
+    pick, choice = record.pick, record.pick.choice
+    if choice is not None and choice.candidate not in (None, winner.name):
+        # The forecast's probability was for another: it says nothing of this winner.
+        forecast = clipped(choice.candidate or "", 60)
+        note = f"by live runs, which overrule the forecast: {forecast}"
+        return Fact("confidence", f"{pick.confidence:.0%}", note)
     probability = finite(choice.probability) if choice else None
-    if probability is None and winner.predicted is not None:
+    if choice is None and winner.predicted is not None:
         probability = finite(winner.predicted.probability_best)
-    ties = (*pick.ties, *(choice.ties if choice else ()))
+    ties = [n for n in (*pick.ties, *(choice.ties if choice else ())) if n != winner.name]
     tied = named(dict.fromkeys(ties), 2)
     if probability is not None:
         note = "chance of being the best"

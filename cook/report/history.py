@@ -38,8 +38,13 @@ class History:
         return tuple(n for n in self.nights if n.series == night.series and n.id != night.id)
 
     def last_good(self, night: Night) -> Night | None:
-        """The newest good night of the same series."""
-        return next((n for n in reversed(self.of(night)) if n.good), None)
+        """The newest good night of the same series, undisturbed if there is one.
+
+        Else a slowdown on a night that other programs disturbed, where it cannot be judged,
+        would be what later nights are measured by.
+        """
+        good = [n for n in self.of(night) if n.good]
+        return next((n for n in reversed(good) if not n.disturbed), good[-1] if good else None)
 
     def newest(self, cell: str, machine: str) -> Night | None:
         """The newest night of a cell on a machine, whatever its recipe said."""

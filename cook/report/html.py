@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def html(document: Document) -> str:
     raise InternalError("a report passes 2 MB with its tables cut to 25 rows")
 
 
-def _render(document: Document, pictures: dict[str, tuple[str, str]], most_rows: int) -> str:
+def _render(document: Document, pictures: Mapping[str, tuple[str, str]], most_rows: int) -> str:
     from markupsafe import Markup
 
     return _template().render(

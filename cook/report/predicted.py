@@ -10,6 +10,7 @@ from cook.speculation.iid import CAVEAT, IidRow
 from cook.speculation.predict import Breakdown, Prediction
 from cook.speculation.sampled import SampledPrediction
 
+TAIL = "the draft draws at the target's temperature from all its tokens"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
 
 
@@ -126,7 +127,9 @@ def _show_draft(draft: Predicted, told: Told, output: Output) -> None:
         output.data(f"over HTTP and by the worker, n_max={row.prediction.setting.n_max}: {agreed}")
     if draft.sampled:
         output.data("")
-        output.data(f"{draft.name}, if the server verified by rejection sampling (expected)")
+        output.data(
+            f"{draft.name}, if the server verified by rejection sampling (expected; {TAIL})"
+        )
         output.table([_sampled_cells(one, told) for one in draft.sampled], [right[0], *right[2:8]])
     _show_best(draft, best, told, output)
 

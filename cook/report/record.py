@@ -194,7 +194,7 @@ class OutputCheck:
     without_draft: int = 0
     without_draft_tried: int = 0
     gap_is_measured: bool = False
-    """Whether ``near_tie_gap`` comes from a control run on this engine, else from the literature."""
+    """``near_tie_gap`` comes from a control run on this engine, else from the literature."""
     control: Control | None = None
 
 

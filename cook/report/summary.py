@@ -94,7 +94,8 @@ def _listed(title: str, outcomes: Sequence[Outcome], verdict: Verdict) -> Iterab
     if found:
         yield f"\n### {title}\n\n"
     for outcome, finding in found:
-        yield f"- **{_escaped(outcome.cell)}**, {_escaped(finding.subject)}: {_told(finding)}\n"
+        what = f"{finding.gate} of {_escaped(finding.subject)}"
+        yield f"- **{_escaped(outcome.cell)}**: {what}: {_told(finding)}\n"
 
 
 def _details(outcome: Outcome) -> Iterable[str]:

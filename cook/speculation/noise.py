@@ -11,7 +11,6 @@ import numpy.typing as npt
 from cook.errors import InputError
 from cook.speculation.racing import student_quantile
 
-
 MEDIAN = math.sqrt(math.pi / 2)
 """Spread of a median over that of a mean; an upper bound for few values."""
 

@@ -1,7 +1,9 @@
 """Predicted speed under rejection sampling, from a trace drawn at a temperature above 0.
 
 No server verifies this way yet; a trace holds what is needed to say what it would bring
-(rejection.py). All counts are expectations over the draft's draws.
+(rejection.py). All counts are expectations over the draft's draws. The target's probabilities are
+those under its whole chain; the draft is taken to draw at the same temperature, its tail not cut,
+which is a valid proposal though not the best: a draft cut as the target is would be accepted more.
 """
 
 from __future__ import annotations

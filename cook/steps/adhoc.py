@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cook.errors import InputError
 from cook.formats.naming import model_stem
@@ -16,16 +17,21 @@ def score_recipe(
     target: str | None,
     drafts: Sequence[str],
     recipe: Path | str | None,
-    settings: dict[str, object],
+    settings: Mapping[str, object],
+    maximize: str | None = None,
 ) -> LoadedRecipe:
     """The recipe that scores ``drafts``, or the quants of ``recipe``, against ``target``.
 
-    ``settings`` are keys of ``score`` that replace the recipe's or the defaults; None is
-    "not given". InputError when there is nothing to score or nothing to score against.
+    ``settings`` are keys of ``score`` that replace the recipe's or the defaults, maps within
+    them key by key; None and empty maps are "not given". ``maximize``: the pick's. InputError
+    when there is nothing to score or nothing to score against.
     """
-    given = {key: value for key, value in settings.items() if value is not None}
+    given = {key: value for key, value in settings.items() if value not in (None, {})}
+    if target is not None:
+        given["target"] = _merged({"source": _absolute(target)}, given.get("target"))
+    pick = {"maximize": maximize} if maximize else {}
     if recipe is not None:
-        return _override(load_recipe(recipe), target, drafts, given)
+        return _override(load_recipe(recipe), drafts, given, pick)
     if target is None:
         raise InputError("no target", hint="--target TARGET.gguf, or --recipe with a score.target")
     if not drafts:
@@ -34,30 +40,48 @@ def score_recipe(
         "version": 1,
         "name": "score",
         "drafts": _named(drafts),
-        "score": {"target": {"source": _absolute(target)}, **given},
+        "score": given,
+        "pick": pick,
     }
     return parse_recipe(json.dumps(document, indent=1), Path.cwd() / "score.yaml")
 
 
 def _override(
-    loaded: LoadedRecipe, target: str | None, drafts: Sequence[str], given: dict[str, object]
+    loaded: LoadedRecipe,
+    drafts: Sequence[str],
+    given: Mapping[str, object],
+    pick: Mapping[str, object],
 ) -> LoadedRecipe:
     """``loaded`` with the command line's words in place of its own, checked again as a whole."""
     document = loaded.recipe.model_dump(mode="json", exclude_unset=True)
-    score = dict(document.get("score") or {})
-    if target is not None:
-        score["target"] = {**score.get("target", {}), "source": _absolute(target)}
-    if "target" not in score:
+    score = _merged(document.get("score") or {}, given)
+    if "source" not in score.get("target", {}):
         raise InputError(f"{loaded.path}: has no score.target", hint="give --target TARGET.gguf")
-    if "draft" in given and isinstance(given["draft"], dict):
-        given["draft"] = {**score.get("draft", {}), **given["draft"]}
-    document["score"] = {**score, **given}
+    document["score"] = score
+    document["pick"] = _merged(document.get("pick") or {}, pick)
     if drafts:
         document["drafts"] = [*document.get("drafts", []), *_named(drafts)]
+    from pydantic import ValidationError
+
     from cook.recipe.schema import Recipe
 
-    checked = Recipe.model_validate(document, context={"base": loaded.path.parent}, strict=False)
+    context = {"base": loaded.path.parent}
+    try:
+        checked = Recipe.model_validate(document, context=context, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{loaded.path} with these options: {where}: {first['msg']}") from None
     return replace(loaded, recipe=checked)
+
+
+def _merged(own: Mapping[str, Any], given: object) -> dict[str, Any]:
+    """``own`` with what is ``given`` in its place, maps key by key."""
+    merged = dict(own)
+    for key, value in given.items() if isinstance(given, Mapping) else ():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) else value
+    return merged
 
 
 def _named(drafts: Sequence[str]) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from cook.errors import StepError
 from cook.formats.trace import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.steps.loading import model_load
-from cook.steps.trace import TRACE_FILE, TraceStep
+from cook.steps.trace import TRACE_FILE, Trace
 
 REPLIES = 12
 """Replies that are read again, those with the shortest prompts: these cost, and show nothing."""
@@ -54,7 +54,7 @@ class ControlStep(Step[ControlOutcome]):
     engine: Engine
     target: Source
     args: ModelArgs
-    trace: TraceStep
+    trace: Trace
     width: int
 
     kind: ClassVar[str] = "control"

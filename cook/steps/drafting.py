@@ -9,7 +9,6 @@ from pathlib import Path
 
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
-from cook.errors import InputError
 from cook.formats.gguf_file import GgufFile, TensorInfo
 from cook.formats.quant_types import by_name
 from cook.graph.step import Source
@@ -17,6 +16,7 @@ from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Quant, Resolution
 from cook.recipe.schema import Recipe
 from cook.recipe.size import predicted_bytes
+from cook.recipe.sources import HubRef
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import Model
 from cook.steps.memory import MemoryStep
@@ -25,6 +25,7 @@ from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reading import Model as ReadModel
 from cook.steps.reading import Reader
+from cook.steps.trace_corpus import TraceCorpusStep, corpus_args, target_corpus
 from cook.vocabulary import read_vocabulary
 
 
@@ -49,21 +50,26 @@ class Drafting:
             return None
         if spec.file is not None:
             return self.reader.text(spec.file)
-        if spec.corpus is None or spec.corpus == "trace":
-            raise InputError(
-                "imatrix.corpus: trace is not available yet",
-                hint="give a text file as imatrix.corpus",
-            )
+        args = self.engine.placement("imatrix", spec.args.to_model_args())
+        corpus: Source | TraceCorpusStep
+        if isinstance(spec.corpus, Path | HubRef):
+            corpus = self.reader.text(spec.corpus)
+        else:
+            score = self.recipe.score
+            assert score is not None, "the schema asks for a target to write the text"
+            target = self.reader.model(score.target.source)
+            corpus = target_corpus(self.engine, self.source.source, target, score)
+            args = (*args, *corpus_args(self.engine))
         return ImatrixStep(
             engine=self.engine,
             model=self.source.source,
-            corpus=self.reader.text(spec.corpus),
+            corpus=corpus,
             context=spec.context,
             chunks=spec.chunks,
             process_output=spec.process_output,
             minimum_coverage=spec.coverage.experts,
             otherwise=spec.coverage.otherwise,
-            args=self.engine.placement("imatrix", spec.args.to_model_args()),
+            args=args,
         )
 
     def reference(self) -> PerplexityStep | None:

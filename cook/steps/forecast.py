@@ -19,7 +19,7 @@ from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.live import PromptRun
 from cook.steps.menu import DraftPlan, Menu, config_name
 from cook.steps.replay import ReplayStep, replies
-from cook.steps.trace import TraceStep
+from cook.steps.trace import Trace
 
 PROFILES = {
     Flavour.LLAMA_CPP: Profile.MAINLINE_2026_10,
@@ -49,7 +49,7 @@ class ForecastPlan:
     of another shape, which shows how much acceptance differs for no reason at all.
     """
 
-    trace: TraceStep
+    trace: Trace
     verify: tuple[CurveStep, ...]
     drafts: tuple[DraftForecast, ...]
     settings: tuple[DraftSettings, ...]
@@ -61,7 +61,7 @@ class ForecastPlan:
         """Rounds of the race; 1 where every draft replays the whole trace at once."""
         return max((len(draft.replays) for draft in self.drafts), default=0)
 
-    def first(self) -> Iterator[TraceStep | CurveStep | ReplayStep]:
+    def first(self) -> Iterator[Trace | CurveStep | ReplayStep]:
         """Before anything can be predicted: the trace, the first replays, all timings in turn."""
         yield self.trace
         for draft in self.drafts:
@@ -71,7 +71,7 @@ class ForecastPlan:
             for draft in self.drafts:
                 yield draft.curves[turn]
 
-    def steps(self) -> Iterator[TraceStep | CurveStep | ReplayStep]:
+    def steps(self) -> Iterator[Trace | CurveStep | ReplayStep]:
         """Everything, had no draft to leave the race."""
         yield from self.first()
         for draft in self.drafts:

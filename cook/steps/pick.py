@@ -154,7 +154,7 @@ def confirm(
         maximize=maximize,
         confidence=confidence,
         value=value_of(winner, maximize),
-        ranking=choice.ranking,
+        ranking=(winner.name, *(n for n in choice.ranking if n != winner.name)),
         ties=tuple(c.name for c in tied if c is not winner),
         excluded=choice.excluded,
         choice=replace(kept, confirmed=not objection),

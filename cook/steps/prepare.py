@@ -13,11 +13,13 @@ from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
 from cook.engines.discover import discover
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import by_name
+from cook.formats.trace import TraceFile
+from cook.hub import local_path
 from cook.paths import demo_dir
 from cook.recipe.lint import lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import Quant, resolve
-from cook.recipe.schema import Recipe
+from cook.recipe.schema import ModelArgsSpec, Recipe
 from cook.steps.drafting import Drafting
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.menu import Configuration, DraftPlan, LeftOut, Menu
@@ -52,8 +54,11 @@ def prepare(
     demo: bool = False,
     strict: bool = False,
     plan_only: bool = False,
+    threads: int | None = None,
 ) -> Prepared:
     """Load, check and lay out ``recipe`` on ``engines``, or those it names; warnings are kept.
+
+    ``threads``: of target and drafts where the recipe states none; part of what is measured.
 
     On several engines each makes the quants whose types it has, and scores them itself.
     Errors: RecipeError with every fault of the recipe; PrerequisiteError when no engine at hand
@@ -64,6 +69,9 @@ def prepare(
     loaded = recipe if isinstance(recipe, LoadedRecipe) else load_recipe(recipe)
     if demo:
         loaded = replace(loaded, recipe=apply_demo(loaded.recipe))
+    if threads is not None:
+        loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
+    loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
     chosen = _engines(loaded, engines)
     reader = Reader(plan_only)
     menus = tuple(
@@ -170,6 +178,40 @@ def _shares(
                 left_out.append(LeftOut(f"{quant.name}@{engine.name}", reason))
         shares.append((engine, replace(free, quants=tuple(kept)), tuple(left_out)))
     return shares
+
+
+def _with_trace(recipe: Recipe) -> Recipe:
+    """``recipe`` with the reply length of the trace that it names, where it states none."""
+    score = recipe.score
+    if score is None or score.trace is None:
+        return recipe
+    path = local_path(score.trace)
+    recorded = TraceFile(path).header.n_predict
+    if "max_tokens" in score.model_fields_set and score.max_tokens != recorded:
+        raise InputError(
+            f"{path}: was recorded with max_tokens {recorded}, not {score.max_tokens}",
+            hint="leave it unsaid, or record another trace: cook trace",
+        )
+    with_length = score.model_copy(update={"max_tokens": recorded})
+    return recipe.model_copy(update={"score": with_length})
+
+
+def _with_threads(recipe: Recipe, threads: int) -> Recipe:
+    """``recipe`` whose target, baseline and drafts run on ``threads``, unless it says otherwise."""
+    score = recipe.score
+    if score is None:
+        return recipe
+
+    def told(args: ModelArgsSpec) -> ModelArgsSpec:
+        return args if args.threads else args.model_copy(update={"threads": threads})
+
+    changes: dict[str, object] = {
+        "target": score.target.model_copy(update={"args": told(score.target.args)}),
+        "draft": score.draft.model_copy(update={"args": told(score.draft.args)}),
+    }
+    if score.baseline is not None:
+        changes["baseline"] = score.baseline.model_copy(update={"args": told(score.baseline.args)})
+    return recipe.model_copy(update={"score": score.model_copy(update=changes)})
 
 
 def _engines(loaded: LoadedRecipe, asked: Sequence[str]) -> tuple[Engine, ...]:

@@ -144,12 +144,13 @@ def replies(
 def replayed(
     step: ReplayStep, trace: TraceFile, replay: Artifact
 ) -> Iterator[tuple[Reply, Replay]]:
-    """Every reply of ``trace`` with what the draft of ``step`` says of it."""
+    """Every reply of ``trace`` that ``step`` replayed, with what its draft says of it."""
     import numpy as np
 
     with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
         for index, reply in enumerate(trace):
-            yield reply, _replay_of(arrays, index, step.rollout_steps)
+            if step.wants(reply.head.id):
+                yield reply, _replay_of(arrays, index, step.rollout_steps)
 
 
 def positions_in(

@@ -10,9 +10,12 @@ from cook.engines.base import DraftSettings, Engine
 from cook.errors import InputError
 from cook.formats.gguf_file import GgufFile
 from cook.graph.step import Step
+from cook.hub import local_path
 from cook.prompts.load import Prompt, PromptSet, load_prompts, select
 from cook.recipe.lint_files import prompts_file
 from cook.recipe.schema import Recipe, ScoreSpec
+from cook.recording.adopt import Adopted, adopt
+from cook.recording.chain import server_sampler
 from cook.steps.control import ControlStep
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.forecast import PROFILES, DraftForecast, ForecastPlan
@@ -28,7 +31,8 @@ from cook.steps.menu import (
 from cook.steps.reading import Model, Reader
 from cook.steps.replay import ReplayStep
 from cook.steps.selfcheck import SelfCheckStep
-from cook.steps.trace import TraceStep
+from cook.steps.trace import Trace, TraceStep
+from cook.steps.trace_corpus import left_to_score
 from cook.vocabulary import compare, read_vocabulary
 
 RACE_FROM = 6
@@ -66,18 +70,55 @@ def lay_score(
     target = reader.model(score.target.source)
     require_one_vocabulary(recipe, target.file, reader)
     reader.files.append(prompts_file(score.prompts))
-    prompts = select(load_prompts(score.prompts), score.limit, score.categories)
+    apart = left_to_score(recipe, load_prompts(score.prompts))
+    prompts = select(apart, score.limit, score.categories)
     forecast = None
     live = prompts.prompts
     settings = score.draft.settings(score.method)
     if score.method == "replay":
-        prompts = in_halves(prompts)
-        forecast = lay_forecast(engine, score, target, prompts, drafts, settings)
+        adopted = _adopted(score, target, prompts)
+        prompts = in_halves(adopted.prompts if adopted else prompts)
+        trace = adopted.step if adopted else lay_trace(engine, score, target, prompts)
+        forecast = lay_forecast(engine, score, target, prompts, drafts, settings, trace)
         # Finalists are chosen on the other half, so their live figures owe nothing to luck.
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
     return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
+
+
+def _adopted(score: ScoreSpec, target: Model, prompts: PromptSet) -> Adopted | None:
+    """The trace that the recipe names, checked against target, prompts and sampling."""
+    if score.trace is None:
+        return None
+    chain = score.sampling
+    return adopt(
+        local_path(score.trace),
+        target=(target.file.path, target.source),
+        prompts=prompts,
+        sampler=server_sampler(
+            chain.temperature,
+            chain.seed,
+            top_k=chain.top_k,
+            top_p=chain.top_p,
+            min_p=chain.min_p,
+            repeat_penalty=chain.repeat_penalty,
+        ),
+    )
+
+
+def lay_trace(engine: Engine, score: ScoreSpec, target: Model, prompts: PromptSet) -> TraceStep:
+    """The recording of what ``target`` says to ``prompts`` on ``engine``."""
+    return TraceStep(
+        engine=engine,
+        target=target.source,
+        args=score.target.args.to_model_args(),
+        context=score.context,
+        prompts=prompts.prompts,
+        max_tokens=score.max_tokens,
+        sampling=sampling_of(score),
+        chat=has_template(target.file),
+    )
 
 
 def lay_forecast(
@@ -87,19 +128,10 @@ def lay_forecast(
     prompts: PromptSet,
     drafts: Sequence[DraftPlan],
     settings: tuple[DraftSettings, ...],
+    trace: Trace,
 ) -> ForecastPlan:
-    """The trace, and for every draft and KV cache type its replay and its times."""
+    """On ``trace``, for every draft and KV cache type its replay and its times."""
     target_args = score.target.args.to_model_args()
-    trace = TraceStep(
-        engine=engine,
-        target=target.source,
-        args=target_args,
-        context=score.context,
-        prompts=prompts.prompts,
-        max_tokens=score.max_tokens,
-        sampling=sampling_of(score),
-        chat=has_template(target.file),
-    )
     rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
     widths = widths_for(max(s.n_max for s in settings))
     several = len(score.draft.cache_types) > 1

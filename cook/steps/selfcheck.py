@@ -20,7 +20,7 @@ from cook.speculation.selfcheck import LiveReply, check_counts
 from cook.steps.live import LiveOutcome, LiveStep, Model
 from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
-from cook.steps.trace import TRACE_FILE, TraceStep
+from cook.steps.trace import TRACE_FILE, Trace
 
 REQUESTS = 8
 """Live requests recounted at the server's own batch shapes, which costs about a live run."""
@@ -61,7 +61,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     args: ModelArgs
     settings: DraftSettings
     profile: Profile
-    trace: TraceStep
+    trace: Trace
     live: LiveStep
 
     kind: ClassVar[str] = "selfcheck"

@@ -17,7 +17,7 @@ from cook.engines.client import Completion
 from cook.engines.remote import Remote
 from cook.errors import InputError, StepError
 from cook.prompts.load import Prompt, PromptSet
-from cook.recording.server_target import ServerFacts, server_facts
+from cook.recording.server_facts import ServerFacts, server_facts
 from cook.speculation.totals import Share, Total, total
 from cook.steps.live import WARM_UP, WARM_UP_TOKENS, PromptRun, Sampling
 

@@ -132,7 +132,7 @@ def _summary(
     parts = [str(status)]
     if judgement.regressions:
         worst = judgement.regressions[0]
-        parts = [f"REGRESSION: {worst.subject}: {worst.text}"]
+        parts = [f"REGRESSION: {worst.gate} of {worst.subject}: {worst.text}"]
         if len(judgement.regressions) > 1:
             parts[0] += f" and {len(judgement.regressions) - 1} more"
     elif error is not None:

@@ -134,8 +134,8 @@ def test_a_record_against_itself_and_against_a_better_one(cook: Any) -> None:
     assert "regression" not in done.stdout
     done = cook("report", worse, "--against", before)
     assert done.status == 4, done.stderr
-    first = done.stdout.splitlines()[1]
-    assert first.startswith("regression  acceptance  Q4 n_max=4  acceptance: 57.5% to 49.2%")
+    first = " ".join(done.stdout.splitlines()[1].split())
+    assert first.startswith("regression acceptance Q4 n_max=4 57.5% to 49.2%, -8.3 points")
     assert done.stderr.splitlines()[-1] == "error: 1 regression: acceptance of Q4 n_max=4"
     done = cook("report", worse, "--against", before, "--json")
     assert done.status == 4

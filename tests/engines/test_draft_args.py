@@ -232,6 +232,18 @@ def test_mainline_runs_the_draft_as_asked(bundled: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
+def test_mainline_keeps_the_overrides_apart(bundled: Any, tmp_path: Path) -> None:
+    target = ModelArgs(threads=1, override_tensor=("attn=CPU",), extra=("-lv", "5"))
+    log, answer = run(bundled, tmp_path, target, ModelArgs(override_tensor=("exps=CPU",)))
+    assert answer.draft_n > 0
+    parts = log.split("Dumping metadata keys/values")[1:]
+    placed = [
+        set(re.findall(r"blk\.1\.(\w+?)_\w+\.weight \(.*overridden to CPU", part)) for part in parts
+    ]
+    assert [p for p in placed if p] == [{"attn"}, {"ffn"}]
+
+
+@pytest.mark.engine
 def test_mainline_reads_the_draft_s_overrides(bundled: Any, tmp_path: Path) -> None:
     nowhere = ModelArgs(override_tensor=("exps=NOWHERE",))
     with pytest.raises(StepError):

@@ -19,8 +19,9 @@ from cook.formats.gguf import read_gguf
 from cook.formats.gguf_file import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
-from cook.recipe.convert import Kind, Wishes, import_recipe, kind_of
+from cook.recipe.convert import Wishes, import_recipe
 from cook.recipe.convert_export import Format, export_quant
+from cook.recipe.convert_read import Kind, kind_of
 from cook.recipe.lint import flavour_of
 from cook.recipe.load import LoadedRecipe, parse_recipe
 from cook.recipe.rules import resolve

@@ -12,8 +12,9 @@ from cook.errors import InputError, RecipeError
 from cook.formats.gguf_file import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.check import TensorList
-from cook.recipe.convert import Kind, Wishes, import_recipe
+from cook.recipe.convert import Wishes, import_recipe
 from cook.recipe.convert_export import Format, export_quant
+from cook.recipe.convert_read import Kind
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import resolve
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import RecipeError
-from cook.recipe.convert_bash import Unknown, parse_script
+from cook.recipe.convert_bash import parse_script
 from cook.recipe.convert_shell import Shell
+from cook.recipe.convert_syntax import Unknown
 from cook.recipe.convert_text import Source, Spanned
 
 BASH = shutil.which("bash")

@@ -19,7 +19,8 @@ from cook.graph.digest import source
 from cook.paths import demo_dir
 from cook.prompts.load import Prompt
 from cook.recording.chain import server_sampler
-from cook.recording.server_target import ServerTarget, server_facts
+from cook.recording.server_facts import server_facts
+from cook.recording.server_target import ServerTarget
 from cook.recording.session import Dropped, Plan, record
 from cook.recording.tokenizer import Tokenizer
 from cook.recording.worker_target import WorkerTarget
@@ -120,9 +121,13 @@ def test_text_without_ids_is_tokenized_again_or_dropped(fake: Any) -> None:
     assert found.tokens.tolist() == [0, 1, 2]
     assert not found.known.any()
 
-    for change, told in (({"content": "abc"}, "another text"), ({"content": "xx"}, "2 tokens")):
-        other = {**same, **change}
-        server = fake(answers(completion=lambda _, other=other: (200, other)))
+    for text, told in (("abc", "another text"), ("xx", "2 tokens")):
+        other = {**same, "content": text}
+
+        def answer(_: dict[str, Any], other: dict[str, Any] = other) -> tuple[int, Any]:
+            return 200, other
+
+        server = fake(answers(completion=answer))
         dropped = target(server.url).reply(PLAN.prompts[0], PLAN)
         assert isinstance(dropped, Dropped)
         assert told in dropped.reason

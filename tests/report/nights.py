@@ -40,7 +40,7 @@ class World:
 
     # As pipelines/nightly.yaml has it, with the default prompts.
     prompts: int = 112
-    tokens: int = 256
+    tokens: int = 384
     repeats: int = 3
     request_noise: float = 0.02
     spikes: float = 0.01
@@ -277,7 +277,9 @@ def false_alarms(
                 series.new_build()
             now, judgement = judged(series.measure(), past, policy)
             if judgement.regressions:
-                alarms.append("; ".join(f"{f.subject}: {f.text}" for f in judgement.regressions))
+                alarms.append(
+                    "; ".join(f"{f.gate} of {f.subject}: {f.text}" for f in judgement.regressions)
+                )
             past = (*past, now)
     return alarms
 

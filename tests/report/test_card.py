@@ -131,6 +131,7 @@ def test_the_cards_of_any_record(records: ModuleType) -> None:
         text = card(made_up, replace(FACTS, files=files))
         assert MARK in text
         assert front_matter(text)["pipeline_tag"] == "text-generation"
+        assert ("## Pick" in text) == bool(made_up.candidates)
         outside = re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", text, flags=re.M | re.S)
         assert "<script" not in outside
         assert "<img" not in outside

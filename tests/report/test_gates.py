@@ -172,6 +172,15 @@ def test_one_prompt_alone_proves_nothing(pair: tuple[Night, Night]) -> None:
     assert finding.verdict is Verdict.SAME
 
 
+def test_a_draft_that_no_longer_hits_anything_is_a_regression(pair: tuple[Night, Night]) -> None:
+    before, now = pair
+    column = now.candidates[1]
+    blind = replace(column, accepted=(0,) * len(column.accepted))
+    candidates = (now.candidates[0], blind, *now.candidates[2:])
+    judgement = judge(replace(now, candidates=candidates), before, POLICY)
+    assert findings(judgement, "acceptance")[column.name] is Verdict.REGRESSION
+
+
 def test_a_slower_machine_is_no_slower_draft() -> None:
     series = Series(replace(CPU, night_noise=0.0, slow_nights=0.0), seed=4)
     before = series.measure().judged((), ())

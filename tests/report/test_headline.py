@@ -35,6 +35,15 @@ def test_confidence_from_the_choice_before_all(records: ModuleType) -> None:
     assert "level with B" in note
 
 
+def test_a_forecast_that_live_runs_overrule_lends_no_confidence(records: ModuleType) -> None:
+    record = records.record()
+    choice = Choice("no draft", 18, 0.999, 0.0, 0.02, True, (), False)
+    found = headline(replace(record, pick=replace(record.pick, choice=choice)))
+    value, note = fact(found, "confidence")
+    assert value == "95%"
+    assert note == "by live runs, which overrule the forecast: no draft"
+
+
 @pytest.mark.parametrize(("ties", "value"), [((), "95%"), (("no draft",), "a tie")])
 def test_confidence_of_live_runs(records: ModuleType, ties: tuple[str, ...], value: str) -> None:
     record = records.record(predicted=False)

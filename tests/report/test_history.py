@@ -53,6 +53,22 @@ def test_last_good_skips_bad_nights_and_other_series(tmp_path: Path, series: Ser
     assert found.last_good(replace(tonight, cell="another")) is None
 
 
+def test_a_disturbed_night_is_compared_with_only_for_want_of_another(
+    tmp_path: Path, series: Series
+) -> None:
+    path = tmp_path / "h.jsonl"
+    clean, disturbed, tonight = (series.measure().judged((), ()) for _ in range(3))
+    append(path, replace(disturbed, disturbed=3))
+    last = read_history(path).last_good(tonight)
+    assert last is not None
+    assert last.id == disturbed.id
+    append(path, clean)
+    append(path, replace(disturbed, id="later", disturbed=1))
+    last = read_history(path).last_good(tonight)
+    assert last is not None
+    assert last.id == clean.id
+
+
 def test_a_torn_line_costs_only_itself(tmp_path: Path, series: Series) -> None:
     path = tmp_path / "h.jsonl"
     first, second = series.measure(), series.measure()

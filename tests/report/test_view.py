@@ -53,3 +53,9 @@ def test_rows_have_the_columns_of_their_table(records: ModuleType, kind: str) ->
                 assert block.strong is None or block.strong < len(block.rows)
             if isinstance(block, Plot):
                 assert len(block.alt) > 20
+
+
+def test_sections_without_a_neighbour_are_known(records: ModuleType) -> None:
+    whole = document(records.record())
+    assert whole.lone == frozenset()
+    assert document(records.record(predicted=False)).lone == {"lengths"}

@@ -12,6 +12,7 @@ import pytest
 from cook.errors import InputError, PrerequisiteError
 from cook.steps.menu import NO_DRAFT
 from cook.steps.prepare import Prepared, prepare
+from cook.steps.trace import TraceStep
 
 pytestmark = pytest.mark.engine
 
@@ -83,6 +84,7 @@ def test_replay_splits_the_prompts_in_halves(recipe: Callable[..., Path], bundle
     menu = prepare(path).menus[0]
     assert menu.forecast is not None
     assert menu.baseline is not None
+    assert isinstance(menu.forecast.trace, TraceStep)
     traced = {p.id for p in menu.forecast.trace.prompts}
     live = {p.id for step in menu.baseline.rounds for p in step.prompts}
     assert len(traced) == 8
@@ -97,7 +99,7 @@ def test_rollouts_only_where_p_min_needs_them(recipe: Callable[..., Path], bundl
         path = recipe(model=SOURCE, quants=quants, score=score(method="replay", draft=draft))
         forecast = prepare(path).menus[0].forecast
         assert forecast is not None
-        assert forecast.drafts[0].replay.rollout_steps == steps
+        assert forecast.drafts[0].replays[0].rollout_steps == steps
 
 
 def test_gpu_drafts_against_a_baseline_that_leaves_the_gpu_idle_are_warned_of(

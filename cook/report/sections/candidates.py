@@ -6,9 +6,9 @@ from cook.report.document import Block, Section, Table, Text
 from cook.report.record import Record
 from cook.report.table import columns, draft_columns, draft_rows, rows
 
-FIRST = 12
+FIRST = 8
 """Rows in sight; the rest is folded away."""
-ELSEWHERE = ("PPL", "KLD")
+ELSEWHERE = ("bpw", "PPL", "KLD")
 """Columns that have a section of their own."""
 
 

@@ -150,7 +150,7 @@ def _draw(
 
 def _table(record: Record, front: set[str]) -> Table:
     best = picked_draft(record)
-    rows = []
+    rows: list[tuple[str | None, ...]] = []
     for draft in sorted(record.drafts, key=lambda d: d.file_bytes or 0):
         found, name = draft.quality, label_of(record, draft)
         kld = found.mean_kld if found else None

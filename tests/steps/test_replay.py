@@ -1,0 +1,93 @@
+"""Replay as a step: the whole trace, a share of it, and drafts that do not fit."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cook.engines.base import Engine, ModelArgs
+from cook.graph.digest import source
+from cook.graph.execute import Executor
+from cook.graph.store import Store
+from cook.output import Output
+from cook.paths import demo_dir
+from cook.prompts.load import Prompt
+from cook.speculation.simulate import Positions
+from cook.steps.live import Sampling
+from cook.steps.replay import ReplayStep, replies
+from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
+
+PROMPTS = tuple(
+    Prompt(f"p{i}", "code", f"def area_{i}(width, height):\n    return", "pick") for i in range(3)
+)
+ARGS = ModelArgs(threads=1)
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> Executor:
+    quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
+    return Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1)
+
+
+@pytest.fixture
+def trace(bundled: Engine) -> TraceStep:
+    target = source([demo_dir() / "target-q8_0.gguf"])
+    return TraceStep(bundled, target, ARGS, 512, PROMPTS, 24, Sampling(), chat=False)
+
+
+def texts(executor: Executor, step: ReplayStep) -> dict[str, Positions]:
+    executor.run([step])
+    assert not executor.outcomes.failures
+    outcomes = executor.outcomes
+    found = replies(
+        step,
+        outcomes.artifact(step.trace),
+        outcomes.artifact(step),
+        n_predict=24,
+        context=512,
+    )
+    return {name: positions for name, _, positions in found}
+
+
+@pytest.mark.engine
+def test_a_share_says_the_same_as_the_whole(executor: Executor, trace: TraceStep) -> None:
+    draft = source([demo_dir() / "draft-f16.gguf"])
+    whole = ReplayStep(trace.engine, "draft", draft, trace, ARGS)
+    every = texts(executor, whole)
+    assert list(every) == ["p0", "p1", "p2"]
+    share = texts(executor, replace(whole, prompts=("p1",)))
+    assert list(share) == ["p1"]
+    assert share["p1"].match.tolist() == every["p1"].match.tolist()
+    outcome = executor.outcomes.result(whole)
+    assert outcome is not None
+    assert outcome.positions == sum(text.reply - 1 for text in every.values())
+    assert outcome.matches == sum(int(t.match[1 : t.reply].sum()) for t in every.values())
+
+
+@pytest.mark.engine
+def test_a_given_trace_stands_for_a_recorded_one(
+    executor: Executor, trace: TraceStep, tmp_path: Path
+) -> None:
+    draft = source([demo_dir() / "draft-f16.gguf"])
+    recorded = texts(executor, ReplayStep(trace.engine, "draft", draft, trace, ARGS))
+    file = tmp_path / "mine.trace"
+    file.write_bytes(executor.outcomes.artifact(trace).file(TRACE_FILE).read_bytes())
+    given = given_trace(file)
+    again = texts(executor, ReplayStep(trace.engine, "draft", draft, given, ARGS))
+    assert {k: v.match.tolist() for k, v in again.items()} == {
+        k: v.match.tolist() for k, v in recorded.items()
+    }
+    assert executor.outcomes.result(given) == executor.outcomes.result(trace)
+
+
+@pytest.mark.engine
+def test_a_draft_of_other_tokens_fails_before_it_is_loaded(
+    executor: Executor, trace: TraceStep, tiny_model: Path
+) -> None:
+    step = ReplayStep(trace.engine, "tiny", source([tiny_model]), trace, ARGS)
+    executor.run([step])
+    (failure,) = executor.outcomes.failures.values()
+    assert "cannot draft for target-q8_0.gguf" in failure.error.message
