@@ -36,7 +36,9 @@ def answer(
     built = build()
     told = shown(built.record)
     good = not built.failures and (built.record.pick.candidate or not built.record.candidates)
-    if good:
+    # A branch of a repository may have moved by the next time: only the Hub can say.
+    pinned = all(origin.pinned for origin in built.record.sources)
+    if good and pinned:
         receipt.keep(question, built.files, told, built.path)
     _print(told, built.path, built.ran, output)
     from cook.kitchen import raise_for

@@ -74,6 +74,7 @@ def build(
         left_out=(*unmade, *left_out),
         outcomes=executor.outcomes,
         judged=judged,
+        origins=prepared.origins,
     )
     record = assemble(sitting)
     path = home / "records" / f"{record.recipe}.json"

@@ -54,7 +54,14 @@ def command(
         from cook.kitchen import build
         from cook.steps.prepare import prepare
 
-        prepared = prepare(recipe, engines=engine or (), demo=demo, strict=strict, threads=threads)
+        prepared = prepare(
+            recipe,
+            engines=engine or (),
+            demo=demo,
+            strict=strict,
+            threads=threads,
+            output=output,
+        )
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
     question = {"build": recipe, "from": Path.cwd(), "engine": engine, "demo": demo}

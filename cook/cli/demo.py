@@ -30,6 +30,6 @@ def command(
         from cook.kitchen import build
         from cook.steps.prepare import prepare
 
-        return build(prepare("demo", engines=[engine] if engine else ()), output)
+        return build(prepare("demo", engines=[engine] if engine else (), output=output), output)
 
     answer({"demo": engine}, build_it, output)

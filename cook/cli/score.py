@@ -151,7 +151,7 @@ def command(
         from cook.steps.prepare import prepare
 
         loaded = score_recipe(target, drafts or [], recipe, settings, maximize)
-        prepared = prepare(loaded, engines=engine or (), threads=threads)
+        prepared = prepare(loaded, engines=engine or (), threads=threads, output=output)
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
     question = {

@@ -137,7 +137,7 @@ def plan(prepared: Prepared) -> Plan:
         recipe=recipe.name,
         engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in menus),
         steps=steps,
-        needs=_needs(menus, steps),
+        needs=(*_needs(menus, steps), *_download(prepared.left_bytes)),
         live_hours=hours,
         live_hours_reason=reason,
         left_out=left_out,
@@ -304,6 +304,15 @@ def _needs(menus: Sequence[Menu], steps: Sequence[Planned]) -> tuple[Need, ...]:
         Need("disk", disk, free_bytes(cook_home())),
         Need("memory", models[0] if models and running else 0, available_memory_bytes()),
     )
+
+
+def _download(left_bytes: int) -> tuple[Need, ...]:
+    """What has to come from the Hub first, and the room in its cache."""
+    if not left_bytes:
+        return ()
+    from cook.hub.download import free_cache_bytes
+
+    return (Need("download", left_bytes, free_cache_bytes()),)
 
 
 def _model_bytes(model: Step[Any] | Source) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
-from cook.provenance import cook_version, machine
+from cook.provenance import HubOrigin, cook_version, machine
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.schema import Recipe
 from cook.report.coverage import imatrix_coverage
@@ -53,6 +53,7 @@ class Sitting:
     left_out: tuple[Excluded, ...]
     outcomes: Outcomes
     judged: Judged | None = None
+    origins: tuple[HubOrigin, ...] = ()
 
     @property
     def recipe(self) -> Recipe:
@@ -105,6 +106,7 @@ def assemble(sitting: Sitting) -> Record:
         noise=_noise(sitting),
         imatrix=imatrix_coverage(menu.imatrix, outcomes),
         disturbed=len(_disturbed(sitting)[0]),
+        sources=sitting.origins,
     )
 
 

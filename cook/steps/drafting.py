@@ -49,11 +49,11 @@ class Drafting:
         if spec is None or self.source is None:
             return None
         if spec.file is not None:
-            return self.reader.text(spec.file)
+            return self.reader.text(spec.file, "imatrix.file")
         args = self.engine.placement("imatrix", spec.args.to_model_args())
         corpus: Source | TraceCorpusStep
         if isinstance(spec.corpus, Path | HubRef):
-            corpus = self.reader.text(spec.corpus)
+            corpus = self.reader.text(spec.corpus, "imatrix.corpus")
         else:
             score = self.recipe.score
             assert score is not None, "the schema asks for a target to write the text"
@@ -101,7 +101,7 @@ class Drafting:
 
     def ready(self, reference: PerplexityStep | None) -> Iterator[DraftPlan]:
         """A plan for the source, where it is a candidate, and for every ready file."""
-        found = [(d.name, self.reader.model(d.source)) for d in self.recipe.drafts]
+        found = [(d.name, self.reader.model(d.source, d.name)) for d in self.recipe.drafts]
         if self.recipe.include_source and self.source is not None:
             found.insert(0, ("source", self.source))
         for name, model in found:

@@ -15,7 +15,10 @@ from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import by_name
 from cook.formats.trace import TraceFile
 from cook.hub import local_path
+from cook.hub.convert import Converter, find_converter
+from cook.output import Output
 from cook.paths import demo_dir
+from cook.provenance import HubOrigin
 from cook.recipe.lint import lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import Quant, resolve
@@ -37,6 +40,10 @@ class Prepared:
     menus: tuple[Menu, ...]
     files: tuple[Path, ...]
     """Every file that was read to lay it out, and the engines' own."""
+    origins: tuple[HubOrigin, ...] = ()
+    """What the recipe's ``hf://`` references meant."""
+    left_bytes: int = 0
+    """What a build would still download."""
 
     @property
     def recipe(self) -> Recipe:
@@ -55,6 +62,7 @@ def prepare(
     strict: bool = False,
     plan_only: bool = False,
     threads: int | None = None,
+    output: Output | None = None,
 ) -> Prepared:
     """Load, check and lay out ``recipe`` on ``engines``, or those it names; warnings are kept.
 
@@ -73,13 +81,24 @@ def prepare(
         loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
     chosen = _engines(loaded, engines)
-    reader = Reader(plan_only)
+    reader = Reader(plan_only, _converter(loaded.recipe, chosen), output)
     menus = tuple(
         _lay(share, engine, reader, strict, left_out, f"@{engine.name}" if len(chosen) > 1 else "")
         for engine, share, left_out in _shares(loaded, chosen)
     )
     files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
-    return Prepared(loaded, demo, menus, tuple(dict.fromkeys(files)))
+    return Prepared(
+        loaded, demo, menus, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes
+    )
+
+
+def _converter(recipe: Recipe, engines: Sequence[Engine]) -> Converter | None:
+    """What converts safetensors: of COOK_CONVERTER, else beside the first engine that has one."""
+    if recipe.model is None:
+        return None
+    outtype = recipe.model.convert
+    beside = [find_converter(e.files[0].parent, outtype) for e in engines if e.files]
+    return next((c for c in beside if c is not None), None) or find_converter(None, outtype)
 
 
 def _lay(
@@ -103,7 +122,7 @@ def _lay(
     )
     raise_problems(found)
     warnings = [str(p) for p in found]
-    corpus = reader.text(recipe.evaluate.corpus) if recipe.evaluate else None
+    corpus = reader.text(recipe.evaluate.corpus, "evaluate.corpus") if recipe.evaluate else None
     drafting = Drafting(engine, recipe, reader, source, corpus, suffix)
     imatrix, reference = drafting.imatrix(), drafting.reference()
     resolved = [

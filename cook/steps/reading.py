@@ -7,9 +7,11 @@ from pathlib import Path
 
 from cook.formats.gguf import read_gguf
 from cook.formats.gguf_file import GgufFile
-from cook.graph.digest import source as digest_source
 from cook.graph.step import Source
-from cook.hub import local_path
+from cook.hub import Located, locate
+from cook.hub.convert import Converter
+from cook.output import Output
+from cook.provenance import HubOrigin
 from cook.recipe.sources import HubRef
 
 
@@ -23,19 +25,45 @@ class Model:
 
 @dataclass(frozen=True)
 class Reader:
-    """``plan_only``: hash nothing that was not hashed before. ``files``: everything read."""
+    """``plan_only``: fetch and hash nothing that was not before. ``files``: everything read.
+
+    ``converter`` is for safetensors models; ``output`` shows downloads and conversions.
+    ``located`` keeps what each reference came to, so that a branch means one commit throughout.
+    """
 
     plan_only: bool
+    converter: Converter | None = None
+    output: Output | None = None
     files: list[Path] = field(default_factory=list)
+    located: dict[Path | HubRef, Located] = field(default_factory=dict)
 
-    def model(self, ref: Path | HubRef) -> Model:
-        """A GGUF (all its shards)."""
-        file = read_gguf(local_path(ref))
-        self.files.extend(file.shards)
-        return Model(digest_source(file.shards, plan_only=self.plan_only), file)
+    def model(self, ref: Path | HubRef, role: str = "model") -> Model:
+        """A GGUF (all its shards), fetched or converted where need be."""
+        found = self._find(ref, role)
+        return Model(found.source, read_gguf(found.path))
 
-    def text(self, ref: Path | HubRef) -> Source:
+    def text(self, ref: Path | HubRef, role: str = "text") -> Source:
         """Any other file, whole."""
-        path = local_path(ref)
-        self.files.append(path)
-        return digest_source([path], plan_only=self.plan_only)
+        return self._find(ref, role).source
+
+    @property
+    def origins(self) -> tuple[HubOrigin, ...]:
+        """What every ``hf://`` reference meant."""
+        return tuple(f.origin for f in self.located.values() if f.origin is not None)
+
+    @property
+    def left_bytes(self) -> int:
+        """What a build would download."""
+        return sum(f.left_bytes for f in self.located.values())
+
+    def _find(self, ref: Path | HubRef, role: str) -> Located:
+        if ref not in self.located:
+            self.located[ref] = locate(
+                ref,
+                plan_only=self.plan_only,
+                role=role,
+                output=self.output,
+                converter=self.converter,
+            )
+            self.files.extend(self.located[ref].files)
+        return self.located[ref]

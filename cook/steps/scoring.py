@@ -67,7 +67,7 @@ def lay_score(
     score = recipe.score
     if score is None:
         return None
-    target = reader.model(score.target.source)
+    target = reader.model(score.target.source, "target")
     require_one_vocabulary(recipe, target.file, reader)
     reader.files.append(prompts_file(score.prompts))
     apart = left_to_score(recipe, load_prompts(score.prompts))
