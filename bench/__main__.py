@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from bench.comparisons import COMPARISONS
 from bench.copies import copies
+from bench.counts import counts
+from bench.ik_agreement import ik_agreement
 from bench.pairs import describe, measure
 from bench.prediction import prediction
 from bench.replay_cost import replay_cost
@@ -18,8 +20,10 @@ from bench.study import Study
 STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
     "replay-vs-live": replay_vs_live,
+    "counts": counts,
     "prediction": prediction,
     "copies": copies,
+    "ik-agreement": ik_agreement,
 }
 
 

@@ -22,6 +22,7 @@ quants:
   - {name: Q3_K_S, type: Q3_K_S}
   - {name: Q2_K, type: Q2_K}
   - {name: IQ2_XXS, type: IQ2_XXS}
+  - {name: TQ1_0, type: TQ1_0, mixture: pure}
   - name: IQ1_S
     type: IQ1_S
     rules:
@@ -35,33 +36,38 @@ score:
   method: METHOD
   target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
   prompts: demo
-  categories: [docstring, tests, prose, class, function-body, literal]
-  limit: LIMIT
+PROMPTS
   max_tokens: TOKENS
-  context: 2048
+  context: CONTEXT
   draft: {n_max: NMAX, args: {threads: 1}}
 pick: {maximize: decode_speed}
+"""
+
+EIGHT = ("source", "Q8_0", "Q6_K", "Q4_K_M", "Q3_K_S", "Q2_K", "IQ2_XXS", "IQ1_S")
+DOWN_TO_ONE_BIT = ("Q8_0", "Q4_K_M", "Q2_K", "IQ2_XXS", "IQ1_S", "TQ1_0")
+SHORT = """\
+  categories: [docstring, tests, prose, class, function-body, literal]
 """
 
 
 def study_menu(
     method: str,
     *,
-    limit: int,
+    limit: int | None,
     tokens: int,
     n_max: tuple[int, ...],
-    quants: tuple[str, ...] | None = None,
+    quants: tuple[str, ...] = EIGHT,
 ) -> Menu:
-    """The menu of the study's eight drafts, or of those named."""
+    """The menu of the drafts named; ``limit`` None: every prompt, else short ones."""
     text = (
         RECIPE.replace("METHOD", method)
-        .replace("LIMIT", str(limit))
+        .replace("PROMPTS", "" if limit is None else SHORT + f"  limit: {limit}")
+        .replace("CONTEXT", "4096" if limit is None else "2048")
         .replace("TOKENS", str(tokens))
         .replace("NMAX", str(list(n_max)))
     )
     loaded = parse_recipe(text, Path("study.yaml").absolute())
-    if quants is not None:
-        kept = tuple(q for q in loaded.quants if q.name in quants)
-        recipe = loaded.recipe.model_copy(update={"include_source": "source" in quants})
-        loaded = replace(loaded, quants=kept, recipe=recipe)
+    kept = tuple(q for q in loaded.quants if q.name in quants)
+    recipe = loaded.recipe.model_copy(update={"include_source": "source" in quants})
+    loaded = replace(loaded, quants=kept, recipe=recipe)
     return prepare(loaded, engines=["bundled"]).menus[0]

@@ -20,7 +20,7 @@ class Command:
 # In the order of the help page.
 COMMANDS: dict[str, Command] = {
     "build": Command("Do everything a recipe asks for, and pick the best draft."),
-    "score": Command("Score drafts against a target, live."),
+    "score": Command("Score drafts against a target, and pick the best."),
     "trace": Command("Record what a target says, to score drafts on it."),
     "predict": Command("Predict the speed of drafts from a trace, or from numbers."),
     "plan": Command("Show what a build would run, why, and what it takes."),

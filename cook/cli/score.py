@@ -43,13 +43,13 @@ def command(
     engine: EnginesOption = None,
     prompts: Annotated[
         str | None,
-        typer.Option("--prompts", metavar="SET", help="default, demo, or a .jsonl file."),
+        typer.Option("--prompts", metavar="SET", help="default, long, demo, or a .jsonl file."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="At most this many prompts.")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", min=1, help="Tokens generated for each prompt.")
+        int | None, typer.Option("--max-tokens", min=2, help="Tokens generated for each prompt.")
     ] = None,
     context: Annotated[
         int | None, typer.Option("--context", min=128, help="Context of the server, in tokens.")
@@ -83,6 +83,10 @@ def command(
             "--method",
             help="replay: on the target's recorded text, the best live; live: all of them live.",
         ),
+    ] = None,
+    live: Annotated[
+        Literal["server", "spec-bench"] | None,
+        typer.Option("--live", help="Live runs by llama-server, or by ik's llama-spec-bench."),
     ] = None,
     trace: Annotated[
         Path | None,
@@ -123,10 +127,11 @@ def command(
     if url is not None:
         from cook.cli.score_url import score_url_command
 
-        others = (target, drafts, recipe, engine, context, n_max, budget, threads, trace, method)
-        score_url_command(
-            output, url, api_key_file, prompts, limit, max_tokens, alone=not any(others)
-        )
+        others: list[object] = [target, drafts, recipe, engine, context, n_max, p_min]
+        others += [draft_cache_type, target_cache_type, temperature, seed, method, trace]
+        others += [maximize, budget, threads, live]
+        alone = all(other in (None, []) for other in others)
+        score_url_command(output, url, api_key_file, prompts, limit, max_tokens, alone=alone)
         return
     from cook.answer import answer
 
@@ -136,6 +141,7 @@ def command(
         "max_tokens": max_tokens,
         "context": context,
         "method": method,
+        "live": live,
         "trace": str(trace.absolute()) if trace else None,
         "target": {
             "args": _given({"cache_type_k": target_cache_type, "cache_type_v": target_cache_type})

@@ -22,7 +22,7 @@ def command(
         typer.Option("--output", "-o", metavar="FILE", help="The trace to write or go on with."),
     ],
     prompts: Annotated[
-        str, typer.Option("--prompts", metavar="SET", help="default, demo, or a .jsonl file.")
+        str, typer.Option("--prompts", metavar="SET", help="default, long, demo, or a .jsonl file.")
     ] = "default",
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="At most this many prompts.")

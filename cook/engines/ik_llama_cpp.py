@@ -69,21 +69,29 @@ class IkLlamaCpp(Tools):
         return (attention, fused, (*attention, *fused)) if fused else (attention,)
 
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
-        self._need_rpc(job)
-        job = without_inherited_overrides(job, cpu_only=self._cpu_only)
+        job = self.without_inherited_overrides(job)
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)
-        if job.draft is not None:
-            settings, draft = job.settings, job.draft
-            args.add_path("--model-draft", draft)
-            keys = ""
-            if settings is not None:
-                p_min = f"{settings.p_min:g}"
-                keys = f":n_max={settings.n_max},n_min={settings.n_min},p_min={p_min}"
-            # -md alone does not even load the draft.
-            args.add("--spec-type", f"draft{keys}")
-            add_draft_args(self, args, job)
+        self.add_draft(args, job)
         return args.argv(job.target_args.extra)
+
+    def without_inherited_overrides(self, job: ServerJob) -> ServerJob:
+        """See cook.engines.ik_draft; PrerequisiteError where RPC is asked of a build without."""
+        self._need_rpc(job)
+        return without_inherited_overrides(job, cpu_only=self._cpu_only)
+
+    def add_draft(self, args: Arguments, job: ServerJob) -> None:
+        """The draft of ``job``, if it has one, with its settings and placement."""
+        if job.draft is None:
+            return
+        args.add_path("--model-draft", job.draft)
+        keys, settings = "", job.settings
+        if settings is not None:
+            p_min = f"{settings.p_min:g}"
+            keys = f":n_max={settings.n_max},n_min={settings.n_min},p_min={p_min}"
+        # -md alone does not even load the draft.
+        args.add("--spec-type", f"draft{keys}")
+        add_draft_args(self, args, job)
 
     @property
     def _cpu_only(self) -> bool:

@@ -30,6 +30,7 @@ LATER = (
     "then, known only once predicted: live runs of the choice and its closest rival, "
     "their outputs compared with the baseline's"
 )
+RACE = "replays of the drafts that stay in the race on more prompts, "
 
 
 class State(StrEnum):
@@ -121,7 +122,8 @@ def plan(prepared: Prepared) -> Plan:
     wanted: list[Step[Any]] = [step for menu in menus for step in menu.making()]
     replayed = any(menu.forecast is not None for menu in menus)
     if replayed:
-        wanted += [s for menu in menus if menu.forecast for s in menu.forecast.steps()]
+        # Which drafts are replayed to the end is known only once they race.
+        wanted += [s for menu in menus if menu.forecast for s in menu.forecast.certain()]
         grid = ()  # which candidates go live is known only once they are predicted
     elif baselines and recipe.score is not None:
         seconds, reason = _configuration_seconds(menus[0], history)
@@ -141,9 +143,14 @@ def plan(prepared: Prepared) -> Plan:
         live_hours=hours,
         live_hours_reason=reason,
         left_out=left_out,
-        later=LATER if replayed else None,
+        later=_later(menus) if replayed else None,
         warnings=(*prepared.warnings, *_known_of_types(menus, store)),
     )
+
+
+def _later(menus: Sequence[Menu]) -> str:
+    races = any(menu.forecast is not None and menu.forecast.rounds > 1 for menu in menus)
+    return LATER.replace(": ", f": {RACE}", 1) if races else LATER
 
 
 def _known_of_types(menus: Sequence[Menu], store: Store) -> Iterator[str]:

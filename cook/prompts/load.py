@@ -23,6 +23,7 @@ Half = Literal["pick", "report"]
 
 BUNDLED = {
     "default": ("cook.prompts", "default.jsonl"),
+    "long": ("cook.prompts", "long.jsonl"),
     "demo": ("cook.demo", "data/prompts.jsonl"),
     "demo-calibration": ("cook.demo", "data/prompts-calibration.jsonl"),
 }

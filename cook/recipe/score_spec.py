@@ -25,7 +25,7 @@ from cook.recipe.sources import HubRef, parse_source
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings
 
-PROMPT_SETS = ("default", "demo")
+PROMPT_SETS = ("default", "long", "demo")
 """The prompt sets that ship with cook."""
 
 
@@ -106,6 +106,7 @@ Some = Field(min_length=1, max_length=32)
 
 
 Method = Literal["replay", "live"]
+LiveTool = Literal["server", "spec-bench"]
 REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 LIVE_LENGTHS = (4, 8, 16)
 
@@ -170,11 +171,14 @@ class ScoreSpec(Spec):
     """`replay`: the target's text is recorded once, every draft is scored on it without the
     target, speeds are predicted from measured times, and only the finalists run live. `live`:
     every candidate runs on the real server, as far as the budget goes."""
+    live: LiveTool = "server"
+    """What live runs go through: `server`, the engine's llama-server, as users run it;
+    `spec-bench`, ik_llama.cpp's llama-spec-bench, which has no server around the drafting."""
     trace: SourceField | None = None
     """A trace that `cook trace` recorded of this target, in place of recording one; prompts that
     it does not hold are left out."""
     prompts: PromptsField = "default"
-    """A prompt set (`default`, `demo`) or a .jsonl file of prompts."""
+    """A prompt set (`default`, `long`, `demo`) or a .jsonl file of prompts."""
     categories: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)] | None = None
     """Only prompts of these categories. Absent: all."""
     weights: (
@@ -188,8 +192,9 @@ class ScoreSpec(Spec):
     Absent: every token counts alike."""
     limit: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """At most this many prompts, taken evenly from the categories."""
-    max_tokens: Annotated[int, Field(ge=1, le=131_072)] = 128
-    """Tokens generated for each prompt; counts are unstable below 128."""
+    max_tokens: Annotated[int, Field(ge=2, le=131_072)] = 128
+    """Tokens generated for each prompt; counts are unstable below 128. The first comes with the
+    prompt, so that one is too few."""
     context: Annotated[int, Field(ge=128, le=4_194_304)] = 8192
     """Context of the server in tokens: prompt and output must fit."""
     sampling: SamplingSpec = SamplingSpec()

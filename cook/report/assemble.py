@@ -211,6 +211,7 @@ def _count_check(found: SelfCheckOutcome) -> CountCheck:
         live_accepted=found.live_accepted,
         replay_drafted=found.fast_drafted,
         replay_accepted=found.fast_accepted,
+        passed_over=found.passed_over,
     )
 
 
@@ -305,6 +306,9 @@ def _warnings(sitting: Sitting) -> tuple[str, ...]:
     for step in (s for menu in sitting.menus for s in menu.making()):
         result = sitting.outcomes.result(step)
         told += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
+    for live in sitting.live():
+        if outcome := sitting.outcomes.result(live):
+            told += [f"{live.label}: left out {lost}" for lost in outcome.lost]
     if sitting.judged is not None:
         told += [
             f"{engine}: nothing could be predicted: {reason}"

@@ -64,6 +64,8 @@ def paired(
         for index, category in enumerate(categories):
             members = stratum == index
             weight[members] = weights.get(category, 1.0) / max(tokens[members].sum(), 1.0)
+    if (figures[:, :, 1] @ weight <= 0).any():
+        return None  # it drafted nothing, or nothing that weighs anything
     return Measured(tuple(runs), figures[:, :, 0], figures[:, :, 1], stratum, weight)
 
 

@@ -148,7 +148,8 @@ class CountCheck:
     """Live requests recounted: ``exact`` of ``requests`` at the server's own batch shapes.
 
     The totals are the server's and those of one-pass replay, by which candidates are scored.
-    Counts are called exact only where every request agreed.
+    Counts are called exact only where every request agreed. ``passed_over``: live requests whose
+    tokens are not known for certain (ik tells only text), which were not recounted.
     """
 
     requests: int
@@ -157,6 +158,7 @@ class CountCheck:
     live_accepted: int
     replay_drafted: int
     replay_accepted: int
+    passed_over: int = 0
 
 
 @dataclass(frozen=True)

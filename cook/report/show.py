@@ -125,6 +125,8 @@ def counted(candidate: Candidate) -> str | None:
         live = found.live_accepted / found.live_drafted
         replay = found.replay_accepted / found.replay_drafted
         text += f"; one-pass replay counts {replay:.1%} accepted, the server {live:.1%}"
+    if found.passed_over:
+        text += f"; {found.passed_over} replies passed over, known only as text"
     return text
 
 

@@ -12,11 +12,12 @@ from cook.errors import InputError
 
 
 class Profile(StrEnum):
-    """An engine's drafting loop; the worker knows them by the same names."""
+    """An engine's drafting loop; the worker knows those of servers by the same names."""
 
     MAINLINE_2026_10 = "mainline-2026-10"
     MAINLINE_2025 = "mainline-2025"
     IK_2026_08 = "ik-2026-08"
+    IK_SPEC_BENCH_2026_08 = "ik-spec-bench-2026-08"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Rules:
     keeps no cache of its own (TAG_SPEC_AVOID_DRAFT_REEVAL); the others keep the cache, so a
     discarded draft that came true is offered again, shorter. ``skips_short_room``: no drafting
     when fewer than n_min tokens fit. ``drafts_full``: drafts n_max whatever fits, then truncates.
+    ``carries``: llama-spec-bench holds the last token of a cycle over to the next. So it leaves
+    room for one token more, and looks for an end of generation only there: one that was accepted
+    inside a draft ends nothing, and it writes on to the limit. Its n_min shrinks with the room.
     """
 
     uses_p_min: bool
@@ -38,6 +42,7 @@ class Rules:
     mirrors: bool
     skips_short_room: bool
     drafts_full: bool
+    carries: bool = False
 
 
 RULES: dict[Profile, Rules] = {
@@ -64,6 +69,15 @@ RULES: dict[Profile, Rules] = {
         mirrors=False,
         skips_short_room=True,
         drafts_full=True,
+    ),
+    Profile.IK_SPEC_BENCH_2026_08: Rules(
+        uses_p_min=False,
+        keeps_low_token=False,
+        breaks_at_eog=False,
+        mirrors=False,
+        skips_short_room=False,
+        drafts_full=False,
+        carries=True,
     ),
 }
 

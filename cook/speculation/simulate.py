@@ -187,15 +187,18 @@ class _Loop:
     def run(self) -> Simulation:
         p, rules, setting = self.p, self.rules, self.setting
         runs, next_eog, n = self.runs, p.next_eog, p.reply
-        n_max, n_min = setting.n_max, setting.n_min
+        n_max, n_min = setting.n_max, 0 if rules.carries else setting.n_min
         far = 1 << 60
         limit = far if p.n_predict is None else p.n_predict
         context = far if p.context is None else p.context - p.prompt
         starts, lengths, accepts, decodes, catch_ups = [], [], [], [], []
         kept_from, kept_to = 0, 0  # kept caches: the draft's last tokens stand for these positions
         i = 1
+        if rules.carries:  # not the reply's end: it may run past it
+            n = min(limit, len(runs))
         while i < n:
-            room = min(n_max, limit - i - 1, context - i - 1)
+            held = 1 if rules.carries and i > 1 else 0
+            room = min(n_max, limit - i - 1 - held, context - i - 1)
             length = paid = late = 0
             if room > 0 and not (rules.skips_short_room and room < n_min):
                 reused = (
@@ -222,6 +225,14 @@ class _Loop:
             decodes.append(paid)
             catch_ups.append(late)
             i += j + 1
+            if rules.carries and i <= n and next_eog[i - 1] == i - 1:
+                break
+        else:
+            if rules.carries and i < limit:
+                raise InputError(
+                    "it ran past the end of the reply, and what the target says there is not known",
+                    hint="record more tokens beyond the end, or count with llama-server",
+                )
         columns = (starts, lengths, accepts, decodes, catch_ups)
         return Simulation(*(np.array(c, dtype=np.int64) for c in columns))
 

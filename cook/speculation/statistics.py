@@ -178,7 +178,8 @@ def verdict(
     lead = int(np.argmax(estimates))
     logs = np.log(np.maximum(resampled_ratios(measured, rng, resamples), 1e-300))
     if timing_sd > 0:
-        groups = np.asarray(timed_together or range(len(estimates)))
+        together = range(len(estimates)) if timed_together is None else timed_together
+        groups = np.asarray(together)
         logs = logs + rng.normal(0.0, timing_sd, (int(groups.max()) + 1, resamples))[groups]
     centre = np.log(np.maximum(estimates, 1e-300))
     gap = centre - centre[lead]  # <= 0: how far each rival is behind

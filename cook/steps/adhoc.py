@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from cook.errors import InputError
 from cook.formats.naming import model_stem
 from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
+
+SOURCE_NAME = "source"
+"""The candidate that a recipe's own source model is."""
 
 
 def score_recipe(
@@ -60,7 +64,8 @@ def _override(
     document["score"] = score
     document["pick"] = _merged(document.get("pick") or {}, pick)
     if drafts:
-        document["drafts"] = [*document.get("drafts", []), *_named(drafts)]
+        taken = [*(q.name for q in loaded.quants), *(d.name for d in loaded.recipe.drafts)]
+        document["drafts"] = [*document.get("drafts", []), *_named(drafts, taken)]
     from pydantic import ValidationError
 
     from cook.recipe.schema import Recipe
@@ -84,14 +89,16 @@ def _merged(own: Mapping[str, Any], given: object) -> dict[str, Any]:
     return merged
 
 
-def _named(drafts: Sequence[str]) -> list[dict[str, str]]:
-    names: dict[str, int] = {}
+def _named(drafts: Sequence[str], taken: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Every file with its own name; a name that is taken (as the source's) gets a number."""
+    names = {*taken, SOURCE_NAME}
     found = []
     for draft in drafts:
-        name = model_stem(Path(draft.rsplit("/", 1)[-1]))
-        names[name] = names.get(name, 0) + 1
-        unique = name if names[name] == 1 else f"{name}-{names[name]}"
-        found.append({"name": unique, "source": _absolute(draft)})
+        stem = model_stem(Path(draft.rsplit("/", 1)[-1]))
+        numbered = (f"{stem}-{number}" for number in count(2))
+        name = stem if stem not in names else next(n for n in numbered if n not in names)
+        names.add(name)
+        found.append({"name": name, "source": _absolute(draft)})
     return found
 
 

@@ -71,7 +71,12 @@ class ControlStep(Step[ControlOutcome]):
         return {"target": self.target, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {"width": self.width, "replies": REPLIES}
+        return {
+            "width": self.width,
+            "replies": REPLIES,
+            "cache_types": [self.args.cache_type_k, self.args.cache_type_v],
+            "flash_attention": self.args.flash_attention,
+        }
 
     def run(self, bench: Workbench) -> ControlOutcome:
         import numpy as np

@@ -8,7 +8,7 @@ file, and no draft, so that a prediction is always confronted with the real serv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cook.graph.execute import Executor
 from cook.prompts.load import PromptSet
@@ -21,7 +21,7 @@ from cook.steps.choose import Choice, Maximize, figure_of
 from cook.steps.forecast import Forecast, Oven, Overheads
 from cook.steps.live import PromptRun
 from cook.steps.menu import Configuration, Menu, interleaved
-from cook.steps.race import run_race
+from cook.steps.race import DraftKey, run_race
 
 WITHIN = 0.01
 """The stopping rule: the leader is within this share of the best, at the confidence asked for."""
@@ -44,7 +44,7 @@ class Judged:
     finalists: tuple[Configuration, ...]
     overheads: Mapping[str, Overheads]
     noise: Mapping[str, EngineNoise]
-    dropped: Mapping[str, str]
+    dropped: Mapping[DraftKey, str]
     silent: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -73,13 +73,13 @@ def judge(
     overheads: dict[str, Overheads] = {}
     silent: dict[str, str] = {}
     noise: dict[str, EngineNoise] = {}
-    dropped: dict[str, str] = {}
+    dropped: dict[DraftKey, str] = {}
     for menu in menus:
         if menu.forecast is None:
             continue
         executor.run(menu.forecast.first())
         oven = Oven(menu, menu.forecast, executor.outcomes, score.max_tokens, score.context)
-        dropped |= run_race(oven, maximize, confidence, executor)
+        dropped |= run_race(oven, maximize, score.weights, confidence, executor)
         if menu.forecast.floor is not None:
             executor.run([menu.forecast.floor[1]])
         ranked = rank(oven.forecasts(Overheads(), chosen_on), maximize, score.weights)
@@ -121,7 +121,7 @@ def choose(
 ) -> Choice:
     """The predicted pick among those that qualify; a tie goes to the smaller file.
 
-    ``timing_sd``: spread of a draft's log-speed that is owed to its timing.
+    ``timing_sd``: spread of a draft's log-speed that is owed to its timing; acceptance has none.
     """
     import numpy as np
 
@@ -133,6 +133,8 @@ def choose(
         reason = disqualified(forecast.draft)
         if reason is None and forecast.draft is None and "speed" not in maximize:
             reason = f"no draft has no {maximize.replace('_', ' ')}"
+        if reason is None and not figure_of(figures(forecast.runs, weights), maximize):
+            reason = "it drafts nothing" if maximize == "acceptance" else "nothing is decoded"
         if reason is None:
             runners.append(forecast)
         else:
@@ -143,7 +145,16 @@ def choose(
     if measured is None:
         name = ranking[0] if ranking else None
         return Choice(name, ranking, (), {}, None, WITHIN, tuple(excluded), prompts=0)
-    found = verdict(measured, np.random.default_rng(SEED), epsilon=WITHIN, confidence=confidence)
+    # Settings of one draft are priced with the same measured times, so they err together.
+    files = {(f.draft, f.cache_type): number for number, f in enumerate(runners)}
+    found = verdict(
+        measured,
+        np.random.default_rng(SEED),
+        epsilon=WITHIN,
+        confidence=confidence,
+        timing_sd=timing_sd if "speed" in maximize else 0.0,
+        timed_together=[files[f.draft, f.cache_type] for f in runners],
+    )
     sizes = _file_bytes(menus)
     draft_of = {f.name: f.draft for f in runners}
     name = min(found.ties, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
@@ -195,8 +206,11 @@ def _file_bytes(menus: Sequence[Menu]) -> dict[str | None, float]:
 
 
 def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> Overheads:
-    """Overheads a step, from live rounds of no draft and of the leader."""
-    configuration = next((c for c in menu.grid if c.name == leader.name), None)
+    """Overheads from live rounds of no draft, of the leader, and of the leader at another length.
+
+    The other length is the nearest to half the leader's, or else to twice: one length alone
+    cannot tell what a cycle costs from what a drafted token costs.
+    """
     draft = next(
         (
             d
@@ -205,12 +219,23 @@ def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> O
         ),
         None,
     )
-    if menu.baseline is None or configuration is None or draft is None or not leader.settings:
+    if menu.baseline is None or draft is None or leader.settings is None:
         return Overheads()
-    executor.run(interleaved([menu.baseline, configuration]))
-    plain = live_runs(menu.baseline, executor)
-    drafted = live_runs(configuration, executor)
-    return oven.fitted(plain, drafted, draft, leader.settings)
+    mine = [
+        c
+        for c in menu.grid
+        if c.draft is not None
+        and (c.draft.name, c.cache_type) == (leader.draft, leader.cache_type)
+        and c.settings is not None
+        and replace(c.settings, n_max=leader.settings.n_max) == leader.settings
+    ]
+    chosen = [c for c in mine if c.name == leader.name]
+    n_max = leader.settings.n_max
+    others = [c for c in mine if c.settings and not n_max / 2 < c.settings.n_max < 2 * n_max]
+    others.sort(key=lambda c: abs(2 * (c.settings.n_max if c.settings else 0) - n_max))
+    executor.run(interleaved([menu.baseline, *chosen, *others[:1]]))
+    drafted = [(c.settings, live_runs(c, executor)) for c in (*chosen, *others[:1]) if c.settings]
+    return oven.fitted(live_runs(menu.baseline, executor), drafted, draft)
 
 
 def live_runs(configuration: Configuration, executor: Executor) -> dict[str, PromptRun]:
@@ -235,5 +260,5 @@ def reason_not_live(configuration: Configuration, judged: Judged | None) -> str:
     """Why a candidate of the menu has no live figures."""
     if judged is None or configuration.draft is None:
         return "not run"
-    left = judged.dropped.get(configuration.draft.name)
+    left = judged.dropped.get((configuration.draft.name, configuration.cache_type))
     return left or "predicted; not among the finalists"

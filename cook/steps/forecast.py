@@ -10,11 +10,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cook.engines.base import DraftSettings, Flavour
+from cook.errors import InputError
 from cook.graph.execute import Outcomes
 from cook.speculation.noise import TimingNoise, noise_of
-from cook.speculation.predict import BatchCurve, Breakdown, Timings, fit_overhead, predict
+from cook.speculation.predict import (
+    BatchCurve,
+    Breakdown,
+    Timings,
+    fit_overhead,
+    fit_overheads,
+    predict,
+)
 from cook.speculation.profiles import Profile, Setting
-from cook.speculation.simulate import Positions, simulate
+from cook.speculation.simulate import Positions, Simulation, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.live import PromptRun
 from cook.steps.menu import DraftPlan, Menu, config_name
@@ -71,13 +79,17 @@ class ForecastPlan:
             for draft in self.drafts:
                 yield draft.curves[turn]
 
-    def steps(self) -> Iterator[Trace | CurveStep | ReplayStep]:
-        """Everything, had no draft to leave the race."""
+    def certain(self) -> Iterator[Trace | CurveStep | ReplayStep]:
+        """What is made however the race goes."""
         yield from self.first()
-        for draft in self.drafts:
-            yield from draft.replays[1:]
         if self.floor is not None:
             yield self.floor[1]
+
+    def steps(self) -> Iterator[Trace | CurveStep | ReplayStep]:
+        """Everything, had no draft to leave the race."""
+        yield from self.certain()
+        for draft in self.drafts:
+            yield from draft.replays[1:]
 
     def name(self, draft: DraftForecast, settings: DraftSettings) -> str:
         """The candidate's name, as in the live score."""
@@ -109,10 +121,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds a step beyond decode and sampling: of a plain step, and of a drafting cycle."""
+    """Seconds beyond decode and sampling: of a plain step, a drafting cycle, a drafted token."""
 
     plain_s: float = 0.0
     cycle_s: float = 0.0
+    decode_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -155,7 +168,7 @@ class Oven:
             if not found:
                 found.append(self._forecast(bare, None, None, Setting(0), texts, timings))
             for settings in self.plan.settings:
-                setting = Setting(settings.n_max, settings.n_min, settings.p_min)
+                setting = _setting(settings)
                 name = self.plan.name(draft, settings)
                 found.append(self._forecast(name, draft, settings, setting, texts, timings))
         return found
@@ -164,7 +177,7 @@ class Oven:
         """What predicted speeds differ by between passes, beyond what all of a pass share.
 
         Of every draft (and of no draft) the setting that is best by the medians stands for all.
-        None with a single pass.
+        None with a single pass, or where passes failed for all but one of them.
         """
         import numpy as np
 
@@ -175,12 +188,15 @@ class Oven:
             file = (forecast.draft, forecast.cache_type)
             if file not in best or forecast.decode_speed > best[file].decode_speed:
                 best[file] = forecast
-        names = [f.name for f in best.values()]
-        speeds = []
-        for turn in range(len(self.plan.verify)):
-            found = {f.name: f.decode_speed for f in self.forecasts(overheads, only, turn)}
-            speeds.append([found[name] for name in names])
-        return noise_of(np.log(np.array(speeds).T))
+        passes = [
+            {f.name: f.decode_speed for f in self.forecasts(overheads, only, turn)}
+            for turn in range(len(self.plan.verify))
+        ]
+        passes = [found for found in passes if found]  # the target's own pass may have failed
+        names = [f.name for f in best.values() if all(f.name in found for found in passes)]
+        if len(passes) < 2 or len(names) < 2:
+            return None
+        return noise_of(np.log(np.array([[p[name] for p in passes] for name in names])))
 
     def acceptance_floor(self, only: Collection[str]) -> float | None:
         """Acceptance of the floor draft in another batch shape minus in the usual one.
@@ -214,40 +230,49 @@ class Oven:
     def fitted(
         self,
         plain: Mapping[str, PromptRun],
-        drafted: Mapping[str, PromptRun],
+        drafted: Sequence[tuple[DraftSettings, Mapping[str, PromptRun]]],
         draft: DraftForecast,
-        settings: DraftSettings,
     ) -> Overheads:
-        """Overheads from live requests, over replies that the live run wrote as the trace did."""
+        """Overheads from live requests, over replies that the live run wrote as the trace did.
+
+        ``drafted``: live runs of ``draft``, of one length or, to tell a cycle's overhead from a
+        drafted token's, of two.
+        """
         verify = self._curve(self.plan.verify)
         curve = self._curve(draft.curves)
         if verify is None or curve is None:
             return Overheads()
         texts = self._texts(draft, None)
         timings = _timings(verify, curve, Overheads())
-        chosen = Setting(settings.n_max, settings.n_min, settings.p_min)
-        return Overheads(
-            plain_s=self._fit(texts, plain, Setting(0), timings),
-            cycle_s=self._fit(texts, drafted, chosen, timings),
-        )
+        bare = self._seen(texts, plain, Setting(0))
+        seen = [
+            each
+            for settings, live in drafted
+            for each in self._seen(texts, live, _setting(settings))
+        ]
+        plain_s = cycle_s = decode_s = 0.0
+        if bare:
+            without = replace(timings, draft=None)
+            plain_s = fit_overhead(*zip(*bare, strict=True), without, self.profile)
+        if seen:
+            try:
+                cycle_s, decode_s = fit_overheads(*zip(*seen, strict=True), timings, self.profile)
+            except InputError:  # one length only
+                cycle_s = fit_overhead(*zip(*seen, strict=True), timings, self.profile)
+        return Overheads(plain_s, cycle_s, decode_s)
 
-    def _fit(
+    def _seen(
         self,
         texts: list[tuple[str, str, Positions]],
         live: Mapping[str, PromptRun],
         setting: Setting,
-        timings: Timings,
-    ) -> float:
-        pairs = [
+    ) -> list[tuple[Simulation, int, float]]:
+        """(simulation, prompt tokens, live decode seconds) of the replies that are the trace's."""
+        return [
             (simulate(p, setting, self.profile), p.prompt, live[name].predicted_ms / 1000)
             for name, _, p in texts
             if name in live and live[name].predicted_n == p.reply
         ]
-        if not pairs:
-            return 0.0
-        runs, prompts, seconds = zip(*pairs, strict=True)
-        priced = timings if setting.n_max else replace(timings, draft=None)
-        return fit_overhead(runs, prompts, seconds, priced, self.profile)
 
     def _texts(
         self, draft: DraftForecast, wanted: set[str] | None
@@ -315,6 +340,10 @@ class Oven:
         )
 
 
+def _setting(settings: DraftSettings) -> Setting:
+    return Setting(settings.n_max, settings.n_min, settings.p_min)
+
+
 def _timings(verify: CurveOutcome, draft: CurveOutcome, overheads: Overheads) -> Timings:
     return Timings(
         verify=BatchCurve(verify.depths, verify.widths, verify.seconds),
@@ -323,6 +352,7 @@ def _timings(verify: CurveOutcome, draft: CurveOutcome, overheads: Overheads) ->
         draft_sample_s=draft.sample_s,
         overhead_s=overheads.cycle_s,
         plain_overhead_s=overheads.plain_s,
+        decode_overhead_s=overheads.decode_s,
         target_prefill_s_per_token=verify.prefill_s_per_token,
         draft_prefill_s_per_token=draft.prefill_s_per_token,
     )

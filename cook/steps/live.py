@@ -1,5 +1,7 @@
 """Step: run prompts through the engine's real llama-server, with one draft or none.
 
+Or through ik's llama-spec-bench (:mod:`cook.steps.live_bench`), where the recipe says so.
+
 A round holds a share of the prompts; every configuration runs a round before any runs the next,
 so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
 cannot change draft settings on a running one, and ik replays old drafts on repeated prompts
@@ -9,11 +11,11 @@ cannot change draft settings on a running one, and ik replays old drafts on repe
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, Engine, Flavour, ModelArgs, ServerJob
 from cook.engines.client import Completion
 from cook.engines.server import Server
 from cook.errors import StepError
@@ -24,7 +26,10 @@ from cook.steps.quantize import MODEL_FILE
 
 WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"
 WARM_UP_TOKENS = 16
+PARTING_TOKENS = 3
+"""Beyond n_min: the first comes from the prompt, the last is never drafted, one between is."""
 
+LiveTool = Literal["server", "spec-bench"]
 Model = Step[Any] | Source
 
 
@@ -86,7 +91,10 @@ class PromptRun:
 
 @dataclass(frozen=True)
 class LiveOutcome:
-    """All requests of one round, with the server's own cost."""
+    """All requests of one round, with the server's own cost.
+
+    ``lost`` tells of every prompt without a usable reply: its id and the reason.
+    """
 
     runs: tuple[PromptRun, ...]
     load_seconds: float
@@ -94,6 +102,7 @@ class LiveOutcome:
     command: tuple[str, ...]
     others_cores: float | None
     """Cores that other programs kept busy meanwhile; None where the kernel does not tell."""
+    lost: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -119,10 +128,12 @@ class LiveStep(Step[LiveOutcome]):
     chat: bool
     round: int
     repeat: int
+    tool: LiveTool = "server"
 
     kind: ClassVar[str] = "live"
-    version: ClassVar[int] = 2
-    """2: greedy requests say top_k 1."""
+    version: ClassVar[int] = 4
+    """2: greedy requests say top_k 1. 3: on ik unrelated text parts the requests. 4: and is
+    long enough to be drafted."""
     timed: ClassVar[bool] = True
     result_type: ClassVar[type] = LiveOutcome
 
@@ -153,6 +164,7 @@ class LiveStep(Step[LiveOutcome]):
             "chat": self.chat,
             # A repeat is a new measurement of the same thing, so it needs a key of its own.
             "repeat": self.repeat,
+            "tool": self.tool,
         }
 
     def work(self) -> float:
@@ -170,6 +182,12 @@ class LiveStep(Step[LiveOutcome]):
         )
 
     def run(self, bench: Workbench) -> LiveOutcome:
+        if self.tool == "spec-bench":
+            from cook.steps.live_bench import bench_round
+
+            outcome = bench_round(self, bench)
+            self._require_drafting(outcome.runs)
+            return outcome
         started = time.monotonic()
         with Server(self.engine, self.server_job(bench), bench.supervisor) as server:
             load_seconds = time.monotonic() - started
@@ -177,6 +195,8 @@ class LiveStep(Step[LiveOutcome]):
             runs = []
             watch, cpu_before = Watch.start(), server.cpu_s
             for index, prompt in enumerate(self.prompts):
+                if index and self.remembers:
+                    server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
                 runs.append(self._ask(server, prompt))
                 bench.advance((index + 1) / len(self.prompts))
             taken = _difference(server.cpu_s, cpu_before)
@@ -189,6 +209,16 @@ class LiveStep(Step[LiveOutcome]):
             command=server.command,
             others_cores=others,
         )
+
+    @property
+    def remembers(self) -> bool:
+        """ik drafts from its last request where the next one begins alike (engines.md 5.3)."""
+        return self.draft is not None and self.engine.flavour is Flavour.IK_LLAMA_CPP
+
+    @property
+    def parting_tokens(self) -> int:
+        """Length of a request that makes the draft forget the one before: it must be drafted."""
+        return PARTING_TOKENS + (self.settings.n_min if self.settings else 0)
 
     def _ask(self, server: Server, prompt: Prompt) -> PromptRun:
         text = server.apply_template(prompt.text) if self.chat else prompt.text
@@ -216,14 +246,14 @@ class LiveStep(Step[LiveOutcome]):
             stop=answer.stop,
         )
 
-    def _require_drafting(self, runs: list[PromptRun]) -> None:
+    def _require_drafting(self, runs: Sequence[PromptRun]) -> None:
         """Both engines serve on without a word when drafting is off (engines.md 5.2)."""
         if self.settings is None or self.settings.n_max == 0:
             return
         long_enough = [r for r in runs if r.predicted_n > 2]
         if long_enough and all(r.draft_n is None for r in long_enough) and not self.settings.p_min:
             raise StepError(
-                f"{self.label}: the server ran, but drafted nothing: speculation is off",
+                f"{self.label}: the {self.tool} ran, but drafted nothing: speculation is off",
                 hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf",
             )
 

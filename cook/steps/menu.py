@@ -156,6 +156,7 @@ class LiveGrid:
                 chat=self.chat,
                 round=index,
                 repeat=repeat,
+                tool=score.live,
             )
             for repeat in range(score.repeats)
             for index, share in enumerate(split_rounds(self.prompts))

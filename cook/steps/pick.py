@@ -137,7 +137,6 @@ def confirm(
     if chosen is None:
         return _unconfirmed(choice, kept, candidates, maximize, confidence)
     winner, objection = _held_against(chosen, list(live.values()), maximize, ratio_interval)
-    tied = [chosen, *(c for n in choice.ties if (c := live.get(n)) is not None)]
     text = _sentence(winner, chosen, [winner], drafts, maximize, confidence).rstrip(".")
     if objection:
         text += f"; predicted was {chosen.name}, but {objection}"
@@ -155,7 +154,8 @@ def confirm(
         confidence=confidence,
         value=value_of(winner, maximize),
         ranking=(winner.name, *(n for n in choice.ranking if n != winner.name)),
-        ties=tuple(c.name for c in tied if c is not winner),
+        # What tied with a prediction that did not stand ties with nobody.
+        ties=() if objection else tuple(n for n in choice.ties if n in live),
         excluded=choice.excluded,
         choice=replace(kept, confirmed=not objection),
     )

@@ -27,7 +27,7 @@ from cook.steps.drafting import Drafting
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.menu import Configuration, DraftPlan, LeftOut, Menu
 from cook.steps.reading import Reader
-from cook.steps.scoring import lay_score, shared_device_warning
+from cook.steps.scoring import lay_score, shared_device_warning, trace_warning
 from cook.steps.type_speed import TypeSpeedStep, type_speed
 
 
@@ -134,8 +134,9 @@ def _lay(
     scored = lay_score(engine, recipe, reader, drafts, suffix)
     if scored is not None:
         _check_arguments(engine, (scored.baseline, *scored.grid))
-    if recipe.score is not None and (warning := shared_device_warning(recipe.score)):
-        warnings.append(warning)
+    if recipe.score is not None:
+        found_too = (shared_device_warning(recipe.score), trace_warning(recipe.score))
+        warnings += [warning for warning in found_too if warning is not None]
     return Menu(
         engine=engine,
         imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,

@@ -13,31 +13,37 @@ import numpy as np
 
 from cook.graph.execute import Executor
 from cook.report.figures import figures
+from cook.report.intervals import paired
 from cook.speculation.racing import RaceRules, survivors
+from cook.speculation.statistics import Floats, Measured
 from cook.steps.choose import Maximize, figure_of
 from cook.steps.forecast import DraftForecast, Forecast, Oven, Overheads
-from cook.steps.live import PromptRun
 
 EPSILON = 0.01
 """A draft stays while it may yet come within this share of the leader."""
+TIMING_SPREADS = 3.0
+"""Spreads of the difference of two timed speeds by which a draft may seem slower than it is."""
+
+DraftKey = tuple[str, str | None]
+"""A draft's name and the type of its KV cache."""
+Weights = Mapping[str, float] | None
 
 
 def run_race(
-    oven: Oven, maximize: Maximize, confidence: float, executor: Executor
-) -> dict[str, str]:
+    oven: Oven, maximize: Maximize, weights: Weights, confidence: float, executor: Executor
+) -> dict[DraftKey, str]:
     """Replay the later rounds of the drafts that are still in the race.
 
     Returns the drafts that left, with the reason. The last round, on the prompts that figures
     are reported on, is nobody's exam.
     """
     plan = oven.plan
-    dropped: dict[str, str] = {}
+    dropped: dict[DraftKey, str] = {}
     alive = list(plan.drafts)
     seen: list[str] = list(plan.drafts[0].replays[0].prompts or ()) if plan.drafts else []
     for number in range(1, plan.rounds):
-        if number < plan.rounds:
-            alive, left = _after_round(oven, alive, seen, maximize, confidence)
-            dropped |= left
+        alive, left = _after_round(oven, alive, seen, maximize, weights, confidence)
+        dropped |= left
         executor.run([draft.replays[number] for draft in alive])
         seen += plan.drafts[0].replays[number].prompts or ()
     return dropped
@@ -48,56 +54,60 @@ def _after_round(
     alive: list[DraftForecast],
     seen: Sequence[str],
     maximize: Maximize,
+    weights: Weights,
     confidence: float,
-) -> tuple[list[DraftForecast], dict[str, str]]:
+) -> tuple[list[DraftForecast], dict[DraftKey, str]]:
     """Who goes on, given forecasts on the prompts ``seen``; drafts without one go on."""
     running = replace(oven, plan=replace(oven.plan, drafts=tuple(alive)))
-    best = _best_settings(running.forecasts(Overheads(), seen), maximize)
-    names = list(best)
-    if len(names) < 2:
+    best = _best_settings(running.forecasts(Overheads(), seen), maximize, weights)
+    keys = list(best)
+    names = [best[key].name for key in keys]
+    runs = {best[key].name: best[key].runs for key in keys}
+    measured = paired(runs, maximize, weights) if len(keys) > 1 else None
+    if measured is None:
         return alive, {}
-    scores = np.array([[_score(run, maximize) for run in best[n].runs] for n in names])
-    leader = int(np.argmax(scores.mean(axis=1)))
-    scores = scores / abs(scores[leader].mean())
-    rules = RaceRules(rounds=oven.plan.rounds, delta=1 - confidence, epsilon=EPSILON)
-    kept = {names[i] for i in survivors(scores, tuple(range(len(names))), rules)}
-    lead = figure_of(figures(best[names[leader]].runs), maximize)
+    scores, leader = relative_scores(measured)
+    slack = EPSILON
+    if "speed" in maximize and (noise := running.timing_noise(Overheads(), seen)) is not None:
+        slack = max(slack, TIMING_SPREADS * 2**0.5 * noise.mean_sd)
+    rules = RaceRules(rounds=oven.plan.rounds, delta=1 - confidence, epsilon=slack)
+    kept = {keys[i] for i in survivors(scores, tuple(range(len(keys))), rules)}
+    value = {name: figure_of(figures(runs[name], weights), maximize) for name in names}
     dropped = {
-        draft: f"left the race after {len(seen)} prompts: "
-        f"{1 - figure_of(figures(best[(draft, kind)].runs), maximize) / lead:.1%} behind "
-        f"{names[leader][0]}"
-        for draft, kind in names
-        if (draft, kind) not in kept
+        key: f"left the race after {len(seen)} prompts: "
+        f"{1 - value[name] / value[names[leader]]:.1%} behind {names[leader]}"
+        for key, name in zip(keys, names, strict=True)
+        if key not in kept
     }
-    return [d for d in alive if (d.draft.name, d.cache_type) in kept or _unknown(d, best)], dropped
+    return [d for d in alive if _key(d) in kept or _key(d) not in best], dropped
 
 
-def _unknown(draft: DraftForecast, best: Mapping[tuple[str, str | None], Forecast]) -> bool:
-    return (draft.draft.name, draft.cache_type) not in best
+def relative_scores(measured: Measured) -> tuple[Floats, int]:
+    """[candidates, prompts] scores whose mean is 0 for the leader, and who leads.
+
+    A prompt's score is its part of numerator - (leader's ratio) * denominator, so the mean is how
+    far a candidate's whole (weighted) figure is behind, as a share of the leader's.
+    """
+    ratios = measured.ratios()
+    leader = int(np.argmax(ratios))
+    parts = (measured.numerator - ratios[leader] * measured.denominator) * measured.weight
+    return parts / float((measured.numerator[leader] * measured.weight).mean()), leader
+
+
+def _key(draft: DraftForecast) -> DraftKey:
+    return draft.draft.name, draft.cache_type
 
 
 def _best_settings(
-    forecasts: Sequence[Forecast], maximize: Maximize
-) -> dict[tuple[str, str | None], Forecast]:
+    forecasts: Sequence[Forecast], maximize: Maximize, weights: Weights
+) -> dict[DraftKey, Forecast]:
     """Of every draft and KV cache type, the forecast of its best setting."""
-    best: dict[tuple[str, str | None], Forecast] = {}
+    best: dict[DraftKey, Forecast] = {}
     for forecast in forecasts:
         if forecast.draft is None:
             continue
         key = (forecast.draft, forecast.cache_type)
-        value = figure_of(figures(forecast.runs), maximize)
-        if key not in best or value > figure_of(figures(best[key].runs), maximize):
+        value = figure_of(figures(forecast.runs, weights), maximize)
+        if key not in best or value > figure_of(figures(best[key].runs, weights), maximize):
             best[key] = forecast
     return best
-
-
-def _score(run: PromptRun, maximize: Maximize) -> float:
-    """One prompt's score, higher is better; speeds by time a token, whose mean is harmonic."""
-    tokens = max(run.predicted_n - 1, 1)
-    if maximize == "end_to_end_speed":
-        return -run.wall_ms / tokens
-    if maximize == "decode_speed":
-        return -run.predicted_ms / tokens
-    if maximize == "acceptance":
-        return (run.draft_n_accepted or 0) / max(run.draft_n or 0, 1)
-    return tokens / max(run.cycles or 1, 1)

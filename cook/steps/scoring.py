@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cook.engines.base import DraftSettings, Engine
+from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf_file import GgufFile
+from cook.formats.trace import TraceFile
 from cook.graph.step import Step
 from cook.hub import local_path
 from cook.prompts.load import Prompt, PromptSet, load_prompts, select
@@ -16,6 +18,7 @@ from cook.recipe.lint_files import prompts_file
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.recording.adopt import Adopted, adopt
 from cook.recording.chain import server_sampler
+from cook.speculation.profiles import Profile
 from cook.steps.control import ControlStep
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.forecast import PROFILES, DraftForecast, ForecastPlan
@@ -35,6 +38,7 @@ from cook.steps.trace import Trace, TraceStep
 from cook.steps.trace_corpus import left_to_score
 from cook.vocabulary import compare, read_vocabulary
 
+BENCH_PROFILE = Profile.IK_SPEC_BENCH_2026_08
 RACE_FROM = 6
 """Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
 FLOOR_WIDTH = 24
@@ -62,11 +66,13 @@ def lay_score(
     """How ``drafts`` are scored on ``engine``; None for a recipe without `score`.
 
     InputError for a draft whose vocabulary is not the target's, and for prompts that replay
-    cannot split in two.
+    cannot split in two; PrerequisiteError for a live tool that the engine lacks.
     """
     score = recipe.score
     if score is None:
         return None
+    if score.live == "spec-bench":
+        require_spec_bench(engine)
     target = reader.model(score.target.source, "target")
     require_one_vocabulary(recipe, target.file, reader)
     reader.files.append(prompts_file(score.prompts))
@@ -76,7 +82,7 @@ def lay_score(
     live = prompts.prompts
     settings = score.draft.settings(score.method)
     if score.method == "replay":
-        adopted = _adopted(score, target, prompts)
+        adopted = _adopted(score, target, prompts, reader)
         prompts = in_halves(adopted.prompts if adopted else prompts)
         trace = adopted.step if adopted else lay_trace(engine, score, target, prompts)
         forecast = lay_forecast(engine, score, target, prompts, drafts, settings, trace)
@@ -87,13 +93,15 @@ def lay_score(
     return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
 
 
-def _adopted(score: ScoreSpec, target: Model, prompts: PromptSet) -> Adopted | None:
+def _adopted(score: ScoreSpec, target: Model, prompts: PromptSet, reader: Reader) -> Adopted | None:
     """The trace that the recipe names, checked against target, prompts and sampling."""
     if score.trace is None:
         return None
     chain = score.sampling
+    path = local_path(score.trace)
+    reader.files.append(path)
     return adopt(
-        local_path(score.trace),
+        path,
         target=(target.file.path, target.source),
         prompts=prompts,
         sampler=server_sampler(
@@ -178,14 +186,18 @@ def _floor(replay: ReplayStep) -> ReplayStep:
 def race_shares(prompts: PromptSet) -> tuple[tuple[str, ...], ...]:
     """Prompt ids of each round: the half to choose on in growing shares, then the other half.
 
-    Every share has its part of every category, since prompts take turns by category.
+    Every share has its part of every category, whatever their order in the set.
     """
-    picking = [p.id for p in select(replace(prompts, prompts=_half(prompts, "pick"))).prompts]
-    reporting = tuple(p.id for p in _half(prompts, "report"))
-    order = picking[0::4] + picking[2::4] + picking[1::2]
-    cuts = (len(picking[0::4]), len(picking[0::2]), len(picking))
-    rounds = (order[: cuts[0]], order[cuts[0] : cuts[1]], order[cuts[1] :], reporting)
-    return tuple(tuple(share) for share in rounds if share)
+    picking = replace(prompts, prompts=_half(prompts, "pick"))
+    count = len(picking.prompts)
+    rounds: list[tuple[str, ...]] = []
+    dealt: set[str] = set()
+    for most in (-(-count // 4), -(-count // 2), count):
+        share = tuple(p.id for p in select(picking, most).prompts if p.id not in dealt)
+        rounds.append(share)
+        dealt |= set(share)
+    rounds.append(tuple(p.id for p in _half(prompts, "report")))
+    return tuple(share for share in rounds if share)
 
 
 def _half(prompts: PromptSet, half: str) -> tuple[Prompt, ...]:
@@ -224,7 +236,7 @@ def checks_of(menu: Menu, configuration: Configuration) -> Checks | None:
         draft=draft.model,
         args=live.draft_args.as_draft_of(live.target_args),
         settings=settings,
-        profile=PROFILES[menu.engine.flavour],
+        profile=PROFILES[menu.engine.flavour] if live.tool == "server" else BENCH_PROFILE,
         trace=plan.trace,
         live=live,
     )
@@ -268,6 +280,19 @@ def shared_device_warning(score: ScoreSpec) -> str | None:
     return (
         "score.baseline: the draft takes device memory that the baseline does not use; "
         "give score.baseline.args that offload more, or the speedup flatters the draft"
+    )
+
+
+def trace_warning(score: ScoreSpec) -> str | None:
+    """A warning where the trace that the recipe names ends in the middle of a reply."""
+    if score.trace is None:
+        return None
+    trace = TraceFile(local_path(score.trace))
+    if not trace.cut_short:
+        return None
+    return (
+        f"{trace.path}: was cut short after {len(trace)} whole replies, and these are scored; "
+        "`cook trace` with the same options goes on where it stopped"
     )
 
 

@@ -1,7 +1,10 @@
 """Step: is our accounting this engine's? A live run of the score, recounted from its own tokens.
 
 Counts are called exact only where this has passed (scoring.md 2.4). The requests are those that
-were run live anyway.
+were run live anyway. ik returns no token ids: there its text is tokenized again, and only replies
+whose text has exactly as many tokens as the server counted are recounted. Even so a request may
+differ there that is counted rightly: ik's draft keeps what its cache holds of the request before
+wherever tokens match by chance, though computed behind another text.
 """
 
 from __future__ import annotations
@@ -12,24 +15,26 @@ from typing import Any, ClassVar
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.worker import Worker
+from cook.engines.worker_results import ModelInfo
 from cook.errors import StepError
 from cook.formats.trace import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 from cook.speculation.profiles import Profile, Setting
 from cook.speculation.selfcheck import LiveReply, check_counts
-from cook.steps.live import LiveOutcome, LiveStep, Model
+from cook.steps.live import LiveOutcome, LiveStep, Model, PromptRun
 from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
 
 REQUESTS = 8
-"""Live requests recounted at the server's own batch shapes, which costs about a live run."""
+"""Most live requests recounted at the server's own batch shapes, which costs about a live run."""
 
 
 @dataclass(frozen=True)
 class SelfCheckOutcome:
     """``exact`` of ``requests`` have our counts equal to the server's, token batch by token batch.
 
+    ``passed_over``: live requests not recounted, because their tokens are not known for certain.
     ``fast``: the same by one-pass replay, as every score is made. ``*_drafted`` and
     ``*_accepted`` are totals: the server's, and those of one-pass replay.
     """
@@ -41,6 +46,7 @@ class SelfCheckOutcome:
     live_accepted: int
     fast_drafted: int
     fast_accepted: int
+    passed_over: int = 0
 
     @property
     def passed(self) -> bool:
@@ -52,7 +58,7 @@ class SelfCheckOutcome:
 class SelfCheckStep(Step[SelfCheckOutcome]):
     """Recount the first requests of ``live`` with its draft.
 
-    ``trace`` gives the prompts' tokens. Fails where the engine returns no token ids (ik).
+    ``trace`` gives the prompts' tokens. Fails where no reply's tokens are known for certain.
     """
 
     engine: Engine
@@ -65,6 +71,8 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     live: LiveStep
 
     kind: ClassVar[str] = "selfcheck"
+    version: ClassVar[int] = 2
+    """2: ik's text tokenized again."""
     result_type: ClassVar[type] = SelfCheckOutcome
 
     @property
@@ -89,26 +97,24 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         outcome: LiveOutcome = decode(self.live, bench.artifact(self.live))
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         prompts = {reply.head.id: tuple(reply.prompt.tolist()) for reply in trace}
-        replies = [
-            LiveReply(
-                prompt=prompts[run.id],
-                tokens=run.tokens,
-                n_predict=self.live.max_tokens,
-                draft_n=run.draft_n or 0,
-                draft_n_accepted=run.draft_n_accepted or 0,
-                decode_s=run.predicted_ms / 1e3,
-                stop=run.stop,
-            )
-            for run in outcome.runs
-            if run.tokens is not None and run.id in prompts
-        ][:REQUESTS]
-        if not replies:
-            raise StepError(f"{self.label}: this engine's server returns no token ids")
+        runs = [run for run in outcome.runs if run.id in prompts]
         setting = Setting(self.settings.n_max, self.settings.n_min, self.settings.p_min)
         with Worker.open(self.engine, bench.supervisor, name="selfcheck") as worker:
             path = bench.file(self.draft, MODEL_FILE)
             load = model_load(self.engine, path, self.args, self.live.context, bench.threads)
             info = worker.load(load)
+            replies, passed_over = [], 0
+            for run in runs:
+                tokens = _emitted(run, worker, info)
+                if tokens is None:
+                    passed_over += 1
+                elif len(replies) < REQUESTS:
+                    replies.append(_as_reply(run, prompts[run.id], tokens, self.live.max_tokens))
+            if not replies:
+                raise StepError(
+                    f"{self.label}: this engine's server returns no token ids, and the text of none"
+                    f" of {len(runs)} replies has as many tokens as it counted"
+                )
             found = check_counts(
                 worker, info, replies, setting, self.profile, context=self.live.context
             )
@@ -120,4 +126,35 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             live_accepted=found.live_total[1],
             fast_drafted=found.fast_total[0],
             fast_accepted=found.fast_total[1],
+            passed_over=passed_over,
         )
+
+
+def _emitted(run: PromptRun, worker: Worker, info: ModelInfo) -> tuple[int, ...] | None:
+    """The tokens of a reply: the server's, or those of its text where nothing else fits.
+
+    ik leaves out of the text what follows an end of generation or, at the limit, the first token
+    of the last cycle, and counts it all the same.
+    """
+    if run.tokens is not None:
+        return run.tokens
+    tokens = worker.tokenize(run.text, add_special=False, parse_special=False)
+    if worker.detokenize(tokens, special=False) != run.text:
+        return None
+    if run.stop == "eos" and len(info.eog) == 1:
+        tokens = (*tokens, *info.eog)
+    return tokens if len(tokens) == run.predicted_n else None
+
+
+def _as_reply(
+    run: PromptRun, prompt: tuple[int, ...], tokens: tuple[int, ...], n_predict: int
+) -> LiveReply:
+    return LiveReply(
+        prompt=prompt,
+        tokens=tokens,
+        n_predict=n_predict,
+        draft_n=run.draft_n or 0,
+        draft_n_accepted=run.draft_n_accepted or 0,
+        decode_s=run.predicted_ms / 1e3,
+        stop=run.stop,
+    )

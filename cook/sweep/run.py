@@ -40,7 +40,9 @@ def run_cell(
     directory = into or cook_home() / "sweeps" / loaded.pipeline.name
     outcome: Outcome
     try:
-        prepared = prepare(cell.loaded, engines=cell.engines, demo=cell.demo, output=output)
+        prepared = prepare(
+            cell.loaded, engines=cell.engines, demo=cell.demo, threads=threads, output=output
+        )
         built = build(prepared, output, jobs=jobs, threads=threads, remeasure=True)
         outcome = _judged(loaded, cell, built, started)
         write_record(built.record, directory / cell.name / RECORD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,32 @@ def test_types_are_compared_by_what_they_are() -> None:
     assert compare({"a": "q4_K"}, {"a": "q4_K", "n": "f32"}, {"a": "q4_K", "n": "f32"}) == ()
     assert compare({"a": "q4_K"}, {}, {"a": "q4_K"}) == ("a: is not in the log",)
     assert len(compare({}, {"a": "q4_0"}, {"a": "q4_K"})) == 1
+
+
+@pytest.mark.ik
+def test_an_imatrix_run_that_segfaults_is_tried_without_fused_kernels(
+    ik_engine: Any, standin_engine: Make, supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """The real tool behind one that crashes at its defaults, as ik's does on small MoE models."""
+    real = ik_engine.tool("imatrix")
+    engine = standin_engine(flavour="ik_llama.cpp", real=real.parent)
+    script = Path(engine.facts.bin_dir) / "llama-imatrix"
+    script.write_text(
+        f"#!{sys.executable} -IS\nimport os, signal, sys\n"
+        "if '--no-fused-up-gate' not in sys.argv: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        f"os.execv({str(real)!r}, [{str(real)!r}, *sys.argv[1:]])\n"
+    )
+    facts = dataclasses.replace(engine.facts, flags=ik_engine.facts.flags)
+    demo = demo_dir()
+    job = ImatrixJob(
+        demo / "draft-f16.gguf", demo / "data" / "calibration.txt", tmp_path / "i.dat", 512, 2, 1
+    )
+    result = type(engine)(engine.name, facts).imatrix(job, supervisor)
+    assert result.chunks == 2
+    assert result.warnings[:3] == (
+        "llama-imatrix crashed with its defaults",
+        "llama-imatrix crashed with -no-fa",
+        "it was collected with --no-fused-moe --no-fused-up-gate",
+    )
+    assert result.command[-2:] == ("--no-fused-moe", "--no-fused-up-gate")
+    assert read_imatrix(job.output).entries

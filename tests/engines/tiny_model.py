@@ -19,6 +19,7 @@ def write_tiny_model(
     seed: int = 1,
     odd_hidden: bool = False,
     vocabulary: str = "a",
+    template: str | None = None,
 ) -> Path:
     """Write a model of ``layers`` blocks; ``odd_hidden`` makes ffn_down rows no type divides."""
     import gguf
@@ -49,6 +50,8 @@ def write_tiny_model(
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
+    if template is not None:
+        writer.add_chat_template(template)
 
     def weight(name: str, rows: int, columns: int, scale: float = 0.05) -> None:
         data = rng.standard_normal((rows, columns)).astype(np.float32) * scale

@@ -50,6 +50,17 @@ def row(identifier: str, category: str = "code", **more: object) -> dict[str, ob
     return {"id": identifier, "category": category, "prompt": f"say {identifier}", **more}
 
 
+# The set of long prompts
+
+
+def test_long_prompts_are_long_and_balanced() -> None:
+    prompts = load_prompts("long").prompts
+    assert len(prompts) == 16
+    assert min(len(prompt.text) for prompt in prompts) > 4 * 4000, "four characters a token"
+    assert Counter(prompt.half for prompt in prompts) == {"pick": 8, "report": 8}
+    assert not {prompt.id for prompt in prompts} & {row["id"] for row in default_rows()}
+
+
 # The default set
 
 

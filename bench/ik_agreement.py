@@ -1,0 +1,179 @@
+"""Acceptance of an iq1_kt draft by replay against ik's own count of it, on the same prompts.
+
+Live runs go through ``llama-server`` and through ``llama-spec-bench``; replay is of one trace,
+recorded by the same engine. Each of the two tools counts in its own way, so each is compared
+with the simulation of its own loop (scoring.md 2.2). Not needed where COOK_ENGINE_IK names no
+build: the study then says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bench.study import Study, empty_kitchen
+from cook.errors import InputError
+from cook.graph.execute import Executor
+from cook.recipe.load import parse_recipe
+from cook.speculation.profiles import Profile, Setting
+from cook.speculation.simulate import Positions, simulate
+from cook.steps.finalists import live_runs
+from cook.steps.menu import Configuration, Menu
+from cook.steps.prepare import prepare
+from cook.steps.replay import replies
+
+Tool = Literal["server", "spec-bench"]
+PROFILES = {"server": Profile.IK_2026_08, "spec-bench": Profile.IK_SPEC_BENCH_2026_08}
+MOST_POINTS = 1.0
+LEAST_DRAFTED = 4000
+
+RECIPE = """\
+version: 1
+name: agreement
+engine: ik_llama.cpp
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 60, args: {threads: 1}}
+quants:
+  - name: IQ1_KT
+    type: IQ1_KT
+    rules:
+      - {attention: iq6_k}
+      - {dense_ffn: iq5_ks}
+      - {shared_experts: iq5_ks}
+      - {routed_experts: iq1_kt}
+      - {embeddings: iq4_k}
+      - {output: iq6_k}
+score:
+  method: METHOD
+  live: TOOL
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1}}
+  prompts: demo
+LIMIT
+  max_tokens: TOKENS
+  context: 2048
+  draft: {n_max: LENGTHS, args: {threads: 1}}
+"""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Counts over the same prompts, (drafted, accepted) of each side.
+
+    ``exact`` of ``requests`` have both counts equal; ``apart`` are prompts left out, since the
+    tool wrote past the end of the reply farther than the trace knows.
+    """
+
+    tool: Tool
+    n_max: int
+    requests: int
+    exact: int
+    apart: int
+    live: tuple[int, int]
+    replayed: tuple[int, int]
+
+    @property
+    def points(self) -> float:
+        """Acceptance by replay minus live, in percentage points."""
+        (ours, accepted), (theirs, taken) = self.replayed, self.live
+        return 100 * (accepted / ours - taken / theirs)
+
+    def __str__(self) -> str:
+        shares = [f"{a}/{d} = {100 * a / d:.2f} %" for d, a in (self.live, self.replayed)]
+        apart = f", {self.apart} prompts left out" if self.apart else ""
+        return (
+            f"llama-{self.tool} n_max={self.n_max}: live {shares[0]}, replay {shares[1]}: "
+            f"{self.points:+.2f} points; both counts equal on {self.exact} of {self.requests} "
+            f"requests{apart}"
+        )
+
+
+def ik_agreement() -> Study:
+    """All demo prompts, replies of 128 tokens."""
+    if not os.environ.get("COOK_ENGINE_IK"):
+        return Study(("agreement on ik: not measured, COOK_ENGINE_IK names no build",), within=True)
+    with empty_kitchen() as kitchen:
+        found = agreements(kitchen, limit=None, tokens=128, n_max=(4, 8))
+    return Study(
+        tuple(map(str, found)),
+        all(abs(a.points) <= MOST_POINTS and a.live[0] >= LEAST_DRAFTED for a in found),
+    )
+
+
+def agreements(
+    kitchen: Executor, *, limit: int | None, tokens: int, n_max: tuple[int, ...]
+) -> list[Agreement]:
+    """Every draft length through both tools; ``limit`` None: every demo prompt.
+
+    The first failure of a step is raised.
+    """
+    replay = _menu("replay", "server", limit, tokens, n_max)
+    texts = _texts(kitchen, replay, tokens)
+    found = []
+    for tool in ("server", "spec-bench"):
+        menu = _menu("live", tool, limit, tokens, n_max)
+        kitchen.run([step for c in menu.grid for step in c.rounds])
+        _refuse_failed(kitchen)
+        found += [_compared(kitchen, tool, c, texts) for c in menu.grid]
+    return found
+
+
+def _menu(method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[int, ...]) -> Menu:
+    text = (
+        RECIPE.replace("METHOD", method)
+        .replace("TOOL", tool)
+        .replace("LIMIT\n", "" if limit is None else f"  limit: {limit}\n")
+        .replace("TOKENS", str(tokens))
+        .replace("LENGTHS", str(list(n_max)))
+    )
+    loaded = parse_recipe(text, Path("agreement.yaml").absolute())
+    return prepare(loaded, engines=["ik"], threads=1).menus[0]
+
+
+def _texts(kitchen: Executor, menu: Menu, tokens: int) -> dict[str, Positions]:
+    plan = menu.forecast
+    assert plan is not None, "asked for"
+    steps = plan.drafts[0].replays
+    kitchen.run([plan.trace, *steps])
+    _refuse_failed(kitchen)
+    trace = kitchen.outcomes.artifact(plan.trace)
+    return {
+        name: positions
+        for step in steps
+        for name, _, positions in replies(
+            step, trace, kitchen.outcomes.artifact(step), n_predict=tokens, context=2048
+        )
+    }
+
+
+def _compared(
+    kitchen: Executor, tool: Tool, configuration: Configuration, texts: Mapping[str, Positions]
+) -> Agreement:
+    settings = configuration.settings
+    assert settings is not None, "the grid has drafts only"
+    live: list[tuple[int, int]] = []
+    ours: list[tuple[int, int]] = []
+    runs = live_runs(configuration, kitchen)
+    for name, run in runs.items():
+        try:
+            counted = simulate(texts[name], Setting(settings.n_max), PROFILES[tool])
+        except InputError:
+            continue
+        live.append((run.draft_n or 0, run.draft_n_accepted or 0))
+        ours.append((counted.draft_n, counted.draft_n_accepted))
+    return Agreement(
+        tool=tool,
+        n_max=settings.n_max,
+        requests=len(live),
+        exact=sum(a == b for a, b in zip(live, ours, strict=True)),
+        apart=len(runs) - len(live),
+        live=(sum(d for d, _ in live), sum(a for _, a in live)),
+        replayed=(sum(d for d, _ in ours), sum(a for _, a in ours)),
+    )
+
+
+def _refuse_failed(kitchen: Executor) -> None:
+    for failure in kitchen.outcomes.failures.values():
+        raise failure.error

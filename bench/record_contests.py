@@ -1,0 +1,74 @@
+"""``python -m bench.record_contests``: per-prompt figures of real drafts, for simulated contests.
+
+Eight quants of the demo draft at n_max 2, 4 and 8, replayed over every demo prompt and priced
+with times measured here. ``tests/speculation/test_contest.py`` draws contests from the file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.demo_score import study_menu
+from bench.study import empty_kitchen
+from cook.provenance import cook_version, machine
+from cook.steps.forecast import Forecast, Oven, Overheads
+
+FILE = Path(__file__).parent.parent / "tests" / "data" / "contests.json"
+LENGTHS = (2, 4, 8)
+TOKENS = 128
+
+
+def main() -> int:
+    menu = study_menu("replay", limit=None, tokens=TOKENS, n_max=LENGTHS)
+    assert menu.forecast is not None, "asked for"
+    assert menu.baseline is not None, "asked for"
+    with empty_kitchen() as kitchen:
+        kitchen.run([d.quantize for d in menu.drafts if d.quantize is not None])
+        kitchen.run(menu.forecast.steps())
+        if lost := [f.error.message for f in kitchen.outcomes.failures.values()]:
+            print(lost[0], file=sys.stderr)
+            return 1
+        oven = Oven(menu, menu.forecast, kitchen.outcomes, TOKENS, menu.baseline.rounds[0].context)
+        found = oven.forecasts(Overheads())
+    build = menu.engine.identity.build
+    document = {
+        "made_by": f"python -m bench.record_contests, cook {cook_version()}",
+        "made": time.strftime("%Y-%m-%d", time.gmtime()),
+        "engine": f"{menu.engine.name} {build}",
+        "machine": machine().processor,
+        "drafts": "quants of cook/demo/draft-f16.gguf for cook/demo/target-q8_0.gguf, greedy, "
+        f"{TOKENS} tokens at most; seconds of decoding are predicted, without overheads",
+        **_document(found),
+    }
+    FILE.write_text(json.dumps(document, separators=(",", ":")).replace("],", "],\n") + "\n")
+    print(f"{FILE}: {FILE.stat().st_size} bytes, {len(found)} candidates")
+    return 0
+
+
+def _document(found: list[Forecast]) -> dict[str, Any]:
+    """Columns: a value a prompt, in the same order everywhere."""
+    order = sorted(run.id for run in found[0].runs)
+    columns: dict[str, dict[str, list[Any]]] = {}
+    for forecast in found:
+        runs = {run.id: run for run in forecast.runs}
+        mine = [runs[name] for name in order]
+        columns[forecast.name] = {
+            "seconds": [round(run.predicted_ms / 1000, 6) for run in mine],
+            "drafted": [run.draft_n for run in mine],
+            "accepted": [run.draft_n_accepted for run in mine],
+        }
+    first = {run.id: run for run in found[0].runs}
+    return {
+        "prompts": order,
+        "categories": [first[name].category for name in order],
+        "tokens": [first[name].predicted_n - 1 for name in order],
+        "candidates": columns,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
