@@ -146,6 +146,7 @@ def _best_baseline(sitting: Sitting, runs: Runs) -> tuple[PromptRun, ...] | None
     score = sitting.recipe.score
     weights = score.weights if score else None
     ran = [r for c in sitting.baselines if not isinstance(r := runs[c.name], str)]
+    ran = [r for r in ran if figures(r, weights).end_to_end_speed]
     return max(ran, key=lambda r: figures(r, weights).end_to_end_speed, default=None)
 
 
@@ -242,9 +243,10 @@ def _prediction(
     if forecast is None:
         return None
     found = figures(forecast.runs, score.weights)
-    off_by = interval = off_by_tokens = decode_off_by = None
+    off_by = interval = off_by_tokens = decode_off_by = seen = None
     if not isinstance(live, str):
         seen = figures(live, score.weights)
+    if seen is not None and seen.end_to_end_speed and not isinstance(live, str):
         off_by = found.end_to_end_speed / seen.end_to_end_speed - 1
         decode_off_by = found.decode_speed / seen.decode_speed - 1
         off_by_tokens = (found.acceptance_length or 1) / (seen.acceptance_length or 1) - 1

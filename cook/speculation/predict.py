@@ -22,6 +22,7 @@ from cook.speculation.simulate import Positions, Simulation, simulate
 __all__ = [
     "BatchCurve",
     "Breakdown",
+    "Lived",
     "Prediction",
     "Timings",
     "best",
@@ -237,36 +238,35 @@ def break_even(timings: Timings, setting: Setting, profile: Profile, depth: int)
     return (t_cycle - t_plain) / ((t_plain - timings.target_sample_s) * length)
 
 
-def fit_overhead(
-    runs: Sequence[Simulation],
-    prompts: Sequence[int],
-    live_seconds: Sequence[float],
-    timings: Timings,
-    profile: Profile,
-) -> float:
-    """Seconds a step that a live run took beyond the priced ones (t_0), from its replies.
+@dataclass(frozen=True)
+class Lived:
+    """A reply that also ran live: as simulated, after ``prompt`` tokens, in ``live_s`` seconds."""
+
+    run: Simulation
+    prompt: int
+    live_s: float
+
+
+def fit_overhead(lived: Sequence[Lived], timings: Timings, profile: Profile) -> float:
+    """Seconds a step that live runs took beyond the priced ones (t_0), from their replies.
 
     The median over replies of (live - priced) / steps, not below zero.
     """
-    rest = _unpriced(runs, prompts, live_seconds, timings, profile)
-    each = [r / run.steps for r, run in zip(rest, runs, strict=True) if run.steps]
+    rest = _unpriced(lived, timings, profile)
+    each = [r / one.run.steps for r, one in zip(rest, lived, strict=True) if one.run.steps]
     return max(0.0, float(np.median(each))) if each else 0.0
 
 
 def fit_overheads(
-    runs: Sequence[Simulation],
-    prompts: Sequence[int],
-    live_seconds: Sequence[float],
-    timings: Timings,
-    profile: Profile,
+    lived: Sequence[Lived], timings: Timings, profile: Profile
 ) -> tuple[float, float]:
     """Seconds (a step, a single decode of the draft) beyond the priced ones.
 
     Least squares over replies, neither below zero. The replies must come from live runs of two
     draft lengths at least, far apart (2 and 8, say): one length cannot tell the two.
     """
-    rest = np.array(_unpriced(runs, prompts, live_seconds, timings, profile))
-    terms = np.array([[run.steps, run.decodes.sum()] for run in runs], float)
+    rest = np.array(_unpriced(lived, timings, profile))
+    terms = np.array([[one.run.steps, one.run.decodes.sum()] for one in lived], float)
     if np.linalg.matrix_rank(terms / terms.max(axis=0).clip(1), tol=0.05 * len(terms) ** 0.5) < 2:
         raise InputError("live runs of one draft length cannot tell a step from a draft token")
     both = np.linalg.lstsq(terms, rest, rcond=None)[0]
@@ -281,23 +281,14 @@ def fit_overheads(
     return 0.0, max(alone[1], 0.0)
 
 
-def _unpriced(
-    runs: Sequence[Simulation],
-    prompts: Sequence[int],
-    live_seconds: Sequence[float],
-    timings: Timings,
-    profile: Profile,
-) -> list[float]:
+def _unpriced(lived: Sequence[Lived], timings: Timings, profile: Profile) -> list[float]:
     """Live minus priced seconds of each reply, overheads left out of the price."""
-    if not len(runs) == len(prompts) == len(live_seconds) or not runs:
-        raise InputError("runs, prompts and live times must be as many, and some")
+    if not lived:
+        raise InputError("no reply ran live")
     bare = Timings(
         verify=timings.verify,
         draft=timings.draft,
         target_sample_s=timings.target_sample_s,
         draft_sample_s=timings.draft_sample_s,
     )
-    return [
-        live - price(run, prompt, bare, profile).total_s
-        for run, prompt, live in zip(runs, prompts, live_seconds, strict=True)
-    ]
+    return [one.live_s - price(one.run, one.prompt, bare, profile).total_s for one in lived]

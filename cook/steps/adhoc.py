@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cook.errors import InputError
+from cook.errors import InputError, RecipeError
 from cook.formats.naming import model_stem
 from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
 
@@ -47,7 +47,11 @@ def score_recipe(
         "score": given,
         "pick": pick,
     }
-    return parse_recipe(json.dumps(document, indent=1), Path.cwd() / "score.yaml")
+    try:
+        return parse_recipe(json.dumps(document, indent=1), Path.cwd() / "score.yaml")
+    except RecipeError as error:  # its places are in a recipe that nobody wrote
+        first = error.problems[0]
+        raise InputError(f"these options: {first.message}", hint=first.hint) from None
 
 
 def _override(
@@ -105,4 +109,7 @@ def _named(drafts: Sequence[str], taken: Sequence[str] = ()) -> list[dict[str, s
 def _absolute(source: str) -> str:
     if "://" in source:
         return source
-    return str(Path(source).expanduser().absolute())
+    path = Path(source).expanduser().absolute()
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    return str(path)

@@ -133,8 +133,11 @@ def choose(
         reason = disqualified(forecast.draft)
         if reason is None and forecast.draft is None and "speed" not in maximize:
             reason = f"no draft has no {maximize.replace('_', ' ')}"
-        if reason is None and not figure_of(figures(forecast.runs, weights), maximize):
-            reason = "it drafts nothing" if maximize == "acceptance" else "nothing is decoded"
+        found = figures(forecast.runs, weights)
+        if reason is None and maximize == "acceptance" and not found.drafted:
+            reason = "it drafts nothing"
+        if reason is None and not found.tokens:
+            reason = "no reply goes on after its first token"
         if reason is None:
             runners.append(forecast)
         else:
@@ -147,7 +150,7 @@ def choose(
         return Choice(name, ranking, (), {}, None, WITHIN, tuple(excluded), prompts=0)
     # Settings of one draft are priced with the same measured times, so they err together.
     files = {(f.draft, f.cache_type): number for number, f in enumerate(runners)}
-    found = verdict(
+    told = verdict(
         measured,
         np.random.default_rng(SEED),
         epsilon=WITHIN,
@@ -157,13 +160,13 @@ def choose(
     )
     sizes = _file_bytes(menus)
     draft_of = {f.name: f.draft for f in runners}
-    name = min(found.ties, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
+    name = min(told.ties, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
     return Choice(
         name=name,
         ranking=ranking,
-        ties=tuple(n for n in ranking if n in found.ties and n != name),
-        probability=found.probability,
-        margin=found.margin,
+        ties=tuple(n for n in ranking if n in told.ties and n != name),
+        probability=told.probability,
+        margin=told.margin,
         within=WITHIN,
         excluded=tuple(excluded),
         prompts=measured.prompts,

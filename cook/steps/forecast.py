@@ -16,13 +16,14 @@ from cook.speculation.noise import TimingNoise, noise_of
 from cook.speculation.predict import (
     BatchCurve,
     Breakdown,
+    Lived,
     Timings,
     fit_overhead,
     fit_overheads,
     predict,
 )
 from cook.speculation.profiles import Profile, Setting
-from cook.speculation.simulate import Positions, Simulation, simulate
+from cook.speculation.simulate import Positions, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.live import PromptRun
 from cook.steps.menu import DraftPlan, Menu, config_name
@@ -253,12 +254,12 @@ class Oven:
         plain_s = cycle_s = decode_s = 0.0
         if bare:
             without = replace(timings, draft=None)
-            plain_s = fit_overhead(*zip(*bare, strict=True), without, self.profile)
+            plain_s = fit_overhead(bare, without, self.profile)
         if seen:
             try:
-                cycle_s, decode_s = fit_overheads(*zip(*seen, strict=True), timings, self.profile)
+                cycle_s, decode_s = fit_overheads(seen, timings, self.profile)
             except InputError:  # one length only
-                cycle_s = fit_overhead(*zip(*seen, strict=True), timings, self.profile)
+                cycle_s = fit_overhead(seen, timings, self.profile)
         return Overheads(plain_s, cycle_s, decode_s)
 
     def _seen(
@@ -266,10 +267,10 @@ class Oven:
         texts: list[tuple[str, str, Positions]],
         live: Mapping[str, PromptRun],
         setting: Setting,
-    ) -> list[tuple[Simulation, int, float]]:
-        """(simulation, prompt tokens, live decode seconds) of the replies that are the trace's."""
+    ) -> list[Lived]:
+        """The replies whose live length is the trace's."""
         return [
-            (simulate(p, setting, self.profile), p.prompt, live[name].predicted_ms / 1000)
+            Lived(simulate(p, setting, self.profile), p.prompt, live[name].predicted_ms / 1000)
             for name, _, p in texts
             if name in live and live[name].predicted_n == p.reply
         ]

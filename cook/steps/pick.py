@@ -42,7 +42,7 @@ class Limits:
 def value_of(candidate: Candidate, maximize: str) -> float | None:
     """The maximized figure, or None where it was not measured or does not exist."""
     live = candidate.live
-    if live is None:
+    if live is None or not live.tokens:
         return None
     if maximize == "end_to_end_speed":
         return live.end_to_end_speed

@@ -103,7 +103,8 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             path = bench.file(self.draft, MODEL_FILE)
             load = model_load(self.engine, path, self.args, self.live.context, bench.threads)
             info = worker.load(load)
-            replies, passed_over = [], 0
+            replies: list[LiveReply] = []
+            passed_over = 0
             for run in runs:
                 tokens = _emitted(run, worker, info)
                 if tokens is None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cook.errors import InputError
 from cook.speculation.predict import (
     BatchCurve,
+    Lived,
     Timings,
     best,
     break_even,
@@ -155,10 +156,10 @@ def test_overhead_is_found_again() -> None:
     replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(9)]
     runs = [simulate(r, Setting(3), MAINLINE) for r in replies]
     hidden = dataclasses.replace(TIMINGS, overhead_s=0.37, plain_overhead_s=0.37)
-    live = [price(r, 6, hidden, MAINLINE).total_s for r in runs]
-    assert fit_overhead(runs, [6] * 9, live, TIMINGS, MAINLINE) == pytest.approx(0.37)
+    lived = [Lived(r, 6, price(r, 6, hidden, MAINLINE).total_s) for r in runs]
+    assert fit_overhead(lived, TIMINGS, MAINLINE) == pytest.approx(0.37)
     with pytest.raises(InputError):
-        fit_overhead([], [], [], TIMINGS, MAINLINE)
+        fit_overhead([], TIMINGS, MAINLINE)
 
 
 def test_overheads_of_a_step_and_of_a_draft_token_are_told_apart() -> None:
@@ -168,14 +169,14 @@ def test_overheads_of_a_step_and_of_a_draft_token_are_told_apart() -> None:
     hidden = dataclasses.replace(
         TIMINGS, overhead_s=0.37, plain_overhead_s=0.37, decode_overhead_s=0.11
     )
-    live = [price(r, 6, hidden, MAINLINE).total_s for r in runs]
-    step, token = fit_overheads(runs, [6] * 18, live, TIMINGS, MAINLINE)
+    lived = [Lived(r, 6, price(r, 6, hidden, MAINLINE).total_s) for r in runs]
+    step, token = fit_overheads(lived, TIMINGS, MAINLINE)
     assert step == pytest.approx(0.37)
     assert token == pytest.approx(0.11)
     with pytest.raises(InputError, match="one draft length"):
-        fit_overheads(runs[9:], [6] * 9, live[9:], TIMINGS, MAINLINE)
-    faster = [price(r, 6, TIMINGS, MAINLINE).total_s * 0.5 for r in runs]
-    assert fit_overheads(runs, [6] * 18, faster, TIMINGS, MAINLINE) == (0.0, 0.0)
+        fit_overheads(lived[9:], TIMINGS, MAINLINE)
+    faster = [Lived(r, 6, price(r, 6, TIMINGS, MAINLINE).total_s * 0.5) for r in runs]
+    assert fit_overheads(faster, TIMINGS, MAINLINE) == (0.0, 0.0)
 
 
 def test_missing_draft_times_are_an_error() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cook.errors import InputError, RecipeError
+from cook.errors import InputError
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.schema import ScoreSpec
 from cook.steps.adhoc import score_recipe
@@ -28,6 +28,16 @@ RECIPE: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing reads them, but they must be there."""
+    monkeypatch.chdir(tmp_path)
+    drafts = ("D.gguf", "a/D-Q4_K_M.gguf", "b/D-Q4_K_M.gguf", "own.gguf", "own-2.gguf")
+    for name in ("T.gguf", "more.gguf", "source.gguf", *drafts):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "folder" / "r.yaml"
@@ -41,8 +51,7 @@ def score_of(loaded: LoadedRecipe) -> ScoreSpec:
     return loaded.recipe.score
 
 
-def test_files_alone_make_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_files_alone_make_a_recipe(tmp_path: Path) -> None:
     loaded = score_recipe("T.gguf", ["a/D-Q4_K_M.gguf", "b/D-Q4_K_M.gguf"], None, {})
     assert score_of(loaded).target.source == tmp_path / "T.gguf"
     drafts = loaded.recipe.drafts
@@ -118,8 +127,9 @@ def test_options_that_do_not_fit_are_told_with_their_place(
     with pytest.raises(InputError, match=told) as caught:
         score_recipe(None, [], recipe, settings)
     assert "with these options: score" in caught.value.message
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(InputError, match=told) as caught:
         score_recipe("T.gguf", ["D.gguf"], None, settings)
+    assert caught.value.message.startswith("these options: ")
 
 
 def test_a_recipe_without_a_target_needs_one(tmp_path: Path) -> None:
@@ -137,6 +147,12 @@ def test_nothing_to_score_and_nothing_to_score_against() -> None:
 
 
 def test_no_two_drafts_share_a_name(recipe: Path) -> None:
-    files = ["other/own.gguf", "own-2.gguf", "source.gguf"]
+    files = ["own.gguf", "own-2.gguf", "source.gguf"]
     loaded = score_recipe(None, files, recipe, {})
     assert [d.name for d in loaded.recipe.drafts] == ["own", "own-2", "own-2-2", "source-2"]
+
+
+@pytest.mark.parametrize(("target", "draft"), [("T.gguf", "no.gguf"), ("no.gguf", "D.gguf")])
+def test_a_file_that_is_not_there(target: str, draft: str) -> None:
+    with pytest.raises(InputError, match=r"no\.gguf: no such file"):
+        score_recipe(target, [draft], None, {})

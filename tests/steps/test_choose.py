@@ -247,3 +247,27 @@ def test_a_figure_that_does_not_exist_is_nothing() -> None:
     drafted = figures(forecast("small", 100, accepted=60).runs)
     assert figure_of(drafted, "acceptance") == pytest.approx(0.6)
     assert figure_of(drafted, "acceptance_length") == pytest.approx(100 / 40)
+
+
+def test_a_draft_that_drafts_nothing_has_no_acceptance() -> None:
+    """A high p_min: the others are compared all the same."""
+    from dataclasses import replace
+
+    idle = forecast("large", 100)
+    idle = replace(idle, runs=tuple(replace(r, draft_n=0, draft_n_accepted=0) for r in idle.runs))
+    found = chosen(idle, forecast("small", 90), forecast("middle", 95), maximize="acceptance")
+    assert found.name == "small n_max=4"
+    assert found.margin is not None
+    assert [e.reason for e in found.excluded] == ["it drafts nothing"]
+
+
+def test_replies_of_one_token_say_nothing() -> None:
+    from dataclasses import replace
+
+    short = tuple(
+        replace(f, runs=tuple(replace(r, predicted_n=1, predicted_ms=0.0) for r in f.runs))
+        for f in (forecast(None, 100), forecast("small", 90))
+    )
+    found = chosen(*short)
+    assert found.name is None
+    assert {e.reason for e in found.excluded} == {"no reply goes on after its first token"}
