@@ -9,6 +9,7 @@ Beside it the worker's peak memory for a trace and for one ten times as long.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bench.random_model import write_random_model
-from bench.study import Study
-from cook.engines.base import Engine
+from bench.study import Study, empty_kitchen
+from cook.engines.base import Engine, Flavour
 from cook.engines.discover import discover
 from cook.engines.process import Supervisor
 from cook.engines.worker import Worker
 from cook.engines.worker_results import FloatArray, IntArray, ModelLoad
 from cook.paths import demo_dir
+from cook.steps.quantize import MODEL_FILE
 
 MOST_RATIO, MOST_GROWTH = 1.15, 1.2
 ROUNDS, PROMPT, REPLY, TOP = 15, 128, 384, 64
@@ -48,10 +50,13 @@ def replay_cost() -> Study:
     with TemporaryDirectory(prefix="cook-bench-") as directory:
         random = write_random_model(Path(directory, "random.gguf"))
         for engine in engines:
-            for name, model in (
-                ("demo draft f16", demo_dir() / "draft-f16.gguf"),
-                ("random, vocabulary 150,000", random),
-            ):
+            models = {
+                "demo draft f16": demo_dir() / "draft-f16.gguf",
+                "random, vocabulary 150,000": random,
+            }
+            if engine.flavour is Flavour.IK_LLAMA_CPP:
+                models["demo draft iq1_kt"] = _iq1_kt(Path(directory))
+            for name, model in models.items():
                 for temperature in (None, 0.8):
                     ratio, low, high, reduced_s = _ratio(engine, model, directory, temperature)
                     within &= ratio <= MOST_RATIO
@@ -68,6 +73,19 @@ def replay_cost() -> Study:
             f"{long / 2**20:.1f} MiB for 40: {long / short:.3f}x, at most {MOST_GROWTH}x"
         )
     return Study(tuple(lines), within)
+
+
+def _iq1_kt(directory: Path) -> Path:
+    """The demo draft as the shipped Ling-flash recipe makes its first quant."""
+    from cook.steps.prepare import prepare
+
+    (menu,) = prepare("ling-flash-iq1kt", engines=["ik"], demo=True).menus
+    quantize = menu.drafts[0].quantize
+    assert quantize is not None, "it is made"
+    with empty_kitchen() as kitchen:
+        kitchen.run([quantize])
+        made = kitchen.outcomes.artifact(quantize).file(MODEL_FILE)
+        return Path(shutil.copyfile(made, directory / "iq1_kt.gguf"))
 
 
 def _ratio(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from cook.closing import Closing
 from cook.engines.client import Api, Completion
 from cook.errors import InputError, StepError
 
@@ -65,7 +66,7 @@ def read_key(path: Path | None) -> str | None:
     return key
 
 
-class Remote:
+class Remote(Closing):
     """A server at ``url``; StepError when it cannot be reached or refuses. A context manager."""
 
     def __init__(
@@ -74,10 +75,7 @@ class Remote:
         self.url = checked_url(url)
         self._api = Api(self.url, key, self.url, read_timeout_s=read_timeout_s)
 
-    def __enter__(self) -> Remote:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._api.close()
 
     def get(self, path: str) -> Any:

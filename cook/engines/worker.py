@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.process import Supervisor
 from cook.engines.worker_build import build_worker, locate
@@ -39,7 +39,7 @@ PROTOCOL = 1
 Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
-class Worker:
+class Worker(Closing):
     """A worker process; a context manager. Not safe for use by two threads at once.
 
     ``timeout_s`` bounds every request; ``Worker.open`` builds (or finds) the program of an engine.
@@ -74,17 +74,6 @@ class Worker:
         not compile or the engine's headers and library disagree.
         """
         return cls(build_worker(locate(engine)), supervisor, engine.environment(), name=name)
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the process (its whole group)."""

@@ -11,9 +11,9 @@ import os
 import stat
 import struct
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
+from cook.closing import Closing
 from cook.errors import InputError
 
 _WINDOW = 1 << 20
@@ -27,7 +27,7 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 80 else text[:77] + "...")
 
 
-class Cursor:
+class Cursor(Closing):
     """Walks the first ``limit`` bytes of a regular file; use as a context manager.
 
     ``buffer`` holds what was fetched, from the file's first byte.
@@ -49,15 +49,7 @@ class Cursor:
         self.file_bytes = status.st_size
         self._limit = min(limit, self.file_bytes)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         os.close(self._descriptor)
 
     def fail(self, field: str, reason: str, *, at: int | None = None) -> NoReturn:

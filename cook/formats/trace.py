@@ -23,11 +23,11 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from pydantic import ValidationError
 
+from cook.closing import Closing
 from cook.errors import InputError
 from cook.formats.trace_reply import Reply, pack_reply, unpack_reply
 from cook.formats.trace_schema import TRACE_VERSION, ReplyHead, Sampler, TraceHeader
@@ -180,7 +180,7 @@ class TraceFile:
                 )
 
 
-class TraceWriter:
+class TraceWriter(Closing):
     """Records replies into a new trace, or goes on with one that was cut short.
 
     A trace of other conditions is refused with the differing fields. One writer at a time.
@@ -251,17 +251,6 @@ class TraceWriter:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> TraceWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _header(path: Path, text: bytes) -> TraceHeader:

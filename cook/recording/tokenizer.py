@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.process import Supervisor
 from cook.engines.worker import Worker
@@ -16,7 +17,7 @@ from cook.formats.trace_vocabulary import tokenizer_facts
 from cook.vocabulary import Vocabulary, read_vocabulary
 
 
-class Tokenizer:
+class Tokenizer(Closing):
     """Tokenizes as ``engine`` does with the vocabulary in ``path``. A context manager."""
 
     def __init__(self, engine: Engine, path: Path, supervisor: Supervisor) -> None:
@@ -31,10 +32,7 @@ class Tokenizer:
             raise
         self.size, self.eog = info.n_vocab, info.eog
 
-    def __enter__(self) -> Tokenizer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._worker.close()
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from cook.closing import Closing
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.process import Supervisor
 from cook.engines.worker import Worker
@@ -25,7 +26,7 @@ from cook.vocabulary import Vocabulary, read_vocabulary
 
 
 @dataclass
-class WorkerTarget:
+class WorkerTarget(Closing):
     """``source`` through a worker of ``engine``; a context manager that ends it.
 
     ``chat``: prompts are rendered by the target's own template, as its server does it.
@@ -42,10 +43,7 @@ class WorkerTarget:
     _worker: Worker | None = None
     _info: ModelInfo | None = None
 
-    def __enter__(self) -> WorkerTarget:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
 

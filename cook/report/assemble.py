@@ -38,7 +38,7 @@ from cook.steps.forecast import ForecastPlan
 from cook.steps.live import LiveStep, PromptRun
 from cook.steps.menu import Configuration, Menu, interleaved
 from cook.steps.pick import Limits, confirm, pick
-from cook.steps.scoring import checks_of, checks_of_all
+from cook.steps.scoring import Checks, checks_of, checks_of_all
 from cook.steps.selfcheck import SelfCheckOutcome
 
 
@@ -193,8 +193,8 @@ def _candidate(
         server_peak_rss_bytes=max(peaks, default=None),
         command=first.command if first else (),
         predicted=_prediction(sitting, configuration, mine),
-        counts=_count_check(counts) if counts else None,
-        counts_reason=why_not(checks.counts, outcomes) if checks and not counts else None,
+        counts=_count_check(counts) if counts and counts.requests else None,
+        counts_reason=_why_not_counted(checks, outcomes) if checks else None,
         prompts=None if isinstance(mine, str) else by_prompt(mine),
         serving=_serving(configuration.rounds[0]),
     )
@@ -213,6 +213,18 @@ def _count_check(found: SelfCheckOutcome) -> CountCheck:
         replay_drafted=found.fast_drafted,
         replay_accepted=found.fast_accepted,
         passed_over=found.passed_over,
+    )
+
+
+def _why_not_counted(checks: Checks, outcomes: Outcomes) -> str | None:
+    found = outcomes.result(checks.counts)
+    if found is None:
+        return why_not(checks.counts, outcomes)
+    if found.requests:
+        return None
+    return (
+        f"the engine returns no token ids, and the tokens of {found.passed_over} replies cannot"
+        " be told from their text"
     )
 
 

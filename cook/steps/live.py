@@ -89,6 +89,24 @@ class PromptRun:
         return self.predicted_n - 1 - self.draft_n_accepted
 
 
+def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:
+    """What ``answer`` says of ``prompt``."""
+    return PromptRun(
+        id=prompt.id,
+        category=prompt.category,
+        prompt_n=answer.prompt_n,
+        prompt_ms=answer.prompt_ms,
+        predicted_n=answer.predicted_n,
+        predicted_ms=answer.predicted_ms,
+        wall_ms=wall_ms,
+        draft_n=answer.draft_n,
+        draft_n_accepted=answer.draft_n_accepted,
+        tokens=answer.tokens,
+        text=answer.text,
+        stop=answer.stop,
+    )
+
+
 @dataclass(frozen=True)
 class LiveOutcome:
     """All requests of one round, with the server's own cost.
@@ -231,20 +249,7 @@ class LiveStep(Step[LiveOutcome]):
             sampling=self.sampling.request(),
         )
         wall_ms = (time.perf_counter() - started) * 1000
-        return PromptRun(
-            id=prompt.id,
-            category=prompt.category,
-            prompt_n=answer.prompt_n,
-            prompt_ms=answer.prompt_ms,
-            predicted_n=answer.predicted_n,
-            predicted_ms=answer.predicted_ms,
-            wall_ms=wall_ms,
-            draft_n=answer.draft_n,
-            draft_n_accepted=answer.draft_n_accepted,
-            tokens=answer.tokens,
-            text=answer.text,
-            stop=answer.stop,
-        )
+        return run_of(prompt, answer, wall_ms)
 
     def _require_drafting(self, runs: Sequence[PromptRun]) -> None:
         """Both engines serve on without a word when drafting is off (engines.md 5.2)."""

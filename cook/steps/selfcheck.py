@@ -1,10 +1,11 @@
 """Step: is our accounting this engine's? A live run of the score, recounted from its own tokens.
 
 Counts are called exact only where this has passed (scoring.md 2.4). The requests are those that
-were run live anyway. ik returns no token ids: there its text is tokenized again, and only replies
-whose text has exactly as many tokens as the server counted are recounted. Even so a request may
-differ there that is counted rightly: ik's draft keeps what its cache holds of the request before
-wherever tokens match by chance, though computed behind another text.
+were run live anyway. ik returns no token ids, and leaves out of the text some that it counted:
+there only replies are recounted whose text is that of the trace, or has as many tokens as the
+server counted. Even so a request may differ there that we count rightly: ik's draft keeps what its
+cache holds of the request before wherever tokens match by chance, though computed behind another
+text.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import Any, ClassVar
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.worker import Worker
 from cook.engines.worker_results import ModelInfo
-from cook.errors import StepError
-from cook.formats.trace import TraceFile
+from cook.formats.trace import Reply, TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 from cook.speculation.profiles import Profile, Setting
 from cook.speculation.selfcheck import LiveReply, check_counts
@@ -58,7 +58,7 @@ class SelfCheckOutcome:
 class SelfCheckStep(Step[SelfCheckOutcome]):
     """Recount the first requests of ``live`` with its draft.
 
-    ``trace`` gives the prompts' tokens. Fails where no reply's tokens are known for certain.
+    ``trace`` gives the prompts' tokens. No request is recounted where no reply's tokens are known.
     """
 
     engine: Engine
@@ -96,8 +96,8 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     def run(self, bench: Workbench) -> SelfCheckOutcome:
         outcome: LiveOutcome = decode(self.live, bench.artifact(self.live))
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
-        prompts = {reply.head.id: tuple(reply.prompt.tolist()) for reply in trace}
-        runs = [run for run in outcome.runs if run.id in prompts]
+        recorded = {reply.head.id: reply for reply in trace}
+        runs = [run for run in outcome.runs if run.id in recorded]
         setting = Setting(self.settings.n_max, self.settings.n_min, self.settings.p_min)
         with Worker.open(self.engine, bench.supervisor, name="selfcheck") as worker:
             path = bench.file(self.draft, MODEL_FILE)
@@ -106,16 +106,13 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             replies: list[LiveReply] = []
             passed_over = 0
             for run in runs:
-                tokens = _emitted(run, worker, info)
+                reply = recorded[run.id]
+                tokens = _emitted(run, reply, worker, info, self.settings.n_max)
                 if tokens is None:
                     passed_over += 1
                 elif len(replies) < REQUESTS:
-                    replies.append(_as_reply(run, prompts[run.id], tokens, self.live.max_tokens))
-            if not replies:
-                raise StepError(
-                    f"{self.label}: this engine's server returns no token ids, and the text of none"
-                    f" of {len(runs)} replies has as many tokens as it counted"
-                )
+                    prompt = tuple(reply.prompt.tolist())
+                    replies.append(_as_reply(run, prompt, tokens, self.live.max_tokens))
             found = check_counts(
                 worker, info, replies, setting, self.profile, context=self.live.context
             )
@@ -131,14 +128,25 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         )
 
 
-def _emitted(run: PromptRun, worker: Worker, info: ModelInfo) -> tuple[int, ...] | None:
-    """The tokens of a reply: the server's, or those of its text where nothing else fits.
+def _emitted(
+    run: PromptRun, recorded: Reply, worker: Worker, info: ModelInfo, n_max: int
+) -> tuple[int, ...] | None:
+    """The tokens of a reply as the server counted them; None where they are not known.
 
     ik leaves out of the text what follows an end of generation or, at the limit, the first token
-    of the last cycle, and counts it all the same.
+    of the last cycle, and counts it all the same: up to ``n_max`` tokens, which the trace knows
+    where it says the same until there.
     """
     if run.tokens is not None:
         return run.tokens
+    said = recorded.tokens[: run.predicted_n]
+    if len(said) == run.predicted_n:
+        whole, least = (
+            worker.detokenize(part, special=False).rstrip("\ufffd")
+            for part in (said, said[:-n_max])
+        )
+        if whole.startswith(run.text) and run.text.startswith(least):
+            return tuple(said.tolist())
     tokens = worker.tokenize(run.text, add_special=False, parse_special=False)
     if worker.detokenize(tokens, special=False) != run.text:
         return None

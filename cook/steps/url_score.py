@@ -19,7 +19,7 @@ from cook.errors import InputError, StepError
 from cook.prompts.load import Prompt, PromptSet
 from cook.recording.server_facts import ServerFacts, server_facts
 from cook.speculation.totals import Share, Total, total
-from cook.steps.live import WARM_UP, WARM_UP_TOKENS, PromptRun, Sampling
+from cook.steps.live import WARM_UP, WARM_UP_TOKENS, PromptRun, Sampling, run_of
 
 MAX_TOKENS = 128
 CONFIDENCE = 0.95
@@ -147,20 +147,7 @@ def _run(
     wall_ms = (time.perf_counter() - started) * 1000
     if answer.predicted_n < 1:
         raise StepError(f"{remote.url} wrote nothing for prompt {prompt.id}")
-    return PromptRun(
-        id=prompt.id,
-        category=prompt.category,
-        prompt_n=answer.prompt_n,
-        prompt_ms=answer.prompt_ms,
-        predicted_n=answer.predicted_n,
-        predicted_ms=answer.predicted_ms,
-        wall_ms=wall_ms,
-        draft_n=answer.draft_n,
-        draft_n_accepted=answer.draft_n_accepted,
-        tokens=answer.tokens,
-        text=answer.text,
-        stop=answer.stop,
-    )
+    return run_of(prompt, answer, wall_ms)
 
 
 def _ask(remote: Remote, text: str, n_predict: int, sampling: Sampling) -> Completion:
