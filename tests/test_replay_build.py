@@ -139,3 +139,79 @@ def test_two_engines_make_one_table_and_one_pick(
             assert candidate.speedup == pytest.approx(candidate.live.end_to_end_speed / best)
     assert record.pick.candidate in {c.name for c in record.candidates}
     assert {f.engine for f in record.noise} == {"bundled", "twin"}
+
+
+SAMPLED = RECIPE.replace("  limit: 8\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
+
+
+def test_where_the_target_samples_both_rules_are_told(
+    tmp_path: Path,
+    bundled: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = build(tmp_path / "home", monkeypatch, text=SAMPLED)
+    assert record.temperature == 0.8
+    for candidate in record.candidates:
+        if candidate.draft is None:
+            continue
+        assert candidate.predicted is not None
+        ours, other = candidate.predicted.figures, candidate.predicted.rejection
+        assert other is not None
+        assert 0 < other.accepted < other.drafted
+        assert other.decode_speed is not None
+        assert ours.drafted is not None
+        # both rules walk the same text, the one with more accepted in fewer and longer steps
+        assert other.accepted + other.cycles <= ours.tokens + 1e-6
+        if candidate.live is not None:
+            assert candidate.counts is not None, candidate.counts_reason
+            assert candidate.counts.exact == candidate.counts.requests
+    told = capsys.readouterr().err
+    assert "by rejection sampling" in told
+    assert "by the server's rule" in told
+
+
+MANY = """\
+version: 1
+name: replay
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 10, args: {threads: 1}}
+quants:
+  - {name: Q8_0, type: Q8_0}
+  - {name: Q6_K, type: Q6_K}
+  - {name: Q4_K_M, type: Q4_K_M}
+  - {name: Q3_K_M, type: Q3_K_M}
+  - {name: TQ1_0, type: TQ1_0, mixture: pure}
+  - {name: TQ2_0, type: TQ2_0, mixture: pure}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, class, function-body]
+  limit: 28
+  max_tokens: 16
+  context: 1024
+  draft: {n_max: [2], args: {threads: 1}}
+pick: {maximize: acceptance}
+"""
+
+
+def test_hopeless_drafts_leave_the_race_and_a_plan_knows_it(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cook.steps.scoring.RACE_FROM", 6)
+    home = tmp_path / "home"
+    record = build(home, monkeypatch, text=MANY)
+    left = {c.draft for c in record.candidates if (c.reason or "").startswith("left the race")}
+    assert left
+    assert left <= {"TQ1_0", "TQ2_0"}, "ternary types without training for them"
+    assert record.pick.choice is not None
+    assert record.candidate(record.pick.choice.candidate or "") is not None
+    replays = {s.label: s.state for s in record.steps if s.kind == "replay"}
+    assert {s for label, s in replays.items() if "TQ1_0 over" in label} == {"ran", "not run"}
+    assert {s for label, s in replays.items() if "Q8_0 over" in label} == {"ran"}
+    # what a race left out is no reason to build again
+    asked = ["plan", str(home / "replay.yaml"), "--threads", "1", "--check", "-q"]
+    assert main(asked) == 0
+    changed = home / "replay.yaml"
+    changed.write_text(MANY.replace("max_tokens: 16", "max_tokens: 17"))
+    assert main(asked) == 1

@@ -74,7 +74,6 @@ def _as_the_text_says(recipe: Path) -> None:
     document = yaml.safe_load(recipe.read_text())
     document["quants"] = [q for q in document["quants"] if q["name"] in ("Q8_0", "Q4_K_M")]
     document["score"] |= {"limit": 12, "max_tokens": 64}
-    document["score"]["draft"]["n_max"] = [7]
     recipe.write_text(yaml.safe_dump(document, sort_keys=False))
 
 

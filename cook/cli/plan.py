@@ -13,6 +13,7 @@ from cook.cli.options import (
     QuietOption,
     RecipeArgument,
     StrictOption,
+    ThreadsOption,
     open_output,
 )
 
@@ -22,6 +23,7 @@ def command(
     engine: EnginesOption = None,
     demo: DemoOption = False,
     strict: StrictOption = False,
+    threads: ThreadsOption = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Exit 1 when anything would run.", show_default=False),
@@ -41,7 +43,14 @@ def command(
     from cook.graph.plan import plan, show_plan
     from cook.steps.prepare import prepare
 
-    prepared = prepare(recipe, engines=engine or (), demo=demo, strict=strict, plan_only=True)
+    prepared = prepare(
+        recipe,
+        engines=engine or (),
+        demo=demo,
+        strict=strict,
+        plan_only=True,
+        threads=threads,
+    )
     planned = plan(prepared)
     show_plan(planned, output)
     if check and planned.stale:

@@ -91,7 +91,14 @@ def lint(
                 found += resolution.problems
                 found += _uncovered(quant, resolution)
                 found += _requantizing(loaded, quant, model, resolution)
-                found += imatrix_problems(quant, resolution, wanted, has_imatrix, imatrix)
+                found += imatrix_problems(
+                    quant,
+                    resolution,
+                    wanted,
+                    has_imatrix,
+                    imatrix,
+                    with_output=_collects_output(recipe),
+                )
         elif engine is not None and not has_imatrix and not lacking:
             found += _imatrix_problems_by_rule(quant, engine.flavour)
     if strict:
@@ -276,6 +283,12 @@ def _requantizing(
         at = loaded.locations.at("model", "source")
         hint = "start from the BF16 or F16 file, or set `model.allow_requantize: true`"
         yield at.problem(f"the source is already quantized ({some(done)})", hint=hint)
+
+
+def _collects_output(recipe: Recipe) -> bool:
+    """Whether the imatrix covers the output tensor, as far as the recipe says: a ready one may."""
+    spec = recipe.imatrix
+    return spec is None or spec.file is not None or spec.process_output
 
 
 def _imatrix_problems_by_rule(quant: Quant, flavour: str) -> Iterator[Problem]:

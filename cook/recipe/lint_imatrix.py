@@ -54,8 +54,13 @@ def imatrix_problems(
     flavour: str,
     has_imatrix: bool,
     imatrix: Imatrix | None,
+    *,
+    with_output: bool = True,
 ) -> Iterator[Problem]:
-    """Tensors that would fail for want of importance data; ``imatrix`` if it is read."""
+    """Tensors that would fail for want of importance data; ``imatrix`` if it is read.
+
+    ``with_output``: one that is collected covers the output tensor too.
+    """
     from cook.formats.imatrix import entry_for
     from cook.formats.quant_types import needs_imatrix
 
@@ -75,6 +80,8 @@ def imatrix_problems(
             lacking.setdefault((rule, wanted, "never"), []).append(name)
         elif not has_imatrix:
             lacking.setdefault((rule, wanted, "none"), []).append(name)
+        elif imatrix is None and name == "output.weight" and not with_output:
+            lacking.setdefault((rule, wanted, "output"), []).append(name)
         elif imatrix is not None and entry_for(imatrix, name, flavour) is None:
             lacking.setdefault((rule, wanted, "entry"), []).append(name)
     for (index, type_name, why), names in lacking.items():
@@ -87,6 +94,10 @@ def imatrix_problems(
         elif why == "none":
             message = f"{subject} needs an imatrix on {flavour} ({some(names)})"
             yield at.problem(message, hint=NO_IMATRIX_HINT)
+        elif why == "output":
+            message = f"{subject} needs importance data, and the output tensor's is not collected"
+            hint = "write `imatrix: {process_output: true}`, or choose a larger type for the output"
+            yield at.problem(message, hint=hint)
         else:
             message = f"{subject} needs importance data that the imatrix lacks ({some(names)})"
             yield at.problem(message, hint="collect the imatrix from this very model")

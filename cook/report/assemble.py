@@ -30,14 +30,17 @@ from cook.report.record import (
     Pick,
     Prediction,
     Record,
+    Rejection,
     Serving,
     StepRecord,
 )
+from cook.speculation.sampled import SampledPrediction
+from cook.steps.confirm import confirm
 from cook.steps.finalists import Judged, reason_not_live
 from cook.steps.forecast import ForecastPlan
 from cook.steps.live import LiveStep, PromptRun
 from cook.steps.menu import Configuration, Menu, interleaved
-from cook.steps.pick import Limits, confirm, pick
+from cook.steps.pick import Limits, pick
 from cook.steps.scoring import Checks, checks_of, checks_of_all
 from cook.steps.selfcheck import SelfCheckOutcome
 
@@ -191,7 +194,7 @@ def _candidate(
         decode_speedup=decode_speedup,
         output=output_check(compared, control) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
-        command=first.command if first else (),
+        command=(first.serve or first.command) if first else (),
         predicted=_prediction(sitting, configuration, mine),
         counts=_count_check(counts) if counts and counts.requests else None,
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
@@ -280,7 +283,14 @@ def _prediction(
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
+        rejection=_rejection(judged.rejection.get(configuration.name)),
     )
+
+
+def _rejection(found: SampledPrediction | None) -> Rejection | None:
+    if found is None:
+        return None
+    return Rejection(found.draft_n, found.draft_n_accepted, found.cycles, found.decode_tokens_per_s)
 
 
 def _pick(

@@ -210,6 +210,19 @@ class DepthCount:
 
 
 @dataclass(frozen=True)
+class Rejection:
+    """Expected counts, were drafts verified by rejection sampling instead of as the server does.
+
+    ``decode_speed`` in tokens a second; the draft draws at the target's temperature.
+    """
+
+    drafted: float
+    accepted: float
+    cycles: float
+    decode_speed: float | None
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What replay and measured times say of a candidate, over the prompts it is reported on.
 
@@ -238,6 +251,8 @@ class Prediction:
     categories: dict[str, Figures] = field(default_factory=dict)
     prompts: PromptFigures | None = None
     """``figures``, prompt by prompt."""
+    rejection: Rejection | None = None
+    """The other rule of verification, where the target samples; the engines have none of it."""
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def _notes(record: Record) -> list[str]:
     notes = _comparisons(record)
     notes += [note for c in record.candidates if (note := _forecast(c))]
     notes += [note for c in record.candidates if (note := counted(c))]
+    notes += [note for c in record.candidates if (note := _other_rule(c))]
     notes += [noise_told(floor) for floor in record.noise]
     live = {c.name for c in record.candidates if c.live is not None}
     notes += [
@@ -112,6 +113,22 @@ def _forecast(candidate: Candidate) -> str | None:
         text += "; they disagree beyond the interval, trust the live figure"
         if found.off_by_tokens is not None:
             text += f": tokens a step differ by {found.off_by_tokens:+.1%}, the rest is time a step"
+    return text
+
+
+def _other_rule(candidate: Candidate) -> str | None:
+    """What rejection sampling would make of a candidate that ran live."""
+    found = candidate.predicted.rejection if candidate.predicted else None
+    if found is None or candidate.live is None or not found.drafted or candidate.predicted is None:
+        return None
+    here = candidate.predicted.figures
+    rate = f"{here.acceptance_rate:.1%}" if here.acceptance_rate is not None else "nothing"
+    text = (
+        f"{candidate.name}: by the server's rule {rate} of drafted tokens are accepted as "
+        f"replayed, by rejection sampling {found.accepted / found.drafted:.1%} would be"
+    )
+    if found.decode_speed is not None:
+        text += f": {found.decode_speed:.2f} t/s decode in place of {here.decode_speed:.2f}"
     return text
 
 

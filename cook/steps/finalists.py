@@ -17,6 +17,7 @@ from cook.report.figures import figures
 from cook.report.intervals import SEED, paired
 from cook.report.record import Excluded
 from cook.speculation.noise import TimingNoise
+from cook.speculation.sampled import SampledPrediction
 from cook.steps.choose import Choice, Maximize, figure_of
 from cook.steps.forecast import Forecast, Oven, Overheads
 from cook.steps.live import PromptRun
@@ -46,6 +47,8 @@ class Judged:
     noise: Mapping[str, EngineNoise]
     dropped: Mapping[DraftKey, str]
     silent: Mapping[str, str] = field(default_factory=dict)
+    rejection: Mapping[str, SampledPrediction] = field(default_factory=dict)
+    """By name, what rejection sampling would make of them; empty where the target is greedy."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def judge(
     silent: dict[str, str] = {}
     noise: dict[str, EngineNoise] = {}
     dropped: dict[DraftKey, str] = {}
+    rejection: dict[str, SampledPrediction] = {}
     for menu in menus:
         if menu.forecast is None:
             continue
@@ -92,6 +96,7 @@ def judge(
         )
         picking += oven.forecasts(fitted, chosen_on)
         reporting += oven.forecasts(fitted, reported_on)
+        rejection |= oven.rejection(fitted, reported_on)
     if not picking:
         return None
     timing_sd = max((n.timing.mean_sd for n in noise.values() if n.timing), default=0.0)
@@ -106,6 +111,7 @@ def judge(
         noise=noise,
         dropped=dropped,
         silent=silent,
+        rejection=rejection,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from cook.engines.base import DraftSettings, Flavour
 from cook.errors import InputError
+from cook.formats.trace import TraceFile
 from cook.graph.execute import Outcomes
 from cook.speculation.noise import TimingNoise, noise_of
 from cook.speculation.predict import (
@@ -23,12 +24,13 @@ from cook.speculation.predict import (
     predict,
 )
 from cook.speculation.profiles import Profile, Setting
+from cook.speculation.sampled import SampledPrediction, predict_sampled
 from cook.speculation.simulate import Positions, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.live import PromptRun
 from cook.steps.menu import DraftPlan, Menu, config_name
-from cook.steps.replay import ReplayStep, replies
-from cook.steps.trace import Trace
+from cook.steps.replay import ReplayStep, replayed, replies, sampled_reply
+from cook.steps.trace import TRACE_FILE, Trace
 
 PROFILES = {
     Flavour.LLAMA_CPP: Profile.MAINLINE_2026_10,
@@ -198,6 +200,36 @@ class Oven:
         if len(passes) < 2 or len(names) < 2:
             return None
         return noise_of(np.log(np.array([[p[name] for p in passes] for name in names])))
+
+    def rejection(
+        self, overheads: Overheads, only: Collection[str]
+    ) -> dict[str, SampledPrediction]:
+        """By name: every setting without p_min and n_min, were it verified by rejection sampling.
+
+        Empty for a greedy trace, where the two rules are one.
+        """
+        trace = TraceFile(self.outcomes.artifact(self.plan.trace).file(TRACE_FILE))
+        verify = self._curve(self.plan.verify)
+        if verify is None or not trace.header.sampler.temperature:
+            return {}
+        found: dict[str, SampledPrediction] = {}
+        for draft in self.plan.drafts:
+            curve = self._curve(draft.curves)
+            made = [step for step in draft.replays if self.outcomes.result(step) is not None]
+            said = [
+                text
+                for step in made
+                for reply, seen in replayed(step, trace, self.outcomes.artifact(step))
+                if reply.head.id in only and (text := sampled_reply(trace, reply, seen))
+            ]
+            if curve is None or not said:
+                continue
+            timings = _timings(verify, curve, overheads)
+            for settings in self.plan.settings:
+                if not settings.p_min and not settings.n_min:
+                    name = self.plan.name(draft, settings)
+                    found[name] = predict_sampled(said, settings.n_max, timings, self.profile)
+        return found
 
     def acceptance_floor(self, only: Collection[str]) -> float | None:
         """Acceptance of the floor draft in another batch shape minus in the usual one.

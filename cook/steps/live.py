@@ -26,8 +26,8 @@ from cook.steps.quantize import MODEL_FILE
 
 WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"
 WARM_UP_TOKENS = 16
-PARTING_TOKENS = 3
-"""Beyond n_min: the first comes from the prompt, the last is never drafted, one between is."""
+PARTING_TOKENS = 2
+"""Beyond those drafted: the first comes from the prompt, and the last is never drafted."""
 
 LiveTool = Literal["server", "spec-bench"]
 Model = Step[Any] | Source
@@ -121,6 +121,8 @@ class LiveOutcome:
     others_cores: float | None
     """Cores that other programs kept busy meanwhile; None where the kernel does not tell."""
     lost: tuple[str, ...] = ()
+    serve: tuple[str, ...] = ()
+    """The server's command where ``command`` is another tool's."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -157,7 +159,8 @@ class LiveStep(Step[LiveOutcome]):
 
     @property
     def label(self) -> str:
-        return f"live {self.name} round {self.round + 1} ({self.engine.name})"
+        through = "" if self.tool == "server" else f", {self.tool}"
+        return f"live {self.name} round {self.round + 1} ({self.engine.name}{through})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -236,7 +239,7 @@ class LiveStep(Step[LiveOutcome]):
     @property
     def parting_tokens(self) -> int:
         """Length of a request that makes the draft forget the one before: it must be drafted."""
-        return PARTING_TOKENS + (self.settings.n_min if self.settings else 0)
+        return PARTING_TOKENS + max(1, self.settings.n_min if self.settings else 0)
 
     def _ask(self, server: Server, prompt: Prompt) -> PromptRun:
         text = server.apply_template(prompt.text) if self.chat else prompt.text

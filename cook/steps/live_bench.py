@@ -24,6 +24,8 @@ from cook.steps.live import WARM_UP, WARM_UP_TOKENS, LiveOutcome, PromptRun
 if TYPE_CHECKING:
     from cook.steps.live import LiveStep
 
+PORT = 8080
+"""In the command that is shown of the server; the engines' own default."""
 _OURS = "cook:"
 """Begins the ids of texts that warm up or part, and are not counted."""
 
@@ -50,6 +52,7 @@ def bench_round(step: LiveStep, bench: Workbench) -> LiveOutcome:
         command=runs[0].command,
         others_cores=others,
         lost=tuple(lost),
+        serve=step.engine.server_command(step.server_job(bench), PORT, None),
     )
 
 

@@ -15,13 +15,12 @@ from cook.speculation.curve import BatchCurve
 from cook.speculation.http_replay import Agreement, agreement
 from cook.speculation.predict import Prediction, Timings, break_even, predict
 from cook.speculation.profiles import RULES, Profile, Setting
-from cook.speculation.rejection import acceptance_probabilities
 from cook.speculation.sampled import SampledPrediction, SampledReply, predict_sampled
 from cook.speculation.simulate import Positions, simulate
 from cook.steps.curve import PASSES, CurveOutcome, CurveStep, combined, widths_for
 from cook.steps.forecast import PROFILES
 from cook.steps.http_replay import HttpReplayStep, http_positions
-from cook.steps.replay import ReplayStep, positions_in, replayed
+from cook.steps.replay import ReplayStep, positions_in, replayed, sampled_reply
 from cook.steps.trace import RecordedTraceStep
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Plan:
             # one reply at a time: its stored candidates are far larger than what is kept of it
             for reply, found in replayed(replay, trace, outcomes.artifact(replay)):
                 by_worker.append(self._positions(trace, reply, found))
-                if (chance := _sampled_reply(trace, reply, found)) is not None:
+                if (chance := sampled_reply(trace, reply, found)) is not None:
                     chances.append(chance)
         rows, agreed = [], []
         for setting in self.settings:
@@ -259,26 +258,6 @@ def _settings(asked: Asked, profile: Profile) -> tuple[Setting, ...]:
     """Every n_max with every p_min; where the engine's p_min never fires, only 0."""
     chances = asked.p_min if RULES[profile].uses_p_min else (0.0,)
     return tuple(Setting(n, 0, p) for p in dict.fromkeys(chances) for n in asked.n_max)
-
-
-def _sampled_reply(trace: TraceFile, reply: Reply, found: Replay) -> SampledReply | None:
-    """The chance of each emitted token under rejection sampling; None where nothing is known,
-    and for a greedy trace, where the two rules are one.
-
-    A hole takes the mean chance of the reply's other tokens.
-    """
-    import numpy as np
-
-    emitted = slice(0, reply.head.emitted)
-    known = reply.known[emitted]
-    if not trace.header.sampler.temperature or not known.any():
-        return None
-    accept = acceptance_probabilities(reply.chain_logp[emitted], found.logq_t[emitted])
-    accept = np.where(known, accept, accept[known].mean())
-    head = reply.head
-    return SampledReply(
-        head.prompt_tokens, accept, trace.header.n_predict, head.category, head.weight
-    )
 
 
 def _nothing(count: int) -> npt.NDArray[np.bool_]:

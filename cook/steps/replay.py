@@ -21,6 +21,7 @@ from cook.steps.trace import TRACE_FILE, Trace
 
 if TYPE_CHECKING:
     from cook.graph.store import Artifact
+    from cook.speculation.sampled import SampledReply
 
 REPLAY_FILE = "replay.npz"
 
@@ -173,6 +174,29 @@ def end_of(reply: Reply) -> frozenset[int]:
     if reply.head.stop != "eog":
         return frozenset()
     return frozenset({int(reply.tokens[reply.head.emitted - 1])})
+
+
+def sampled_reply(trace: TraceFile, reply: Reply, found: Replay) -> SampledReply | None:
+    """The chance of each emitted token under rejection sampling; None where nothing is known,
+    and for a greedy trace, where the two rules are one.
+
+    A hole takes the mean chance of the reply's other tokens.
+    """
+    import numpy as np
+
+    from cook.speculation.rejection import acceptance_probabilities
+    from cook.speculation.sampled import SampledReply
+
+    emitted = slice(0, reply.head.emitted)
+    known = reply.known[emitted]
+    if not trace.header.sampler.temperature or not known.any():
+        return None
+    accept = acceptance_probabilities(reply.chain_logp[emitted], found.logq_t[emitted])
+    accept = np.where(known, accept, accept[known].mean())
+    head = reply.head
+    return SampledReply(
+        head.prompt_tokens, accept, trace.header.n_predict, head.category, head.weight
+    )
 
 
 class _Totals:

@@ -39,7 +39,7 @@ from cook.steps.trace_corpus import left_to_score
 from cook.vocabulary import compare, read_vocabulary
 
 BENCH_PROFILE = Profile.IK_SPEC_BENCH_2026_08
-RACE_FROM = 6
+RACE_FROM = 8
 """Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
 FLOOR_WIDTH = 24
 """Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""

@@ -191,6 +191,20 @@ def test_an_imatrix_that_lacks_the_tensor(recipe: Make, small: Tensors) -> None:
     assert "the imatrix lacks (blk.1.ffn_down_exps.weight)" in problem.message
 
 
+def test_an_output_tensor_whose_importance_is_not_collected(recipe: Make, small: Tensors) -> None:
+    body = "quants: [{name: A, type: Q8_0, rules: [{output: iq1_s}, {'.*': q8_0}]}]\n"
+    (problem,) = lint(
+        recipe(body + CORPUS), model=TensorList(small), flavour=LLAMA_CPP, check_files=False
+    )
+    assert "the output tensor's is not collected" in problem.message
+    assert problem.hint is not None
+    assert "process_output: true" in problem.hint
+    whole = recipe(body + "imatrix: {corpus: c.txt, process_output: true}\n")
+    assert not lint(whole, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    ready = recipe(body + "imatrix: {file: i.gguf}\n")
+    assert not lint(ready, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+
+
 def test_types_that_no_engine_stores(recipe: Make) -> None:
     loaded = recipe("quants: [{name: A, type: Q8_0, rules: [{output: q8_K}]}]\n")
     (problem,) = lint(loaded, check_files=False)
