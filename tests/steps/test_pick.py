@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.report.record import Candidate, Interval, Pick
+from cook.report.record import Candidate, Draft, Interval, Pick
 from cook.steps.pick import Limits, pick
 from tests.steps.candidates import DRAFTS, SURE, candidate, draft
 
