@@ -7,6 +7,7 @@ draft at n_max 4, as a build does. The interval is that of the live mean over it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean, median, stdev
 
@@ -62,13 +63,18 @@ def _live(kitchen: Executor, every: list[Configuration]) -> dict[str, list[float
     return speeds
 
 
+def _half_width(values: Sequence[float]) -> float:
+    """Of the 95 % interval of the mean over the turns."""
+    return float(student_quantile(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5)
+
+
 def _told(predicted: dict[str, Forecast], live: dict[str, list[float]]) -> Study:
     lines = [f"predicted / live decode t/s, {REPEATS} live repeats in turn:"]
     errors, inside = [], 0
     for name, speeds in live.items():
         guess = predicted[name].decode_speed
         centre = mean(speeds)
-        half = student_quantile(0.975, len(speeds) - 1) * stdev(speeds) / len(speeds) ** 0.5
+        half = _half_width(speeds)
         error = guess / centre - 1
         within = abs(guess - centre) <= half
         inside += within
@@ -83,13 +89,17 @@ def _told(predicted: dict[str, Forecast], live: dict[str, list[float]]) -> Study
         names = [f"{draft} n_max={n}" for n in LENGTHS]
         chosen = max(names, key=lambda n: predicted[n].decode_speed)
         best = max(names, key=lambda n: mean(live[n]))
-        cost = 1 - mean(live[chosen]) / mean(live[best])
-        loss = max(loss, cost)
-        lines.append(f"  {draft}: predicted best {chosen}, live best {best}, {cost:.1%} lost")
+        turns = [c / b - 1 for c, b in zip(live[chosen], live[best], strict=True)]
+        half = _half_width(turns)
+        cost, surely = -mean(turns), max(0.0, -mean(turns) - half)
+        loss = max(loss, surely)
+        lines.append(
+            f"  {draft}: predicted best {chosen}, live best {best}, {cost:.1%} ± {half:.1%} lost"
+        )
     middle = median(errors)
     lines.append(
         f"prediction: median error {middle:.1%} over {len(errors)} (at most {MOST_ERROR:.0%}), "
-        f"{inside} of {len(live)} inside the live interval; best length costs at most {loss:.1%} "
-        f"(at most {MOST_LOSS:.0%})"
+        f"{inside} of {len(live)} inside the live interval; the best length surely costs "
+        f"{loss:.1%} (at most {MOST_LOSS:.0%})"
     )
     return Study(tuple(lines), middle <= MOST_ERROR and loss <= MOST_LOSS)
