@@ -132,6 +132,9 @@ class DraftSpec(Spec):
 
     @model_validator(mode="after")
     def _some_pair(self) -> DraftSpec:
+        own = self.args.cache_type_k or self.args.cache_type_v
+        if own and "cache_types" in self.model_fields_set:
+            raise fault("`cache_types` and `args.cache_type_k` or `_v` say the same: keep one")
         lengths = self.n_max or REPLAYED_LENGTHS
         if min(self.n_min) > max(lengths):
             raise fault("every `n_min` is above every `n_max`")
