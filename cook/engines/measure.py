@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 4
 _TOO_SHORT = re.compile(r"you need at least \d+ tokens[^\n]*|the data file you provided[^\n]*")
+_HEAP = re.compile(
+    r"malloc assertion|(?:malloc|free|realloc|munmap_chunk)\w*\(\): |corrupted|double free"
+)
 _BROKEN_BASE = re.compile(
     r"inconsistent vocabulary \([^)\n]*\)|failed reading (?:log-probs|header|tokens|[^\n]{0,60})"
     r"|failed to open[^\n]{0,200}|base file[^\n]{0,200}mismatch[^\n]{0,80}"
@@ -49,7 +52,8 @@ _BROKEN_BASE = re.compile(
 def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> ImatrixResult:
     """Collect an imatrix into ``job.output``: GGUF on mainline, legacy .dat on ik.
 
-    ik's fused kernels are known to segfault here: its retries run without them, with a warning.
+    ik's kernels are known to write where they may not here, which ends in a segmentation fault or
+    in the C library's complaint about its heap: its retries run without them, with a warning.
     """
     _need(job.model, job.corpus)
     warnings: list[str] = []
@@ -59,9 +63,10 @@ def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> Imatr
             tried = dataclasses.replace(attempt, args=(*job.args, *extra))
             command = engine.imatrix_command(tried)
             result = _run(engine, supervisor, command, f"imatrix-{job.model.stem}", job.output)
-            if result.returncode != -signal.SIGSEGV or result.outcome is not Outcome.CRASH:
+            if not _overran(result):
                 break
-            warnings.append(f"llama-imatrix crashed with {' '.join(extra) or 'its defaults'}")
+            ended = "hung" if result.outcome is Outcome.STALLED else "crashed"
+            warnings.append(f"llama-imatrix {ended} with {' '.join(extra) or 'its defaults'}")
         result.check()
         err, out = _texts(result)
         _refuse_not_finite(result, err, out)
@@ -97,6 +102,18 @@ def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> Imatr
         command=engine.imatrix_command(dataclasses.replace(job, args=(*job.args, *extra))),
         warnings=(*warnings, *parse.parse_imatrix_warnings(parse.without_prefixes(err))),
     )
+
+
+def _overran(result: ProcessResult) -> bool:
+    """Whether the run ended as one does that wrote beyond its memory.
+
+    A broken heap can also hang: the C library waits for a lock that nobody holds.
+    """
+    if result.outcome is Outcome.STALLED:
+        return True
+    aborted = result.returncode == -signal.SIGABRT and _HEAP.search(result.stderr_tail)
+    broke = result.returncode == -signal.SIGSEGV or bool(aborted)
+    return broke and result.outcome is Outcome.CRASH
 
 
 def run_perplexity(engine: Tools, job: PerplexityJob, supervisor: Supervisor) -> PerplexityResult:

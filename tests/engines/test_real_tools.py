@@ -248,8 +248,17 @@ def test_types_are_compared_by_what_they_are() -> None:
 
 
 @pytest.mark.ik
-def test_an_imatrix_run_that_segfaults_is_tried_without_fused_kernels(
-    ik_engine: Any, standin_engine: Make, supervisor: Supervisor, tmp_path: Path
+@pytest.mark.parametrize(
+    ("signal_name", "said"),
+    [("SIGSEGV", ""), ("SIGABRT", "Fatal glibc error: malloc assertion failure in _int_malloc\n")],
+)
+def test_an_imatrix_run_that_overruns_is_tried_without_fused_kernels(
+    ik_engine: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tmp_path: Path,
+    signal_name: str,
+    said: str,
 ) -> None:
     """The real tool behind one that crashes at its defaults, as ik's does on small MoE models."""
     real = ik_engine.tool("imatrix")
@@ -257,7 +266,9 @@ def test_an_imatrix_run_that_segfaults_is_tried_without_fused_kernels(
     script = Path(engine.facts.bin_dir) / "llama-imatrix"
     script.write_text(
         f"#!{sys.executable} -IS\nimport os, signal, sys\n"
-        "if '--no-fused-up-gate' not in sys.argv: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "if '--no-fused-up-gate' not in sys.argv:\n"
+        f"    sys.stderr.write({said!r}); sys.stderr.flush()\n"
+        f"    os.kill(os.getpid(), signal.{signal_name})\n"
         f"os.execv({str(real)!r}, [{str(real)!r}, *sys.argv[1:]])\n"
     )
     facts = dataclasses.replace(engine.facts, flags=ik_engine.facts.flags)
