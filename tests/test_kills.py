@@ -27,6 +27,7 @@ quants:
   - {name: Q4_K_M, type: Q4_K_M}
   - {name: IQ2_XXS, type: IQ2_XXS}
 score:
+  method: live    # by replay, what runs live would hang on timings
   target: {source: "demo://target-q8_0.gguf", args: {threads: 1}}
   prompts: demo
   limit: 4

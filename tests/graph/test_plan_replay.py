@@ -51,6 +51,7 @@ def test_a_race_is_planned_as_far_as_it_is_certain(
     tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("cook.steps.scoring.RACE_FROM", 6)
     found = plan(prepare(recipe(tmp_path, 6), plan_only=True))
     kinds = Counter(step.kind for step in found.steps)
     assert kinds["replay"] == 7, "the first share of six drafts, and the noise floor's"

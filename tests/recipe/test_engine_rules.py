@@ -151,8 +151,13 @@ def _demo_quants(flavour: str) -> list[tuple[Quant, Resolution]]:
     return [(q, resolve(file.tensors, q, flavour, file.architecture)) for q in quants]
 
 
-def _expected(found: Resolution) -> dict[str, str | None]:
-    return {n: t for n, t in found.types.items() if n not in found.kept}
+def _alike(said: dict[str, str], found: Resolution) -> None:
+    """What the engine says is what was resolved; what its own mixture decides is left to it."""
+    expected = {n: t for n, t in found.types.items() if n not in found.kept}
+    assert said.keys() == expected.keys()
+    ours = {n: t for n, t in expected.items() if t is not None}
+    assert ours
+    assert {n: said[n] for n in ours} == ours
 
 
 @pytest.mark.engine
@@ -163,7 +168,7 @@ def test_llama_cpp_resolves_alike(bundled: Engine) -> None:
             x for r in to_engine_rules(found) for x in ("--tensor-type", f"{r.pattern}={r.type}")
         ]
         command = [tool, "--dry-run", *flags, str(demo_dir() / "draft-f16.gguf"), quant.ftype]
-        assert _dry_run(command) == _expected(found)
+        _alike(_dry_run(command), found)
 
 
 @pytest.mark.ik
@@ -178,4 +183,4 @@ def test_ik_resolves_alike(ik_engine: Engine, tmp_path: Path) -> None:
             quant.ftype,
             "1",
         ]
-        assert _dry_run(command) == _expected(found)
+        _alike(_dry_run(command), found)
