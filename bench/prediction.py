@@ -27,7 +27,7 @@ MOST_ERROR, MOST_LOSS = 0.05, 0.02
 
 def prediction() -> Study:
     """The median error over drafts and lengths, and what the predicted best length costs."""
-    menu = study_menu("replay", limit=24, tokens=128, n_max=LENGTHS, quants=DRAFTS)
+    menu = study_menu("replay", limit=16, tokens=128, n_max=LENGTHS, quants=DRAFTS)
     assert menu.forecast is not None, "asked for"
     assert menu.baseline is not None, "asked for"
     with empty_kitchen() as kitchen:

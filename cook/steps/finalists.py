@@ -215,10 +215,10 @@ def _file_bytes(menus: Sequence[Menu]) -> dict[str | None, float]:
 
 
 def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> Overheads:
-    """Overheads from live rounds of no draft, of the leader, and of the leader at another length.
+    """Overheads from live rounds of no draft, of the leader, and of it at other lengths.
 
-    The other length is the nearest to half the leader's, or else to twice: one length alone
-    cannot tell what a cycle costs from what a drafted token costs.
+    The others are the nearest at most half and at least twice the leader's, a round of each: one
+    length alone cannot tell what a cycle costs from what a drafted token costs.
     """
     draft = next(
         (
@@ -238,12 +238,15 @@ def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> O
         and c.settings is not None
         and replace(c.settings, n_max=leader.settings.n_max) == leader.settings
     ]
-    chosen = [c for c in mine if c.name == leader.name]
     n_max = leader.settings.n_max
-    others = [c for c in mine if c.settings and not n_max / 2 < c.settings.n_max < 2 * n_max]
-    others.sort(key=lambda c: abs(2 * (c.settings.n_max if c.settings else 0) - n_max))
-    executor.run(interleaved([menu.baseline, *chosen, *others[:1]]))
-    drafted = [(c.settings, live_runs(c, executor)) for c in (*chosen, *others[:1]) if c.settings]
+    lengths = [(c.settings.n_max, c) for c in mine if c.settings]
+    by_length = sorted(lengths, key=lambda pair: pair[0])
+    shorter = [c for n, c in by_length if 2 * n <= n_max][-1:]
+    longer = [c for n, c in by_length if n >= 2 * n_max][:1]
+    chosen = [c for c in mine if c.name == leader.name]
+    others = [replace(c, rounds=c.rounds[:1]) for c in (*shorter, *longer)]
+    executor.run(interleaved([menu.baseline, *chosen, *others]))
+    drafted = [(c.settings, live_runs(c, executor)) for c in (*chosen, *others) if c.settings]
     return oven.fitted(live_runs(menu.baseline, executor), drafted, draft)
 
 
