@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def command(
     engine: EngineOption = None, json: JsonOption = False, quiet: QuietOption = False
 ) -> None:
-    """Run the whole job on the bundled models: imatrix, quants, PPL, KLD, live score, pick.
+    """Run the whole job on the bundled models: imatrix, quants, PPL, KLD, score, pick.
 
     The models are small and really trained; they show that the path works, and their numbers
     do not transfer to yours.

@@ -7,7 +7,7 @@ settings costs no engine time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cook.engines.base import DraftSettings, Flavour
 from cook.errors import InputError
@@ -37,6 +37,10 @@ PROFILES = {
     Flavour.IK_LLAMA_CPP: Profile.IK_2026_08,
 }
 """Whose accounting a build of each flavour is taken to have; a live run is the test of it."""
+
+
+Text = tuple[str, str, Positions]
+"""A reply as replayed: (prompt id, category, positions)."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,8 @@ class Oven:
     outcomes: Outcomes
     n_predict: int
     context: int
+    read: dict[str, list[Text]] = field(default_factory=dict)
+    """Replays read so far, by key: every forecast looks at all of them again."""
 
     @property
     def profile(self) -> Profile:
@@ -296,7 +302,7 @@ class Oven:
 
     def _seen(
         self,
-        texts: list[tuple[str, str, Positions]],
+        texts: list[Text],
         live: Mapping[str, PromptRun],
         setting: Setting,
     ) -> list[Lived]:
@@ -307,22 +313,27 @@ class Oven:
             if name in live and live[name].predicted_n == p.reply
         ]
 
-    def _texts(
-        self, draft: DraftForecast, wanted: set[str] | None
-    ) -> list[tuple[str, str, Positions]]:
-        found = []
-        for replay in draft.replays:
-            if self.outcomes.result(replay) is None:
-                continue
-            every = replies(
-                replay,
-                self.outcomes.artifact(self.plan.trace),
-                self.outcomes.artifact(replay),
-                n_predict=self.n_predict,
-                context=self.context,
+    def _texts(self, draft: DraftForecast, wanted: set[str] | None) -> list[Text]:
+        return [
+            text
+            for replay in draft.replays
+            for text in self._replayed(replay)
+            if wanted is None or text[0] in wanted
+        ]
+
+    def _replayed(self, replay: ReplayStep) -> list[Text]:
+        """All that ``replay`` holds; nothing where it has not run."""
+        if replay.key not in self.read and self.outcomes.result(replay) is not None:
+            self.read[replay.key] = list(
+                replies(
+                    replay,
+                    self.outcomes.artifact(self.plan.trace),
+                    self.outcomes.artifact(replay),
+                    n_predict=self.n_predict,
+                    context=self.context,
+                )
             )
-            found += [text for text in every if wanted is None or text[0] in wanted]
-        return found
+        return self.read.get(replay.key, [])
 
     def _forecast(
         self,
@@ -330,7 +341,7 @@ class Oven:
         draft: DraftForecast | None,
         settings: DraftSettings | None,
         setting: Setting,
-        texts: list[tuple[str, str, Positions]],
+        texts: list[Text],
         timings: Timings,
     ) -> Forecast:
         import numpy as np

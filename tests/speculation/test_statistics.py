@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.speculation.contest import false_winners, run_contests
 from cook.speculation.statistics import (
     Measured,
     halves,
@@ -19,6 +18,7 @@ from cook.speculation.statistics import (
     sign_flip_p_value,
     verdict,
 )
+from tests.speculation.contests import false_winners, run_contests
 
 
 def population(

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cook.speculation.contest import ContestScore, run_contests
 from cook.speculation.statistics import Measured
+from tests.speculation.contests import ContestScore, run_contests
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "data" / "contests.json").read_text()

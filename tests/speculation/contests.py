@@ -1,7 +1,7 @@
-"""Checks of the statistics themselves: contests whose winner is known, and copies of one draft.
+"""Contests whose winner is known, to hold the statistics to what they state.
 
-Used by ``make bench`` and the soak tests: the recorded prompts are taken as the whole
-population, so the true winner is known; contests on prompts drawn from it must name it.
+The recorded prompts are taken as the whole population, so the true winner is known; contests on
+prompts drawn from it must name it.
 """
 
 from __future__ import annotations
