@@ -11,7 +11,8 @@ from dataclasses import replace
 from bench.demo_score import study_menu
 from bench.study import Study, empty_kitchen
 from cook.steps.finalists import choose
-from cook.steps.forecast import Oven, Overheads
+from cook.steps.forecast import Overheads
+from cook.steps.oven import Oven
 
 TRIALS = 50
 MOST = 0.05

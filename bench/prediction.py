@@ -16,8 +16,9 @@ from bench.study import Study, empty_kitchen
 from cook.graph.execute import Executor
 from cook.speculation.racing import student_quantile
 from cook.steps.finalists import live_runs
-from cook.steps.forecast import Forecast, Oven, Overheads
+from cook.steps.forecast import Forecast, Overheads
 from cook.steps.menu import Configuration, Menu, interleaved
+from cook.steps.oven import Oven
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
 LENGTHS = (2, 4, 8)
@@ -45,7 +46,7 @@ def calibrated(menu: Menu, oven: Oven, kitchen: Executor) -> Overheads:
     from cook.steps.finalists import calibrate
 
     leader = next(f for f in oven.forecasts(Overheads()) if f.name == "Q4_K_M n_max=4")
-    return calibrate(menu, oven, leader, kitchen)
+    return calibrate(menu, oven, leader, kitchen)[0]
 
 
 def _live(kitchen: Executor, every: list[Configuration]) -> dict[str, list[float]]:

@@ -15,7 +15,8 @@ from typing import Any
 from bench.demo_score import study_menu
 from bench.study import empty_kitchen
 from cook.provenance import cook_version, machine
-from cook.steps.forecast import Forecast, Oven, Overheads
+from cook.steps.forecast import Forecast, Overheads
+from cook.steps.oven import Oven
 
 FILE = Path(__file__).parent.parent / "tests" / "data" / "contests.json"
 LENGTHS = (2, 4, 8)

@@ -16,12 +16,12 @@ from cook.paths import cook_home
 from cook.report.assemble import Sitting, assemble
 from cook.report.drafts import draft_records
 from cook.report.record import Excluded, Record, write_record
+from cook.steps.checks import checks_of_all
 from cook.steps.finalists import Judged, judge
 from cook.steps.live import LiveStep
 from cook.steps.menu import Configuration, Menu, interleaved
 from cook.steps.pick import Limits, over_limits
 from cook.steps.prepare import Prepared
-from cook.steps.scoring import checks_of_all
 from cook.units import size
 
 

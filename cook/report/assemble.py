@@ -35,13 +35,13 @@ from cook.report.record import (
     StepRecord,
 )
 from cook.speculation.sampled import SampledPrediction
+from cook.steps.checks import Checks, checks_of, checks_of_all
 from cook.steps.confirm import confirm
 from cook.steps.finalists import Judged, reason_not_live
 from cook.steps.forecast import ForecastPlan
 from cook.steps.live import LiveStep, PromptRun
 from cook.steps.menu import Configuration, Menu, interleaved
 from cook.steps.pick import Limits, pick
-from cook.steps.scoring import Checks, checks_of, checks_of_all
 from cook.steps.selfcheck import SelfCheckOutcome
 
 
@@ -71,8 +71,10 @@ class Sitting:
         return tuple(menu.forecast for menu in self.menus if menu.forecast is not None)
 
     def live(self) -> list[LiveStep]:
-        """The live steps, in the order in which they ran."""
-        return interleaved([*self.baselines, *self.grid])
+        """The live steps, each once, in the order in which they ran: the calibration's first."""
+        calibration = self.judged.calibration if self.judged else ()
+        steps = (*calibration, *interleaved([*self.baselines, *self.grid]))
+        return list({step.key: step for step in steps}.values())
 
 
 def assemble(sitting: Sitting) -> Record:

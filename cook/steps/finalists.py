@@ -19,9 +19,10 @@ from cook.report.record import Excluded
 from cook.speculation.noise import TimingNoise
 from cook.speculation.sampled import SampledPrediction
 from cook.steps.choose import Choice, Maximize, figure_of
-from cook.steps.forecast import Forecast, Oven, Overheads
-from cook.steps.live import PromptRun
+from cook.steps.forecast import Forecast, Overheads
+from cook.steps.live import LiveStep, PromptRun
 from cook.steps.menu import Configuration, Menu, interleaved
+from cook.steps.oven import Oven
 from cook.steps.race import DraftKey, run_race
 
 WITHIN = 0.01
@@ -35,15 +36,16 @@ Disqualified = Callable[[str | None], str | None]
 class Judged:
     """What was predicted of every candidate, what was chosen, and who goes live.
 
-    ``reported`` are forecasts on the prompts that the choice did not see; ``dropped`` are drafts
-    that left the race, and ``silent`` engines of which nothing could be predicted, each with the
-    reason.
+    ``reported`` are forecasts on the prompts that the choice did not see; ``calibration`` the
+    live rounds that overheads were fitted on; ``dropped`` are drafts that left the race, and
+    ``silent`` engines of which nothing could be predicted, each with the reason.
     """
 
     reported: tuple[Forecast, ...]
     choice: Choice
     finalists: tuple[Configuration, ...]
     overheads: Mapping[str, Overheads]
+    calibration: tuple[LiveStep, ...]
     noise: Mapping[str, EngineNoise]
     dropped: Mapping[DraftKey, str]
     silent: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +76,7 @@ def judge(
     picking: list[Forecast] = []
     reporting: list[Forecast] = []
     overheads: dict[str, Overheads] = {}
+    calibration: list[LiveStep] = []
     silent: dict[str, str] = {}
     noise: dict[str, EngineNoise] = {}
     dropped: dict[DraftKey, str] = {}
@@ -90,7 +93,9 @@ def judge(
         if not ranked:
             silent[menu.engine.name] = _why_silent(menu, executor)
             continue
-        fitted = overheads[menu.engine.name] = calibrate(menu, oven, ranked[0], executor)
+        fitted, rounds = calibrate(menu, oven, ranked[0], executor)
+        overheads[menu.engine.name] = fitted
+        calibration += rounds
         noise[menu.engine.name] = EngineNoise(
             oven.timing_noise(fitted, chosen_on), oven.acceptance_floor([*chosen_on, *reported_on])
         )
@@ -108,6 +113,7 @@ def judge(
         choice=choice,
         finalists=_finalists(choice, picking, menus),
         overheads=overheads,
+        calibration=tuple(calibration),
         noise=noise,
         dropped=dropped,
         silent=silent,
@@ -214,8 +220,11 @@ def _file_bytes(menus: Sequence[Menu]) -> dict[str | None, float]:
     }
 
 
-def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> Overheads:
-    """Overheads from live rounds of no draft, of the leader, and of it at other lengths.
+def calibrate(
+    menu: Menu, oven: Oven, leader: Forecast, executor: Executor
+) -> tuple[Overheads, list[LiveStep]]:
+    """Overheads from live rounds of no draft, of the leader, and of it at other lengths, and
+    these rounds.
 
     The others are the nearest at most half and at least twice the leader's, a round of each: one
     length alone cannot tell what a cycle costs from what a drafted token costs.
@@ -229,7 +238,7 @@ def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> O
         None,
     )
     if menu.baseline is None or draft is None or leader.settings is None:
-        return Overheads()
+        return Overheads(), []
     mine = [
         c
         for c in menu.grid
@@ -245,9 +254,10 @@ def calibrate(menu: Menu, oven: Oven, leader: Forecast, executor: Executor) -> O
     longer = [c for n, c in by_length if n >= 2 * n_max][:1]
     chosen = [c for c in mine if c.name == leader.name]
     others = [replace(c, rounds=c.rounds[:1]) for c in (*shorter, *longer)]
-    executor.run(interleaved([menu.baseline, *chosen, *others]))
+    rounds = interleaved([menu.baseline, *chosen, *others])
+    executor.run(rounds)
     drafted = [(c.settings, live_runs(c, executor)) for c in (*chosen, *others) if c.settings]
-    return oven.fitted(live_runs(menu.baseline, executor), drafted, draft)
+    return oven.fitted(live_runs(menu.baseline, executor), drafted, draft), rounds
 
 
 def live_runs(configuration: Configuration, executor: Executor) -> dict[str, PromptRun]:

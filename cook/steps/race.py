@@ -17,7 +17,8 @@ from cook.report.intervals import paired
 from cook.speculation.racing import RaceRules, survivors
 from cook.speculation.statistics import Floats, Measured
 from cook.steps.choose import Maximize, figure_of
-from cook.steps.forecast import DraftForecast, Forecast, Oven, Overheads
+from cook.steps.forecast import DraftForecast, Forecast, Overheads
+from cook.steps.oven import Oven
 
 EPSILON = 0.01
 """A draft stays while it may yet come within this share of the leader."""

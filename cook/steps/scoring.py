@@ -4,41 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from cook.engines.base import DraftSettings, Engine
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf_file import GgufFile
 from cook.formats.trace import TraceFile
-from cook.graph.step import Step
 from cook.hub import local_path
-from cook.prompts.load import Prompt, PromptSet, load_prompts, select
+from cook.prompts.load import PromptSet, load_prompts, select
+from cook.prompts.shares import in_halves, race_shares
 from cook.recipe.lint_files import prompts_file
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.recording.adopt import Adopted, adopt
 from cook.recording.chain import server_sampler
-from cook.speculation.profiles import Profile
-from cook.steps.control import ControlStep
 from cook.steps.curve import PASSES, CurveStep, widths_for
-from cook.steps.forecast import PROFILES, DraftForecast, ForecastPlan
+from cook.steps.forecast import DraftForecast, ForecastPlan
 from cook.steps.menu import (
     NO_DRAFT,
     Configuration,
     DraftPlan,
     LiveGrid,
-    Menu,
     draft_args,
     sampling_of,
 )
 from cook.steps.reading import Model, Reader
 from cook.steps.replay import ReplayStep
-from cook.steps.selfcheck import SelfCheckStep
 from cook.steps.trace import Trace, TraceStep
 from cook.steps.trace_corpus import left_to_score
 from cook.vocabulary import compare, read_vocabulary
 
-BENCH_PROFILE = Profile.IK_SPEC_BENCH_2026_08
 RACE_FROM = 8
 """Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
 FLOOR_WIDTH = 24
@@ -183,73 +177,6 @@ def _floor(replay: ReplayStep) -> ReplayStep:
     return replace(replay, width=FLOOR_WIDTH)
 
 
-def race_shares(prompts: PromptSet) -> tuple[tuple[str, ...], ...]:
-    """Prompt ids of each round: the half to choose on in growing shares, then the other half.
-
-    Every share has its part of every category, whatever their order in the set.
-    """
-    picking = replace(prompts, prompts=_half(prompts, "pick"))
-    count = len(picking.prompts)
-    rounds: list[tuple[str, ...]] = []
-    dealt: set[str] = set()
-    for most in (-(-count // 4), -(-count // 2), count):
-        share = tuple(p.id for p in select(picking, most).prompts if p.id not in dealt)
-        rounds.append(share)
-        dealt |= set(share)
-    rounds.append(tuple(p.id for p in _half(prompts, "report")))
-    return tuple(share for share in rounds if share)
-
-
-def _half(prompts: PromptSet, half: str) -> tuple[Prompt, ...]:
-    return tuple(p for p in prompts.prompts if p.half == half)
-
-
-@dataclass(frozen=True)
-class Checks:
-    """What is asked of a finalist's live run beside its speed.
-
-    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes
-    (greedy traces only, for others no token is the target's only choice).
-    """
-
-    counts: SelfCheckStep
-    control: ControlStep | None
-
-    def steps(self) -> list[Step[Any]]:
-        return [self.counts, *([self.control] if self.control else [])]
-
-
-def checks_of(menu: Menu, configuration: Configuration) -> Checks | None:
-    """The checks of one finalist of ``menu``; None for no draft, or where nothing was replayed."""
-    plan, draft, settings = menu.forecast, configuration.draft, configuration.settings
-    if plan is None or draft is None or settings is None or menu.target is None:
-        return None
-    live = configuration.rounds[0]
-    control = None
-    if not live.sampling.temperature:
-        control = ControlStep(
-            menu.engine, menu.target, live.target_args, plan.trace, settings.n_max + 1
-        )
-    counts = SelfCheckStep(
-        engine=menu.engine,
-        name=configuration.name,
-        draft=draft.model,
-        args=live.draft_args.as_draft_of(live.target_args),
-        settings=settings,
-        profile=PROFILES[menu.engine.flavour] if live.tool == "server" else BENCH_PROFILE,
-        trace=plan.trace,
-        live=live,
-    )
-    return Checks(counts, control)
-
-
-def checks_of_all(menus: Sequence[Menu], grid: Sequence[Configuration]) -> list[Checks]:
-    """The checks of every finalist, each on its own engine."""
-    by_engine = {menu.engine.name: menu for menu in menus}
-    found = [checks_of(by_engine[c.rounds[0].engine.name], c) for c in grid]
-    return [checks for checks in found if checks is not None]
-
-
 def has_template(file: GgufFile) -> bool:
     """Whether prompts are rendered by the target's own chat template."""
     return "tokenizer.chat_template" in file.metadata
@@ -294,25 +221,3 @@ def trace_warning(score: ScoreSpec) -> str | None:
         f"{trace.path}: was cut short after {len(trace)} whole replies, and these are scored; "
         "`cook trace` with the same options goes on where it stopped"
     )
-
-
-def in_halves(prompts: PromptSet) -> PromptSet:
-    """``prompts`` as they are where their halves balance; else dealt anew, one by one.
-
-    A small ``limit`` may take every prompt from one half. InputError for a single prompt.
-    """
-    if len(prompts.prompts) < 2:
-        raise InputError(
-            "replay needs two prompts at least: one half to choose on, one to report",
-            hint="give more prompts, or `score: {method: live}`",
-        )
-    picks = sum(p.half == "pick" for p in prompts.prompts)
-    if abs(2 * picks - len(prompts.prompts)) <= len(prompts.categories):
-        both = {p.half for p in prompts.prompts}
-        if len(both) == 2:
-            return prompts
-    dealt = tuple(
-        replace(p, half="report" if index % 2 else "pick")
-        for index, p in enumerate(prompts.prompts)
-    )
-    return replace(prompts, prompts=dealt)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cook.errors import InputError
 from cook.prompts.load import Half, Prompt, PromptSet, subset
-from cook.steps.scoring import in_halves, race_shares
+from cook.prompts.shares import in_halves, race_shares
 
 
 def prompt_set(*halves: tuple[str, Half]) -> PromptSet:
