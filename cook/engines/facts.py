@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from cook.engines import probe
 from cook.engines.environment import engine_environment
 from cook.errors import PrerequisiteError
+from cook.formats.atomic import atomic_write
 from cook.paths import cook_home
 
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
@@ -247,10 +247,8 @@ def _save(cache: Path, entry: dict[str, Any]) -> None:
     """Atomic; a read-only home only costs the next start a second."""
     with contextlib.suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=cache.parent, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(entry, file)
-        Path(temporary).replace(cache)
+        with atomic_write(cache) as file:
+            file.write(json.dumps(entry).encode())
 
 
 def _revive(fields: dict[str, Any]) -> Facts:

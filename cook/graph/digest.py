@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cook.errors import InputError
+from cook.formats.atomic import atomic_write
 from cook.graph.step import Source
 from cook.paths import cook_home
 
@@ -64,9 +65,9 @@ def remember(path: Path, digest: str) -> None:
     """Note the digest of a file that was just hashed, ``sha256:`` and all."""
     identity, memo = _memo(_stat(path))
     memo.parent.mkdir(parents=True, exist_ok=True)
-    temporary = memo.with_name(f".{memo.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"identity": identity, "digest": digest, "path": str(path)}))
-    temporary.replace(memo)
+    noted = {"identity": identity, "digest": digest, "path": str(path)}
+    with atomic_write(memo) as file:
+        file.write(json.dumps(noted).encode())
 
 
 def _memo(stat: os.stat_result) -> tuple[str, Path]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cook.errors import PrerequisiteError, StepError
+from cook.formats.atomic import atomic_write
 from cook.graph.digest import BLOCK, remember, source
 from cook.graph.locks import file_lock
 from cook.hub.client import api, failed
@@ -278,9 +279,8 @@ def _note_ref(listing: Listing) -> None:
     note = storage_folder(listing.ref) / "refs" / revision
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
-        temporary.write_text(listing.commit, encoding="ascii")
-        temporary.replace(note)
+        with atomic_write(note) as whole:
+            whole.write(listing.commit.encode("ascii"))
 
 
 def _blob(listing: Listing, file: HubFile) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cook.errors import InputError
+from cook.formats.atomic import atomic_write
 from cook.formats.gguf import MAX_HEADER_BYTES, read_gguf
 from cook.hub.download import address, missing, place
 from cook.hub.listing import HubFile, Listing
@@ -90,9 +91,8 @@ def _grown(
 def _start(listing: Listing, file: HubFile, path: Path, count: int, retry: Retry) -> None:
     """The first ``count`` bytes of ``file`` as ``path``, whole or absent."""
     data = retry.run(f"hf://{listing.ref.repo}/{file.path}", lambda: _range(listing, file, count))
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    with atomic_write(path) as whole:
+        whole.write(data)
 
 
 def _range(listing: Listing, file: HubFile, count: int) -> bytes:

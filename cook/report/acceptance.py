@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from cook.report.intervals import METHOD, SEED
-from cook.report.record import Interval, PromptFigures
+from cook.report.measured import Interval, PromptFigures
 
 
 def acceptance_ratio(

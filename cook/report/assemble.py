@@ -18,19 +18,14 @@ from cook.report.coverage import imatrix_coverage
 from cook.report.drafts import draft_records, reference_quality, why_not
 from cook.report.figures import by_category, by_prompt, figures, merge_repeats, output_check
 from cook.report.intervals import paired_ratio
+from cook.report.measured import CountCheck, DepthCount, Interval, NoiseFloor, Prediction, Rejection
 from cook.report.record import (
     SCHEMA_VERSION,
     Candidate,
-    CountCheck,
-    DepthCount,
     Draft,
     Excluded,
-    Interval,
-    NoiseFloor,
     Pick,
-    Prediction,
     Record,
-    Rejection,
     Serving,
     StepRecord,
 )

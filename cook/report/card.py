@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from cook.report.record import Candidate, Draft, Figures, Quality, Record
+from cook.report.measured import Figures, Quality
+from cook.report.record import Candidate, Draft, Record
 from cook.report.secret_recipe import (
     imatrix_path,
     imatrix_step,

@@ -8,7 +8,8 @@ from typing import Any
 from cook.graph.execute import Outcomes
 from cook.graph.step import Source, Step
 from cook.report.draft_speed import draft_speed
-from cook.report.record import Draft, Quality
+from cook.report.measured import Quality
+from cook.report.record import Draft
 from cook.report.type_map import type_map
 from cook.steps.menu import DraftPlan, Menu
 from cook.steps.quantize import MODEL_FILE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
 from cook.errors import InternalError
-from cook.report.record import Control, Figures, OutputCheck, PromptFigures
+from cook.report.measured import Control, Figures, OutputCheck, PromptFigures
 from cook.steps.compare import CompareOutcome
 from cook.steps.control import ControlOutcome
 from cook.steps.live import PromptRun

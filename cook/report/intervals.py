@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cook.report.record import Interval
+from cook.report.measured import Interval
 from cook.steps.live import PromptRun
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from cook.engines.base import EngineIdentity
 from cook.errors import InputError
-from cook.report.record import Candidate, PromptFigures, Record
+from cook.report.measured import PromptFigures
+from cook.report.record import Candidate, Record
 
 VERSION = 1
 

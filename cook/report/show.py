@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from cook.output import Column, Mode, Output
 
 if TYPE_CHECKING:
-    from cook.report.record import Candidate, NoiseFloor, Record
+    from cook.report.measured import NoiseFloor
+    from cook.report.record import Candidate, Record
 
 NOTHING_RAN = "nothing had to run: everything was stored"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cook.report.record import Candidate, Draft, Figures, Record
+from cook.report.measured import Figures
+from cook.report.record import Candidate, Draft, Record
 from cook.units import size
 
 Columns = tuple[tuple[str, str], ...]

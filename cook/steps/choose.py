@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cook.report.record import Excluded, Figures
+from cook.report.measured import Figures
+from cook.report.record import Excluded
 
 Maximize = Literal["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"]
 

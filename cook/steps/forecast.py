@@ -1,8 +1,4 @@
-"""Forecasts: what every draft would do under every setting, from replays and measured times.
-
-Pure arithmetic over artifacts: nothing is run and nothing is stored, so a forecast for new
-settings costs no engine time.
-"""
+"""What replay and measured times say of candidates, and the steps below it."""
 
 from __future__ import annotations
 

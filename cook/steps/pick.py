@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cook.report.record import Candidate, Draft, Excluded, Interval, Pick
+from cook.report.measured import Interval
+from cook.report.record import Candidate, Draft, Excluded, Pick
 
 GIB = 1 << 30
 RatioInterval = Callable[[Candidate, Candidate], Interval | None]

@@ -9,17 +9,9 @@ from typing import Any
 from cook.engines.base import EngineIdentity, Flavour
 from cook.provenance import machine
 from cook.report.history import append
+from cook.report.measured import Figures, PromptFigures, Quality
 from cook.report.night import Night, night_of
-from cook.report.record import (
-    Candidate,
-    Draft,
-    Figures,
-    Pick,
-    PromptFigures,
-    Quality,
-    Record,
-    write_record,
-)
+from cook.report.record import Candidate, Draft, Pick, Record, write_record
 
 PROMPTS = 40
 

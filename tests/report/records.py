@@ -8,21 +8,8 @@ from cook.engines.base import DraftSettings, EngineIdentity, Flavour
 from cook.provenance import Machine
 from cook.report.coverage import ImatrixCoverage, LayerCoverage
 from cook.report.draft_speed import DraftSpeed
-from cook.report.record import (
-    SCHEMA_VERSION,
-    Candidate,
-    DepthCount,
-    Draft,
-    Excluded,
-    Figures,
-    Interval,
-    OutputCheck,
-    Pick,
-    Prediction,
-    Quality,
-    Record,
-    StepRecord,
-)
+from cook.report.measured import DepthCount, Figures, Interval, OutputCheck, Prediction, Quality
+from cook.report.record import SCHEMA_VERSION, Candidate, Draft, Excluded, Pick, Record, StepRecord
 from cook.report.type_map import TypeSpan
 
 CATEGORIES = ("docstring", "prose", "class")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cook.report.acceptance import acceptance_ratio
-from cook.report.record import PromptFigures
+from cook.report.measured import PromptFigures
 
 
 def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> PromptFigures:

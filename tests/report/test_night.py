@@ -8,8 +8,9 @@ import pytest
 
 from cook.errors import InputError
 from cook.report.figures import by_prompt
+from cook.report.measured import PromptFigures
 from cook.report.night import night_of
-from cook.report.record import Candidate, PromptFigures, Record
+from cook.report.record import Candidate, Record
 from cook.steps.live import PromptRun
 from tests.cli.test_sweep import candidate, record
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cook.engines.base import DraftSettings
-from cook.report.record import Candidate, Draft, Figures, Quality
+from cook.report.measured import Figures, Quality
+from cook.report.record import Candidate, Draft
 from cook.steps.pick import GIB
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cook.report.record import Candidate, Excluded, Interval, Pick
+from cook.report.measured import Interval
+from cook.report.record import Candidate, Excluded, Pick
 from cook.steps.choose import Choice
 from cook.steps.confirm import confirm
 from tests.steps.candidates import DRAFTS, candidate

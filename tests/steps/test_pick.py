@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cook.report.record import Candidate, Draft, Interval, Pick
+from cook.report.measured import Interval
+from cook.report.record import Candidate, Draft, Pick
 from cook.steps.pick import Limits, pick
 from tests.steps.candidates import DRAFTS, SURE, candidate, draft
 

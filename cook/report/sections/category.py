@@ -14,7 +14,8 @@ from cook.report.choice import (
     picked_draft,
 )
 from cook.report.document import Plot, Section, Table
-from cook.report.record import Figures, Record
+from cook.report.measured import Figures
+from cook.report.record import Record
 
 TITLE = "Acceptance by category"
 MOST_DRAFTS = 8

@@ -20,7 +20,8 @@ from cook.report.choice import (
     value,
 )
 from cook.report.document import Plot, Section, Table, Text
-from cook.report.record import Figures, Record
+from cook.report.measured import Figures
+from cook.report.record import Record
 
 TITLE = "Speed against draft length"
 MOST_LINES = 12

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cook.report.document import Section, Table
-from cook.report.record import OutputCheck, Record
+from cook.report.measured import OutputCheck
+from cook.report.record import Record
 
 TITLE = "Same output as without a draft"
 

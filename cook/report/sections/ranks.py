@@ -17,8 +17,9 @@ from cook.report.choice import (
     prompts_of,
 )
 from cook.report.document import Items, Plot, Section, Table, Text
+from cook.report.measured import PromptFigures
 from cook.report.plain import clipped
-from cook.report.record import PromptFigures, Record
+from cook.report.record import Record
 
 TITLE = "Order by perplexity, order by acceptance"
 MOST_NAMED = 8

@@ -1,0 +1,217 @@
+"""What a record holds of one measurement: figures, their intervals, and the checks of them.
+
+Every ratio keeps its numerator and denominator, every figure its unit in its name, and what
+was not measured is ``None`` with a reason beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A two-sided interval at ``confidence`` (share of 1), with how it was made."""
+
+    low: float
+    high: float
+    confidence: float
+    method: str
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Perplexity with its standard error; KLD (nats) from the source's logits where measured."""
+
+    perplexity: float
+    perplexity_error: float
+    chunks: int
+    context: int
+    perplexity_ratio: float | None = None
+    """Perplexity over the source's on the same text."""
+    mean_kld: float | None = None
+    mean_kld_error: float | None = None
+    p99_kld: float | None = None
+    same_top_percent: float | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the server counted over a set of requests.
+
+    ``decode_speed`` is tokens after the first per second of decoding; ``end_to_end_speed`` the
+    same tokens per second from request to last token, prefill of target and draft included.
+    Both are token-weighted (sum of tokens over sum of time), by category weight.
+    """
+
+    requests: int
+    prompt_tokens: int
+    tokens: int
+    """Tokens after the first of each reply."""
+    decode_ms: float
+    wall_ms: float
+    drafted: int | None
+    accepted: int | None
+    cycles: int | None
+    decode_speed: float
+    end_to_end_speed: float
+    prompt_ms: float | None = None
+    """Prefill, of ``wall_ms``: as the server timed it, or as predicted for both models."""
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted."""
+        return self.accepted / self.drafted if self.drafted and self.accepted is not None else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens a cycle: 1 + accepted / cycles."""
+        if not self.cycles or self.accepted is None:
+            return None
+        return 1 + self.accepted / self.cycles
+
+
+@dataclass(frozen=True)
+class PromptFigures:
+    """What the server counted of each request, a column each, in the order of ``ids``.
+
+    Compact, so that a later record can be compared prompt by prompt. ``tokens`` are those after
+    the first; times in ms, medians over repeats; ``drafted`` None where nothing was drafted.
+    """
+
+    ids: tuple[str, ...]
+    categories: tuple[str, ...]
+    tokens: tuple[int, ...]
+    decode_ms: tuple[float, ...]
+    wall_ms: tuple[float, ...]
+    drafted: tuple[int | None, ...]
+    accepted: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Control:
+    """What batch width alone does to the target, no draft loaded (``cook.steps.control``).
+
+    ``flips`` of ``positions`` tokens change in batches of ``width``; ``p50``, ``p99`` and
+    ``largest`` are differences of the emitted token's log-probability, nats.
+    """
+
+    width: int
+    positions: int
+    flips: int
+    p50: float
+    p99: float
+    largest: float
+    largest_flip: float | None
+
+
+@dataclass(frozen=True)
+class CountCheck:
+    """Live requests recounted: ``exact`` of ``requests`` at the server's own batch shapes.
+
+    The totals are the server's and those of one-pass replay, by which candidates are scored.
+    Counts are called exact only where every request agreed. ``passed_over``: live requests whose
+    tokens are not known for certain (ik tells only text), which were not recounted.
+    """
+
+    requests: int
+    exact: int
+    live_drafted: int
+    live_accepted: int
+    replay_drafted: int
+    replay_accepted: int
+    passed_over: int = 0
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """What two measurements of one file differ by on ``engine``.
+
+    ``speed``: share, at ``confidence``, from ``passes`` of timing; ``acceptance``: signed
+    difference of one draft replayed in two batch shapes, a fraction. None: not measured.
+    """
+
+    engine: str
+    speed: float | None
+    passes: int | None
+    confidence: float
+    acceptance: float | None
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """Replies compared token by token with the baseline's.
+
+    ``without_draft`` of the differences also come about in the target alone at that batch width;
+    ``without_draft_tried`` were tried.
+    """
+
+    replies: int
+    identical: int
+    near_ties: int
+    """Differences whose logit gap is at most ``near_tie_gap``."""
+    material: int
+    unknown: int
+    near_tie_gap: float
+    largest_gap: float | None
+    first_positions: tuple[int, ...]
+    without_draft: int = 0
+    without_draft_tried: int = 0
+    gap_is_measured: bool = False
+    """``near_tie_gap`` comes from a control run on this engine, else from the literature."""
+    control: Control | None = None
+
+
+@dataclass(frozen=True)
+class DepthCount:
+    """Tokens ``drafted`` at ``depth`` (1 is the first of a draft), ``accepted`` of these."""
+
+    depth: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Expected counts, were drafts verified by rejection sampling instead of as the server does.
+
+    ``decode_speed`` in tokens a second; the draft draws at the target's temperature.
+    """
+
+    drafted: float
+    accepted: float
+    cycles: float
+    decode_speed: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What replay and measured times say of a candidate, over the prompts it is reported on.
+
+    ``off_by`` splits into ``off_by_tokens`` (tokens a step, that is acceptance) and time a step:
+    (1 + off_by) = (1 + off_by_tokens) * live time a step / predicted time a step, prefill apart.
+
+    ``*_s``: where the decode time goes, in seconds over all replies. ``probability_best`` among
+    all predicted candidates, by resampling the prompts that the finalists were chosen on.
+    """
+
+    figures: Figures
+    verify_s: float
+    draft_s: float
+    mirror_s: float
+    sample_s: float
+    overhead_s: float
+    probability_best: float | None
+    off_by: float | None
+    """predicted / live end-to-end speed - 1, where it ran live."""
+    off_by_interval: Interval | None
+    off_by_tokens: float | None = None
+    """predicted / live tokens a verification step - 1."""
+    decode_off_by: float | None = None
+    """predicted / live decode speed - 1."""
+    by_depth: tuple[DepthCount, ...] = ()
+    categories: dict[str, Figures] = field(default_factory=dict)
+    prompts: PromptFigures | None = None
+    """``figures``, prompt by prompt."""
+    rejection: Rejection | None = None
+    """The other rule of verification, where the target samples; the engines have none of it."""
