@@ -32,12 +32,12 @@ class Shown:
 
 def shown(record: Record) -> Shown:
     """``record`` as it is printed."""
-    from cook.report.table import columns, draft_columns, draft_rows, rows
+    from cook.report.table import columns, draft_columns, draft_rows, short_rows
 
     scored = bool(record.candidates)
     return Shown(
         columns=columns(record) if scored else draft_columns(),
-        rows=tuple(rows(record) if scored else draft_rows(record)),
+        rows=tuple(short_rows(record) if scored else draft_rows(record)),
         answers=(f"pick: {record.pick.sentence}",) if scored else (),
         warnings=record.warnings,
         notes=tuple(_notes(record)) if scored else (),
@@ -60,7 +60,8 @@ def show(what: Shown, output: Output) -> None:
 
 
 def _notes(record: Record) -> list[str]:
-    notes = _comparisons(record)
+    notes = [note] if (note := _folded(record)) else []
+    notes += _comparisons(record)
     notes += [note for c in record.candidates if (note := _forecast(c))]
     notes += [note for c in record.candidates if (note := counted(c))]
     notes += [note for c in record.candidates if (note := _other_rule(c))]
@@ -75,6 +76,16 @@ def _notes(record: Record) -> list[str]:
     if winner is not None and winner.command:
         notes.append("run it: " + shlex.join(deployable(winner.command)))
     return notes
+
+
+def _folded(record: Record) -> str | None:
+    """How many candidates the printed table leaves out."""
+    from cook.report.table import rows, short_rows
+
+    more = len(rows(record)) - len(short_rows(record))
+    if not more:
+        return None
+    return f"{more} more settings of these drafts are in the record: `cook report` shows them all"
 
 
 def _comparisons(record: Record) -> list[str]:

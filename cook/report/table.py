@@ -35,13 +35,29 @@ def rows(record: Record) -> list[tuple[str | None, ...]]:
 
     Counts of a candidate that did not run live are those of its replay, marked ``~``.
     """
+    return [_row(record, candidate) for candidate in _in_order(record)]
+
+
+def _in_order(record: Record) -> list[Candidate]:
     order = {name: index for index, name in enumerate(record.pick.ranking)}
 
     def place(candidate: Candidate) -> tuple[int, float]:
         guess = candidate.predicted.figures.end_to_end_speed if candidate.predicted else 0.0
         return order.get(candidate.name, len(order)), -guess
 
-    return [_row(record, c) for c in sorted(record.candidates, key=place)]
+    return sorted(record.candidates, key=place)
+
+
+def short_rows(record: Record) -> list[tuple[str | None, ...]]:
+    """Of :func:`rows`, no draft, what ran live and the first of each draft: those to look at."""
+    kept: set[tuple[str, str | None]] = set()
+    short = []
+    for candidate, row in zip(_in_order(record), rows(record), strict=True):
+        draft = (candidate.engine, candidate.draft)
+        if candidate.live is not None or candidate.draft is None or draft not in kept:
+            short.append(row)
+        kept.add(draft)
+    return short
 
 
 def draft_columns() -> Columns:

@@ -49,7 +49,8 @@ def confirm(
             others = f"{choice.ties[0]}" + (
                 f" and {len(choice.ties) - 1} more" if len(choice.ties) > 1 else ""
             )
-            text += f"; predicted not to be told apart from {others}, and the smallest file"
+            file = "needs no file" if winner.draft is None else "is the smallest file"
+            text += f"; by prediction {others} may be as good, and this {file}"
     return Pick(
         candidate=winner.name,
         sentence=text + ".",
@@ -97,12 +98,12 @@ def _certainty(choice: record.Choice, confidence: float) -> str:
     """How sure the prediction was."""
     if choice.margin is None:
         return "predicted best (too few prompts to say how surely)"
-    chance = f", probability of being best {choice.probability:.0%}" if choice.probability else ""
+    chance = f"; probability of being best {choice.probability:.0%}" if choice.probability else ""
     if choice.decided:
-        return f"predicted best within {choice.within:.0%} at {confidence:.0%}{chance}"
+        return f"predicted best within {choice.within:.0%} (at {confidence:.0%}{chance})"
     return (
-        f"predicted best{chance}, undecided: a rival may gain {choice.margin:.1%} "
-        f"at {confidence:.0%}; more prompts would tell"
+        f"predicted best, but a rival may be up to {choice.margin:.1%} better "
+        f"(at {confidence:.0%}{chance}; more prompts would tell)"
     )
 
 

@@ -171,7 +171,7 @@ def sentence_of(
         if rate is not None and maximize != "acceptance":
             text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
     if winner.draft is None:
-        text += "; no draft that qualifies is faster" if len(tied) == 1 else ""
+        text += "; none of the drafts that qualify is surely better" if len(tied) == 1 else ""
     others = [c.name for c in tied if c is not winner]
     if others:
         text += f"; not told apart from {', '.join(others[:3])}"

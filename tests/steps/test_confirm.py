@@ -58,7 +58,7 @@ def test_a_choice_that_the_live_runs_bear_out_stands() -> None:
     assert (found.choice.confirmed, found.choice.decided, found.choice.prompts) == (True, True, 30)
     assert found.sentence.startswith("large: 13.00 t/s end to end, 1.30x no draft")
     assert found.sentence.endswith(
-        "predicted best within 1% at 95%, probability of being best 80%, confirmed live."
+        "predicted best within 1% (at 95%; probability of being best 80%), confirmed live."
     )
 
 
@@ -70,14 +70,15 @@ def test_a_rival_not_surely_faster_live_changes_nothing() -> None:
     )
     assert found.candidate == "large"
     assert found.ties == ("small", "no draft")
-    assert "predicted not to be told apart from small and 1 more, and the smallest file" in (
+    assert "by prediction small and 1 more may be as good, and this is the smallest file" in (
         found.sentence
     )
 
 
 def test_an_undecided_choice_says_what_a_rival_may_gain() -> None:
     found = confirmed(predicted("large", margin=0.034), NO_DRAFT, candidate("large", 13, 700))
-    assert "undecided: a rival may gain 3.4% at 95%; more prompts would tell" in found.sentence
+    assert "but a rival may be up to 3.4% better (at 95%" in found.sentence
+    assert "more prompts would tell), confirmed live" in found.sentence
     assert found.choice is not None
     assert not found.choice.decided
     few = confirmed(predicted("large", margin=None), NO_DRAFT, candidate("large", 13, 700))

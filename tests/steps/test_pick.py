@@ -58,7 +58,7 @@ def test_a_tie_with_no_draft_goes_to_no_draft() -> None:
 def test_a_draft_that_slows_down_loses() -> None:
     result = choose(candidate(None, 10), candidate("small", 8), intervals={})
     assert result.candidate == "no draft"
-    assert "no draft that qualifies is faster" in result.sentence
+    assert "none of the drafts that qualify is surely better" in result.sentence
 
 
 def test_limits_exclude_with_the_figure() -> None:
