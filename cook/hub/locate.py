@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import shard_path, split_name
 from cook.graph.digest import source
@@ -92,6 +93,8 @@ def _local(
 ) -> Located:
     if path.is_dir() and any(path.glob("*.safetensors")):
         return _converted(path.name, model_files(path), plan_only, output, converter)
+    if is_unpacked(path):
+        path = unpacked()
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     files = _with_shards(path)

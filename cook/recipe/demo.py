@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cook.demo.unpack import UNPACKED
 from cook.paths import demo_dir
 from cook.recipe.schema import Recipe
 
 SOURCE = "draft-f16.gguf"
-TARGET = "target-q8_0.gguf"
 
 
 def apply_demo(recipe: Recipe) -> Recipe:
@@ -27,7 +27,7 @@ def apply_demo(recipe: Recipe) -> Recipe:
         corpus = demo / "data" / "evaluation.txt"
         changes["evaluate"] = recipe.evaluate.model_copy(update={"corpus": corpus})
     if recipe.score is not None:
-        target = recipe.score.target.model_copy(update={"source": demo / TARGET})
+        target = recipe.score.target.model_copy(update={"source": demo / UNPACKED})
         prompts = {"prompts": "demo", "categories": None, "weights": None}
         changes["score"] = recipe.score.model_copy(update={"target": target, **prompts})
     return recipe.model_copy(update=changes)

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cook.demo.unpack import is_unpacked
 from cook.errors import Problem
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.text_overlap import compare_texts
@@ -39,7 +40,7 @@ def file_problems(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
     for index, draft in enumerate(recipe.drafts):
         named["drafts", index, "source"] = draft.source
     for keys, source in named.items():
-        if isinstance(source, Path) and not source.exists():
+        if isinstance(source, Path) and not (source.exists() or is_unpacked(source)):
             hint = _WIKI_HINT if source.name == "wiki.test.raw" else None
             yield loaded.locations.at(*keys).problem(
                 f"no such file: {source}", hint=hint, kind="file"

@@ -10,7 +10,7 @@ tokens over sums of times, that is token-weighted harmonic means.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,7 +42,8 @@ class Timings:
     logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
     token. ``overhead_s``: per step with a draft (t_0), ``plain_overhead_s``: per step without,
     ``decode_overhead_s``: per single decode of the draft; fitted from live runs
-    (:func:`fit_overhead`, :func:`fit_overheads`). ``*_prefill_s_per_token``: prompts.
+    (:func:`fit_overhead`, :func:`fit_overheads`). ``*_prefill``: a whole prompt by its tokens;
+    ``request_s`` and ``plain_request_s``: per request beyond it, with and without a draft.
     """
 
     verify: BatchCurve
@@ -52,8 +53,27 @@ class Timings:
     overhead_s: float = 0.0
     plain_overhead_s: float = 0.0
     decode_overhead_s: float = 0.0
-    target_prefill_s_per_token: float = 0.0
-    draft_prefill_s_per_token: float = 0.0
+    target_prefill: BatchCurve | None = None
+    draft_prefill: BatchCurve | None = None
+    request_s: float = 0.0
+    plain_request_s: float = 0.0
+
+    def prompt_s(self, tokens: int) -> float:
+        """Seconds from a request's arrival to its first token, all models; 0 if not measured."""
+        curves = [curve for curve in (self.target_prefill, self.draft_prefill) if curve is not None]
+        return self.request_s + sum(float(curve.at(tokens, 0)) for curve in curves)
+
+    def without_draft(self) -> Timings:
+        """The same machine with the target alone."""
+        return replace(
+            self,
+            draft=None,
+            draft_prefill=None,
+            draft_sample_s=0.0,
+            overhead_s=self.plain_overhead_s,
+            decode_overhead_s=0.0,
+            request_s=self.plain_request_s,
+        )
 
 
 @dataclass(frozen=True)
@@ -154,7 +174,7 @@ def predict(
     if len(names) != len(replies) or len(shares) != len(replies):
         raise InputError("categories and weights must have one entry a reply")
     bare = setting.n_max == 0
-    prices = timings if not bare else _without_draft(timings)
+    prices = timings if not bare else timings.without_draft()
     total, tokens, whole_tokens, prefill = NOTHING, 0.0, 0.0, 0.0
     by_category: dict[str, list[float]] = {}
     runs, seconds = [], []
@@ -167,8 +187,7 @@ def predict(
         total = total + _scaled(cost, share)
         tokens += after_first
         whole_tokens += share * reply.reply
-        rate = prices.target_prefill_s_per_token + prices.draft_prefill_s_per_token
-        prefill += share * reply.prompt * rate
+        prefill += share * prices.prompt_s(reply.prompt)
         sums = by_category.setdefault(name, [0.0, 0.0])
         sums[0] += after_first
         sums[1] += share * cost.total_s
@@ -184,16 +203,6 @@ def predict(
         breakdown=total,
         categories={n: t / s for n, (t, s) in by_category.items() if s > 0},
         per_reply_s=tuple(seconds),
-    )
-
-
-def _without_draft(timings: Timings) -> Timings:
-    return Timings(
-        verify=timings.verify,
-        target_sample_s=timings.target_sample_s,
-        plain_overhead_s=timings.plain_overhead_s,
-        overhead_s=timings.plain_overhead_s,
-        target_prefill_s_per_token=timings.target_prefill_s_per_token,
     )
 
 
@@ -231,7 +240,7 @@ def break_even(timings: Timings, setting: Setting, profile: Profile, depth: int)
     one = np.array([1])
     cycle = Simulation(one, one * length, one * 0, one * length, one * 0)
     plain = Simulation(one, one * 0, one * 0, one * 0, one * 0)
-    bare = _without_draft(timings)
+    bare = timings.without_draft()
     t_cycle = price(cycle, depth, timings, profile).total_s
     t_plain = price(plain, depth, bare, profile).total_s
     # each accepted token also costs one more sampling

@@ -7,7 +7,7 @@ context. Alone on the machine, repeats interleaved over widths, medians.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from cook.engines.worker import Worker
 from cook.errors import StepError
 from cook.formats.trace import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.speculation.curve import BatchCurve
 from cook.steps.contention import Watch, told
 from cook.steps.live import Model
 from cook.steps.loading import model_load
@@ -35,14 +36,24 @@ PREFILL_TOKENS = 512
 @dataclass(frozen=True)
 class CurveOutcome:
     """Seconds of one decode [depth][width]; ``sample_s`` of the engine's sampler for one token;
-    ``prefill_s_per_token`` of a prompt in full batches."""
+    ``prompt_seconds`` of whole prompts of ``prompt_tokens`` tokens."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
     seconds: tuple[tuple[float, ...], ...]
     sample_s: float
-    prefill_s_per_token: float
+    prompt_tokens: tuple[int, ...]
+    prompt_seconds: tuple[float, ...]
     others_cores: float | None
+
+    @property
+    def batches(self) -> BatchCurve:
+        return BatchCurve(self.depths, self.widths, self.seconds)
+
+    @property
+    def prompts(self) -> BatchCurve:
+        """A whole prompt, by its tokens."""
+        return BatchCurve((0,), self.prompt_tokens, (self.prompt_seconds,))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -65,6 +76,8 @@ class CurveStep(Step[CurveOutcome]):
     """Which of the passes this is: each is a measurement of its own."""
 
     kind: ClassVar[str] = "curve"
+    version: ClassVar[int] = 2
+    """2: prompts of the lengths that occur, not of full batches alone."""
     timed: ClassVar[bool] = True
     result_type: ClassVar[type] = CurveOutcome
 
@@ -103,12 +116,13 @@ class CurveStep(Step[CurveOutcome]):
             for index, depth in enumerate(depths):
                 rows.append(times.row(depth, self.widths))
                 bench.advance((index + 1) / (len(depths) + 1))
-            prefill = times.prefill()
+            sizes = _prompt_sizes([head.prompt_tokens for head in trace.heads])
+            prompts = tuple(times.prompt(size) for size in sizes)
             after = _cpu_s(worker)
             taken = None if before is None or after is None else after - before
             others = watch.others_cores(taken)
         return CurveOutcome(
-            tuple(depths), self.widths, tuple(rows), times.sample_s(), prefill, others
+            tuple(depths), self.widths, tuple(rows), times.sample_s(), sizes, prompts, others
         )
 
 
@@ -124,7 +138,11 @@ def combined(passes: Sequence[CurveOutcome]) -> CurveOutcome:
         widths=first.widths,
         seconds=rows,
         sample_s=median(p.sample_s for p in passes),
-        prefill_s_per_token=median(p.prefill_s_per_token for p in passes),
+        prompt_tokens=first.prompt_tokens,
+        prompt_seconds=tuple(
+            median(p.prompt_seconds[size] for p in passes)
+            for size in range(len(first.prompt_tokens))
+        ),
         others_cores=max((c for p in passes if (c := p.others_cores) is not None), default=None),
     )
 
@@ -136,9 +154,24 @@ def _depths(lengths: Sequence[int]) -> list[int]:
     return sorted(max(1, depth - 1) for depth in picked)
 
 
-def widths_for(n_max: int) -> tuple[int, ...]:
-    """Widths to time for drafts of up to ``n_max`` tokens: a verification holds one more."""
-    return tuple(sorted({*(w for w in WIDTHS if w <= n_max), n_max + 1}))
+def _prompt_sizes(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Prompt lengths to time: short, usual and long ones of those that occur, up to a full batch.
+
+    A short prompt costs more a token than a long one; beyond a full batch each costs the same.
+    """
+    ordered = sorted(lengths)
+    picked = {ordered[round(share * (len(ordered) - 1))] for share in (0.0, 0.5, 0.9)}
+    return tuple(sorted({1, *(min(size, PREFILL_TOKENS) for size in picked)}))
+
+
+def widths_for(lengths: Iterable[int]) -> tuple[int, ...]:
+    """Widths to time for drafts of up to each of ``lengths`` tokens: a verification holds one more.
+
+    Each of these as it is: 8 tokens at once may cost more than 9 (seen on an AVX-512 processor).
+    Between them, for drafts that end early, the usual cliffs.
+    """
+    full = {n + 1 for n in lengths}
+    return tuple(sorted(full | {w for w in WIDTHS if w <= max(full)}))
 
 
 class _Times:
@@ -169,13 +202,16 @@ class _Times:
                 self.samples.append(median(timing.sample_ns.tolist()) / 1e9 / outputs)
         return tuple(median(found[width]) for width in widths)
 
-    def prefill(self) -> float:
-        """Seconds a token of a prompt's full batch."""
-        tokens = min(PREFILL_TOKENS, len(self.joined) - 1)
-        timing = self.worker.time_batch(
-            self._window(tokens, 0), depth=0, tokens=tokens, repeats=REPEATS, all_outputs=False
-        )
-        return float(median(timing.decode_ns.tolist())) / 1e9 / tokens
+    def prompt(self, tokens: int) -> float:
+        """Median seconds of a whole prompt of ``tokens`` tokens."""
+        found = []
+        for window in range(WINDOWS):
+            text = self._window(tokens, window)
+            timing = self.worker.time_batch(
+                text, depth=0, tokens=tokens, repeats=REPEATS, all_outputs=False
+            )
+            found.append(median(timing.decode_ns.tolist()) / 1e9)
+        return float(median(found))
 
     def sample_s(self) -> float:
         return median(self.samples)

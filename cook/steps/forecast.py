@@ -108,8 +108,11 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds beyond decode and sampling: of a plain step, a drafting cycle, a drafted token."""
+    """Seconds beyond what was timed: of a plain step, a drafting cycle, a drafted token, and of a
+    request without a draft and with one."""
 
     plain_s: float = 0.0
     cycle_s: float = 0.0
     decode_s: float = 0.0
+    plain_request_s: float = 0.0
+    request_s: float = 0.0

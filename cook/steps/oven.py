@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
@@ -11,7 +12,6 @@ from cook.formats.trace import TraceFile
 from cook.graph.execute import Outcomes
 from cook.speculation.noise import TimingNoise, noise_of
 from cook.speculation.predict import (
-    BatchCurve,
     Lived,
     Timings,
     fit_overhead,
@@ -188,14 +188,20 @@ class Oven:
         ]
         plain_s = cycle_s = decode_s = 0.0
         if bare:
-            without = replace(timings, draft=None)
-            plain_s = fit_overhead(bare, without, self.profile)
+            plain_s = fit_overhead(bare, timings.without_draft(), self.profile)
         if seen:
             try:
                 cycle_s, decode_s = fit_overheads(seen, timings, self.profile)
             except InputError:  # one length only
                 cycle_s = fit_overhead(seen, timings, self.profile)
-        return Overheads(plain_s, cycle_s, decode_s)
+        live = [run for _, runs in drafted for run in runs.values()]
+        return Overheads(
+            plain_s,
+            cycle_s,
+            decode_s,
+            plain_request_s=_request_overhead(plain.values(), timings.without_draft()),
+            request_s=_request_overhead(live, timings),
+        )
 
     def _seen(
         self,
@@ -244,16 +250,14 @@ class Oven:
         import numpy as np
 
         positions = [p for _, _, p in texts]
-        priced = timings if draft is not None else replace(timings, draft=None)
+        priced = timings if draft is not None else timings.without_draft()
         found = predict(positions, setting, priced, self.profile)
         runs = []
         depths = np.zeros((2, setting.n_max), dtype=np.int64)
         for (prompt_id, category, p), seconds in zip(texts, found.per_reply_s, strict=True):
             run = simulate(p, setting, self.profile)
             depths += np.array(run.by_depth(setting.n_max))
-            prefill = p.prompt * priced.target_prefill_s_per_token
-            if draft is not None:
-                prefill += p.prompt * priced.draft_prefill_s_per_token
+            prefill = priced.prompt_s(p.prompt)
             runs.append(
                 PromptRun(
                     id=prompt_id,
@@ -281,19 +285,29 @@ class Oven:
         )
 
 
+def _request_overhead(live: Collection[PromptRun], timings: Timings) -> float:
+    """Seconds a live request took beyond its decoding and its priced prompt, not below zero."""
+    rest = [
+        (run.wall_ms - run.predicted_ms) / 1000 - timings.prompt_s(run.prompt_n) for run in live
+    ]
+    return max(0.0, median(rest)) if rest else 0.0
+
+
 def _setting(settings: DraftSettings) -> Setting:
     return Setting(settings.n_max, settings.n_min, settings.p_min)
 
 
 def _timings(verify: CurveOutcome, draft: CurveOutcome, overheads: Overheads) -> Timings:
     return Timings(
-        verify=BatchCurve(verify.depths, verify.widths, verify.seconds),
-        draft=BatchCurve(draft.depths, draft.widths, draft.seconds),
+        verify=verify.batches,
+        draft=draft.batches,
         target_sample_s=verify.sample_s,
         draft_sample_s=draft.sample_s,
         overhead_s=overheads.cycle_s,
         plain_overhead_s=overheads.plain_s,
         decode_overhead_s=overheads.decode_s,
-        target_prefill_s_per_token=verify.prefill_s_per_token,
-        draft_prefill_s_per_token=draft.prefill_s_per_token,
+        target_prefill=verify.prompts,
+        draft_prefill=draft.prompts,
+        request_s=overheads.request_s,
+        plain_request_s=overheads.plain_request_s,
     )

@@ -54,7 +54,7 @@ class Plan:
         self.profile = asked.profile or PROFILES[Flavour(engine.flavour)]
         self.settings = _settings(asked, self.profile)
         rollouts = max(asked.n_max) if any(s.p_min for s in self.settings) else 0
-        widths = widths_for(max(asked.n_max))
+        widths = widths_for(asked.n_max)
         args = asked.draft_args
 
         def curves(name: str, model: Source, placed: ModelArgs, verifies: bool) -> Curve:
@@ -178,7 +178,7 @@ class Plan:
     def _timings(self, verify: CurveOutcome | None, draft: CurveOutcome | None) -> Timings | None:
         target = self.asked.verify
         if verify is not None:
-            target = BatchCurve(verify.depths, verify.widths, verify.seconds)
+            target = verify.batches
         if target is None:
             return None
         typed = self.asked.draft_s
@@ -186,14 +186,14 @@ class Plan:
         if typed is not None:
             curve = BatchCurve((0,), (1,), ((typed,),))
         elif draft is not None:
-            curve = BatchCurve(draft.depths, draft.widths, draft.seconds)
+            curve = draft.batches
         return Timings(
             verify=target,
             draft=curve,
             target_sample_s=verify.sample_s if verify else 0.0,
             draft_sample_s=draft.sample_s if draft else 0.0,
-            target_prefill_s_per_token=verify.prefill_s_per_token if verify else 0.0,
-            draft_prefill_s_per_token=draft.prefill_s_per_token if draft else 0.0,
+            target_prefill=verify.prompts if verify else None,
+            draft_prefill=draft.prompts if draft else None,
         )
 
     def _positions(self, trace: TraceFile, reply: Reply, found: Replay) -> Positions:

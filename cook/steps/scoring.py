@@ -135,7 +135,7 @@ def lay_forecast(
     """On ``trace``, for every draft and KV cache type its replay and its times."""
     target_args = score.target.args.to_model_args()
     rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
-    widths = widths_for(max(s.n_max for s in settings))
+    widths = widths_for(s.n_max for s in settings)
     several = len(score.draft.cache_types) > 1
     racing = len(drafts) * len(score.draft.cache_types) >= RACE_FROM
     shares = race_shares(prompts) if racing else (None,)

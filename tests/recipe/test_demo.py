@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cook.hub import locate
 from cook.paths import demo_dir
 from cook.recipe.demo import apply_demo
 from cook.recipe.load import load_recipe, shipped_recipes
@@ -21,7 +22,7 @@ def test_only_the_inputs_change(name: str) -> None:
     assert after.evaluate is not None
     assert after.evaluate.corpus == demo_dir() / "data" / "evaluation.txt"
     assert after.score is not None
-    assert after.score.target.source == demo_dir() / "target-q8_0.gguf"
+    assert after.score.target.source == demo_dir() / "target-f16.gguf"
     assert after.score.prompts == "demo"
     assert without_inputs(after) == without_inputs(before)
 
@@ -53,4 +54,4 @@ def test_the_demos_files_are_there() -> None:
     assert recipe.evaluate is not None
     assert recipe.score is not None
     for path in (recipe.model.source, recipe.evaluate.corpus, recipe.score.target.source):
-        assert path.is_file()  # type: ignore[union-attr]
+        assert locate(path).path.is_file()

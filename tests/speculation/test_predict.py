@@ -39,8 +39,10 @@ TIMINGS = Timings(
     draft_sample_s=0.01,
     overhead_s=0.5,
     plain_overhead_s=0.2,
-    target_prefill_s_per_token=0.3,
-    draft_prefill_s_per_token=0.05,
+    target_prefill=BatchCurve((0,), (1, 10), ((0.3, 3.0),)),
+    draft_prefill=BatchCurve((0,), (1, 10), ((0.05, 0.5),)),
+    request_s=0.7,
+    plain_request_s=0.4,
 )
 
 
@@ -121,7 +123,16 @@ def test_without_a_draft_nothing_of_it_is_paid() -> None:
     got = predict([reply], Setting(0), TIMINGS, MAINLINE)
     assert got.breakdown.total_s == pytest.approx(10 * (10.0 + 0.1 + 0.2))
     assert (got.acceptance, got.acceptance_length) == (None, None)
-    assert got.end_to_end_tokens_per_s == pytest.approx(11 / (10 * 10.3 + 4 * 0.3))
+    assert got.end_to_end_tokens_per_s == pytest.approx(11 / (10 * 10.3 + 4 * 0.3 + 0.4))
+
+
+def test_a_prompt_is_priced_by_its_length_and_each_request_once() -> None:
+    assert TIMINGS.prompt_s(4) == pytest.approx(4 * 0.35 + 0.7)
+    assert TIMINGS.without_draft().prompt_s(4) == pytest.approx(4 * 0.3 + 0.4)
+    assert Timings(verify=flat(1.0)).prompt_s(4) == 0.0
+    # Twice as long is not twice as dear, and beyond the last point it goes on as it went.
+    batched = dataclasses.replace(TIMINGS, target_prefill=BatchCurve((0,), (1, 4), ((1.0, 1.6),)))
+    assert batched.without_draft().prompt_s(7) == pytest.approx(2.2 + 0.4)
 
 
 def test_a_draft_that_slows_down_loses_to_none() -> None:
