@@ -95,6 +95,10 @@ def _confidence(record: Record, winner: Candidate) -> Fact | None:
         forecast = clipped(choice.candidate or "", 60)
         note = f"by live runs, which overrule the forecast: {forecast}"
         return Fact("confidence", f"{pick.confidence:.0%}", note)
+    if choice is not None and choice.best not in (None, choice.candidate):
+        best = clipped(choice.best or "", 60)
+        note = f"by prediction not told from {best}, the best, at {pick.confidence:.0%}"
+        return Fact("confidence", "a tie", note)
     probability = finite(choice.probability) if choice else None
     if choice is None and winner.predicted is not None:
         probability = finite(winner.predicted.probability_best)

@@ -107,8 +107,9 @@ class Choice:
 
     Chosen on ``prompts`` prompts, other ones than those the figures are reported on. ``margin``:
     what the best rival may gain on the leader at the pick's confidence (None: too few prompts to
-    say); the question is ``decided`` when that is at most ``within``. ``confirmed``: the live run
-    agrees; None where it did not run.
+    say); the question is ``decided`` when that is at most ``within``. ``best`` is another than
+    ``candidate`` where that is a smaller file which cannot be told from the best. ``confirmed``:
+    the live run agrees; None where it did not run.
     """
 
     candidate: str | None
@@ -119,6 +120,7 @@ class Choice:
     decided: bool
     ties: tuple[str, ...]
     confirmed: bool | None
+    best: str | None = None
 
 
 @dataclass(frozen=True)

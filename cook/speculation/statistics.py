@@ -142,6 +142,9 @@ class Verdict:
 
     ``ties``: candidates that cannot be told from the leader (leader included): the true best is
     among them at the confidence asked for, and each is within ``margin`` or not separable.
+    ``close``: those of the ties that are not told from the leader either when nobody else is
+    asked about. With many candidates a tie may be far behind; to choose it for another reason,
+    as being smaller, it must be close.
     ``decided``: the leader is within ``epsilon`` of the true best at that confidence. ``margin``:
     what the best rival may gain on the leader, as a ratio >= 0, at that confidence.
     """
@@ -149,6 +152,7 @@ class Verdict:
     leader: str
     probability: dict[str, float]
     ties: tuple[str, ...]
+    close: tuple[str, ...]
     decided: bool
     margin: float
     epsilon: float
@@ -200,13 +204,16 @@ def verdict(
         critical = float(np.quantile(scaled.max(axis=0), aim)) * _few(measured)
         reach[rivals] = critical * spread[rivals]
     upper = gap + reach
+    alone = student_quantile(0.5 + confidence / 2, 10_000) * _few(measured) * spread
     others = np.delete(upper, lead)
     margin = max(0.0, float(np.expm1(others.max()))) if len(others) else 0.0
-    ties = tuple(n for i, n in enumerate(measured.candidates) if i == lead or upper[i] >= 0.0)
+    ties = [i == lead or upper[i] >= 0.0 for i in range(len(gap))]
+    close = [i == lead or (ties[i] and gap[i] + alone[i] >= 0.0) for i in range(len(gap))]
     return Verdict(
         leader=measured.candidates[lead],
         probability={n: float(wins[i]) for i, n in enumerate(measured.candidates)},
-        ties=ties,
+        ties=tuple(n for n, tied in zip(measured.candidates, ties, strict=True) if tied),
+        close=tuple(n for n, near in zip(measured.candidates, close, strict=True) if near),
         decided=margin <= epsilon,
         margin=margin,
         epsilon=epsilon,

@@ -36,6 +36,7 @@ def confirm(
         decided=choice.decided,
         ties=choice.ties,
         confirmed=None,
+        best=choice.ranking[0] if choice.ranking else None,
     )
     if chosen is None:
         return _unconfirmed(choice, kept, candidates, maximize, confidence)
@@ -44,13 +45,7 @@ def confirm(
     if objection:
         text += f"; predicted was {chosen.name}, but {objection}"
     else:
-        text += f"; {_certainty(kept, confidence)}, confirmed live"
-        if choice.ties:
-            others = f"{choice.ties[0]}" + (
-                f" and {len(choice.ties) - 1} more" if len(choice.ties) > 1 else ""
-            )
-            file = "needs no file" if winner.draft is None else "is the smallest file"
-            text += f"; by prediction {others} may be as good, and this {file}"
+        text += f"; {_certainty(choice, chosen.draft, confidence)}; confirmed live"
     return Pick(
         candidate=winner.name,
         sentence=text + ".",
@@ -94,17 +89,24 @@ def _held_against(
     return chosen, None
 
 
-def _certainty(choice: record.Choice, confidence: float) -> str:
-    """How sure the prediction was."""
+def _certainty(choice: Choice, draft: str | None, confidence: float) -> str:
+    """How sure the prediction was, for a choice of the file ``draft`` (None is no draft)."""
     if choice.margin is None:
         return "predicted best (too few prompts to say how surely)"
-    chance = f"; probability of being best {choice.probability:.0%}" if choice.probability else ""
+    best = choice.ranking[0]
+    if choice.name != best:
+        file = "needs no file" if draft is None else "is the smallest such file"
+        return f"predicted not to be told from {best}, the best, at {confidence:.0%}, and {file}"
+    chance = choice.probability.get(best)
+    sure = f"(at {confidence:.0%}"
+    sure += f"; probability of being best {chance:.0%})" if chance else ")"
     if choice.decided:
-        return f"predicted best within {choice.within:.0%} (at {confidence:.0%}{chance})"
-    return (
-        f"predicted best, but a rival may be up to {choice.margin:.1%} better "
-        f"(at {confidence:.0%}{chance}; more prompts would tell)"
-    )
+        return f"predicted best within {choice.within:.0%} {sure}"
+    text = f"predicted best, but a rival may be up to {choice.margin:.1%} better {sure}"
+    if choice.ties:
+        more = f" and {len(choice.ties) - 1} more" if len(choice.ties) > 1 else ""
+        text += f": {choice.ties[0]}{more}"
+    return text
 
 
 def _unconfirmed(
@@ -119,9 +121,10 @@ def _unconfirmed(
         why = "; ".join(f"{e.candidate}: {e.reason}" for e in choice.excluded[:4])
         sentence = f"nothing qualifies: {why}"
     else:
-        reason = next((c.reason for c in candidates if c.name == choice.name), None)
+        found = next((c for c in candidates if c.name == choice.name), None)
+        draft, reason = (found.draft, found.reason) if found else (None, None)
         sentence = (
-            f"{choice.name}: {_certainty(kept, confidence)}; "
+            f"{choice.name}: {_certainty(choice, draft, confidence)}; "
             f"not confirmed live: {reason or 'no live figures'}."
         )
     return Pick(

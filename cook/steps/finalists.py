@@ -131,7 +131,7 @@ def choose(
     *,
     timing_sd: float = 0.0,
 ) -> Choice:
-    """The predicted pick among those that qualify; a tie goes to the smaller file.
+    """The predicted pick among those that qualify; of those close to the best, the smallest file.
 
     ``timing_sd``: spread of a draft's log-speed that is owed to its timing; acceptance has none.
     """
@@ -172,7 +172,7 @@ def choose(
     )
     sizes = _file_bytes(menus)
     draft_of = {f.name: f.draft for f in runners}
-    name = min(told.ties, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
+    name = min(told.close, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
     return Choice(
         name=name,
         ranking=ranking,

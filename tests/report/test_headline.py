@@ -25,6 +25,16 @@ def test_figures_of_the_pick(records: ModuleType) -> None:
     assert found.warnings == 2
 
 
+def test_a_smaller_file_not_told_from_the_best_is_a_tie(records: ModuleType) -> None:
+    record = records.record()
+    choice = Choice("Q8_0 n_max=4", 18, 0.0, 0.1, 0.01, False, ("B",), True, best="B")
+    found = headline(replace(record, pick=replace(record.pick, choice=choice)))
+    assert fact(found, "confidence") == (
+        "a tie",
+        "by prediction not told from B, the best, at 95%",
+    )
+
+
 def test_confidence_from_the_choice_before_all(records: ModuleType) -> None:
     record = records.record()
     choice = Choice("Q8_0 n_max=4", 18, 0.91, 0.004, 0.02, True, ("B",), None)

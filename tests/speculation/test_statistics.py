@@ -88,9 +88,29 @@ def test_identical_copies_tie_and_are_decided() -> None:
         one.weight,
     )
     found = verdict(twins, np.random.default_rng(0), resamples=300)
-    assert set(found.ties) == {"a", "b"}
+    assert set(found.ties) == set(found.close) == {"a", "b"}
     assert found.decided
     assert found.probability == {"a": 0.5, "b": 0.5}
+
+
+def test_what_ties_only_because_many_compete_is_not_close() -> None:
+    """Of many candidates the simultaneous bound reaches further than that of one alone."""
+    many = population(candidates=40, gap=0.004, prompts=48)
+    found = verdict(many, np.random.default_rng(0), resamples=800)
+    assert found.leader in found.close
+    assert set(found.close) < set(found.ties)
+    order = dict(zip(many.candidates, many.ratios(), strict=True))
+    apart = [n for n in found.ties if n not in found.close]
+    assert max(order[n] for n in apart) < max(order[n] for n in found.close)
+    pair = Measured(
+        ("a", "b"),
+        many.numerator[[0, 39]],
+        many.denominator[[0, 39]],
+        many.stratum,
+        many.weight,
+    )
+    alone = verdict(pair, np.random.default_rng(0), resamples=800)
+    assert alone.close == ("b",)
 
 
 def test_one_candidate_wins_alone() -> None:

@@ -58,7 +58,7 @@ def test_a_choice_that_the_live_runs_bear_out_stands() -> None:
     assert (found.choice.confirmed, found.choice.decided, found.choice.prompts) == (True, True, 30)
     assert found.sentence.startswith("large: 13.00 t/s end to end, 1.30x no draft")
     assert found.sentence.endswith(
-        "predicted best within 1% (at 95%; probability of being best 80%), confirmed live."
+        "predicted best within 1% (at 95%; probability of being best 80%); confirmed live."
     )
 
 
@@ -70,15 +70,34 @@ def test_a_rival_not_surely_faster_live_changes_nothing() -> None:
     )
     assert found.candidate == "large"
     assert found.ties == ("small", "no draft")
-    assert "by prediction small and 1 more may be as good, and this is the smallest file" in (
-        found.sentence
+    assert "predicted best within 1%" in found.sentence
+
+
+def test_a_choice_for_its_size_says_what_it_was_not_told_from() -> None:
+    found = confirmed(
+        predicted("small", margin=0.02, ties=("large",)),
+        *(NO_DRAFT, candidate("large", 13, 700), candidate("small", 12.9, 600)),
+        intervals={("large", "small"): (0.99, 1.03)},
     )
+    assert found.candidate == "small"
+    assert found.choice is not None
+    assert found.choice.best == "large"
+    assert found.sentence.endswith(
+        "predicted not to be told from large, the best, at 95%, "
+        "and is the smallest such file; confirmed live."
+    )
+    bare = confirmed(predicted("no draft", ties=("large",)), NO_DRAFT, candidate("large", 10, 700))
+    assert "not to be told from large, the best, at 95%, and needs no file" in bare.sentence
 
 
 def test_an_undecided_choice_says_what_a_rival_may_gain() -> None:
     found = confirmed(predicted("large", margin=0.034), NO_DRAFT, candidate("large", 13, 700))
-    assert "but a rival may be up to 3.4% better (at 95%" in found.sentence
-    assert "more prompts would tell), confirmed live" in found.sentence
+    assert "predicted best, but a rival may be up to 3.4% better (at 95%; " in found.sentence
+    tied = confirmed(
+        predicted("large", margin=0.034, ties=("small", "no draft")),
+        *(NO_DRAFT, candidate("large", 13, 700)),
+    )
+    assert tied.sentence.endswith("80%): small and 1 more; confirmed live.")
     assert found.choice is not None
     assert not found.choice.decided
     few = confirmed(predicted("large", margin=None), NO_DRAFT, candidate("large", 13, 700))
