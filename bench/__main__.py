@@ -12,7 +12,7 @@ from bench.copies import copies
 from bench.counts import counts
 from bench.ik_agreement import ik_agreement
 from bench.pairs import describe, measure
-from bench.prediction import prediction
+from bench.prediction import prediction, prediction_in_cache
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.study import Study
@@ -22,6 +22,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "replay-vs-live": replay_vs_live,
     "counts": counts,
     "prediction": prediction,
+    "prediction-in-cache": prediction_in_cache,
     "copies": copies,
     "ik-agreement": ik_agreement,
 }

@@ -34,7 +34,7 @@ quants:
       - {output: q4_K}
 score:
   method: METHOD
-  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  target: {source: "TARGET", args: {threads: 1, flash_attention: false}}
   prompts: demo
 PROMPTS
   max_tokens: TOKENS
@@ -43,6 +43,10 @@ PROMPTS
 pick: {maximize: decode_speed}
 """
 
+F16_TARGET = "demo://target-f16.gguf"
+"""The demo's."""
+Q8_0_TARGET = "demo://target-q8_0.gguf"
+"""The fastest: what can be saved on it is least."""
 EIGHT = ("source", "Q8_0", "Q6_K", "Q4_K_M", "Q3_K_S", "Q2_K", "IQ2_XXS", "IQ1_S")
 DOWN_TO_ONE_BIT = ("Q8_0", "Q4_K_M", "Q2_K", "IQ2_XXS", "IQ1_S", "TQ1_0")
 SHORT = """\
@@ -57,6 +61,7 @@ def study_menu(
     tokens: int,
     n_max: tuple[int, ...],
     quants: tuple[str, ...] = EIGHT,
+    target: str = Q8_0_TARGET,
 ) -> Menu:
     """The menu of the drafts named; ``limit`` None: every prompt, else short ones."""
     text = (
@@ -65,6 +70,7 @@ def study_menu(
         .replace("CONTEXT", "4096" if limit is None else "2048")
         .replace("TOKENS", str(tokens))
         .replace("NMAX", str(list(n_max)))
+        .replace("TARGET", target)
     )
     loaded = parse_recipe(text, Path("study.yaml").absolute())
     kept = tuple(q for q in loaded.quants if q.name in quants)

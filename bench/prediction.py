@@ -1,67 +1,112 @@
 """Predicted against live decode speed: drafts x n_max 2, 4, 8 on the demo pair.
 
-Live runs are repeated in turn (every configuration once, then all again), on the prompts that
-figures are reported on; overheads are fitted on one more live round of no draft and of one
-draft at n_max 4, as a build does. The interval is that of the live mean over its repeats.
+Ten turns, each of: a pass of all timings, a live round of no draft and of one draft at every
+length to fit overheads on, and a live round of every configuration to compare with. A machine
+that slows down meanwhile (shared ones do, by a quarter from minute to minute) falls on all
+alike. Predictions use medians over the turns; the interval is that of the live mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean, median, stdev
 
-from bench.demo_score import study_menu
+from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_menu
 from bench.study import Study, empty_kitchen
 from cook.graph.execute import Executor
 from cook.speculation.racing import student_quantile
 from cook.steps.finalists import live_runs
-from cook.steps.forecast import Forecast, Overheads
-from cook.steps.menu import Configuration, Menu, interleaved
+from cook.steps.forecast import Forecast, ForecastPlan
+from cook.steps.live import PromptRun
+from cook.steps.menu import Configuration, interleaved
 from cook.steps.oven import Oven
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
+FITTED_ON = "Q4_K_M"
 LENGTHS = (2, 4, 8)
-REPEATS = 10
+TURNS = 10
 MOST_ERROR, MOST_LOSS = 0.05, 0.02
 
+Rounds = dict[str, list[dict[str, PromptRun]]]
+"""By configuration, a live round a turn: prompt id -> request."""
 
-def prediction() -> Study:
+
+def prediction(target: str = F16_TARGET) -> Study:
     """The median error over drafts and lengths, and what the predicted best length costs."""
-    menu = study_menu("replay", limit=16, tokens=128, n_max=LENGTHS, quants=DRAFTS)
+    menu = study_menu("replay", limit=16, tokens=128, n_max=LENGTHS, quants=DRAFTS, target=target)
     assert menu.forecast is not None, "asked for"
     assert menu.baseline is not None, "asked for"
+    plan = _with_passes(menu.forecast, TURNS)
+    every = [menu.baseline, *menu.grid]
+    fitted_on = [c for c in every if c.draft is None or c.draft.name == FITTED_ON]
     with empty_kitchen() as kitchen:
-        kitchen.run(menu.forecast.steps())
-        oven = Oven(menu, menu.forecast, kitchen.outcomes, 128, 2048)
-        overheads = calibrated(menu, oven, kitchen)
-        reported = {run.id for run in live_runs(menu.baseline, kitchen).values()}
+        kitchen.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
+        fitting: Rounds = {c.name: [] for c in fitted_on}
+        live: Rounds = {c.name: [] for c in every}
+        for turn in range(TURNS):
+            kitchen.run([plan.verify[turn], *(d.curves[turn] for d in plan.drafts)])
+            _live_round(kitchen, fitted_on, 1 + turn, fitting)
+            _live_round(kitchen, every, 1 + TURNS + turn, live)
+        oven = Oven(menu, plan, kitchen.outcomes, 128, 2048)
+        overheads = oven.fitted(
+            _typical(fitting[menu.baseline.name]),
+            [(c.settings, _typical(fitting[c.name])) for c in fitted_on if c.settings],
+            next(d for d in plan.drafts if d.draft.name == FITTED_ON),
+        )
+        reported = set(live[menu.baseline.name][0])
         predicted = {f.name: f for f in oven.forecasts(overheads, reported)}
-        live = _live(kitchen, [menu.baseline, *menu.grid])
-    return _told(predicted, live)
+    told = _told(predicted, {name: [_speed(r) for r in rounds] for name, rounds in live.items()})
+    return replace(told, lines=(f"target {target}", *told.lines))
 
 
-def calibrated(menu: Menu, oven: Oven, kitchen: Executor) -> Overheads:
-    """As a build calibrates: no draft, and one draft at one length."""
-    from cook.steps.finalists import calibrate
-
-    leader = next(f for f in oven.forecasts(Overheads()) if f.name == "Q4_K_M n_max=4")
-    return calibrate(menu, oven, leader, kitchen)[0]
+def prediction_in_cache() -> Study:
+    """The same with the q8_0 target, which fits in a large cache."""
+    return prediction(Q8_0_TARGET)
 
 
-def _live(kitchen: Executor, every: list[Configuration]) -> dict[str, list[float]]:
-    """Decode speed of each repeat of each configuration."""
-    speeds: dict[str, list[float]] = {c.name: [] for c in every}
-    for repeat in range(1, REPEATS + 1):
-        turn = [
-            replace(c, rounds=tuple(replace(r, repeat=repeat) for r in c.rounds)) for c in every
-        ]
-        kitchen.run(interleaved(turn))
-        for configuration in turn:
-            runs = live_runs(configuration, kitchen).values()
-            tokens = sum(run.predicted_n - 1 for run in runs)
-            speeds[configuration.name].append(1000 * tokens / sum(r.predicted_ms for r in runs))
-    return speeds
+def _with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
+    return replace(
+        plan,
+        verify=tuple(replace(plan.verify[0], turn=turn) for turn in range(passes)),
+        drafts=tuple(
+            replace(d, curves=tuple(replace(d.curves[0], turn=turn) for turn in range(passes)))
+            for d in plan.drafts
+        ),
+    )
+
+
+def _live_round(
+    kitchen: Executor, every: Sequence[Configuration], repeat: int, found: Rounds
+) -> None:
+    """One more live round of each configuration, in turn."""
+    turn = [replace(c, rounds=tuple(replace(r, repeat=repeat) for r in c.rounds)) for c in every]
+    kitchen.run(interleaved(turn))
+    for configuration in turn:
+        found[configuration.name].append(live_runs(configuration, kitchen))
+
+
+def _typical(rounds: Sequence[dict[str, PromptRun]]) -> dict[str, PromptRun]:
+    """Every request with the median of its times over the turns."""
+
+    def middle(name: str, time: Callable[[PromptRun], float]) -> float:
+        return median(time(found[name]) for found in rounds)
+
+    return {
+        name: replace(
+            run,
+            predicted_ms=middle(name, lambda r: r.predicted_ms),
+            prompt_ms=middle(name, lambda r: r.prompt_ms),
+            wall_ms=middle(name, lambda r: r.wall_ms),
+        )
+        for name, run in rounds[0].items()
+    }
+
+
+def _speed(runs: dict[str, PromptRun]) -> float:
+    """Decoded tokens a second of one round."""
+    tokens = sum(run.predicted_n - 1 for run in runs.values())
+    return 1000 * tokens / sum(run.predicted_ms for run in runs.values())
 
 
 def _half_width(values: Sequence[float]) -> float:
@@ -70,7 +115,7 @@ def _half_width(values: Sequence[float]) -> float:
 
 
 def _told(predicted: dict[str, Forecast], live: dict[str, list[float]]) -> Study:
-    lines = [f"predicted / live decode t/s, {REPEATS} live repeats in turn:"]
+    lines = [f"predicted / live decode t/s, {TURNS} live repeats in turn:"]
     errors, inside = [], 0
     for name, speeds in live.items():
         guess = predicted[name].decode_speed

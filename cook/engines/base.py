@@ -8,7 +8,7 @@ it raises :class:`cook.errors.StepError` otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -287,9 +287,3 @@ class Engine(Protocol):
     def environment(self) -> Mapping[str, str]:
         """Scrubbed environment for every tool of this engine (no LLAMA_ARG_*, own HOME)."""
         ...
-
-
-def unsupported_types(wanted: Sequence[str], engine: Engine) -> tuple[str, ...]:
-    """Types of ``wanted`` that ``engine`` cannot make, in order, each once."""
-    have = engine.capabilities.quant_types
-    return tuple(dict.fromkeys(t for t in wanted if t not in have))

@@ -1,8 +1,7 @@
-"""How fast a model decodes: one token at a time, and batches as verification makes them.
+"""How fast a model reads a prompt and decodes one token at a time, by ``llama-bench``.
 
-``llama-bench`` for single steps, ``llama-batched-bench`` for the curve (with logits for every
-token, which llama-bench does not compute). ik checks no decode result, so that a failure looks
-like a very fast run (engines.md, section 4): its complaints are searched for.
+ik checks no decode result, so that a failure looks like a very fast run (engines.md, section 4):
+its complaints are searched for.
 """
 
 from __future__ import annotations
@@ -10,14 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import Flavour, ModelArgs
-from cook.engines.measure import until_told
 from cook.engines.outcome import Outcome, failure
 from cook.engines.process import ProcessResult, Supervisor
 from cook.engines.server_args import Arguments
@@ -32,68 +27,7 @@ _FAILED = re.compile(
     r"|failed to find (?:a )?(?:free|KV)|n_ctx_req = \d+ is greater)[^\n]*",
     re.IGNORECASE,
 )
-_ROW = re.compile(r"^\|" + r"\s*(\d+(?:\.\d+)?|-?nan|inf)\s*\|" * 10, re.MULTILINE)
 _MAX_OUTPUT = 8 << 20
-
-
-@dataclass(frozen=True)
-class DecodeSpeed:
-    """Single-token decoding: the median of ``samples`` (tokens/s, one a repeat).
-
-    ``n_gen`` tokens after ``depth`` tokens of context; ``model_bytes`` is the engine's count.
-    """
-
-    tokens_per_s: float
-    samples: tuple[float, ...]
-    n_gen: int
-    depth: int
-    model_bytes: int
-    seconds: float
-    command: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class BatchPoint:
-    """One decode of ``batch`` tokens, with all their logits: mean time of a step."""
-
-    batch: int
-    step_ms: float
-
-
-def decode_speed(
-    engine: Tools,
-    model: Path,
-    args: ModelArgs,
-    supervisor: Supervisor,
-    *,
-    n_gen: int = 64,
-    depth: int = 0,
-    repeats: int = 5,
-) -> DecodeSpeed:
-    """Median decode speed of ``model``; StepError unless every repeat is a finite positive time."""
-    _need(model)
-    command = bench_command(engine, model, args, n_gen=n_gen, depth=depth, repeats=repeats)
-    result = engine.run(supervisor, command, f"bench-{model.stem}").check()
-    _refuse_failed(result)
-    row = _bench_row(result, n_gen)
-    samples = tuple(
-        n_gen * 1e9 / value for value in _positive(row.get("samples_ns"), result, "samples_ns")
-    )
-    if len(samples) != repeats:
-        told = f"{len(samples)} of {repeats} repeats are in its output"
-        raise failure(result, Outcome.SILENT_FAILURE, told)
-    size = row.get("model_size")
-    return DecodeSpeed(
-        tokens_per_s=median(samples),
-        samples=samples,
-        n_gen=n_gen,
-        depth=depth,
-        model_bytes=size if isinstance(size, int) else 0,
-        seconds=result.seconds,
-        command=command,
-        warnings=_unsaid(args),
-    )
 
 
 def prompt_and_decode(
@@ -112,72 +46,29 @@ def prompt_and_decode(
     every repeat of both is a finite positive time.
     """
     _need(model)
-    command = bench_command(
-        engine, model, args, n_gen=n_gen, depth=0, repeats=repeats, n_prompt=n_prompt
-    )
+    command = _command(engine, model, args, n_prompt=n_prompt, n_gen=n_gen, repeats=repeats)
     result = engine.run(supervisor, command, f"bench-{model.stem}").check()
     _refuse_failed(result)
     found = []
     for tokens, (prompt, generated) in ((n_prompt, (n_prompt, 0)), (n_gen, (0, n_gen))):
         row = _bench_row(result, generated, prompt)
         samples = _positive(row.get("samples_ns"), result, "samples_ns")
+        if len(samples) != repeats:
+            told = f"{len(samples)} of {repeats} repeats are in its output"
+            raise failure(result, Outcome.SILENT_FAILURE, told)
         found.append(min(samples) / 1e6 / tokens)
     return found[0], found[1]
 
 
-def batch_curve(
-    engine: Tools,
-    model: Path,
-    args: ModelArgs,
-    supervisor: Supervisor,
-    *,
-    batches: Sequence[int] = tuple(range(1, 18)),
-    depth: int = 512,
-    steps: int = 32,
-) -> tuple[BatchPoint, ...]:
-    """Time of a decode step by batch size: what verifying ``batch - 1`` drafted tokens costs.
-
-    ``depth`` tokens of shared context, ``steps`` decodes a size. StepError when a size is
-    missing (the engines skip silently what does not fit).
-    """
-    _need(model)
-    command = batched_bench_command(engine, model, args, batches=batches, depth=depth, steps=steps)
-
-    def run() -> ProcessResult:
-        result = engine.run(supervisor, command, f"batched-bench-{model.stem}").check()
-        _refuse_failed(result)
-        return result
-
-    result = until_told(engine, run, lambda r: set(batches) <= set(_step_times(engine, r)))
-    times = _step_times(engine, result)
-    missing = sorted(set(batches) - set(times))
-    if missing:
-        told = f"no time for batches of {', '.join(map(str, missing))}"
-        raise failure(result, Outcome.SILENT_FAILURE, told)
-    return tuple(BatchPoint(batch, times[batch]) for batch in sorted(set(batches)))
-
-
-def bench_command(
-    engine: Tools,
-    model: Path,
-    args: ModelArgs,
-    *,
-    n_gen: int,
-    depth: int,
-    repeats: int,
-    n_prompt: int = 0,
+def _command(
+    engine: Tools, model: Path, args: ModelArgs, *, n_prompt: int, n_gen: int, repeats: int
 ) -> tuple[str, ...]:
-    """The argv of llama-bench for single-token decoding at ``depth``, and a prompt if any."""
+    """The argv of llama-bench."""
     ik = engine.flavour is Flavour.IK_LLAMA_CPP
     words = Arguments(engine, "bench")
     words.add_path("-m", model)
     words.add("-p", n_prompt)
-    if ik and depth:
-        words.add("-n", 0)
-        words.add("-gp", f"{depth},{n_gen}")
-    else:
-        words.add("-n", n_gen)
-        words.add("-d", depth or None)
+    words.add("-n", n_gen)
     words.add("-r", repeats)
     words.add("-o", "json")
     words.add("-ngl", args.n_gpu_layers)
@@ -201,83 +92,7 @@ def bench_command(
     return words.argv(())
 
 
-def batched_bench_command(
-    engine: Tools,
-    model: Path,
-    args: ModelArgs,
-    *,
-    batches: Sequence[int],
-    depth: int,
-    steps: int,
-) -> tuple[str, ...]:
-    """The argv of llama-batched-bench: shared prompt, one token a sequence and step."""
-    if not batches or min(batches) < 1 or depth < 1 or steps < 1:
-        raise InputError("a batch curve needs batches, a depth and steps of at least 1")
-    words = Arguments(engine, "batched-bench")
-    words.add_path("-m", model)
-    words.add("-npp", depth)
-    words.add("-ntg", steps)
-    words.add("-npl", ",".join(map(str, sorted(set(batches)))))
-    words.add_flag("-pps", True)
-    words.add_flag_if_known("-kvu")
-    words.add("-c", depth + max(batches) * steps)
-    words.add("-ngl", args.n_gpu_layers)
-    for override in args.override_tensor:
-        words.add("--override-tensor", override)
-    words.add_flag("--cpu-moe", args.cpu_moe)
-    words.add("--n-cpu-moe", args.n_cpu_moe)
-    words.add("--device", ",".join(args.devices) or None)
-    words.add("-ctk", args.cache_type_k)
-    words.add("-ctv", args.cache_type_v)
-    if args.flash_attention is not None:
-        words.add("--flash-attn", "on" if args.flash_attention else "off")
-    words.add("-t", args.threads)
-    words.add("-tb", args.threads_batch)
-    words.add("-b", args.batch)
-    words.add("-ub", args.ubatch)
-    words.add("--rpc", ",".join(args.rpc) or None)
-    if engine.flavour is Flavour.LLAMA_CPP:
-        words.add("--output-format", "jsonl")
-        words.add_if_known("--fit", "off")
-    return words.argv(())
-
-
-def _step_times(engine: Tools, result: ProcessResult) -> dict[int, float]:
-    ik = engine.flavour is Flavour.IK_LLAMA_CPP
-    text = (result.stderr if ik else result.stdout).read_text(errors="replace")[:_MAX_OUTPUT]
-    return parse_table(text) if ik else parse_jsonl(text)
-
-
-def parse_jsonl(text: str) -> dict[int, float]:
-    """Mainline's rows: batch -> milliseconds a step; rows that make no sense are left out."""
-    times: dict[int, float] = {}
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-            batch, steps, seconds = row["pl"], row["tg"], float(row["t_tg"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-        if isinstance(batch, int) and isinstance(steps, int) and steps > 0:
-            _keep(times, batch, seconds * 1000 / steps)
-    return times
-
-
-def parse_table(text: str) -> dict[int, float]:
-    """ik's rows: batch -> milliseconds a step, from the rate (times have 1 ms resolution)."""
-    times: dict[int, float] = {}
-    for found in _ROW.finditer(text):
-        batch, rate = float(found.group(3)), float(found.group(8))
-        if math.isfinite(rate) and rate > 0:
-            _keep(times, int(batch), batch * 1000 / rate)
-    return times
-
-
-def _keep(times: dict[int, float], batch: int, step_ms: float) -> None:
-    if batch > 0 and math.isfinite(step_ms) and step_ms > 0:
-        times[batch] = step_ms
-
-
-def _bench_row(result: ProcessResult, n_gen: int, n_prompt: int = 0) -> dict[str, Any]:
+def _bench_row(result: ProcessResult, n_gen: int, n_prompt: int) -> dict[str, Any]:
     try:
         rows = json.loads(result.stdout.read_bytes()[:_MAX_OUTPUT])
     except (ValueError, RecursionError):
@@ -301,10 +116,6 @@ def _positive(value: Any, result: ProcessResult, field: str) -> tuple[float, ...
 def _refuse_failed(result: ProcessResult) -> None:
     if found := _FAILED.search(result.stderr_tail + "\n" + result.stdout_tail):
         raise failure(result, Outcome.SILENT_FAILURE, found.group().strip())
-
-
-def _unsaid(args: ModelArgs) -> tuple[str, ...]:
-    return (f"llama-bench was run without {' '.join(args.extra)}",) if args.extra else ()
 
 
 def _need(model: Path) -> None:

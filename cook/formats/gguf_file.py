@@ -91,16 +91,6 @@ class GgufFile:
     def _by_name(self) -> Mapping[str, TensorInfo]:
         return {tensor.name: tensor for tensor in self.tensors}
 
-    @cached_property
-    def _ends(self) -> Mapping[str, int]:
-        """Tensor name -> where the next one, or its shard, ends what it may occupy."""
-        ends: dict[str, int] = {}
-        after = {i: size - self.data_offsets[i] for i, size in enumerate(self.shard_bytes)}
-        for tensor in sorted(self.tensors, key=lambda t: t.offset, reverse=True):
-            ends[tensor.name] = after[tensor.shard]
-            after[tensor.shard] = tensor.offset
-        return ends
-
     def find(self, name: str) -> TensorInfo | None:
         """The tensor of this name, or None."""
         return self._by_name.get(name)
@@ -110,14 +100,6 @@ class GgufFile:
         if (found := self.find(name)) is None:
             raise InputError(f"{self.path}: has no tensor {shown(name)}")
         return found
-
-    def size_bounds(self, name: str) -> tuple[int, int]:
-        """Least and most bytes of a tensor: equal if its type is known, else by neighbours."""
-        tensor = self.tensor(name)
-        if (size := tensor.size_bytes) is not None:
-            return size, size
-        most = max(self._ends[name] - tensor.offset, 0)
-        return max(most - self.alignment + 1, 0), most
 
     def read_tensor_bytes(self, name: str) -> bytes:
         """The data of one tensor; InputError if its type is unknown or the file too short."""

@@ -37,12 +37,6 @@ def shard_path(path: Path, number: int, count: int) -> Path:
     return path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf")
 
 
-def first_shard(path: Path) -> Path:
-    """Shard 1 of the split that ``path`` belongs to, or ``path`` itself if it is no shard."""
-    name = split_name(path)
-    return path if name is None else shard_path(path, 1, name.count)
-
-
 def model_stem(path: Path) -> str:
     """The file's name without ``.gguf`` and without the shard suffix."""
     name = split_name(path)

@@ -5,18 +5,16 @@ Counts are called exact only where this has passed for the engine build at hand 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cook.errors import InputError
 from cook.speculation.profiles import Profile, Setting
 from cook.speculation.simulate import positions_of, simulate
 
 if TYPE_CHECKING:
-    from cook.engines.server import Server
     from cook.engines.worker import Worker
     from cook.engines.worker_results import ModelInfo
 
@@ -32,37 +30,6 @@ class LiveReply:
     draft_n_accepted: int
     decode_s: float
     stop: str
-
-
-def record_live(
-    server: Server,
-    prompts: Sequence[Sequence[int]],
-    *,
-    n_predict: int,
-    temperature: float = 0.0,
-    first_seed: int = 1,
-    sampling: Mapping[str, Any] | None = None,
-) -> tuple[LiveReply, ...]:
-    """Ask every prompt once (token ids); the server must return token ids (mainline does)."""
-    replies = []
-    for number, prompt in enumerate(prompts):
-        answer = server.complete(
-            prompt, n_predict, temperature=temperature, seed=first_seed + number, sampling=sampling
-        )
-        if answer.tokens is None:
-            raise InputError("this server returns no token ids: its counts cannot be checked")
-        replies.append(
-            LiveReply(
-                prompt=tuple(prompt),
-                tokens=answer.tokens,
-                n_predict=n_predict,
-                draft_n=answer.draft_n or 0,
-                draft_n_accepted=answer.draft_n_accepted or 0,
-                decode_s=answer.predicted_ms / 1e3,
-                stop=answer.stop,
-            )
-        )
-    return tuple(replies)
 
 
 @dataclass(frozen=True)
@@ -84,14 +51,6 @@ class CountCheck:
     def passed(self) -> bool:
         """Every request equal at the server's shapes, and something was drafted."""
         return self.exact == self.requests > 0 and self.live_total[0] > 0
-
-    @property
-    def fast_error(self) -> float | None:
-        """Acceptance by one-pass replay minus live, a fraction; None when nothing was drafted."""
-        if not self.live_total[0] or not self.fast_total[0]:
-            return None
-        live = self.live_total[1] / self.live_total[0]
-        return self.fast_total[1] / self.fast_total[0] - live
 
 
 def check_counts(

@@ -8,7 +8,6 @@ is a deterministic function of the draft's argmax and confidence at each positio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -161,13 +160,6 @@ def positions_of(
 def simulate(positions: Positions, setting: Setting, profile: Profile) -> Simulation:
     """Run the drafting loop of ``profile`` over one reply (scoring.md 2.4)."""
     return _Loop(positions, RULES[profile], setting).run()
-
-
-def simulate_all(
-    replies: Sequence[Positions], settings: Iterable[Setting], profile: Profile
-) -> dict[Setting, tuple[Simulation, ...]]:
-    """:func:`simulate` for every reply under every setting."""
-    return {s: tuple(simulate(reply, s, profile) for reply in replies) for s in settings}
 
 
 class _Loop:

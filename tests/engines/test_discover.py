@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cook.engines import probe
-from cook.engines.base import Flavour, unsupported_types
+from cook.engines.base import Flavour
 from cook.engines.discover import configured, discover, discover_all, engine_at, of_flavour
 from cook.engines.facts import find_bin_dir
 from cook.errors import ConfigError, InputError, PrerequisiteError
@@ -40,7 +40,6 @@ def test_bundled(bundled: Any) -> None:
     assert bundled.has_flag("server", "--spec-type")
     assert not bundled.has_flag("server", "--draft-max")  # listed only as removed
     assert {"libllama.so.0", "llama-server"} <= set(bundled.facts.files)
-    assert unsupported_types(["q4_K", "iq1_kt", "iq1_kt"], bundled) == ("iq1_kt",)
 
 
 @pytest.mark.engine

@@ -18,7 +18,7 @@ from cook.engines.base import (
     QuantizeJob,
     TypeRule,
 )
-from cook.engines.bench import batch_curve, decode_speed
+from cook.engines.bench import prompt_and_decode
 from cook.engines.process import ProcessSpec, Supervisor
 from cook.errors import CookError, PrerequisiteError, StepError
 
@@ -181,9 +181,7 @@ def test_bench_that_fails_fast(
     engine = standin_engine("fast_failure", real=bundled.facts.bin_dir)
     args = ModelArgs(threads=1)
     with pytest.raises(StepError, match="failed to decode"):
-        decode_speed(engine, tiny_model, args, supervisor, n_gen=4, repeats=1)
-    with pytest.raises(StepError, match="failed to decode"):
-        batch_curve(engine, tiny_model, args, supervisor, batches=(1, 2), depth=16, steps=2)
+        prompt_and_decode(engine, tiny_model, args, supervisor, n_prompt=4, n_gen=4, repeats=1)
 
 
 @pytest.mark.parametrize("fault", ["no_rows", "silent", "sigfpe"])
@@ -192,7 +190,9 @@ def test_bench_without_result(
 ) -> None:
     engine = standin_engine(fault, "bench")
     with pytest.raises(StepError):
-        decode_speed(engine, tiny_model, ModelArgs(), supervisor, n_gen=4, repeats=1)
+        prompt_and_decode(
+            engine, tiny_model, ModelArgs(), supervisor, n_prompt=4, n_gen=4, repeats=1
+        )
 
 
 @pytest.mark.parametrize(

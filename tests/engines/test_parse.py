@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.engines import parse
-from cook.engines.bench import parse_jsonl, parse_table
 from cook.engines.client import parse_completion
 from cook.engines.outcome import tail
 from cook.engines.probe import parse_flags, parse_ftypes, parse_types
@@ -154,16 +153,6 @@ def test_partial_imatrix_messages_of_the_field() -> None:
     assert len(parse.parse_imatrix_warnings(text)) == 2
 
 
-def test_batch_tables() -> None:
-    row = (
-        "|    64 |      8 |    3 |     88 |    0.003 | 18918.12 |    0.003 |  9042.95 |    0.006 |"
-    )
-    assert parse_table(row + " 14576.78 |\n") == {3: pytest.approx(3000 / 9042.95)}
-    assert parse_table(row + " nan |\n" + "| x |" * 10) == {3: pytest.approx(3000 / 9042.95)}
-    assert parse_jsonl('{"pl": 2, "tg": 8, "t_tg": 0.002}\n{"pl": 3}\n[]\n7\n') == {2: 0.25}
-    assert parse_jsonl('{"pl": 2, "tg": 8, "t_tg": NaN}\n{"pl": 2, "tg": 0, "t_tg": 1}') == {}
-
-
 PIECES = st.sampled_from(
     [
         *("[   1/  21] a.weight - [ 1, 2, 3, 4], type =    f16, ", "converting to q4_K .. "),
@@ -198,8 +187,6 @@ def test_garbage_raises_nothing(text: str) -> None:
     parse.progress_of(text, None)
     parse.not_finite(text)
     parse.without_prefixes(text)
-    parse_table(text)
-    parse_jsonl(text)
     parse_flags(text)
     parse_ftypes(text)
     parse_types(text)

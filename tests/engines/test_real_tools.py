@@ -19,7 +19,7 @@ from cook.engines.base import (
     QuantizeJob,
     TypeRule,
 )
-from cook.engines.bench import batch_curve, decode_speed
+from cook.engines.bench import prompt_and_decode
 from cook.engines.process import Supervisor
 from cook.engines.quantize import compare, same_type
 from cook.errors import InputError, PrerequisiteError, StepError
@@ -181,14 +181,11 @@ def test_a_corpus_that_is_too_short(
 
 def test_speeds(engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
     args = ModelArgs(threads=1, flash_attention=True)
-    for depth in (0, 32):
-        speed = decode_speed(engine, tiny_model, args, supervisor, n_gen=8, depth=depth, repeats=2)
-        assert len(speed.samples) == 2
-        assert speed.tokens_per_s > 1
-        assert speed.model_bytes == read_gguf(tiny_model).tensor_bytes
-    curve = batch_curve(engine, tiny_model, args, supervisor, batches=(1, 2, 5), depth=16, steps=4)
-    assert [point.batch for point in curve] == [1, 2, 5]
-    assert all(point.step_ms > 0 for point in curve)
+    prompt_ms, decode_ms = prompt_and_decode(
+        engine, tiny_model, args, supervisor, n_prompt=32, n_gen=8, repeats=2
+    )
+    assert 0 < prompt_ms < 1000
+    assert 0 < decode_ms < 1000
 
 
 @pytest.mark.ik

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.formats.naming import first_shard, model_stem, shard_path, split_name
+from cook.formats.naming import model_stem, shard_path, split_name
 
 SECOND = Path("/m/Ling-flash-BF16-00002-of-00005.gguf")
 
@@ -15,7 +15,6 @@ def test_a_shards_name() -> None:
     name = split_name(SECOND)
     assert name is not None
     assert (name.stem, name.number, name.count) == ("Ling-flash-BF16", 2, 5)
-    assert first_shard(SECOND) == Path("/m/Ling-flash-BF16-00001-of-00005.gguf")
     assert shard_path(SECOND, 5, 5).name == "Ling-flash-BF16-00005-of-00005.gguf"
     assert shard_path(Path("/m/stem"), 1, 2) == Path("/m/stem-00001-of-00002.gguf")
     assert model_stem(SECOND) == "Ling-flash-BF16"
@@ -34,5 +33,4 @@ def test_a_shards_name() -> None:
 )
 def test_other_names(name: str) -> None:
     assert split_name(Path(name)) is None
-    assert first_shard(Path(name)) == Path(name)
     assert model_stem(Path(name)) == name.removesuffix(".gguf")
