@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.engines.tiny_model import write_tiny_model
 
 HERE = Path(__file__).parent
 STANDINS = HERE / "engines" / "standins"
@@ -25,19 +25,6 @@ STANDIN_TYPES = {
     "iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_nl iq4_xs iq1_kt iq2_kt iq3_kt iq4_kt iq2_k "
     "iq2_ks iq2_kl iq3_k iq3_ks iq4_k iq4_ks iq4_kss iq5_k iq5_ks iq6_k q8_KV q4_k_r4",
 }
-
-
-def load_support(path: Path) -> ModuleType:
-    """A helper module of the tests, by file (tests are no package)."""
-    name = f"cook_tests_{path.stem}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(str(path))
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
@@ -70,14 +57,13 @@ def ik_engine(engine_home: Path) -> Any:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random f16 llama of 1.5 M parameters, 320 tokens, 21 tensors."""
-    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    return _tiny(path)
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
 @pytest.fixture(scope="session")
 def tiny_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another random llama over the same vocabulary, one block."""
-    return _tiny(tmp_path_factory.mktemp("models") / "draft.gguf", layers=1, seed=2)
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "draft.gguf", layers=1, seed=2)
 
 
 @pytest.fixture(scope="session")
@@ -93,8 +79,7 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def make_tiny_model() -> Callable[..., Path]:
     """``write_tiny_model`` of tests/engines/tiny_model.py, for other shapes."""
-    writer: Callable[..., Path] = load_support(HERE / "engines" / "tiny_model.py").write_tiny_model
-    return writer
+    return write_tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -168,11 +153,6 @@ def _write_standins(directory: Path, flavour: str, plan: dict[str, Any]) -> None
         path.chmod(0o755)
     recorded = {"recorded": str(STANDINS / "recorded" / flavour)}
     (directory / "standin.json").write_text(json.dumps(plan | recorded), encoding="utf-8")
-
-
-def _tiny(path: Path, **shape: int) -> Path:
-    written: Path = load_support(HERE / "engines" / "tiny_model.py").write_tiny_model(path, **shape)
-    return written
 
 
 def _discover_or_skip(spec: str, home: Path, mend: str) -> Any:

@@ -18,7 +18,8 @@ from cook.paths import demo_dir
 from cook.recipe.convert import Wishes, import_recipe
 from cook.recipe.load import load_recipe
 from cook.recipe.rules import resolve
-from cook.report.record import Record, StepRecord, read_record
+from cook.report.record import Record, StepRecord
+from tests.builds import build
 
 pytestmark = pytest.mark.ik
 
@@ -52,16 +53,6 @@ score:
   context: 2048
   draft: {n_max: [4], args: {threads: 1}}
 """
-
-
-def build(home: Path, name: str, text: str, *arguments: str) -> Record:
-    home.mkdir(parents=True, exist_ok=True)
-    recipe = home / f"{name}.yaml"
-    recipe.write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COOK_HOME", str(home))
-        assert main(["build", str(recipe), "--threads", "1", *arguments]) == 0
-    return read_record(home / "records" / f"{name}.json")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import pytest
 from cook.cli.main import main
 from cook.formats.gguf import read_gguf
 from cook.graph.store import Store
-from cook.report.record import Record, read_record, to_json
+from cook.report.record import Record, to_json
+from tests.builds import build
 
 pytestmark = pytest.mark.engine
 
@@ -69,12 +70,9 @@ def recipe(home: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def record(home: Path, recipe: Path, bundled: Any) -> Record:
+def record(home: Path, bundled: Any) -> Record:
     """The recipe built once, into ``home``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COOK_HOME", str(home))
-        assert main(["build", str(recipe), "--threads", "1"]) == 0
-    return read_record(home / "records" / "small.json")
+    return build(home, "small", RECIPE)
 
 
 @pytest.fixture

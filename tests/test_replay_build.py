@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cook.cli.main import main
-from cook.report.record import Record, read_record
+from cook.report.record import Record
+from tests.builds import build
 
 pytestmark = pytest.mark.engine
 
@@ -31,15 +32,6 @@ score:
 """
 
 
-def build(home: Path, patch: pytest.MonkeyPatch, *arguments: str, text: str = RECIPE) -> Record:
-    home.mkdir(parents=True, exist_ok=True)
-    recipe = home / "replay.yaml"
-    recipe.write_text(text)
-    patch.setenv("COOK_HOME", str(home))
-    assert main(["build", str(recipe), "--threads", "1", *arguments]) == 0
-    return read_record(home / "records" / "replay.json")
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("replay")
@@ -47,8 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def record(home: Path, bundled: Any) -> Record:
-    with pytest.MonkeyPatch.context() as patch:
-        return build(home, patch)
+    return build(home, "replay", RECIPE)
 
 
 def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> None:
@@ -112,21 +103,19 @@ def test_the_choice_and_its_certainty_are_told(record: Record) -> None:
 
 
 def test_an_absent_target_is_no_error_for_a_trace_that_is_stored(
-    home: Path, record: Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, record: Record
 ) -> None:
     """Asking again for what is stored runs nothing, so it needs no target in memory."""
-    again = build(home, monkeypatch)
+    again = build(home, "replay", RECIPE)
     assert not [s for s in again.steps if s.state == "ran"]
     assert again.pick.candidate == record.pick.candidate
 
 
-def test_two_engines_make_one_table_and_one_pick(
-    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_engines_make_one_table_and_one_pick(tmp_path: Path, bundled: Any) -> None:
     """The same build under two names stands for two engines: a trace and a baseline for each."""
     directory = Path(bundled.tool("quantize")).parent
     engines = ("--engine", "bundled", "--engine", f"twin={directory}")
-    record = build(tmp_path / "home", monkeypatch, *engines)
+    record = build(tmp_path / "home", "replay", RECIPE, *engines)
     assert set(record.engines) == {"bundled", "twin"}
     assert {d.quant for d in record.drafts} == {
         *("Q4_K_M@bundled", "Q2_K@bundled", "Q4_K_M@twin", "Q2_K@twin")
@@ -145,12 +134,9 @@ SAMPLED = RECIPE.replace("  limit: 8\n", "  limit: 8\n  sampling: {temperature: 
 
 
 def test_where_the_target_samples_both_rules_are_told(
-    tmp_path: Path,
-    bundled: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = build(tmp_path / "home", monkeypatch, text=SAMPLED)
+    record = build(tmp_path / "home", "replay", SAMPLED)
     assert record.temperature == 0.8
     for candidate in record.candidates:
         if candidate.draft is None:
@@ -200,7 +186,8 @@ def test_hopeless_drafts_leave_the_race_and_a_plan_knows_it(
 ) -> None:
     monkeypatch.setattr("cook.steps.scoring.RACE_FROM", 6)
     home = tmp_path / "home"
-    record = build(home, monkeypatch, text=MANY)
+    monkeypatch.setenv("COOK_HOME", str(home))
+    record = build(home, "replay", MANY)
     left = {c.draft for c in record.candidates if (c.reason or "").startswith("left the race")}
     assert left
     assert left <= {"TQ1_0", "TQ2_0"}, "ternary types without training for them"

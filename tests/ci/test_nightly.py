@@ -18,28 +18,11 @@ import pytest
 import yaml
 
 from cook.report.summary import MAX_BYTES
+from tests import builds
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 NIGHTLY = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
-RECIPE = """\
-version: 1
-name: tiny
-engine: bundled
-model: {source: demo://draft-f16.gguf}
-evaluate: {corpus: demo://data/evaluation.txt, context: 256, chunks: 2}
-quants: [{name: Q4_0, type: Q4_0}]
-score:
-  method: live
-  target: {source: demo://target-q8_0.gguf, args: {threads: 1}}
-  prompts: demo
-  categories: [docstring, literal]
-  limit: 10
-  max_tokens: 24
-  context: 2048
-  draft: {n_max: [4], args: {threads: 1}}
-pick: {maximize: decode_speed}
-"""
 PIPELINE = "version: 1\nname: tiny\nrecipes: [tiny.yaml]\n"
 
 
@@ -85,7 +68,7 @@ def test_no_expression_reaches_a_shell() -> None:
 @pytest.mark.engine
 def test_every_command_runs(tmp_path: Path, bundled: Any) -> None:
     """Plan, cells and report as the jobs run them, in order, on the demo's models."""
-    (tmp_path / "tiny.yaml").write_text(RECIPE)
+    (tmp_path / "tiny.yaml").write_text(builds.TINY)
     (tmp_path / "pipeline.yaml").write_text(PIPELINE)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     runner = Runner(tmp_path)

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
-
 from cook.report.record import write_record
+from tests.report import records
 
 
-@pytest.fixture(scope="module")
-def records() -> ModuleType:
-    path = Path(__file__).parents[1] / "report" / "records.py"
-    spec = importlib.util.spec_from_file_location("cook_tests_cli_report_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_newest_record_as_html_beside_it(cook: Any, records: ModuleType) -> None:
+def test_the_newest_record_as_html_beside_it(cook: Any) -> None:
     record = cook.directory / "cook-home" / "records" / "demo.json"
     write_record(records.record(("A",), (4,)), record)
     done = cook("report")
@@ -33,7 +18,7 @@ def test_the_newest_record_as_html_beside_it(cook: Any, records: ModuleType) -> 
     assert record.with_suffix(".html").read_text().startswith("<!doctype html>")
 
 
-def test_markdown_goes_to_stdout_and_nothing_is_written(cook: Any, records: ModuleType) -> None:
+def test_markdown_goes_to_stdout_and_nothing_is_written(cook: Any) -> None:
     record = cook.directory / "r.json"
     write_record(records.bare(), record)
     done = cook("report", "r.json", "--markdown", "-")
@@ -42,7 +27,7 @@ def test_markdown_goes_to_stdout_and_nothing_is_written(cook: Any, records: Modu
     assert [p.name for p in cook.directory.iterdir() if p.is_file()] == ["r.json"]
 
 
-def test_json_says_what_was_written(cook: Any, records: ModuleType) -> None:
+def test_json_says_what_was_written(cook: Any) -> None:
     write_record(records.bare(), cook.directory / "r.json")
     done = cook("report", "r.json", "--html", "out/x.html", "--json")
     document = json.loads(done.stdout)

@@ -6,12 +6,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from cook.engines.base import EngineIdentity, Flavour
-from cook.provenance import machine
 from cook.report.history import append
 from cook.report.measured import Figures, PromptFigures, Quality
 from cook.report.night import Night, night_of
-from cook.report.record import Candidate, Draft, Pick, Record, write_record
+from cook.report.record import Candidate, Pick, Record, write_record
+from tests.bare_records import CANDIDATE, DRAFT, RECORD
 
 PROMPTS = 40
 
@@ -46,69 +45,34 @@ def column(ms: float, accepted: int | None) -> PromptFigures:
 
 
 def candidate(name: str, draft: str | None, prompts: PromptFigures) -> Candidate:
-    return Candidate(
-        name=name,
-        engine="bundled",
-        draft=draft,
-        settings=None,
-        cache_type=None,
-        live=figures(prompts),
-        reason=None,
-        categories={},
-        speedup=None,
-        speedup_interval=None,
-        decode_speedup=None,
-        output=None,
-        server_peak_rss_bytes=None,
-        command=(),
-        prompts=prompts,
-    )
+    return replace(CANDIDATE, name=name, draft=draft, live=figures(prompts), prompts=prompts)
 
 
 def record(created: str, accepted: int = 70) -> Record:
-    digest = "d" * 64
-    return Record(
-        schema_version=1,
-        cook="0",
+    quality = Quality(8.0, 0.1, 100, 512, mean_kld=0.05, mean_kld_error=0.001)
+    return replace(
+        RECORD,
         created=created,
-        command=(),
-        machine=machine(),
-        engines={"bundled": EngineIdentity(Flavour.LLAMA_CPP, "b1", None, digest)},
         recipe="tiny",
         recipe_sha256="1" * 64,
-        recipe_text="",
-        demo=False,
-        target="t.gguf",
-        target_bytes=1,
-        prompts="demo",
         prompts_sha256="2" * 64,
         max_tokens=101,
-        temperature=0.0,
-        source_quality=None,
         drafts=(
-            Draft(
-                quant="Q4",
-                engine="bundled",
-                path=None,
-                key="k",
+            replace(
+                DRAFT,
                 file_bytes=1000,
                 tensor_bytes=900,
                 bpw=4.5,
-                quality=Quality(8.0, 0.1, 100, 512, mean_kld=0.05, mean_kld_error=0.001),
+                quality=quality,
                 quality_reason=None,
-                memory_bytes=None,
                 memory_reason=None,
-                type_counts={},
             ),
         ),
         candidates=(
             candidate("no draft", None, column(1000, None)),
             candidate("Q4 n_max=4", "Q4", column(600, accepted)),
         ),
-        left_out=(),
         pick=Pick("Q4 n_max=4", "Q4.", "decode_speed", 0.95, 1.0, (), (), ()),
-        warnings=(),
-        steps=(),
     )
 
 

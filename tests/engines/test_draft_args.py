@@ -221,14 +221,19 @@ ASKED = ModelArgs(
 )
 
 
+def each_has_its_cache(log: str) -> None:
+    """The target's is f16, and the draft's q8_0 as asked."""
+    kv = [line for line in log.splitlines() if "K (" in line and "V (" in line]
+    assert any("K (f16)" in line for line in kv), kv
+    assert any("K (q8_0)" in line and "V (q8_0)" in line for line in kv), kv
+
+
 @pytest.mark.engine
 def test_mainline_runs_the_draft_as_asked(bundled: Any, tmp_path: Path) -> None:
     loud = ModelArgs(threads=2, extra=("-lv", "4"))
     log, answer = run(bundled, tmp_path, loud, dataclasses.replace(ASKED, n_gpu_layers=0))
     assert answer.draft_n > 0
-    kv = [line for line in log.splitlines() if "K (" in line and "V (" in line]
-    assert any("K (f16)" in line for line in kv), kv
-    assert any("K (q8_0)" in line and "V (q8_0)" in line for line in kv), kv
+    each_has_its_cache(log)
 
 
 @pytest.mark.engine
@@ -254,9 +259,7 @@ def test_mainline_reads_the_draft_s_overrides(bundled: Any, tmp_path: Path) -> N
 def test_ik_runs_the_draft_as_asked(ik_engine: Any, tmp_path: Path) -> None:
     log, answer = run(ik_engine, tmp_path, ModelArgs(threads=2), ASKED)
     assert answer.draft_n > 0
-    kv = [line for line in log.splitlines() if "K (" in line and "V (" in line]
-    assert any("K (f16)" in line for line in kv), kv
-    assert any("K (q8_0)" in line and "V (q8_0)" in line for line in kv), kv
+    each_has_its_cache(log)
 
 
 @pytest.mark.ik

@@ -10,30 +10,8 @@ import pytest
 
 from cook.formats.trace import Reply, TraceWriter
 from cook.formats.trace_report import report_trace
-from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
-
-
-def header(top: int) -> TraceHeader:
-    return TraceHeader(
-        target_name="t.gguf",
-        target_sha256=None,
-        tokenizer_sha256=None,
-        template_sha256="c",
-        prompts_sha256="d",
-        vocabulary_size=8,
-        eog=(),
-        flavour="llama.cpp",
-        engine_build="b1",
-        engine_digest=None,
-        device=None,
-        cache_type_k=None,
-        cache_type_v=None,
-        context=64,
-        n_predict=8,
-        top=top,
-        sampler=Sampler(temperature=0.0),
-        source="server",
-    )
+from cook.formats.trace_schema import ReplyHead
+from tests.traces import server_header
 
 
 def reply(name: str, known: list[bool], category: str = "code", beyond: int = 0) -> Reply:
@@ -63,7 +41,7 @@ def reply(name: str, known: list[bool], category: str = "code", beyond: int = 0)
 
 def test_counts_and_spreads(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
-    with TraceWriter(path, header(2)) as writer:
+    with TraceWriter(path, server_header(top=2)) as writer:
         writer.append(reply("a", [True, False, True]))
         writer.append(reply("b", [True, True, False], "prose", beyond=1))
     report = report_trace(path)
@@ -85,7 +63,7 @@ def test_counts_and_spreads(tmp_path: Path) -> None:
 
 def test_a_trace_without_probabilities_or_replies(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
-    with TraceWriter(path, header(2)) as writer:
+    with TraceWriter(path, server_header(top=2)) as writer:
         empty = report_trace(path)
         writer.append(reply("a", [False, False]))
     assert (empty.tokens, empty.bytes_per_token, empty.entropy) == (0, None, None)

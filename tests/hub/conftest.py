@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +10,7 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
-
-
-def _support(name: str) -> ModuleType:
-    key = f"cook_tests_{name}"
-    if key not in sys.modules:
-        spec = importlib.util.spec_from_file_location(key, HERE / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[key] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[key]
+from tests.hub import hub_server
 
 
 class _Clock:
@@ -42,7 +29,7 @@ class _Clock:
 @pytest.fixture
 def hub_support() -> ModuleType:
     """The module of the stand-in: its token, its limits, its hashes."""
-    return _support("hub_server")
+    return hub_server
 
 
 @pytest.fixture
@@ -85,9 +72,3 @@ def login(monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType) -> str:
     token: str = hub_support.TOKEN
     monkeypatch.setenv("HF_TOKEN", token)
     return token
-
-
-@pytest.fixture(scope="session")
-def report_records() -> ModuleType:
-    """The module that makes records for the tests of reports."""
-    return _support("../report/records")

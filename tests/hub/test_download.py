@@ -16,7 +16,7 @@ import pytest
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.hub.choice import choose
 from cook.hub.download import fetch, left_bytes, missing, place
-from cook.hub.listing import cached_listing, listing
+from cook.hub.listing import Listing, cached_listing, listing
 from cook.recipe.sources import HubRef
 
 FILE = "model-Q8_0.gguf"
@@ -30,6 +30,16 @@ def noise(size: int, seed: int = 0) -> bytes:
 def fetched(ref: str) -> list[Path]:
     chosen = choose(listing(HubRef.parse(ref)))
     return list(fetch(chosen.listing, chosen.files))
+
+
+def broken_off(data: bytes, part: bytes) -> Listing:
+    """The listing, with ``part`` in the cache where a fetch of ``data`` would go on."""
+    found = listing(PARSED)
+    blobs = place(found, found.files[0]).parents[2] / "blobs"
+    blobs.mkdir(parents=True)
+    oid = hashlib.sha256(data).hexdigest()
+    (blobs / f"{oid}.cook.incomplete").write_bytes(part)
+    return found
 
 
 def test_a_file_arrives_whole_and_is_found_again_offline(
@@ -98,11 +108,7 @@ def test_twenty_faults_over_a_split_model(hub: Any) -> None:
 def test_a_download_goes_on_where_it_was_killed(hub: Any) -> None:
     data = noise(1_000_000)
     hub.add("org/tiny", {FILE: data})
-    found = listing(PARSED)
-    partial = place(found, found.files[0]).parents[2] / "blobs"
-    partial.mkdir(parents=True)
-    oid = hashlib.sha256(data).hexdigest()
-    (partial / f"{oid}.cook.incomplete").write_bytes(data[:700_000])
+    found = broken_off(data, data[:700_000])
     assert left_bytes(found, found.files) == 300_000
     gained: list[int] = []
     (path,) = fetch(found, found.files, gained=gained.append)
@@ -169,11 +175,7 @@ def test_a_cache_that_may_not_be_written(hub: Any, monkeypatch: pytest.MonkeyPat
 def test_a_partial_file_of_wrong_bytes_is_started_anew(hub: Any) -> None:
     data = noise(500_000)
     hub.add("org/tiny", {FILE: data})
-    found = listing(PARSED)
-    blobs = place(found, found.files[0]).parents[2] / "blobs"
-    blobs.mkdir(parents=True)
-    oid = hashlib.sha256(data).hexdigest()
-    (blobs / f"{oid}.cook.incomplete").write_bytes(noise(300_000, seed=9))
+    found = broken_off(data, noise(300_000, seed=9))
     (path,) = fetch(found, found.files)
     assert path.read_bytes() == data
 

@@ -25,6 +25,7 @@ from cook.hub.publish import publish
 from cook.output import Mode, Output
 from cook.provenance import HubOrigin
 from cook.report.record import Record, StepRecord, read_record, write_record
+from tests.report import records
 
 # The client's own way of sending a file is deprecated by the library below it.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -33,9 +34,9 @@ SIZES = {"Q8_0": 400_000, "Q4_K_M": 250_000, "IQ1_S": 120_000}
 
 
 @pytest.fixture
-def record(report_records: ModuleType, tmp_path: Path) -> Record:
+def record(tmp_path: Path) -> Record:
     """A record whose quants are on disk."""
-    whole: Record = report_records.record()
+    whole = records.record()
     drafts, steps = [], []
     for index, draft in enumerate(whole.drafts):
         path = tmp_path / "store" / f"{index}" / "model.gguf"

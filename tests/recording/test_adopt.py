@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cook.errors import InputError
 from cook.formats.trace import Reply, TraceWriter
-from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
+from cook.formats.trace_schema import ReplyHead, Sampler
 from cook.prompts.load import Prompt, PromptSet, subset
 from cook.recording.adopt import adopt
 from cook.recording.chain import server_sampler
 from cook.recording.session import prompts_digest, sha256
+from tests.traces import blank_reply, server_header
 
 PROMPTS = tuple(
     Prompt(f"p{i}", "code", f"text {i}", "report" if i % 2 else "pick") for i in range(4)
@@ -23,25 +23,10 @@ SET = subset(PromptSet("mine", PROMPTS, ""), PROMPTS)
 
 
 def write(path: Path, *, sampler: Sampler | None = None, digest: str | None = None) -> Path:
-    header = TraceHeader(
-        target_name="t.gguf",
-        target_sha256=None,
-        tokenizer_sha256=None,
+    header = server_header(
         template_sha256=sha256(""),
         prompts_sha256=digest or prompts_digest(PROMPTS[:3]),
-        vocabulary_size=8,
-        eog=(),
-        flavour="llama.cpp",
-        engine_build="b1",
-        engine_digest=None,
-        device=None,
-        cache_type_k=None,
-        cache_type_v=None,
-        context=64,
-        n_predict=8,
-        top=0,
         sampler=sampler or server_sampler(0.0, 1, "server"),
-        source="server",
     )
     with TraceWriter(path, header) as writer:
         for prompt in PROMPTS[:3]:
@@ -50,28 +35,17 @@ def write(path: Path, *, sampler: Sampler | None = None, digest: str | None = No
 
 
 def reply(prompt: Prompt) -> Reply:
-    zeros = np.zeros(2, np.float32)
-    return Reply(
-        head=ReplyHead(
-            id=prompt.id,
-            category=prompt.category,
-            half=prompt.half,
-            rendered_sha256=sha256(prompt.text),
-            stop="limit",
-            prompt_tokens=1,
-            tokens=2,
-            emitted=2,
-        ),
-        prompt=np.ones(1, np.int32),
-        tokens=np.ones(2, np.int32),
-        known=np.zeros(2, bool),
-        logp=zeros,
-        chain_logp=zeros,
-        logsumexp=zeros,
-        margin=zeros,
-        top_ids=np.zeros((2, 0), np.int32),
-        top_logp=np.zeros((2, 0), np.float32),
+    head = ReplyHead(
+        id=prompt.id,
+        category=prompt.category,
+        half=prompt.half,
+        rendered_sha256=sha256(prompt.text),
+        stop="limit",
+        prompt_tokens=1,
+        tokens=2,
+        emitted=2,
     )
+    return blank_reply(head, known=False)
 
 
 def test_the_recorded_prompts_of_a_set(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cook.engines.base import Engine, ModelArgs
@@ -19,6 +18,7 @@ from cook.recording.chain import server_sampler
 from cook.recording.session import Dropped, Plan, record, sha256
 from cook.recording.worker_target import WorkerTarget
 from cook.vocabulary import Vocabulary
+from tests.traces import blank_reply, server_header
 
 PROMPTS = tuple(Prompt(f"p{i}", "code", f"text {i}", "pick") for i in range(4))
 PLAN = Plan(PROMPTS, 8, 64, server_sampler(0.0, 1), top=0)
@@ -35,25 +35,14 @@ class Parrot:
         self.asked: list[str] = []
 
     def header(self, plan: Plan) -> TraceHeader:
-        return TraceHeader(
+        return server_header(
             target_name="parrot",
-            target_sha256=None,
-            tokenizer_sha256=None,
             template_sha256=sha256(""),
             prompts_sha256=plan.prompts_sha256,
-            vocabulary_size=8,
-            eog=(),
-            flavour="llama.cpp",
-            engine_build="b1",
-            engine_digest=None,
-            device=None,
-            cache_type_k=None,
-            cache_type_v=None,
             context=plan.context,
             n_predict=plan.max_tokens,
             top=plan.top,
             sampler=plan.sampler,
-            source="server",
         )
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
@@ -65,21 +54,10 @@ class Parrot:
         if prompt.id == self.drops:
             return Dropped(prompt.id, "no words")
         self.asked.append(prompt.id)
-        zeros = np.zeros(1, np.float32)
-        return Reply(
-            head=ReplyHead(
-                id=prompt.id, category="code", stop="eog", prompt_tokens=1, tokens=1, emitted=1
-            ),
-            prompt=np.ones(1, np.int32),
-            tokens=np.ones(1, np.int32),
-            known=np.ones(1, bool),
-            logp=zeros,
-            chain_logp=zeros,
-            logsumexp=zeros,
-            margin=zeros,
-            top_ids=np.zeros((1, 0), np.int32),
-            top_logp=np.zeros((1, 0), np.float32),
+        head = ReplyHead(
+            id=prompt.id, category="code", stop="eog", prompt_tokens=1, tokens=1, emitted=1
         )
+        return blank_reply(head, known=True)
 
 
 def test_only_what_is_missing_is_asked(tmp_path: Path) -> None:

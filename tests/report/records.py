@@ -11,6 +11,7 @@ from cook.report.draft_speed import DraftSpeed
 from cook.report.measured import DepthCount, Figures, Interval, OutputCheck, Prediction, Quality
 from cook.report.record import SCHEMA_VERSION, Candidate, Draft, Excluded, Pick, Record, StepRecord
 from cook.report.type_map import TypeSpan
+from tests.bare_records import DRAFT
 
 CATEGORIES = ("docstring", "prose", "class")
 INTERVAL = Interval(1.42, 1.61, 0.95, "paired bootstrap")
@@ -204,20 +205,7 @@ def bare() -> Record:
     """A recipe without a score whose every figure is missing."""
     whole = record()
     empty = tuple(
-        replace(
-            d,
-            path=None,
-            file_bytes=None,
-            tensor_bytes=None,
-            bpw=None,
-            quality=None,
-            quality_reason="not asked for",
-            memory_bytes=None,
-            types=(),
-            speed=None,
-            speed_reason=None,
-            type_counts={},
-        )
+        replace(DRAFT, quant=d.quant, engine=d.engine, key=d.key, memory_reason=None)
         for d in whole.drafts
     )
     nothing = Pick(None, "nothing qualifies: ", "end_to_end_speed", 0.95, None, (), (), ())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cook.engines.base import DraftSettings
 from cook.report.measured import Figures, Quality
 from cook.report.record import Candidate, Draft
 from cook.steps.pick import GIB
+from tests.bare_records import CANDIDATE
 
 
 def figures(speed: float, accepted: int | None = None) -> Figures:
@@ -24,21 +27,15 @@ def figures(speed: float, accepted: int | None = None) -> Figures:
 
 
 def candidate(draft: str | None, speed: float | None, accepted: int | None = None) -> Candidate:
-    return Candidate(
+    return replace(
+        CANDIDATE,
         name=draft or "no draft",
-        engine="bundled",
         draft=draft,
         settings=DraftSettings(4) if draft else None,
         cache_type="f16" if draft else None,
         live=None if speed is None else figures(speed, accepted),
         reason="the server crashed" if speed is None else None,
-        categories={},
         speedup=None if speed is None else speed / 10,
-        speedup_interval=None,
-        decode_speedup=None,
-        output=None,
-        server_peak_rss_bytes=None,
-        command=(),
     )
 
 

@@ -17,25 +17,8 @@ from cook.sweep.command import Asked, sweep
 from cook.sweep.load import load_pipeline
 from cook.sweep.outcome import Status, read_outcomes
 from cook.sweep.stale import due
+from tests import builds
 
-RECIPE = """\
-version: 1
-name: tiny
-engine: bundled
-model: {source: demo://draft-f16.gguf}
-evaluate: {corpus: demo://data/evaluation.txt, context: 256, chunks: 2}
-quants: [{name: Q4_0, type: Q4_0}]
-score:
-  method: live
-  target: {source: demo://target-q8_0.gguf, args: {threads: 1}}
-  prompts: demo
-  categories: [docstring, literal]
-  limit: 10
-  max_tokens: 24
-  context: 2048
-  draft: {n_max: [4], args: {threads: 1}}
-pick: {maximize: decode_speed}
-"""
 QUIET = Output(Mode.QUIET)
 
 
@@ -43,7 +26,7 @@ QUIET = Output(Mode.QUIET)
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    (tmp_path / "tiny.yaml").write_text(RECIPE)
+    (tmp_path / "tiny.yaml").write_text(builds.TINY)
     path = tmp_path / "p.yaml"
     path.write_text("version: 1\nname: p\nrecipes: [tiny.yaml]\nengines: bundled\n")
     return path
@@ -84,7 +67,9 @@ def test_nights_are_compared_and_remembered(
     assert before.column(drafted) != after.column(drafted)  # times of their own
 
     # A changed recipe is stale at once, and names the step.
-    (pipeline.parent / "tiny.yaml").write_text(RECIPE.replace("max_tokens: 24", "max_tokens: 25"))
+    (pipeline.parent / "tiny.yaml").write_text(
+        builds.TINY.replace("max_tokens: 24", "max_tokens: 25")
+    )
     (cell,) = due(load_pipeline(pipeline))
     assert cell.reason is not None
     assert "steps would run" in cell.reason

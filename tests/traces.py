@@ -1,0 +1,52 @@
+"""Headers and replies of traces in which little is known, for tests to fill in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cook.formats.trace import Reply
+from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
+
+
+def server_header(**changes: Any) -> TraceHeader:
+    """What a recording over HTTP without a GGUF at hand says of itself, with ``changes``."""
+    fields = {
+        "target_name": "t.gguf",
+        "target_sha256": None,
+        "tokenizer_sha256": None,
+        "template_sha256": "c",
+        "prompts_sha256": "d",
+        "vocabulary_size": 8,
+        "eog": (),
+        "flavour": "llama.cpp",
+        "engine_build": "b1",
+        "engine_digest": None,
+        "device": None,
+        "cache_type_k": None,
+        "cache_type_v": None,
+        "context": 64,
+        "n_predict": 8,
+        "top": 0,
+        "sampler": Sampler(temperature=0.0),
+        "source": "server",
+    }
+    return TraceHeader.model_validate(fields | changes)
+
+
+def blank_reply(head: ReplyHead, *, known: bool) -> Reply:
+    """As many tokens as ``head`` says, all alike, every figure 0 and no top-K."""
+    zeros = np.zeros(head.tokens, np.float32)
+    return Reply(
+        head=head,
+        prompt=np.ones(head.prompt_tokens, np.int32),
+        tokens=np.ones(head.tokens, np.int32),
+        known=np.full(head.tokens, known),
+        logp=zeros,
+        chain_logp=zeros,
+        logsumexp=zeros,
+        margin=zeros,
+        top_ids=np.zeros((head.tokens, 0), np.int32),
+        top_logp=np.zeros((head.tokens, 0), np.float32),
+    )
