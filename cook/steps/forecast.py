@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from cook.engines.base import DraftSettings, Flavour
@@ -56,15 +56,32 @@ class ForecastPlan:
         """Rounds of the race; 1 where every draft replays the whole trace at once."""
         return max((len(draft.replays) for draft in self.drafts), default=0)
 
-    def first(self) -> Iterator[Trace | CurveStep | ReplayStep]:
-        """Before anything can be predicted: the trace, the first replays, all timings in turn."""
+    def opening(self) -> Iterator[Trace | CurveStep | ReplayStep]:
+        """Before anything can be predicted: the trace, the first replays, and the timings in
+        turn, all passes but the last."""
         yield self.trace
         for draft in self.drafts:
             yield draft.replays[0]
-        for turn, verify in enumerate(self.verify):
+        for turn, verify in enumerate(self.verify[:-1]):
             yield verify
             for draft in self.drafts:
                 yield draft.curves[turn]
+
+    def last_pass(self, left: Collection[tuple[str, str | None]] = ()) -> Iterator[CurveStep]:
+        """The last pass of the timings, without drafts that ``left`` the race.
+
+        It is taken amid the live rounds that overheads are fitted on, so that a machine that
+        changes its speed meanwhile does so for both.
+        """
+        yield self.verify[-1]
+        for draft in self.drafts:
+            if (draft.draft.name, draft.cache_type) not in left:
+                yield draft.curves[-1]
+
+    def first(self) -> Iterator[Trace | CurveStep | ReplayStep]:
+        """The trace, the first replays and all timings."""
+        yield from self.opening()
+        yield from self.last_pass()
 
     def certain(self) -> Iterator[Trace | CurveStep | ReplayStep]:
         """What is made however the race goes."""
