@@ -19,7 +19,6 @@ from cook.report.record import Excluded
 from cook.speculation.noise import TimingNoise
 from cook.speculation.sampled import SampledPrediction
 from cook.steps.choose import Choice, Maximize, figure_of
-from cook.steps.curve import CurveStep
 from cook.steps.forecast import Forecast, Overheads
 from cook.steps.live import LiveStep, PromptRun
 from cook.steps.menu import Configuration, Menu, interleaved
@@ -87,16 +86,14 @@ def judge(
             continue
         executor.run(menu.forecast.opening())
         oven = Oven(menu, menu.forecast, executor.outcomes, score.max_tokens, score.context)
-        left = run_race(oven, maximize, score.weights, confidence, executor)
-        dropped |= left
+        dropped |= run_race(oven, maximize, score.weights, confidence, executor)
         if menu.forecast.floor is not None:
             executor.run([menu.forecast.floor[1]])
         ranked = rank(oven.forecasts(Overheads(), chosen_on), maximize, score.weights)
         if not ranked:
             silent[menu.engine.name] = _why_silent(menu, executor)
             continue
-        last_pass = tuple(menu.forecast.last_pass(left))
-        fitted, rounds = calibrate(menu, oven, ranked[0], last_pass, executor)
+        fitted, rounds = calibrate(menu, oven, ranked[0], executor)
         overheads[menu.engine.name] = fitted
         calibration += rounds
         noise[menu.engine.name] = EngineNoise(
@@ -224,18 +221,14 @@ def _file_bytes(menus: Sequence[Menu]) -> dict[str | None, float]:
 
 
 def calibrate(
-    menu: Menu,
-    oven: Oven,
-    leader: Forecast,
-    last_pass: Sequence[CurveStep],
-    executor: Executor,
+    menu: Menu, oven: Oven, leader: Forecast, executor: Executor
 ) -> tuple[Overheads, list[LiveStep]]:
     """Overheads from live rounds of no draft, of the leader, and of it at other lengths, and
     these rounds.
 
     The others are the nearest at most half and at least twice the leader's, a round of each: one
     length alone cannot tell what a cycle costs from what a drafted token costs. After the first
-    round of each comes the ``last_pass`` of the timings.
+    round of each comes the last pass of the timings.
     """
     draft = next(
         (
@@ -246,7 +239,7 @@ def calibrate(
         None,
     )
     if menu.baseline is None or draft is None or leader.settings is None:
-        executor.run(last_pass)
+        executor.run(oven.plan.last_pass())
         return Overheads(), []
     mine = [
         c
@@ -265,8 +258,7 @@ def calibrate(
     others = [replace(c, rounds=c.rounds[:1]) for c in (*shorter, *longer)]
     live = [menu.baseline, *chosen, *others]
     rounds = interleaved(live)
-    for steps in (rounds[: len(live)], last_pass, rounds[len(live) :]):
-        executor.run(steps)
+    executor.run([*rounds[: len(live)], *oven.plan.last_pass(), *rounds[len(live) :]])
     drafted = [(c.settings, live_runs(c, executor)) for c in (*chosen, *others) if c.settings]
     return oven.fitted(live_runs(menu.baseline, executor), drafted, draft), rounds
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cook.engines.base import DraftSettings, Flavour
@@ -67,16 +67,15 @@ class ForecastPlan:
             for draft in self.drafts:
                 yield draft.curves[turn]
 
-    def last_pass(self, left: Collection[tuple[str, str | None]] = ()) -> Iterator[CurveStep]:
-        """The last pass of the timings, without drafts that ``left`` the race.
+    def last_pass(self) -> Iterator[CurveStep]:
+        """The last pass of the timings.
 
         It is taken amid the live rounds that overheads are fitted on, so that a machine that
         changes its speed meanwhile does so for both.
         """
         yield self.verify[-1]
         for draft in self.drafts:
-            if (draft.draft.name, draft.cache_type) not in left:
-                yield draft.curves[-1]
+            yield draft.curves[-1]
 
     def first(self) -> Iterator[Trace | CurveStep | ReplayStep]:
         """The trace, the first replays and all timings."""

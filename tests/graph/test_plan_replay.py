@@ -61,8 +61,6 @@ def test_the_last_pass_of_the_timings_is_kept_for_the_live_rounds(
     }
     assert not {s.key for s in opening} & {s.key for s in last}
     assert {s.key for s in forecast.first()} == {s.key for s in (*opening, *last)}
-    left = {("Q8_0", forecast.drafts[0].cache_type)}
-    assert [s.name for s in forecast.last_pass(left)] == ["target", "Q6_K"]
 
 
 def test_a_race_is_planned_as_far_as_it_is_certain(
