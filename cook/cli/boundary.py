@@ -22,6 +22,7 @@ ENVIRONMENT = {
     errno.EROFS: "set COOK_HOME to a directory that can be written",
     errno.EACCES: "check the permissions, or set COOK_HOME to a directory of your own",
     errno.EPERM: "check the permissions, or set COOK_HOME to a directory of your own",
+    errno.ENOTDIR: "a file stands where a directory is needed: is COOK_HOME one?",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENOMEM: "close other programs, or use a smaller model or context",
 }

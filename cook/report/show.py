@@ -80,9 +80,9 @@ def _notes(record: Record) -> list[str]:
 
 def _folded(record: Record) -> str | None:
     """How many candidates the printed table leaves out."""
-    from cook.report.table import rows, short_rows
+    from cook.report.table import short_rows
 
-    more = len(rows(record)) - len(short_rows(record))
+    more = len(record.candidates) - len(short_rows(record))
     if not more:
         return None
     return f"{more} more settings of these drafts are in the record: `cook report` shows them all"

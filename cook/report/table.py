@@ -52,10 +52,10 @@ def short_rows(record: Record) -> list[tuple[str | None, ...]]:
     """Of :func:`rows`, no draft, what ran live and the first of each draft: those to look at."""
     kept: set[tuple[str, str | None]] = set()
     short = []
-    for candidate, row in zip(_in_order(record), rows(record), strict=True):
+    for candidate in _in_order(record):
         draft = (candidate.engine, candidate.draft)
         if candidate.live is not None or candidate.draft is None or draft not in kept:
-            short.append(row)
+            short.append(_row(record, candidate))
         kept.add(draft)
     return short
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cook.cli.commands import COMMANDS
+from cook.cli.main import main
 
 HEAVY = ("numpy", "pydantic", "httpx", "gguf", "rich", "yaml", "huggingface_hub", "llama_cpp")
 PATHS = [
@@ -102,6 +103,17 @@ def test_a_usage_error_is_one_json_document(cook: Any, path: list[str]) -> None:
     assert done.status == 2
     assert json.loads(done.stdout)["error"]["exit_code"] == 2
     assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.engine
+def test_a_home_that_is_a_file_is_no_bug(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    (tmp_path / "home").write_text("a file")
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    assert main(["plan", "demo"]) == 5
+    told = capsys.readouterr().err
+    assert "Not a directory" in told
+    assert "COOK_HOME" in told
+    assert "bug" not in told
 
 
 def test_a_bug_is_told_in_two_lines_and_written_down(cook: Any, check_snapshot: Any) -> None:
