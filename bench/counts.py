@@ -21,8 +21,8 @@ from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import IntArray
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
+from cook.record.requests import PromptRun
 from cook.scoring.simulate import Profile, Setting, positions_of, simulate
-from cook.steps.live import PromptRun
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import TRACE_FILE

@@ -10,8 +10,8 @@ from cook.errors import InputError
 from cook.nightly.night import night_of
 from cook.record.measured import PromptFigures
 from cook.record.record import Candidate, Record
+from cook.record.requests import PromptRun
 from cook.scoring.figures import by_prompt
-from cook.steps.live import PromptRun
 from tests.cli.test_sweep import candidate, record
 
 RUN = PromptRun("a", "code", 5, 1.0, 11, 123.45678, 200.0, 8, 4, None, "text", "limit")
