@@ -32,12 +32,13 @@ from cook.engines.base import (
     TypeRule,
 )
 from cook.graph.step import Source, Step
-from cook.hub.convert import Converter, ConvertStep
-from cook.prompts.load import Prompt
+from cook.prompts.prompt_set import Prompt
 from cook.provenance import Machine
-from cook.speculation.profiles import Profile
+from cook.scoring.simulate import Profile
 from cook.steps.compare import CompareStep
 from cook.steps.control import ControlStep
+from cook.steps.convert import Converter, ConvertStep
+from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep
 from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
@@ -45,10 +46,9 @@ from cook.steps.live import LiveStep, Sampling
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
+from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import ReplayStep
-from cook.steps.selfcheck import SelfCheckStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
-from cook.steps.trace_corpus import TraceCorpusStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
 
 # isort: split
