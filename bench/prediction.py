@@ -18,7 +18,7 @@ from cook.build.finalists import live_runs
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, interleaved
 from cook.graph.execute import Executor
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.racing import student_quantile
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")

@@ -17,7 +17,7 @@ from cook.scoring.simulate import (Positions, simulate)
 from cook.steps.curve import (CurveOutcome, CurveStep, combined)
 
 from cook.build.layout import (DraftForecast, ForecastPlan)
-from cook.record.requests import (PromptRun)
+from cook.record.prompt_runs import (PromptRun)
 from cook.build.layout import (Layout)
 from cook.steps.replay import (ReplayStep, replayed, replies, sampled_reply)
 from cook.steps.trace import (TRACE_FILE)
@@ -28,7 +28,7 @@ from cook.engines.base import DraftSettings, Flavour
 from cook.scoring.price import Breakdown
 from cook.scoring.simulate import Profile
 from cook.steps.curve import CurveStep
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.build.layout import DraftPlan, config_name
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace

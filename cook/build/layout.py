@@ -24,7 +24,7 @@ from cook.engines.base import DraftSettings, Flavour
 from cook.scoring.price import Breakdown
 from cook.scoring.simulate import Profile
 from cook.steps.curve import CurveStep
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
 

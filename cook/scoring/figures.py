@@ -8,7 +8,7 @@ from statistics import median
 from cook.errors import InternalError
 from cook.record.measured import Control, Figures, OutputCheck, PromptFigures
 from cook.record.outcomes import CompareOutcome, ControlOutcome
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 
 NEAR_TIE_GAP = 0.15
 """Logit gap up to which batched verification is known to flip greedy choices (scoring.md 4).

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
+from cook.engines.worker.worker import Worker
 from cook.errors import PrerequisiteError
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 from cook.record.outcomes import CompareOutcome, Difference
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.steps.live import LiveOutcome, LiveStep, Model
 from cook.steps.quantize import MODEL_FILE
 

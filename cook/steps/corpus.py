@@ -64,8 +64,8 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
         return round(self.trace.work()) * _BYTES_PER_TOKEN
 
     def run(self, bench: Workbench) -> TraceCorpusOutcome:
-        from cook.engines.worker.client import Worker
         from cook.engines.worker.messages import ModelLoad
+        from cook.engines.worker.worker import Worker
         from cook.trace.compatible import require_draft
 
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))

@@ -40,7 +40,7 @@ from cook.engines.spec_bench import (
 from cook.errors import StepError
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.prompts.prompt_set import Prompt
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.steps.quantize import MODEL_FILE
 
 TOLERATED_CORES = 0.15

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelInfo
+from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 from cook.record.outcomes import SelfCheckOutcome
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.count_check import LiveReply, check_counts
 from cook.scoring.simulate import Profile, Setting
 from cook.steps.live import LiveOutcome, LiveStep, Model

@@ -15,7 +15,7 @@ from cook.scoring.price import (NOTHING)
 from cook.build.choose import (Choice, Maximize, figure_of)
 from cook.build.finalists import (WITHIN, choose, rank)
 from cook.build.forecast import (Forecast)
-from cook.record.requests import (PromptRun)
+from cook.record.prompt_runs import (PromptRun)
 from cook.build.layout import (DraftPlan, Layout)
 
 TOKENS = 100

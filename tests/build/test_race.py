@@ -16,7 +16,7 @@ from cook.scoring.price import (NOTHING)
 from cook.scoring.statistics import (Measured)
 from cook.build.choose import (Maximize)
 from cook.build.forecast import (Forecast)
-from cook.record.requests import (PromptRun)
+from cook.record.prompt_runs import (PromptRun)
 from cook.build.race import (relative_scores, run_race)
 
 ROUNDS = (tuple(f"p{i}" for i in range(12)), tuple(f"p{i}" for i in range(12, 24)))

@@ -9,8 +9,8 @@ import pytest
 from cook.errors import InputError
 from cook.nightly.night import night_of
 from cook.record.measured import PromptFigures
+from cook.record.prompt_runs import PromptRun
 from cook.record.record import Candidate, Record
-from cook.record.requests import PromptRun
 from cook.scoring.figures import by_prompt
 from tests.cli.test_sweep import candidate, record
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import by_category, figures, merge_repeats, output_check
 from cook.scoring.intervals import paired_ratio
 

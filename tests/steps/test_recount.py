@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import ModelInfo
+from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply
 from cook.record.outcomes import SelfCheckOutcome
-from cook.record.requests import PromptRun
+from cook.record.prompt_runs import PromptRun
 from cook.steps.recount import _emitted
 
 END = 0
