@@ -1,7 +1,8 @@
 """Which tensors cannot be quantized without importance data, by engine.
 
-The engines fail late (after hours, with a partial file) or abort; engines.md section 1.4. On
-mainline also whole base types fail, since their mixtures use such types.
+The engines fail late (after hours, with a partial file) or abort
+(docs/internals/engines.md#types-that-need-an-imatrix). On mainline also whole base types fail,
+since their mixtures use such types.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Whose accounting: the drafting loops of the engines, as they were at a date.
 
-Read in the sources and verified against live servers; scoring.md 2.1 to 2.3 name the files.
+Read in the sources and verified against live servers; docs/internals/scoring.md#profiles has them
+side by side.
 """
 
 from __future__ import annotations

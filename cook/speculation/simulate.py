@@ -2,8 +2,9 @@
 
 Greedy and sampled replies alike: both engines draw the target's token first and only compare
 (common_sampler_sample_and_accept_n, common/sampling.cpp), so given the emitted tokens the run
-is a deterministic function of the draft's argmax and confidence at each position (scoring.md
-2.4). Only what follows the draft's first wrong token needs rollouts, and only when p_min > 0.
+is a deterministic function of the draft's argmax and confidence at each position
+(docs/internals/scoring.md#replay). Only what follows the draft's first wrong token needs rollouts,
+and only when p_min > 0.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def positions_of(
 
 
 def simulate(positions: Positions, setting: Setting, profile: Profile) -> Simulation:
-    """Run the drafting loop of ``profile`` over one reply (scoring.md 2.4)."""
+    """Run the drafting loop of ``profile`` over one reply (docs/internals/scoring.md#the-loop)."""
     return _Loop(positions, RULES[profile], setting).run()
 
 

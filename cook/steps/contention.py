@@ -1,8 +1,9 @@
 """Who else used the processors while something was timed?
 
 A timing is worth little when another program ran beside it: two busy OpenMP programs on two
-cores slow each other by orders of magnitude (engines.md section 8). The kernel's own accounts
-tell: processor time of the whole machine, less that of the timed processes and of cook.
+cores slow each other by orders of magnitude (docs/internals/engines.md#two-programs-at-once).
+The kernel's own accounts tell: processor time of the whole machine, less that of the timed
+processes and of cook.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Or through ik's llama-spec-bench (:mod:`cook.steps.live_bench`), where the recip
 A round holds a share of the prompts; every configuration runs a round before any runs the next,
 so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
 cannot change draft settings on a running one, and ik replays old drafts on repeated prompts
-(engines.md 5.3).
+(docs/internals/engines.md#a-prompt-that-was-asked-before).
 """
 
 from __future__ import annotations
@@ -233,7 +233,10 @@ class LiveStep(Step[LiveOutcome]):
 
     @property
     def remembers(self) -> bool:
-        """ik drafts from its last request where the next one begins alike (engines.md 5.3)."""
+        """ik drafts from its last request where the next one begins alike.
+
+        docs/internals/engines.md#a-prompt-that-was-asked-before
+        """
         return self.draft is not None and self.engine.flavour is Flavour.IK_LLAMA_CPP
 
     @property
@@ -255,7 +258,10 @@ class LiveStep(Step[LiveOutcome]):
         return run_of(prompt, answer, wall_ms)
 
     def _require_drafting(self, runs: Sequence[PromptRun]) -> None:
-        """Both engines serve on without a word when drafting is off (engines.md 5.2)."""
+        """Both engines serve on without a word when drafting is off.
+
+        docs/internals/engines.md#serving-without-drafting
+        """
         if self.settings is None or self.settings.n_max == 0:
             return
         long_enough = [r for r in runs if r.predicted_n > 2]
