@@ -1,7 +1,8 @@
 """The environment that engine programs get: little, and nothing that changes what they do.
 
 Both engines take options from ``LLAMA_ARG_*`` variables, mainline also from ``config.ini``
-under ``~/.config`` (engines.md, section 0): only what is listed here passes.
+under ``~/.config`` (docs/internals/engines.md#environment-and-configuration): only what is
+listed here passes.
 """
 
 from __future__ import annotations

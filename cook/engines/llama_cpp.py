@@ -1,4 +1,4 @@
-"""Mainline llama.cpp: its command lines (engines.md describes the flags and their traps)."""
+"""Mainline llama.cpp: its command lines (docs/internals/engines.md has their traps)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ and rules against the tensors. All findings at once, each at its place in the re
 
 Which tensors cannot be quantized without importance data, by engine.
 
-The engines fail late (after hours, with a partial file) or abort; engines.md section 1.4. On
-mainline also whole base types fail, since their mixtures use such types.
+The engines fail late (after hours, with a partial file) or abort
+(docs/internals/engines.md#types-that-need-an-imatrix). On mainline also whole base types fail,
+since their mixtures use such types.
 
 The texts and files that a recipe names: there, and not scored on what they were made from.
 """
