@@ -13,6 +13,7 @@ from cook.cli.options import (
     QuietOption,
     RecipeArgument,
     StrictOption,
+    UnsafeArgsOption,
     open_output,
 )
 from cook.cli.recipes_convert import export, import_
@@ -114,6 +115,7 @@ def check(
         ),
     ] = None,
     strict: StrictOption = False,
+    allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -135,7 +137,7 @@ def check(
     from cook.recipe.load import load_recipe
 
     out = open_output(json, quiet)
-    result = check_recipe(load_recipe(recipe), engine, tensors)
+    result = check_recipe(load_recipe(recipe, unsafe_args=allow_unsafe_args), engine, tensors)
     found = [replace(p, severity="error") if strict else p for p in result.problems]
     if any(p.severity == "error" for p in found):
         raise RecipeError(found)

@@ -13,6 +13,7 @@ from cook.cli.options import (
     JsonOption,
     QuietOption,
     ThreadsOption,
+    UnsafeArgsOption,
     open_output,
 )
 
@@ -104,6 +105,7 @@ def command(
     ] = None,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    allow_unsafe_args: UnsafeArgsOption = False,
     fresh: Annotated[
         bool,
         typer.Option("--fresh", help="Measure again, stored or not.", show_default=False),
@@ -129,7 +131,7 @@ def command(
 
         others: list[object] = [target, drafts, recipe, engine, context, n_max, p_min]
         others += [draft_cache_type, target_cache_type, temperature, seed, method, trace]
-        others += [maximize, budget, threads, live]
+        others += [maximize, budget, threads, live, allow_unsafe_args or None]
         alone = all(other in (None, []) for other in others)
         score_url_command(output, url, api_key_file, prompts, limit, max_tokens, alone=alone)
         return
@@ -156,7 +158,9 @@ def command(
         from cook.steps.adhoc import score_recipe
         from cook.steps.prepare import prepare
 
-        loaded = score_recipe(target, drafts or [], recipe, settings, maximize)
+        loaded = score_recipe(
+            target, drafts or [], recipe, settings, maximize, unsafe_args=allow_unsafe_args
+        )
         prepared = prepare(loaded, engines=engine or (), threads=threads, output=output)
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
@@ -167,6 +171,7 @@ def command(
         "drafts": drafts,
         "recipe": recipe,
         "from": Path.cwd(),
+        "unsafe_args": allow_unsafe_args,
     }
     answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh)
 

@@ -19,6 +19,7 @@ from cook.recipe.lint_imatrix import (
 )
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
+from cook.recipe.raw_flags import flag_problems
 from cook.recipe.rules import Matcher, Quant, Resolution, Rule, Tensor, resolve, some
 from cook.recipe.yaml_tree import Location
 
@@ -75,6 +76,7 @@ def lint(
     engine = _At(flavour, engine_name or flavour, capabilities) if flavour else None
     if engine is not None:
         found += _engine_problems(loaded, engine)
+        found += flag_problems(loaded, recipe, engine.flavour, capabilities, engine.name)
     matcher = Matcher(model.tensors, model.architecture) if model is not None else None
     for quant in loaded.quants:
         found += _type_problems(quant)
