@@ -579,6 +579,9 @@ class _Reader:
     def _refused(self, index: int, flag: str) -> Refusal:
         word = self._words[index]
         base, equals, _ = flag.partition("=")
+        if base == UNSAFE_FLAG:
+            message = f"`{word}` is your own word, for cook's command line: no file can say it"
+            return Refusal(index, message, ours=True)
         for option in self._options(base):
             if option.harm is Harm.OURS:
                 message = f"`{word}` is set by {option.why}, not in `extra`"
