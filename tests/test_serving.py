@@ -57,11 +57,14 @@ def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
 def with_flags(role: str, *words: str) -> Record:
     """A record whose pick is served with raw flags of a stranger's choice."""
     scored = record("ml")
-    flags = {f"{role}_args": ModelArgs(threads=1, extra=words)}
+    flags = ModelArgs(threads=1, extra=words)
 
     def changed(chosen: Candidate) -> Candidate:
         assert chosen.serving is not None
-        return replace(chosen, serving=replace(chosen.serving, **flags))
+        serving = chosen.serving
+        if role == "target":
+            return replace(chosen, serving=replace(serving, target_args=flags))
+        return replace(chosen, serving=replace(serving, draft_args=flags))
 
     return replace(scored, candidates=tuple(map(changed, scored.candidates)))
 

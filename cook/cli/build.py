@@ -67,6 +67,11 @@ def command(
         )
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
-    question = {"build": recipe, "from": Path.cwd(), "engine": engine, "demo": demo}
+    question: dict[str, object] = {
+        "build": recipe,
+        "from": Path.cwd(),
+        "engine": engine,
+        "demo": demo,
+    }
     question |= {"strict": strict, "threads": threads, "unsafe_args": allow_unsafe_args}
     answer(question, build_it, output, fresh=fresh)

@@ -53,7 +53,8 @@ def named(name: str) -> Engine:
     if name not in (BUNDLED, *configured(), *Flavour):
         if os.sep in name or "=" in name:
             raise InputError(
-                f"{name!r} is no name of an engine: only you can say which directory's programs run",
+                f"{name!r} is no name of an engine: only you can say which directory's programs"
+                " run",
                 hint="--engine NAME=DIRECTORY",
             )
         raise _unknown(name)

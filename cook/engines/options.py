@@ -112,7 +112,9 @@ _SWITCH = Value("0 or 1", r"[01]")
 _MASK = Value("a mask in hexadecimal", r"(0x)?[0-9a-fA-F]{1,256}")
 _RANGE = Value("first-last", r"\d{1,4}-\d{1,4}")
 _SHARES = Value("numbers with commas", r"\d{1,6}(\.\d{1,6})?([,/]\d{1,6}(\.\d{1,6})?){0,63}")
-_PAIRS = Value("pairs of whole numbers with commas", r"\d{1,6},-?\d{1,6}(,\d{1,6},-?\d{1,6}){0,255}")
+_PAIRS = Value(
+    "pairs of whole numbers with commas", r"\d{1,6},-?\d{1,6}(,\d{1,6},-?\d{1,6}){0,255}"
+)
 _PER_LAYER = Value("TYPE,LAYERS", r"[A-Za-z0-9_]{1,12},\d{1,4}")
 
 
@@ -141,7 +143,9 @@ def _may(
     return Option(words, flavours, why, sets=sets, value=value, unlisted=unlisted)
 
 
-def _no(flavours: frozenset[Flavour], harm: Harm, *listed: str, why: str = "") -> tuple[Option, ...]:
+def _no(
+    flavours: frozenset[Flavour], harm: Harm, *listed: str, why: str = ""
+) -> tuple[Option, ...]:
     """Refused options; each of ``listed`` is one option in its spellings."""
     return tuple(Option(tuple(words.split()), flavours, why or harm, harm=harm) for words in listed)
 
@@ -335,7 +339,8 @@ _REFUSED = (
          "--cfg-negative-prompt-file", "--suffix-corpus", "--prompts", "--dataset", "--task"),
     *_no(_BOTH, Harm.WRITES, "-o --output --output-file", "-lcd --lookup-cache-dynamic",
          "--slot-save-path", "--save-all-logits --kl-divergence-base", "--prompt-cache",
-         "--prompt-cache-all", "--prompt-cache-ro", "--save-frequency", "-ofreq --output-frequency"),
+         "--prompt-cache-all", "--prompt-cache-ro", "--save-frequency",
+         "-ofreq --output-frequency"),
     *_no(_LLAMA, Harm.WRITES, "--logits-output-dir", "--save-logits"),
     *_no(_IK, Harm.WRITES, "--output-draft --draft-output --draft-output-file", "--sql-save-file",
          "-dkvc --dump-kv-cache"),
@@ -467,7 +472,12 @@ _OURS = tuple(
 def _table(flavour: Flavour) -> Mapping[str, Option]:
     listed = (*_HARMLESS, *_REFUSED, *_OURS)
     return MappingProxyType(
-        {word: option for option in listed if flavour in option.flavours for word in option.spellings}
+        {
+            word: option
+            for option in listed
+            if flavour in option.flavours
+            for word in option.spellings
+        }
     )
 
 

@@ -54,8 +54,8 @@ class ModelArgsSpec(Spec):
     rpc: Lines = ()
     """RPC servers, `host:port`; one, or a list."""
     extra: Annotated[tuple[Line, ...], Field(max_length=256)] = ()
-    """Raw flags of the engine, as a list: only such as place the model or make it faster, and
-    as change no file (`cook.engines.options`); others need `--allow-unsafe-args`."""
+    """Raw flags of the engine, as a list: only reviewed, harmless ones pass (flags.md);
+    others need `--allow-unsafe-args` on the command line."""
 
     @field_validator("rpc")
     @classmethod

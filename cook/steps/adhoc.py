@@ -30,7 +30,8 @@ def score_recipe(
 
     ``settings`` are keys of ``score`` that replace the recipe's or the defaults, maps within
     them key by key; None and empty maps are "not given". ``maximize``: the pick's.
-    ``unsafe_args``: as :func:`cook.recipe.load.load_recipe`. InputError when there is nothing to score or nothing to score against.
+    ``unsafe_args``: as :func:`cook.recipe.load.load_recipe`. InputError when there is nothing to
+    score or nothing to score against.
     """
     given = {key: value for key, value in settings.items() if value not in (None, {})}
     if target is not None:

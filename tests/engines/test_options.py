@@ -101,7 +101,7 @@ def test_harmless_flags_pass_with_a_value_of_their_form(flavour: Flavour) -> Non
         reading = read_flags(words, [flavour])
         assert reading.refusals == (), words
         (found,) = reading.said
-        assert (found.option, found.flag, found.value) == (option, word, (words + [None])[1])
+        assert (found.option, found.flag, found.value) == (option, word, ([*words, None])[1])
         assert isinstance(found.option.sets, Sets)
 
 

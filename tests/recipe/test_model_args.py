@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-
 from cook.engines.base import ModelArgs
 from cook.recipe.model_args import ModelArgsSpec
 from cook.recipe.score_spec import BaselineSpec, DraftSpec, TargetSpec
@@ -14,5 +13,3 @@ def test_everything_that_an_engine_takes_can_be_said() -> None:
     assert set(ModelArgsSpec.model_fields) == {f.name for f in fields(ModelArgs)}
     for part in (TargetSpec, DraftSpec, BaselineSpec):
         assert part.model_fields["args"].annotation is ModelArgsSpec
-
-
