@@ -86,6 +86,7 @@ def _command(
     words.add("-b", args.batch)
     words.add("-ub", args.ubatch)
     words.add("-rpc", ",".join(args.rpc) or None)
+    words.add_flag_if_known("--offline")
     if not engine.facts.repack:
         # llama-bench has its own parser and ignores LLAMA_ARG_REPACK.
         words.add("--repack", 0)
