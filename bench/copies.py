@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from bench.demo_score import study_menu
 from bench.study import Study, empty_kitchen
-from cook.steps.finalists import choose
-from cook.steps.forecast import Overheads
-from cook.steps.oven import Oven
+from cook.build.candidates import Overheads
+from cook.build.finalists import choose
+from cook.build.forecast import Forecaster
 
 TRIALS = 50
 MOST = 0.05
@@ -38,7 +38,7 @@ def copies() -> Study:
             verify = tuple(replace(c, turn=2000 * trial + 10 + c.turn) for c in plan.verify)
             trial_plan = replace(plan, drafts=tuple(twins), verify=verify, floor=None)
             kitchen.run(trial_plan.first())
-            oven = Oven(menu, trial_plan, kitchen.outcomes, 96, 2048)
+            oven = Forecaster(menu, trial_plan, kitchen.outcomes, 96, 2048)
             noise = oven.timing_noise(Overheads(), prompts)
             forecasts = oven.forecasts(Overheads(), prompts)
             choice = choose(

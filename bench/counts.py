@@ -14,16 +14,15 @@ import numpy as np
 
 from bench.demo_score import DOWN_TO_ONE_BIT, study_menu
 from bench.study import Study, empty_kitchen
-from cook.engines.process import Supervisor
-from cook.engines.worker import Worker
-from cook.engines.worker_results import IntArray
-from cook.formats.trace import TraceFile
+from cook.build.finalists import live_runs
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.client import Worker
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import IntArray
+from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
-from cook.speculation.profiles import Profile, Setting
-from cook.speculation.simulate import positions_of, simulate
-from cook.steps.finalists import live_runs
+from cook.scoring.simulate import Profile, Setting, positions_of, simulate
 from cook.steps.live import PromptRun
-from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import TRACE_FILE

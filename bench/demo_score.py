@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from cook.build.layout import Layout
+from cook.build.prepare import prepare
 from cook.recipe.load import parse_recipe
-from cook.steps.menu import Menu
-from cook.steps.prepare import prepare
 
 RECIPE = """\
 version: 1
@@ -62,7 +62,7 @@ def study_menu(
     n_max: tuple[int, ...],
     quants: tuple[str, ...] = EIGHT,
     target: str = Q8_0_TARGET,
-) -> Menu:
+) -> Layout:
     """The menu of the drafts named; ``limit`` None: every prompt, else short ones."""
     text = (
         RECIPE.replace("METHOD", method)

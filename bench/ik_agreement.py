@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 from bench.study import Study, empty_kitchen
+from cook.build.finalists import live_runs
+from cook.build.layout import Configuration, Layout
+from cook.build.prepare import prepare
 from cook.errors import InputError
 from cook.graph.execute import Executor
 from cook.recipe.load import parse_recipe
-from cook.speculation.profiles import Profile, Setting
-from cook.speculation.simulate import Positions, simulate
-from cook.steps.finalists import live_runs
-from cook.steps.menu import Configuration, Menu
-from cook.steps.prepare import prepare
+from cook.scoring.simulate import Positions, Profile, Setting, simulate
 from cook.steps.replay import replies
 
 Tool = Literal["server", "spec-bench"]
@@ -120,7 +119,7 @@ def agreements(
     return found
 
 
-def _menu(method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[int, ...]) -> Menu:
+def _menu(method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[int, ...]) -> Layout:
     text = (
         RECIPE.replace("METHOD", method)
         .replace("TOOL", tool)
@@ -132,7 +131,7 @@ def _menu(method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[i
     return prepare(loaded, engines=["ik"], threads=1).menus[0]
 
 
-def _texts(kitchen: Executor, menu: Menu, tokens: int) -> dict[str, Positions]:
+def _texts(kitchen: Executor, menu: Layout, tokens: int) -> dict[str, Positions]:
     plan = menu.forecast
     assert plan is not None, "asked for"
     steps = plan.drafts[0].replays

@@ -14,13 +14,13 @@ from statistics import mean, median, stdev
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_menu
 from bench.study import Study, empty_kitchen
+from cook.build.candidates import Forecast, ForecastPlan
+from cook.build.finalists import live_runs
+from cook.build.forecast import Forecaster
+from cook.build.layout import Configuration, interleaved
 from cook.graph.execute import Executor
-from cook.speculation.racing import student_quantile
-from cook.steps.finalists import live_runs
-from cook.steps.forecast import Forecast, ForecastPlan
+from cook.scoring.racing import student_quantile
 from cook.steps.live import PromptRun
-from cook.steps.menu import Configuration, interleaved
-from cook.steps.oven import Oven
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
 FITTED_ON = "Q4_K_M"
@@ -48,7 +48,7 @@ def prediction(target: str = F16_TARGET) -> Study:
             kitchen.run([plan.verify[turn], *(d.curves[turn] for d in plan.drafts)])
             _live_round(kitchen, fitted_on, 1 + turn, fitting)
             _live_round(kitchen, every, 1 + TURNS + turn, live)
-        oven = Oven(menu, plan, kitchen.outcomes, 128, 2048)
+        oven = Forecaster(menu, plan, kitchen.outcomes, 128, 2048)
         overheads = oven.fitted(
             _typical(fitting[menu.baseline.name]),
             [(c.settings, _typical(fitting[c.name])) for c in fitted_on if c.settings],

@@ -14,9 +14,9 @@ from typing import Any
 
 from bench.demo_score import study_menu
 from bench.study import empty_kitchen
+from cook.build.candidates import Forecast, Overheads
+from cook.build.forecast import Forecaster
 from cook.provenance import cook_version, machine
-from cook.steps.forecast import Forecast, Overheads
-from cook.steps.oven import Oven
 
 FILE = Path(__file__).parent.parent / "tests" / "data" / "contests.json"
 LENGTHS = (2, 4, 8)
@@ -33,7 +33,9 @@ def main() -> int:
         if lost := [f.error.message for f in kitchen.outcomes.failures.values()]:
             print(lost[0], file=sys.stderr)
             return 1
-        oven = Oven(menu, menu.forecast, kitchen.outcomes, TOKENS, menu.baseline.rounds[0].context)
+        oven = Forecaster(
+            menu, menu.forecast, kitchen.outcomes, TOKENS, menu.baseline.rounds[0].context
+        )
         found = oven.forecasts(Overheads())
     build = menu.engine.identity.build
     document = {

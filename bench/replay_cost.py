@@ -22,9 +22,9 @@ from bench.random_model import write_random_model
 from bench.study import Study, empty_kitchen
 from cook.engines.base import Engine, Flavour
 from cook.engines.discover import discover
-from cook.engines.process import Supervisor
-from cook.engines.worker import Worker
-from cook.engines.worker_results import FloatArray, IntArray, ModelLoad
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.client import Worker
+from cook.engines.worker.messages import FloatArray, IntArray, ModelLoad
 from cook.paths import demo_dir
 from cook.steps.quantize import MODEL_FILE
 
@@ -77,7 +77,7 @@ def replay_cost() -> Study:
 
 def _iq1_kt(directory: Path) -> Path:
     """The demo draft as the shipped Ling-flash recipe makes its first quant."""
-    from cook.steps.prepare import prepare
+    from cook.build.prepare import prepare
 
     (menu,) = prepare("ling-flash-iq1kt", engines=["ik"], demo=True).menus
     quantize = menu.drafts[0].quantize

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from cook.build.drafting import Drafting
+from cook.build.locate import Reader
 from cook.engines.base import ModelArgs
 from cook.engines.discover import discover
 from cook.formats.gguf import read_gguf
@@ -25,18 +27,15 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, demo_dir
 from cook.prompts.calibration import split_for_calibration
-from cook.prompts.load import PromptSet, load_prompts
+from cook.prompts.prompt_set import PromptSet, load_prompts
 from cook.recipe.load import parse_recipe
 from cook.recipe.rules import resolve
-from cook.speculation.profiles import Profile, Setting
-from cook.speculation.simulate import simulate
-from cook.steps.drafting import Drafting
+from cook.scoring.simulate import Profile, Setting, simulate
+from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import Sampling
-from cook.steps.reading import Reader
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TraceStep
-from cook.steps.trace_corpus import TraceCorpusStep, corpus_args
 
 CONTEXT, MAX_TOKENS = 4096, 192
 SETTING = Setting(4)

@@ -3,6 +3,8 @@
 ``$COOK_CONFIG``, else ``cook/config.toml`` in ``$XDG_CONFIG_HOME`` (``~/.config``). A flag wins
 over the environment, the environment over the file. Everything in it is optional; whatever is
 not known is an error, with file, line and column.
+
+The configuration file as a model; field docstrings are its reference.
 """
 
 from __future__ import annotations
@@ -13,13 +15,43 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, Field, StringConstraints
 
 from cook.errors import ConfigError
 from cook.paths import config_file
+from cook.recipe.fields import Line, Spec, fault
 
 if TYPE_CHECKING:
-    from cook.recipe.yaml_tree import Node
+    from cook.documents.tree import Node
+
+
+def _not_bundled(name: str) -> str:
+    if name == "bundled":
+        raise fault("`bundled` is cook's own engine", hint="give yours another name")
+    return name
+
+
+EngineName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]{0,39}$"),
+    AfterValidator(_not_bundled),
+]
+
+
+class ConfigSpec(Spec):
+    """The whole file."""
+
+    home: Line | None = None
+    """Where cook keeps the store, records, history and logs; `COOK_HOME`."""
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Threads of every engine program, as `--threads`; `COOK_THREADS`."""
+    jobs: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Candidates quantized side by side, as `--jobs`; `COOK_JOBS`."""
+    engines: Annotated[dict[EngineName, Line], Field(max_length=64, default_factory=dict)]
+    """Build directories by name, as `--engine NAME=DIR`; `COOK_ENGINE_<NAME>`."""
+
 
 MAX_BYTES = 1 << 20
 VARIABLES = {"home": "COOK_HOME", "threads": "COOK_THREADS", "jobs": "COOK_JOBS"}
@@ -50,9 +82,8 @@ def load(path: Path | None = None) -> Config:
 
     from pydantic import ValidationError
 
-    from cook.config_spec import ConfigSpec
-    from cook.recipe.faults import problems_of
-    from cook.recipe.locations import Locations
+    from cook.documents.faults import problems_of
+    from cook.documents.places import Locations
 
     try:
         spec = ConfigSpec.model_validate(document)
@@ -90,7 +121,7 @@ def source(name: str) -> str | None:
 
 
 def _text(path: Path) -> str:
-    from cook.recipe.yaml_tree import Location
+    from cook.documents.tree import Location
 
     try:
         with path.open("rb") as stream:
@@ -107,7 +138,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
-    from cook.recipe.yaml_tree import Location
+    from cook.documents.tree import Location
 
     try:
         return tomllib.loads(text)
@@ -129,11 +160,11 @@ def _directory(value: str, path: Path) -> Path:
 
 
 def _tree(document: Mapping[str, Any], text: str, file: str) -> Node:
-    """The document as nodes that know their place, for :mod:`cook.recipe.faults`.
+    """The document as nodes that know their place, for :mod:`cook.documents.faults`.
 
     tomllib tells no places: a key is looked for at the start of a line, under its table's header.
     """
-    from cook.recipe.yaml_tree import Location, MappingNode, ScalarNode, SequenceNode
+    from cook.documents.tree import Location, MappingNode, ScalarNode, SequenceNode
 
     lines = text.splitlines()
 

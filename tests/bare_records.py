@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cook.engines.base import EngineIdentity, Flavour
 from cook.provenance import machine
-from cook.report.record import Candidate, Draft, Pick, Record
+from cook.record.record import Candidate, Draft, Pick, Record
 
 CANDIDATE = Candidate(
     name="no draft",

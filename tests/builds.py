@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cook.cli.main import main
-from cook.report.record import Record, read_record
+from cook.record.record import Record, read_record
 
 TINY = """\
 version: 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cook.engines.base import DraftSettings, EngineIdentity, Flavour, ModelArgs
 from cook.paths import demo_dir
-from cook.report.record import Candidate, Record, Serving
+from cook.record.record import Candidate, Record, Serving
 from tests import bare_records as bare
 
 TARGET, DRAFT = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"

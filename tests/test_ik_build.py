@@ -15,10 +15,10 @@ from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP
 from cook.graph.store import Store
 from cook.paths import demo_dir
-from cook.recipe.convert import Wishes, import_recipe
+from cook.recipe.foreign.importing import Wishes, import_recipe
 from cook.recipe.load import load_recipe
 from cook.recipe.rules import resolve
-from cook.report.record import Record, StepRecord
+from cook.record.record import Record, StepRecord
 from tests.builds import build
 
 pytestmark = pytest.mark.ik

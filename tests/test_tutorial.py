@@ -113,8 +113,7 @@ def test_the_script_shown_is_the_script_shipped() -> None:
 def test_configuration(shell: Any) -> None:
     for line in commands("configuration.md"):
         shell(line)
-    from cook.config import VARIABLES
-    from cook.config_spec import ConfigSpec
+    from cook.config import VARIABLES, ConfigSpec
 
     text = (DOCS / "configuration.md").read_text()
     for key in (*(k for k in ConfigSpec.model_fields if k != "engines"), "engines.NAME"):
@@ -138,7 +137,7 @@ def test_the_configuration_shown_is_sound(tmp_path: Path) -> None:
 
 
 def test_the_gates_shown_are_the_gates() -> None:
-    from cook.sweep.schema import GatesSpec
+    from cook.nightly.pipeline import GatesSpec
 
     text = (DOCS / "nightly.md").read_text()
     gates = GatesSpec()

@@ -47,7 +47,11 @@ def test_demo_files_are_inside(names: set[str], name: str) -> None:
 
 
 def test_sources_and_notices_are_inside(names: set[str]) -> None:
-    assert {"cook/py.typed", "cook/engines/worker.c", "cook/recipe/recipe.schema.json"} <= names
+    assert {
+        "cook/py.typed",
+        "cook/engines/worker/worker.c",
+        "cook/recipe/recipe.schema.json",
+    } <= names
     assert {"cook/report/page/report.html", "cook/report/page/report.css"} <= names
     licences = {name.rpartition("/licenses/")[2] for name in names if "/licenses/" in name}
     assert {"LICENSE", "cook/demo/NOTICE", "imatrix/NOTICE"} <= licences

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cook.formats.trace import Reply
-from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
+from cook.formats.trace_file import Reply, ReplyHead, Sampler, TraceHeader
 
 
 def server_header(**changes: Any) -> TraceHeader:

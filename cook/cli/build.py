@@ -20,7 +20,7 @@ from cook.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from cook.kitchen import Built
+    from cook.build.run import Built
 
 
 def command(
@@ -48,11 +48,11 @@ def command(
       cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build --demo
     """
     output = open_output(json, quiet)
-    from cook.answer import answer
+    from cook.build.answer import answer
 
     def build_it() -> Built:
-        from cook.kitchen import build
-        from cook.steps.prepare import prepare
+        from cook.build.prepare import prepare
+        from cook.build.run import build
 
         prepared = prepare(
             recipe,

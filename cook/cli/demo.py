@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cook.cli.options import EngineOption, JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.kitchen import Built
+    from cook.build.run import Built
 
 
 def command(
@@ -24,11 +24,11 @@ def command(
       cook demo --json > record.json
     """
     output = open_output(json, quiet)
-    from cook.answer import answer
+    from cook.build.answer import answer
 
     def build_it() -> Built:
-        from cook.kitchen import build
-        from cook.steps.prepare import prepare
+        from cook.build.prepare import prepare
+        from cook.build.run import build
 
         return build(prepare("demo", engines=[engine] if engine else (), output=output), output)
 

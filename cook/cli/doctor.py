@@ -1,8 +1,198 @@
-"""``cook doctor``."""
+"""``cook doctor``.
+
+What cook needs of this machine, checked, each fault with the line that mends it.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from cook import config, engine_setup, units
 from cook.cli.options import JsonOption, QuietOption, open_output
+from cook.engines import discover
+from cook.engines.base import Flavour
+from cook.errors import ConfigError, CookError
+from cook.paths import cook_home, demo_dir, package_dir
+
+LOW_DISK_BYTES = 20 << 30
+DEMO_MODELS = ("target-q8_0.gguf", "draft-f16.gguf")
+
+
+class Status(StrEnum):
+    OK = "ok"
+    NOTE = "note"  # fine for most, absent for some
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. ``hint`` is the line that mends it; ``required`` faults stop the main job."""
+
+    name: str
+    status: Status
+    detail: str
+    hint: str | None = None
+    required: bool = False
+
+    @property
+    def blocking(self) -> bool:
+        return self.required and self.status is Status.MISSING
+
+
+def examine() -> Iterator[Check]:
+    """Every check, in an order in which the earlier mend the later."""
+    yield Check("python", Status.OK, f"{platform.python_version()} ({sys.executable})")
+    yield _program("compiler", engine_setup.find_compiler(), "sudo apt install g++")
+    yield _program("cmake", shutil.which("cmake"), "sudo apt install cmake")
+    yield from _bundled()
+    yield _configuration()
+    yield from _other_engines()
+    yield _disk()
+    yield _memory()
+    yield _demo_models()
+
+
+def mending_line() -> str:
+    """What builds the bundled engine: make in a checkout, a module in an installed cook."""
+    in_checkout = (package_dir().parent / "Makefile").is_file()
+    return "make setup" if in_checkout else engine_setup.MENDING_LINE
+
+
+def _program(name: str, path: str | None, hint: str) -> Check:
+    if path is None:
+        return Check(name, Status.MISSING, "not found (needed to build engines)", hint)
+    done = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    first = done.stdout.strip().partition("\n")[0]
+    if done.returncode != 0 or not first:
+        return Check(name, Status.MISSING, f"{path} does not start", hint)
+    return Check(name, Status.OK, f"{first} ({path})")
+
+
+def _bundled() -> Iterator[Check]:
+    version = engine_setup.installed_version()
+    faults = engine_setup.failures()
+    for tool in engine_setup.TOOLS:
+        name = f"llama-{tool}"
+        fault = faults.get(name)
+        if fault is None:
+            yield Check(f"bundled {name}", Status.OK, "starts", required=True)
+        else:
+            yield Check(f"bundled {name}", Status.MISSING, fault, required=True)
+    if faults:
+        detail = f"llama-cpp-python {version or 'is not installed'}: tools missing or broken"
+        yield Check("bundled engine", Status.MISSING, detail, mending_line(), required=True)
+    else:
+        yield from _engine(discover.BUNDLED, required=True)
+
+
+def _engine(name: str, *, required: bool = False) -> Iterator[Check]:
+    label = "bundled engine" if name == discover.BUNDLED else f"engine {name}"
+    try:
+        engine = discover.discover(name)
+    except CookError as error:
+        yield Check(label, Status.MISSING, error.message, error.hint, required=required)
+        return
+    types = len(engine.capabilities.quant_types)
+    yield Check(label, Status.OK, f"{engine.flavour} {engine.identity.build}, {types} types")
+    yield _amx(engine.tool("quantize").parent, label)
+
+
+def _amx(bin_dir: Path, label: str) -> Check:
+    from cook.engines.facts import facts_of
+
+    if facts_of(bin_dir).repack:
+        return Check(f"{label}: AMX", Status.OK, "no AMX trap")
+    return Check(
+        f"{label}: AMX",
+        Status.WARNING,
+        "this CPU advertises AMX and refuses it; cook runs the tools with --no-repack (slower)",
+        f"rebuild with CFLAGS and CXXFLAGS {' '.join(engine_setup.NO_AMX)}",
+    )
+
+
+def _configuration() -> Check:
+    """The file, and what is set by it or by the environment."""
+    try:
+        path = config.load().path
+    except ConfigError as error:
+        first, *rest = (str(problem).splitlines()[0] for problem in error.problems)
+        more = f" (and {len(rest)} more)" if rest else ""
+        return Check("configuration", Status.WARNING, first + more, "see docs/configuration.md")
+    found = [str(path) if path.is_file() else f"no {path}"]
+    for name in config.VARIABLES.values():
+        if origin := config.source(name):
+            found.append(f"{name}={os.environ[name]} ({origin})")
+    return Check("configuration", Status.OK, "; ".join(found))
+
+
+def _other_engines() -> Iterator[Check]:
+    try:
+        names = tuple(discover.configured())
+    except CookError:
+        return  # told by the check of the configuration
+    flavours = set()
+    for name in names:
+        for check in _engine(name):
+            yield check
+            if check.status is Status.OK and Flavour.IK_LLAMA_CPP in check.detail:
+                flavours.add(Flavour.IK_LLAMA_CPP)
+    if Flavour.IK_LLAMA_CPP not in flavours:
+        yield Check(
+            "ik_llama.cpp",
+            Status.NOTE,
+            "none configured; types such as iq1_kt and iq4_ks need one",
+            "export COOK_ENGINE_IK=~/ik_llama.cpp/build, or --engine ik=DIR",
+        )
+
+
+def _disk() -> Check:
+    home = cook_home()
+    existing = next(p for p in (home, *home.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    detail = f"{home}: {units.size(free)} free"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        probe = home / ".write-test"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        hint = "set COOK_HOME to a directory of your own"
+        return Check("COOK_HOME", Status.MISSING, f"{home}: {error.strerror}", hint, required=True)
+    if free < LOW_DISK_BYTES:
+        hint = "set COOK_HOME to a larger disk; real models need hundreds of GiB"
+        return Check("COOK_HOME", Status.WARNING, detail, hint)
+    return Check("COOK_HOME", Status.OK, detail)
+
+
+def _memory() -> Check:
+    from cook.provenance import available_memory_bytes, machine
+
+    this = machine()
+    free = units.size(available_memory_bytes()) or "unknown"
+    detail = f"{units.size(this.memory_bytes)}, {free} available; {this.cores} cores"
+    if this.accelerators:
+        detail += f"; {', '.join(this.accelerators)}"
+    return Check("machine", Status.OK, f"{this.processor}, {detail}")
+
+
+def _demo_models() -> Check:
+    absent = [name for name in DEMO_MODELS if not (demo_dir() / name).is_file()]
+    if absent:
+        detail = f"{', '.join(absent)} not in {demo_dir()}"
+        return Check("demo models", Status.MISSING, detail, "reinstall cook, or clone it again")
+    total = sum((demo_dir() / name).stat().st_size for name in DEMO_MODELS)
+    return Check("demo models", Status.OK, f"{demo_dir()} ({units.size(total)})")
 
 
 def command(json: JsonOption = False, quiet: QuietOption = False) -> None:
@@ -15,7 +205,6 @@ def command(json: JsonOption = False, quiet: QuietOption = False) -> None:
       cook doctor --json | jq '.checks[] | select(.status != "ok")'
     """
     from cook import __version__
-    from cook.doctor import Status, examine
     from cook.errors import PrerequisiteError
 
     out = open_output(json, quiet)

@@ -10,8 +10,7 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.formats.trace_report import Spread, TraceReport
-    from cook.inspection import BaseReport, ImatrixReport, ModelReport, Share
+    from cook.inspection import BaseReport, ImatrixReport, ModelReport, Share, Spread, TraceReport
     from cook.output import Output
 
 

@@ -10,7 +10,7 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.logs import Figure, LogReport, Pair
+    from cook.logs.figures import Figure, LogReport, Pair
     from cook.output import Output
 
 
@@ -49,11 +49,11 @@ def command(
     """
     import sys
 
-    from cook.logs import read_logs
+    from cook.logs.figures import read_logs
 
     out = open_output(json, quiet)
     if plot is not None:
-        from cook.report.log_scatter import check_plot_path, write_scatter
+        from cook.logs.scatter import check_plot_path, write_scatter
 
         check_plot_path(plot)
     report = read_logs(files, sys.stdin.buffer)

@@ -40,8 +40,8 @@ def command(
       cook plan recipes/demo.yaml --check
     """
     output = open_output(json, quiet)
-    from cook.graph.plan import plan, show_plan
-    from cook.steps.prepare import prepare
+    from cook.build.plan import plan, show_plan
+    from cook.build.prepare import prepare
 
     prepared = prepare(
         recipe,

@@ -95,7 +95,7 @@ def command(
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
     """
     output = open_output(json, quiet)
-    from cook.predicting import Typed, predict_trace, predict_typed
+    from cook.build.predict_request import Typed, predict_trace, predict_typed
 
     typed = Typed(
         n_max=tuple(n_max or ()),

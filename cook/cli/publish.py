@@ -77,8 +77,8 @@ def command(
     output = open_output(json, quiet)
     from cook.hub.package import Wanted, pack
     from cook.hub.publish import publish, show_package, show_published
-    from cook.report.find import find_record
-    from cook.report.record import read_record
+    from cook.record.find import find_record
+    from cook.record.record import read_record
 
     wanted = Wanted(repo, tuple(quant or ()), name, base_model, license)
     package = pack(read_record(find_record(record)), wanted)

@@ -1,9 +1,13 @@
-"""List, show and check recipes; print the recipe schema; import and export."""
+"""List, show and check recipes; print the recipe schema; import and export.
+
+``cook recipes import`` and ``cook recipes export``.
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +19,149 @@ from cook.cli.options import (
     StrictOption,
     open_output,
 )
-from cook.cli.recipes_convert import export, import_
+
+if TYPE_CHECKING:
+    from cook.output import Output
+
+
+class FromOption(StrEnum):
+    """As cook.recipe.foreign.lists.Kind; here so that the help page need not import it."""
+
+    script = "script"
+    custom_q = "custom-q"
+    recipe = "recipe"
+    tensor_type_file = "tensor-type-file"
+
+
+_Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write it here, not to stdout."),
+]
+_Force = Annotated[
+    bool, typer.Option("--force", help="Replace an output that exists.", show_default=False)
+]
+_Model = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="FILE", help="GGUF or tensor list (.tsv) of the model."),
+]
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Script, .recipe or list of rules.")],
+    output: _Output = None,
+    model: _Model = None,
+    type: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="Base type, where the file names none."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the recipe and its quant.")
+    ] = None,
+    kind: Annotated[
+        FromOption | None,
+        typer.Option("--from", help="What the file is, where its name does not tell."),
+    ] = None,
+    force: _Force = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Turn a quantization script or a list of rules into a recipe.
+
+    Reads bash scripts that run llama-quantize (never runs them) and their custom="..." block,
+    .recipe files of the GGUF-Tool-Suite, --custom-q text and --tensor-type-file lists. With
+    --model, rules that say what a tensor group says become that group.
+
+    Examples:
+      cook recipes import make-quant-IQ1_KT.sh -o ling.yaml --model Ling-flash-BF16.gguf
+      cook recipes import GLM-4.7-Flash.recipe --type Q6_K
+    """
+    from cook.recipe.foreign.importing import Wishes, import_recipe
+    from cook.recipe.foreign.lists import Kind
+
+    out = open_output(json, quiet)
+    wishes = Wishes(Kind(kind.value) if kind else None, name, type, model)
+    _refuse_existing(output, force)
+    result = import_recipe(file, wishes, output)
+    out.emit(
+        {
+            "kind": result.kind,
+            "output": output,
+            "recipe": result.loaded.recipe,
+            "text": result.text,
+            "warnings": result.warnings,
+        }
+    )
+    for problem in result.warnings:
+        out.say(str(problem))
+    _write(out, result.text, output)
+
+
+def export(
+    recipe: RecipeArgument,
+    format: Annotated[
+        FromOption, typer.Option("--format", "-f", help="What to write.", show_default=False)
+    ],
+    quant: Annotated[
+        str | None,
+        typer.Option("--quant", metavar="NAME", help="Which quant, where there are several."),
+    ] = None,
+    output: _Output = None,
+    model: _Model = None,
+    force: _Force = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a quant of a recipe as the engines' own tools read it.
+
+    custom-q is the argument of ik_llama.cpp's --custom-q, tensor-type-file that of llama.cpp's
+    option, recipe a .recipe of the GGUF-Tool-Suite, script a bash script. With --model the
+    rules name the model's tensors; without, they are the recipe's patterns.
+
+    Examples:
+      cook recipes export ling-flash-iq1kt --quant IQ1_KT --format script -o make-quant.sh
+      cook recipes export mine.yaml --format tensor-type-file --model model-bf16.gguf
+    """
+    from cook.recipe.check import read_tensors
+    from cook.recipe.foreign.exporting import Format, export_quant
+    from cook.recipe.load import load_recipe
+
+    out = open_output(json, quiet)
+    _refuse_existing(output, force)
+    tensors = read_tensors(model) if model is not None else None
+    result = export_quant(load_recipe(recipe), quant, Format(format.value), tensors)
+    out.emit(
+        {
+            "format": format.value,
+            "engine": result.flavour,
+            "output": output,
+            "text": result.text,
+            "notes": result.notes,
+        }
+    )
+    for note in result.notes:
+        out.say(f"note: {note}")
+    _write(out, result.text, output)
+
+
+def _refuse_existing(output: Path | None, force: bool) -> None:
+    from cook.errors import InputError
+
+    if output is not None and output.exists() and not force:
+        raise InputError(f"{output} exists", hint="--force replaces it")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise InputError(f"{output}: there is no folder {output.parent}")
+
+
+def _write(out: Output, text: str, output: Path | None) -> None:
+    from cook.formats.atomic import atomic_write
+
+    if output is None:
+        out.data(text.rstrip("\n"))
+        return
+    with atomic_write(output.absolute()) as file:
+        file.write(text.encode())
+    out.say(f"wrote {output}")
+
 
 __all__ = ["check", "export", "import_", "ls", "schema", "show"]
 
@@ -164,7 +310,7 @@ def schema(json: JsonOption = False, quiet: QuietOption = False) -> None:
       cook recipes schema > recipe.schema.json
     """
     from cook.output import to_json
-    from cook.recipe.reference import json_schema
+    from cook.recipe.json_schema import json_schema
 
     out = open_output(json, quiet)
     document = json_schema()

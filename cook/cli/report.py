@@ -57,10 +57,10 @@ def command(
       cook report --markdown - >> "$GITHUB_STEP_SUMMARY"
     """
     output = open_output(json, quiet)
-    from cook.report import comparison
-    from cook.report.find import find_record
+    from cook.nightly import comparison
+    from cook.record.find import find_record
+    from cook.record.record import read_record
     from cook.report.publish import Wanted, printed, write_report
-    from cook.report.record import read_record
     from cook.report.view import document
 
     path = find_record(record)

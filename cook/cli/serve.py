@@ -11,7 +11,7 @@ from cook.cli.options import EngineOption, JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
     from cook.output import Output
-    from cook.serving import Service
+    from cook.service import Service
 
 
 def command(
@@ -69,9 +69,9 @@ def command(
       curl -H "Authorization: Bearer $(cat ~/.local/share/cook/serve.key)" localhost:8080/props
     """
     out = open_output(json, quiet)
-    from cook.report.find import find_record
-    from cook.report.record import read_record
-    from cook.serving import read_or_make_key, service_of, shell_text, systemd_unit
+    from cook.record.find import find_record
+    from cook.record.record import read_record
+    from cook.service import read_or_make_key, service_of, shell_text, systemd_unit
 
     path = find_record(record)
     service = service_of(
@@ -109,11 +109,11 @@ def _run(service: Service, out: Output) -> int:
     """Run the server; the exit status is its own, 128 and the signal's number after a crash."""
     import sys
 
-    from cook.engines.outcome import clean
-    from cook.engines.process import Supervisor
+    from cook.engines.process.outcome import clean
+    from cook.engines.process.supervisor import Supervisor
     from cook.output import Mode
     from cook.paths import cook_home
-    from cook.serving import serve
+    from cook.service import serve
 
     def show(stream: str, chunk: bytes) -> None:
         if out.mode is not Mode.QUIET:

@@ -72,7 +72,7 @@ def command(
       cook sweep pipelines/nightly.yaml --report night --out report
     """
     output = open_output(json, quiet)
-    from cook.sweep.command import Asked, sweep
+    from cook.nightly.sweep import Asked, sweep
 
     asked = Asked(
         plan=plan, cell=cell, report=tuple(report or ()), accept=accept, all_cells=all_cells

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cook.formats.gguf import read_gguf
-from cook.formats.gguf_file import GgufFile, TensorInfo
+from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
+from cook.formats.gguf_writer import NewTensor, copy_of, encode, write_gguf_file
 from cook.formats.quant_types import by_name
-from cook.formats.writer import NewTensor, copy_of, encode, write_gguf_file
 from cook.graph.digest import source
 from cook.paths import cook_home, demo_dir
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from cook.engines.process import Supervisor
+from cook.engines.process.supervisor import Supervisor
 
 T = TypeVar("T")
 

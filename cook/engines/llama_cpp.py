@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Flavour, QuantizeJob, ServerJob
-from cook.engines.server_args import Arguments, common_server_args, refuse
 from cook.engines.tools import Tools
 from cook.errors import InputError
 

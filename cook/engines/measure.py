@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.engines import parse
+from cook.engines import tool_output
 from cook.engines.base import (
     DivergenceJob,
     DivergenceResult,
@@ -30,10 +30,10 @@ from cook.engines.base import (
     PerplexityJob,
     PerplexityResult,
 )
-from cook.engines.outcome import Outcome, failure
-from cook.engines.process import ProcessResult, Supervisor
-from cook.engines.progress import Meter
+from cook.engines.process.outcome import Outcome, ProcessResult, failure
+from cook.engines.process.supervisor import Supervisor
 from cook.engines.publish import publish, temporary_beside
+from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> Imatr
         if engine.flavour is Flavour.IK_LLAMA_CPP:
             # ik's trailer counts differently (8 for 4 chunks), and its log is complete; of
             # mainline's log the last lines may be lost, so there the file's own count holds.
-            chunks = parse.parse_chunks(out) or parse.parse_planned_chunks(err) or 0
-        estimate = parse.parse_final_estimate(out) or parse.parse_final_estimate(err)
-        planned = parse.parse_planned_chunks(err)
+            chunks = tool_output.parse_chunks(out) or tool_output.parse_planned_chunks(err) or 0
+        estimate = tool_output.parse_final_estimate(out) or tool_output.parse_final_estimate(err)
+        planned = tool_output.parse_planned_chunks(err)
         if planned is not None and chunks == planned - 1 and estimate is not None:
             # Mainline counts tokens: a last batch of three chunks is cut into pieces of 510, and
             # the 6 that are left are too few for it to collect (below 16, llama-imatrix).
@@ -101,7 +101,10 @@ def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> Imatr
         seconds=result.seconds,
         peak_rss_bytes=result.peak_rss_bytes,
         command=engine.imatrix_command(dataclasses.replace(job, args=(*job.args, *extra))),
-        warnings=(*warnings, *parse.parse_imatrix_warnings(parse.without_prefixes(err))),
+        warnings=(
+            *warnings,
+            *tool_output.parse_imatrix_warnings(tool_output.without_prefixes(err)),
+        ),
     )
 
 
@@ -131,8 +134,8 @@ def run_perplexity(engine: Tools, job: PerplexityJob, supervisor: Supervisor) ->
         _refuse_not_finite(result, err, out)
         if short := _TOO_SHORT.search(err):
             raise failure(result, Outcome.TOOL_ERROR, short.group(), "give it a longer corpus")
-        estimate = parse.parse_final_estimate(err) or parse.parse_final_estimate(out)
-        chunks, planned = parse.parse_chunks(out), parse.parse_planned_chunks(err)
+        estimate = tool_output.parse_final_estimate(err) or tool_output.parse_final_estimate(out)
+        chunks, planned = tool_output.parse_chunks(out), tool_output.parse_planned_chunks(err)
         if estimate is None:
             raise failure(result, Outcome.SILENT_FAILURE, "its final estimate is missing")
         if chunks is None or (planned is not None and chunks != planned):
@@ -173,8 +176,8 @@ def run_divergence(engine: Tools, job: DivergenceJob, supervisor: Supervisor) ->
         hint = "the base was made from a model with another vocabulary"
         raise failure(result, Outcome.TOOL_ERROR, broken.group(), hint)
     _refuse_not_finite(result, err, out)
-    values = parse.parse_divergence(out)
-    chunks = parse.parse_divergence_chunks(out)
+    values = tool_output.parse_divergence(out)
+    chunks = tool_output.parse_divergence_chunks(out)
     if values is None:
         told = "its statistics are missing or not finite (they need 100 tokens)"
         raise failure(result, Outcome.SILENT_FAILURE, told)
@@ -208,7 +211,9 @@ def _run_to_last_line(
 ) -> ProcessResult:
     def told(result: ProcessResult) -> bool:
         said = result.stderr_tail + "\n" + result.stdout_tail
-        complaint = parse.not_finite(said) or _TOO_SHORT.search(said) or _BROKEN_BASE.search(said)
+        complaint = (
+            tool_output.not_finite(said) or _TOO_SHORT.search(said) or _BROKEN_BASE.search(said)
+        )
         return last_line in said or bool(complaint)
 
     def run() -> ProcessResult:
@@ -241,7 +246,7 @@ def _need(*paths: Path) -> None:
 
 
 def _refuse_not_finite(result: ProcessResult, err: str, out: str) -> None:
-    if sign := parse.not_finite(err) or parse.not_finite(out):
+    if sign := tool_output.not_finite(err) or tool_output.not_finite(out):
         raise failure(
             result,
             Outcome.SILENT_FAILURE,
@@ -252,7 +257,7 @@ def _refuse_not_finite(result: ProcessResult, err: str, out: str) -> None:
 
 def _imatrix_chunks(engine: Tools, path: Path, result: ProcessResult) -> int:
     """Chunks that the written imatrix covers; the failure where it is none, or empty."""
-    from cook.formats.imatrix import read_imatrix
+    from cook.formats.imatrix_file import read_imatrix
 
     with path.open("rb") as file:
         is_gguf = file.read(4) == b"GGUF"

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cook.engines.base import Engine, Flavour, QuantizeJob
-from cook.engines.parse import parse_quantize_log
-from cook.engines.process import ProcessSpec, Supervisor
+from cook.engines.process.outcome import ProcessSpec
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.tool_output import parse_quantize_log
 from cook.formats.atomic import atomic_write
 from cook.paths import cook_home
 
@@ -62,7 +63,7 @@ def _any_imatrix(folder: Path) -> Path:
     """An imatrix with one entry that no tensor has: that there is one is all that is asked."""
     import numpy as np
 
-    from cook.formats.imatrix import Imatrix, ImatrixEntry, write_gguf
+    from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 
     entry = ImatrixEntry(sums=np.ones((1, 32), np.float32), counts=np.ones(1, np.float32))
     path = folder / "any.gguf"

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.engines import parse
+from cook.engines import tool_output
 from cook.engines.base import Flavour, QuantizeJob, QuantizeResult
-from cook.engines.outcome import Outcome, failure
-from cook.engines.process import ProcessResult, Supervisor
-from cook.engines.progress import Meter
+from cook.engines.process.outcome import Outcome, ProcessResult, failure
+from cook.engines.process.supervisor import Supervisor
 from cook.engines.publish import publish, temporary_beside
+from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 
 if TYPE_CHECKING:
@@ -126,14 +126,16 @@ def _check_imatrix(engine: Tools, imatrix: Path) -> None:
 
 def _verify(
     engine: Tools, job: QuantizeJob, partial: Path, result: ProcessResult
-) -> tuple[GgufFile, parse.QuantizeLog]:
+) -> tuple[GgufFile, tool_output.QuantizeLog]:
     from cook.formats.gguf import read_gguf
 
-    if not parse.quantize_finished(result.stdout_tail):
+    if not tool_output.quantize_finished(result.stdout_tail):
         raise failure(result, Outcome.SILENT_FAILURE, "its last line, the time it took, is missing")
     if not partial.is_file():
         raise failure(result, Outcome.SILENT_FAILURE, "it wrote no file")
-    log = parse.parse_quantize_log(result.stderr.read_text(encoding="utf-8", errors="replace"))
+    log = tool_output.parse_quantize_log(
+        result.stderr.read_text(encoding="utf-8", errors="replace")
+    )
     try:
         file = read_gguf(partial)
         source = read_gguf(job.source)

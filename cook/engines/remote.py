@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cook.closing import Closing
-from cook.engines.client import Api, Completion
+from cook.engines.server_api import Api, Completion
 from cook.errors import InputError, StepError
 
 KEY_VARIABLE = "COOK_API_KEY"

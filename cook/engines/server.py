@@ -21,12 +21,12 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cook.engines import proc
+from cook.engines.arguments import LOOPBACK
 from cook.engines.base import Engine, Flavour, ServerJob
-from cook.engines.client import Api, Completion
-from cook.engines.outcome import Outcome, failure
-from cook.engines.process import OnOutput, ProcessResult, ProcessSpec, Running, Supervisor
-from cook.engines.server_args import LOOPBACK
+from cook.engines.process import system
+from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
+from cook.engines.process.supervisor import Running, Supervisor
+from cook.engines.server_api import Api, Completion
 from cook.errors import InputError, InternalError, StepError
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ class Server:
         """The server's high-water mark so far (mapped weights included), 0 if unknown."""
         if self.result is not None:
             return self.result.peak_rss_bytes
-        return proc.peak_rss_bytes(self._running.pid) if self._running else 0
+        return system.peak_rss_bytes(self._running.pid) if self._running else 0
 
     @property
     def cpu_s(self) -> float | None:
         """Processor time the server has taken so far; None once it has stopped."""
-        activity = proc.group_activity(self._running.pid) if self._running else None
+        activity = system.group_activity(self._running.pid) if self._running else None
         return activity.cpu_s if activity else None
 
     def wait(self) -> ProcessResult:
@@ -309,7 +309,7 @@ class Server:
         if api is None:
             raise InternalError("the server has no client")
         future = self._requests.submit(request, api)
-        activity, since = proc.Activity(0.0, 0), time.monotonic()
+        activity, since = system.Activity(0.0, 0), time.monotonic()
         pause = 0.25
         while True:
             try:
@@ -323,7 +323,7 @@ class Server:
                 with contextlib.suppress(FutureTimeout, httpx.TransportError):
                     return self._answer(future, 2.0)
                 raise self._lost(running, None)
-            current = proc.group_activity(running.pid)
+            current = system.group_activity(running.pid)
             if current is None or current.cpu_s - activity.cpu_s >= 0.2:
                 activity, since = current or activity, now
             elif now - since > self._stall_timeout_s:

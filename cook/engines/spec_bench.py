@@ -17,10 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from cook.engines.arguments import Arguments, place
 from cook.engines.base import Flavour, ServerJob
-from cook.engines.outcome import Outcome, assertion_of, failure
-from cook.engines.process import ProcessResult, Supervisor
-from cook.engines.server_args import Arguments, place
+from cook.engines.process.outcome import Outcome, ProcessResult, assertion_of, failure
+from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, InternalError, PrerequisiteError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cook.engines import measure, quantize
+from cook.engines.arguments import Arguments, place
 from cook.engines.base import (
     Capabilities,
     DivergenceJob,
@@ -24,8 +25,8 @@ from cook.engines.base import (
 )
 from cook.engines.environment import SYSTEM_CONFIG, engine_environment
 from cook.engines.facts import Facts
-from cook.engines.process import ProcessResult, ProcessSpec, Supervisor
-from cook.engines.server_args import Arguments, place
+from cook.engines.process.outcome import ProcessResult, ProcessSpec
+from cook.engines.process.supervisor import Supervisor
 from cook.errors import PrerequisiteError
 
 

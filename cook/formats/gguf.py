@@ -3,23 +3,315 @@
 Reads versions 2 and 3, little endian, split or not, of either engine: a type id that cook does
 not know is kept, its size bounded by its neighbours. Only the header is read, so a model of a
 terabyte costs milliseconds. Whatever cannot be is an InputError with file, byte and field.
+
+Metadata values of a GGUF: scalars, strings and arrays (GGUF specification, ggml/docs/gguf.md).
+
+Arrays stay as the bytes of the file and are decoded when asked for: a vocabulary of 150,000
+tokens is walked once to find its end, and most readers never look at it.
+
+What a GGUF holds: tensors and metadata of a model, as :func:`cook.formats.gguf.read_gguf` gives.
+
+Tensor data stays in the file; it is read on demand, piece by piece.
+
+Tensor lists without a model: name, shape and type as tab-separated text, for planning.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
 
 from cook.errors import InputError
-from cook.formats.cursor import Cursor, shown
-from cook.formats.gguf_file import MAX_DIMS, GgufFile, TensorInfo
-from cook.formats.gguf_values import MetadataArray, MetadataValue, read_value
+from cook.formats.cursor import Cursor, read_range, shown
 from cook.formats.naming import shard_path, split_name
-from cook.formats.quant_types import by_id
-from cook.formats.tensor_list import read_tensor_list
+from cook.formats.quant_types import by_id, by_name
+
+
+class ValueType(IntEnum):
+    """``enum gguf_type``."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+SCALARS = {
+    ValueType.UINT8: "B",
+    ValueType.INT8: "b",
+    ValueType.UINT16: "H",
+    ValueType.INT16: "h",
+    ValueType.UINT32: "I",
+    ValueType.INT32: "i",
+    ValueType.FLOAT32: "f",
+    ValueType.BOOL: "?",
+    ValueType.UINT64: "Q",
+    ValueType.INT64: "q",
+    ValueType.FLOAT64: "d",
+}
+
+# The largest vocabularies have 0.3 M tokens and 0.6 M merges: some 15 MiB.
+MAX_STRINGS = 1 << 21
+MAX_ARRAY_BYTES = 32 << 20
+MAX_STRING_BYTES = 8 << 20
+
+Scalar = int | float | bool | str
+
+
+@dataclass(frozen=True)
+class MetadataArray:
+    """An array of ``count`` elements of one type, kept as the ``raw`` bytes of the file."""
+
+    element: ValueType
+    count: int
+    raw: bytes = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Scalar]:
+        return iter(self.values())
+
+    def values(self) -> tuple[Scalar, ...]:
+        """All elements; strings that are not UTF-8 have replacement characters."""
+        if self.element is ValueType.STRING:
+            return tuple(text.decode(errors="replace") for text in self.strings())
+        return struct.unpack(f"<{self.count}{SCALARS[self.element]}", self.raw)
+
+    def strings(self) -> tuple[bytes, ...]:
+        """The elements of a string array as the bytes in the file; ValueError for other types."""
+        if self.element is not ValueType.STRING:
+            raise ValueError("not an array of strings")
+        raw, unpack, position = self.raw, struct.Struct("<Q").unpack_from, 0
+        found = []
+        for _ in range(self.count):
+            start = position + 8
+            position = start + unpack(raw, position)[0]
+            found.append(raw[start:position])
+        return tuple(found)
+
+
+MetadataValue = Scalar | MetadataArray
+
+
+def read_value(cursor: Cursor, field: str) -> MetadataValue:
+    """One typed value at the cursor; InputError if its type or size is impossible."""
+    kind = _value_type(cursor, field)
+    if kind is ValueType.ARRAY:
+        return _read_array(cursor, field)
+    if kind is ValueType.STRING:
+        length = cursor.u64(field)
+        if length > MAX_STRING_BYTES:
+            cursor.fail(field, f"string of {length} bytes (limit {MAX_STRING_BYTES})")
+        return cursor.take(length, field).decode(errors="replace")
+    layout = f"<{SCALARS[kind]}"
+    raw = cursor.take(struct.calcsize(layout), field)
+    value: Scalar = struct.unpack(layout, raw)[0]
+    return value
+
+
+def _read_array(cursor: Cursor, field: str) -> MetadataArray:
+    element = _value_type(cursor, field)
+    if element is ValueType.ARRAY:
+        cursor.fail(field, "arrays of arrays are not supported by any engine")
+    count = cursor.u64(field)
+    start = cursor.position
+    if element is ValueType.STRING:
+        if count > MAX_STRINGS:
+            cursor.fail(field, f"{count} strings (limit {MAX_STRINGS})", at=start - 8)
+        if count * 8 > cursor.file_bytes - start:
+            cursor.fail(field, f"{count} strings cannot fit in the file", at=start - 8)
+        cursor.skip_strings(count, field)
+        if cursor.position - start > MAX_ARRAY_BYTES:
+            cursor.fail(field, f"array of more than {MAX_ARRAY_BYTES} bytes", at=start - 8)
+        raw = bytes(memoryview(cursor.buffer)[start : cursor.position])
+    else:
+        size = count * struct.calcsize(SCALARS[element])
+        if size > MAX_ARRAY_BYTES:
+            cursor.fail(field, f"array of {size} bytes (limit {MAX_ARRAY_BYTES})", at=start - 8)
+        raw = cursor.take(size, field)
+    return MetadataArray(element, count, raw)
+
+
+def _value_type(cursor: Cursor, field: str) -> ValueType:
+    at = cursor.position
+    number = cursor.u32(field)
+    try:
+        return ValueType(number)
+    except ValueError:
+        cursor.fail(field, f"unknown value type {number}", at=at)
+
+
+MAX_DIMS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor: ``shape`` ne0 first; ``offset`` from the data section of shard ``shard``."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int = 0
+    shard: int = 0
+
+    @property
+    def type_name(self) -> str:
+        """The engine's spelling, or ``type <id>`` for an id that cook does not know."""
+        known = by_id(self.type_id)
+        return known.name if known else f"type {self.type_id}"
+
+    @property
+    def elements(self) -> int:
+        """Number of weights."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Exact bytes without padding; None if the type is unknown."""
+        known = by_id(self.type_id)
+        return known.tensor_bytes(self.shape) if known else None
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile:
+    """The header of a model: ``metadata`` of its first shard, ``tensors`` of all shards.
+
+    ``file_bytes`` adds up all shards; ``data_offsets`` and ``shards`` are per shard;
+    ``header_digest`` is the SHA-256 over all headers, in order. ``value_spans`` says where in the
+    first shard each metadata value lies (its type, then its bytes).
+    """
+
+    path: Path
+    version: int
+    metadata: Mapping[str, MetadataValue] = field(repr=False)
+    tensors: tuple[TensorInfo, ...] = field(repr=False)
+    alignment: int
+    data_offsets: tuple[int, ...]
+    file_bytes: int
+    shards: tuple[Path, ...]
+    shard_bytes: tuple[int, ...]
+    header_digest: str
+    value_spans: Mapping[str, tuple[int, int]] = field(repr=False)
+
+    @property
+    def data_offset(self) -> int:
+        """Where the data section of the first shard begins."""
+        return self.data_offsets[0]
+
+    @property
+    def architecture(self) -> str:
+        """``general.architecture``; InputError for a file that has none (not a model)."""
+        if (found := self.string("general.architecture")) is None:
+            raise InputError(f"{self.path}: general.architecture is missing: not a model")
+        return found
+
+    @property
+    def tensor_bytes(self) -> int | None:
+        """Bytes of all tensors without padding; None if a type is unknown."""
+        sizes = [tensor.size_bytes for tensor in self.tensors]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, TensorInfo]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    def find(self, name: str) -> TensorInfo | None:
+        """The tensor of this name, or None."""
+        return self._by_name.get(name)
+
+    def tensor(self, name: str) -> TensorInfo:
+        """The tensor of this name; InputError if the file has none."""
+        if (found := self.find(name)) is None:
+            raise InputError(f"{self.path}: has no tensor {shown(name)}")
+        return found
+
+    def read_tensor_bytes(self, name: str) -> bytes:
+        """The data of one tensor; InputError if its type is unknown or the file too short."""
+        return b"".join(self.tensor_chunks(name))
+
+    def tensor_chunks(self, name: str, chunk_bytes: int = 1 << 24) -> Iterator[bytes]:
+        """The data of one tensor in pieces of at most ``chunk_bytes``."""
+        tensor = self.tensor(name)
+        if (size := tensor.size_bytes) is None:
+            raise InputError(f"{self.path}: {name}: {tensor.type_name} is of unknown size")
+        start = self.data_offsets[tensor.shard] + tensor.offset
+        for done in range(0, size, chunk_bytes):
+            part = min(chunk_bytes, size - done)
+            yield read_range(self.shards[tensor.shard], start + done, part)
+
+    def raw_value(self, key: str) -> bytes:
+        """A metadata value as the file has it (type, then bytes), for an exact copy."""
+        start, end = self.value_spans[key]
+        return read_range(self.shards[0], start, end - start)
+
+    def string(self, key: str) -> str | None:
+        """A metadata string, or None if absent; InputError if of another type."""
+        value = self.metadata.get(key)
+        if value is None or isinstance(value, str):
+            return value
+        raise InputError(f"{self.path}: {key}: is not a string")
+
+    def integer(self, key: str) -> int | None:
+        """A metadata integer, or None if absent; InputError if of another type."""
+        value = self.metadata.get(key)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise InputError(f"{self.path}: {key}: is not an integer")
+
+    def array(self, key: str) -> MetadataArray | None:
+        """A metadata array, or None if absent; InputError if of another type."""
+        value = self.metadata.get(key)
+        if value is None or isinstance(value, MetadataArray):
+            return value
+        raise InputError(f"{self.path}: {key}: is not an array")
+
+
+def read_tensor_list(path: Path | str) -> tuple[TensorInfo, ...]:
+    """Tensors listed as ``name <tab> 4096 x 1024 x 256 <tab> type`` lines (``#`` comments).
+
+    For planning without the model; offsets are 0. InputError names the line.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    tensors: dict[str, TensorInfo] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            name, shape, type_name = line.split("\t")
+            dims = tuple(int(part) for part in shape.split(" x "))
+        except ValueError:
+            raise InputError(
+                f"{path}:{number}: expected name, shape and type, tab-separated"
+            ) from None
+        if not 1 <= len(dims) <= MAX_DIMS or min(dims) < 1:
+            raise InputError(f"{path}:{number}: impossible shape {shown(shape)}")
+        if name in tensors:
+            raise InputError(f"{path}:{number}: {shown(name)} occurs twice")
+        tensors[name] = TensorInfo(name, dims, by_name(type_name.strip()).id)
+    return tuple(tensors.values())
+
 
 __all__ = [
     "GgufFile",

@@ -144,7 +144,7 @@ class Executor:
     def _run(self, step: Step[Any]) -> Artifact:
         from pydantic import TypeAdapter
 
-        from cook.engines.process import Supervisor
+        from cook.engines.process.supervisor import Supervisor
 
         self.logs.mkdir(parents=True, exist_ok=True)
         with (

@@ -19,7 +19,7 @@ from cook.engines.base import Engine, EngineIdentity
 from cook.provenance import machine
 
 if TYPE_CHECKING:
-    from cook.engines.process import Supervisor
+    from cook.engines.process.supervisor import Supervisor
     from cook.graph.store import Artifact
 
 R = TypeVar("R")

@@ -3,9 +3,3 @@
 All requests are huggingface-hub's own; cook adds what it lacks: downloads that go on where they
 stopped, a checksum for every file, retries with a bound, and errors that say what mends them.
 """
-
-from __future__ import annotations
-
-from cook.hub.locate import Located, local_path, locate
-
-__all__ = ["Located", "local_path", "locate"]

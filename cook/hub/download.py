@@ -22,9 +22,8 @@ from cook.errors import PrerequisiteError, StepError
 from cook.formats.atomic import atomic_write
 from cook.graph.digest import BLOCK, remember, source
 from cook.graph.locks import file_lock
-from cook.hub.client import api, failed
+from cook.hub.client import PATIENT, Retry, api, failed
 from cook.hub.listing import HubFile, Listing, repo_type, storage_folder
-from cook.hub.retry import PATIENT, Retry
 from cook.paths import cook_home
 from cook.units import size
 

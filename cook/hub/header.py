@@ -12,9 +12,9 @@ from pathlib import Path
 from cook.errors import InputError
 from cook.formats.atomic import atomic_write
 from cook.formats.gguf import MAX_HEADER_BYTES, read_gguf
+from cook.hub.client import PATIENT, Retry
 from cook.hub.download import address, missing, place
 from cook.hub.listing import HubFile, Listing
-from cook.hub.retry import PATIENT, Retry
 from cook.paths import cook_home
 
 FIRST_BYTES = 8 << 20

@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from cook.errors import InputError, PrerequisiteError
-from cook.hub.client import api, offline
-from cook.hub.retry import BRIEF, Retry
+from cook.hub.client import BRIEF, Retry, api, offline
 from cook.recipe.sources import HubRef
 
 MAX_FILES = 20_000

@@ -13,8 +13,8 @@ from cook.formats.naming import split_name
 from cook.graph.digest import source
 from cook.paths import cook_home
 from cook.recipe.sources import HubRef
+from cook.record.record import Draft, Record, to_json
 from cook.report.card import CardFacts, card
-from cook.report.record import Draft, Record, to_json
 from cook.report.secret_recipe import imatrix_path, quantize_step
 
 CARD = "README.md"

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.errors import InputError, PrerequisiteError, StepError
-from cook.hub.client import api, offline, status_of, transient
+from cook.hub.client import FIRST, PATIENT, Retry, api, offline, status_of, transient
 from cook.hub.listing import HubFile, live_listing
 from cook.hub.package import CARD, Item, Package
-from cook.hub.retry import FIRST, PATIENT, Retry
 from cook.output import Column
 from cook.recipe.sources import HubRef
 from cook.report.card import MARK

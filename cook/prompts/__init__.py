@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cook.prompts.load import Prompt, PromptSet, load_prompts, select
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, select
 
 __all__ = ["Prompt", "PromptSet", "load_prompts", "select"]

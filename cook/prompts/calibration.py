@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cook.errors import InputError
-from cook.prompts.load import PromptSet, load_prompts, subset
+from cook.prompts.prompt_set import PromptSet, load_prompts, subset
 
 OWN_SETS = {"demo": "demo-calibration"}
 """Sets that come with prompts of their own for calibration."""

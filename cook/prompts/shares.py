@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cook.errors import InputError
-from cook.prompts.load import Prompt, PromptSet, select
+from cook.prompts.prompt_set import Prompt, PromptSet, select
 
 
 def in_halves(prompts: PromptSet) -> PromptSet:

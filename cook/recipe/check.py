@@ -79,7 +79,7 @@ def check_recipe(
 def read_tensors(path: Path) -> TensorList:
     """The tensors of a GGUF, or of a list (``name <tab> shape <tab> type`` lines)."""
     if path.suffix == ".tsv":
-        from cook.formats.tensor_list import read_tensor_list
+        from cook.formats.gguf import read_tensor_list
 
         return TensorList(read_tensor_list(path))
     from cook.formats.gguf import read_gguf

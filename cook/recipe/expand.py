@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from cook.documents.places import Locations
 from cook.errors import Problem, RecipeError
 from cook.recipe.fields import NAME_PATTERN
-from cook.recipe.locations import Locations
-from cook.recipe.quant_spec import MAX_QUANTS, QuantSpec, RuleSpec, SweepSpec
 from cook.recipe.rules import Quant, Rule
-from cook.recipe.schema import Recipe
+from cook.recipe.schema import MAX_QUANTS, QuantSpec, Recipe, RuleSpec, SweepSpec
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 

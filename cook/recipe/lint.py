@@ -2,30 +2,224 @@
 
 :func:`lint` needs no engine and no model; with them it also checks types, rows, imatrix needs
 and rules against the tensors. All findings at once, each at its place in the recipe.
+
+Which tensors cannot be quantized without importance data, by engine.
+
+The engines fail late (after hours, with a partial file) or abort
+(docs/internals/engines.md#types-that-need-an-imatrix). On mainline also whole base types fail,
+since their mixtures use such types.
+
+The texts and files that a recipe names: there, and not scored on what they were made from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from cook.demo.unpack import is_unpacked
+from cook.documents.tree import Keys, Location
 from cook.errors import PrerequisiteError, Problem, RecipeError
-from cook.recipe.lint_imatrix import (
-    NO_IMATRIX_HINT,
-    ftype_needs_imatrix,
-    imatrix_problems,
-    type_needs_imatrix,
-)
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
 from cook.recipe.rules import Matcher, Quant, Resolution, Rule, Tensor, resolve, some
-from cook.recipe.yaml_tree import Location
+from cook.recipe.text_overlap import compare_texts
 
 if TYPE_CHECKING:
     from cook.engines.base import Capabilities, Engine
-    from cook.formats.imatrix import Imatrix
+    from cook.formats.imatrix_file import Imatrix
     from cook.recipe.schema import Recipe
+
+NO_IMATRIX_HINT = "add `imatrix: {corpus: ...}` to the recipe, or choose another type"
+
+# Base types whose built-in mixture gives some tensor a type that demands an imatrix
+# (mainline llama_tensor_get_type_impl, ik llama_tensor_get_type), beside those whose default does.
+_MIXTURE_NEEDS = {
+    "llama.cpp": frozenset({"IQ3_XS", "IQ3_XXS"}),
+    "ik_llama.cpp": frozenset({"IQ3_XXS", "IQ3_XXS_R4"}),
+}
+_NEVER_COVERED = ("token_embd.weight", "per_layer_token_embd.weight")
+
+
+def type_needs_imatrix(type_name: str, ftype: str, flavour: str) -> bool:
+    """Whether an ordinary tensor of this type needs importance data on ``flavour``."""
+    from cook.formats.quant_types import needs_imatrix
+
+    return needs_imatrix("blk.0.ffn_up.weight", type_name, ftype, flavour)
+
+
+def ftype_needs_imatrix(quant: Quant, flavour: str) -> bool:
+    """Whether the base type itself, or its mixture where that is used, needs an imatrix."""
+    from cook.formats.quant_types import ftype_by_name
+
+    base = ftype_by_name(quant.ftype)
+    if flavour in base.imatrix:
+        return True
+    if quant.mixture != "engine":
+        return False
+    return quant.ftype in _MIXTURE_NEEDS.get(flavour, frozenset()) or type_needs_imatrix(
+        base.default, quant.ftype, flavour
+    )
+
+
+def imatrix_problems(
+    quant: Quant,
+    resolution: Resolution,
+    flavour: str,
+    has_imatrix: bool,
+    imatrix: Imatrix | None,
+    *,
+    with_output: bool = True,
+) -> Iterator[Problem]:
+    """Tensors that would fail for want of importance data; ``imatrix`` if it is read.
+
+    ``with_output``: one that is collected covers the output tensor too.
+    """
+    from cook.formats.imatrix_file import entry_for
+    from cook.formats.quant_types import needs_imatrix
+
+    where = quant.at or Location("<recipe>", 1, 1)
+    # Where rules decide every tensor the base type matters only to ik's gate before the start.
+    gated = flavour in _base_gate(quant) or not resolution.complete
+    if not has_imatrix and gated and ftype_needs_imatrix(quant, flavour):
+        message = f"quant {quant.name}: {quant.ftype} needs an imatrix on {flavour}"
+        yield where.problem(message, hint=NO_IMATRIX_HINT)
+    lacking: dict[tuple[int | None, str, str], list[str]] = {}
+    for name, rule in resolution.rule_of.items():
+        wanted = resolution.types[name]
+        if wanted is None or not needs_imatrix(name, wanted, quant.ftype, flavour):
+            continue
+        if name in _NEVER_COVERED:
+            # No imatrix has embeddings: the engine aborts whatever is given.
+            lacking.setdefault((rule, wanted, "never"), []).append(name)
+        elif not has_imatrix:
+            lacking.setdefault((rule, wanted, "none"), []).append(name)
+        elif imatrix is None and name == "output.weight" and not with_output:
+            lacking.setdefault((rule, wanted, "output"), []).append(name)
+        elif imatrix is not None and entry_for(imatrix, name, flavour) is None:
+            lacking.setdefault((rule, wanted, "entry"), []).append(name)
+    for (index, type_name, why), names in lacking.items():
+        at = (quant.rules[index].at if index is not None else None) or where
+        subject = f"quant {quant.name}: {type_name}"
+        if why == "never":
+            message = f"{subject} needs importance data, and embeddings never have any"
+            hint = "the engine would abort; use q4_K or larger for embeddings"
+            yield at.problem(f"{message} ({some(names)})", hint=hint)
+        elif why == "none":
+            message = f"{subject} needs an imatrix on {flavour} ({some(names)})"
+            yield at.problem(message, hint=NO_IMATRIX_HINT)
+        elif why == "output":
+            message = f"{subject} needs importance data, and the output tensor's is not collected"
+            hint = "write `imatrix: {process_output: true}`, or choose a larger type for the output"
+            yield at.problem(message, hint=hint)
+        else:
+            message = f"{subject} needs importance data that the imatrix lacks ({some(names)})"
+            yield at.problem(message, hint="collect the imatrix from this very model")
+
+
+def _base_gate(quant: Quant) -> frozenset[str]:
+    from cook.formats.quant_types import ftype_by_name
+
+    return ftype_by_name(quant.ftype).imatrix
+
+
+_WIKI_HINT = (
+    "it is in wikitext-2-raw-v1.zip of https://huggingface.co/datasets/ggml-org/ci; "
+    "put it beside the recipe"
+)
+SHARE_IS_ERROR = 0.02
+"""Above this share of common passages two texts count as the same content."""
+
+
+def file_problems(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
+    """Missing files, and calibration text that is also evaluated or scored on."""
+    named: dict[Keys, object] = {}
+    if recipe.model is not None:
+        named["model", "source"] = recipe.model.source
+    if recipe.imatrix is not None:
+        named["imatrix", "corpus"] = recipe.imatrix.corpus
+        named["imatrix", "file"] = recipe.imatrix.file
+    if recipe.evaluate is not None:
+        named["evaluate", "corpus"] = recipe.evaluate.corpus
+    if recipe.score is not None:
+        named["score", "target", "source"] = recipe.score.target.source
+        named["score", "prompts"] = recipe.score.prompts
+    for index, draft in enumerate(recipe.drafts):
+        named["drafts", index, "source"] = draft.source
+    for keys, source in named.items():
+        if isinstance(source, Path) and not (source.exists() or is_unpacked(source)):
+            hint = _WIKI_HINT if source.name == "wiki.test.raw" else None
+            yield loaded.locations.at(*keys).problem(
+                f"no such file: {source}", hint=hint, kind="file"
+            )
+    yield from _unknown_categories(loaded, recipe)
+    yield from _shared_content(loaded, recipe)
+
+
+def _shared_content(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
+    calibration = recipe.imatrix.corpus if recipe.imatrix else None
+    if not isinstance(calibration, Path) or not calibration.is_file():
+        return
+    others: list[tuple[Keys, str, Path]] = []
+    if recipe.evaluate is not None and isinstance(recipe.evaluate.corpus, Path):
+        others.append((("evaluate", "corpus"), "evaluation", recipe.evaluate.corpus))
+    if recipe.score is not None:
+        prompts = prompts_file(recipe.score.prompts)
+        others.append((("score", "prompts"), "scoring", prompts))
+    for keys, use, path in others:
+        if not path.is_file():
+            continue
+        overlap = compare_texts(calibration, path)
+        if overlap.identical:
+            message = f"the calibration text is also used for {use}"
+        elif overlap.shared:
+            message = (
+                f"the {use} text shares {overlap.shared} of {overlap.smaller} sampled passages "
+                "with the calibration text"
+            )
+        else:
+            continue
+        severity = "error" if overlap.share >= SHARE_IS_ERROR else "warning"
+        hint = "calibrate on other text: numbers on seen text flatter the quant"
+        yield loaded.locations.at(*keys).problem(message, hint=hint, severity=severity)
+
+
+def _unknown_categories(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
+    from cook.errors import CookError
+    from cook.prompts.prompt_set import load_prompts
+
+    score = recipe.score
+    if score is None or not (score.categories or score.weights):
+        return
+    try:
+        known = load_prompts(score.prompts).categories
+    except CookError:
+        return  # told where the prompts are read
+    named: list[tuple[Keys, str]] = [
+        (("score", "categories", i), name) for i, name in enumerate(score.categories or ())
+    ]
+    named += [(("score", "weights", name), name) for name in score.weights or ()]
+    for keys, name in named:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(known)}"
+            yield loaded.locations.key_at(*keys).problem(
+                f"the prompts have no category `{name}`", hint=hint
+            )
+
+
+def prompts_file(prompts: str | Path) -> Path:
+    """The file behind a prompt set's name, or the path itself."""
+    from cook.paths import demo_dir, package_dir
+
+    if isinstance(prompts, Path):
+        return prompts
+    if prompts == "demo":
+        return demo_dir() / "data" / "prompts.jsonl"
+    return package_dir() / "prompts" / f"{prompts}.jsonl"
 
 
 class Model(Protocol):
@@ -69,8 +263,6 @@ def lint(
     recipe = recipe or loaded.recipe
     found: list[Problem] = []
     if check_files:
-        from cook.recipe.lint_files import file_problems
-
         found += file_problems(loaded, recipe)
     engine = _At(flavour, engine_name or flavour, capabilities) if flavour else None
     if engine is not None:

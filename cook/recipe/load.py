@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cook.documents.places import Locations
+from cook.documents.tree import parse, plain_data, read_text
 from cook.errors import InputError, Problem, RecipeError
-from cook.recipe.locations import Locations
-from cook.recipe.yaml_tree import parse, plain_data, read_text
 
 if TYPE_CHECKING:
     from cook.recipe.rules import Quant
@@ -73,8 +73,8 @@ def parse_recipe(text: str, path: Path) -> LoadedRecipe:
     """A recipe from its text; ``path`` names it in errors and anchors its relative paths."""
     from pydantic import ValidationError
 
+    from cook.documents.faults import problems_of
     from cook.recipe.expand import expand
-    from cook.recipe.faults import problems_of
     from cook.recipe.schema import Recipe
 
     root, found = parse(text, str(path))
@@ -109,7 +109,7 @@ def _expand_valid(
     """Faults between the quants that are valid, to be told beside the faults in others."""
     from cook.recipe.expand import expand_parts
     from cook.recipe.fields import one_or_many
-    from cook.recipe.quant_spec import QuantSpec, SweepSpec
+    from cook.recipe.schema import QuantSpec, SweepSpec
 
     listed = data.get("quants", ())
     swept = one_or_many(data["sweep"]) if data.get("sweep") is not None else ()

@@ -2,37 +2,577 @@
 
 Attribute names are the YAML's keys. Field docstrings are the reference: they go into the JSON
 Schema and the generated documentation. Parse with :func:`cook.recipe.load.load_recipe`.
+
+How a model is placed and run, as a recipe says it.
+
+The recipe's words for candidates: rules, quants, sweeps, ready-made drafts.
+
+The recipe's words for scoring drafts against a target, and for the pick.
 """
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
     ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
+from pydantic_core import CoreSchema
 
-from cook.recipe.fields import Line, Name, SourceField, Spec, _source, fault, one_or_many
-from cook.recipe.model_args import ModelArgsSpec
-from cook.recipe.quant_spec import MAX_QUANTS, DraftFileSpec, QuantSpec, RuleSpec, SweepSpec
-from cook.recipe.score_spec import (
-    BaselineSpec,
-    DraftSpec,
-    LiveBudgetSpec,
-    PickSpec,
-    SamplingSpec,
-    ScoreSpec,
-    SubjectToSpec,
-    TargetSpec,
+from cook.recipe.fields import (
+    BaseType,
+    Line,
+    Name,
+    SourceField,
+    Spec,
+    TensorType,
+    _source,
+    fault,
+    one_or_many,
+    tensor_type,
 )
-from cook.recipe.sources import HubRef
+from cook.recipe.groups import Group
+from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
+from cook.recipe.rules import FORCE_PATTERN
+from cook.recipe.sources import HubRef, parse_source
+
+if TYPE_CHECKING:
+    from cook.engines.base import DraftSettings, ModelArgs
+
+Lines = Annotated[
+    tuple[Line, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
+    Field(max_length=256),
+]
+CacheType = Literal[
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "q6_0", "q8_KV"
+]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+Batch = Annotated[int, Field(ge=1, le=1 << 20)]
+
+# cook sets these itself; two of them would fight, or a secret would show in a process list.
+_OURS = {
+    **dict.fromkeys(("-m", "--model", "-md", "--model-draft", "--hf-repo", "-hf"), "`source:`"),
+    **dict.fromkeys(("--port", "--host", "--api-key", "--api-key-file", "--slots"), "cook itself"),
+    **dict.fromkeys(("--spec-type", "--draft", "--draft-max", "--draft-n-max"), "`score.draft:`"),
+    **dict.fromkeys(("--spec-draft-model", "--draft-params", "-draft"), "`score.draft:`"),
+    **dict.fromkeys(("--spec-draft-n-max", "--spec-draft-n-min"), "`score.draft:`"),
+    **dict.fromkeys(("--spec-draft-p-min", "--draft-p-min"), "`score.draft:`"),
+    **dict.fromkeys(("-c", "--ctx-size", "-cd", "--ctx-size-draft"), "`score.context:`"),
+    **dict.fromkeys(("-ngl", "--n-gpu-layers", "--gpu-layers"), "`n_gpu_layers:`"),
+    **dict.fromkeys(("-ot", "--override-tensor"), "`override_tensor:`"),
+    **dict.fromkeys(("-ctk", "--cache-type-k"), "`cache_type_k:`"),
+    **dict.fromkeys(("-ctv", "--cache-type-v"), "`cache_type_v:`"),
+    **dict.fromkeys(("-t", "--threads"), "`threads:`"),
+    **dict.fromkeys(("-b", "--batch-size"), "`batch:`"),
+    **dict.fromkeys(("-ub", "--ubatch-size"), "`ubatch:`"),
+    **dict.fromkeys(("-np", "--parallel"), "cook itself"),
+    **dict.fromkeys(("--log-disable", "--log-file"), "cook itself"),
+}
+
+
+class ModelArgsSpec(Spec):
+    """Where a model's weights go and how it runs. What is absent is the engine's default."""
+
+    n_gpu_layers: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """Layers on the GPU (`-ngl`); 99 is all of most models."""
+    override_tensor: Lines = ()
+    """Placement of tensors by pattern (`-ot`), such as `exps=CPU`; one, or a list."""
+    cpu_moe: bool = False
+    """Keep all routed experts in CPU memory (`--cpu-moe`)."""
+    n_cpu_moe: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """Keep the routed experts of the first N layers in CPU memory (`--n-cpu-moe`)."""
+    devices: Lines = ()
+    """Devices to use (`--device`), such as `CUDA0`; one, or a list."""
+    cache_type_k: CacheType | None = None
+    """Type of the keys in the KV cache (`-ctk`)."""
+    cache_type_v: CacheType | None = None
+    """Type of the values in the KV cache (`-ctv`)."""
+    flash_attention: bool | None = None
+    """Flash attention on or off (`-fa`)."""
+    threads: Threads | None = None
+    """CPU threads when decoding (`-t`)."""
+    threads_batch: Threads | None = None
+    """CPU threads when reading a prompt (`-tb`)."""
+    batch: Batch | None = None
+    """Logical batch in tokens (`-b`)."""
+    ubatch: Batch | None = None
+    """Physical batch in tokens (`-ub`)."""
+    rpc: Lines = ()
+    """RPC servers, `host:port`; one, or a list."""
+    extra: Annotated[tuple[Line, ...], Field(max_length=256)] = ()
+    """Raw flags of the engine, as a list, passed as they are."""
+
+    @field_validator("extra")
+    @classmethod
+    def _not_ours(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for flag in value:
+            if setter := _OURS.get(flag.split("=", 1)[0]):
+                raise fault(f"`{flag}` is set by {setter}, not in `extra`")
+        return value
+
+    @field_validator("rpc")
+    @classmethod
+    def _host_and_port(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for server in value:
+            if not re.fullmatch(r"[\w.:\[\]-]+:\d{1,5}", server):
+                raise fault(f"`{server}` is not host:port")
+        return value
+
+    def to_model_args(self) -> ModelArgs:
+        """The same as the engines' own record."""
+        from cook.engines.base import ModelArgs
+
+        return ModelArgs(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+MAX_RULES = 512
+MAX_QUANTS = 256
+
+# Names as long and as varied as real ones: what hangs on these hangs on a model.
+_PROBES = (
+    "token_embd.weight",
+    "blk.0.attn_output.weight",
+    "blk.61.ffn_gate_up_exps.weight",
+    "per_layer_token_embd.weight",
+)
+_GROUP_SLIPS = {
+    "attn": "attention",
+    "dense": "dense_ffn",
+    "ffn": "dense_ffn",
+    "experts": "routed_experts",
+    "exps": "routed_experts",
+    "shexp": "shared_experts",
+    "shared": "shared_experts",
+    "routed": "routed_experts",
+    "embedding": "embeddings",
+    "embd": "embeddings",
+    "head": "output",
+}
+
+
+def check_selector(selector: str) -> str:
+    """A group's name or a valid pattern, else a located fault."""
+    if selector in frozenset(Group):
+        return selector
+    forced = selector.startswith(FORCE_PATTERN)
+    body = selector.removeprefix(FORCE_PATTERN)
+    if not forced and (group := _misspelt_group(selector)):
+        hint = f"did you mean the group `{group}`? A pattern of this text is `re:{selector}`"
+        raise fault(f"unknown tensor group `{selector}`", hint=hint)
+    shift = len(FORCE_PATTERN) if forced else 0
+    try:
+        pattern = parse_pattern(body)
+        for name in _PROBES:
+            pattern.search(name)
+    except PatternError as error:
+        message = f"bad pattern: {error.message} (at character {error.offset + 1})"
+        raise fault(message, hint=error.hint, offset=shift + error.offset) from None
+    except PatternTimeout:
+        message = f"pattern `{body[:60]}` takes too long to match: it backtracks catastrophically"
+        raise fault(message, hint="remove nested repeats such as `(a*)*`") from None
+    return selector
+
+
+def _misspelt_group(selector: str) -> str | None:
+    """The group that a bare word was meant to be. Tensor-name words (attn_q) stay patterns."""
+    from difflib import get_close_matches
+
+    if not re.fullmatch(r"[A-Za-z_ -]+", selector):
+        return None
+    word = selector.lower().replace("-", "_").replace(" ", "_")
+    if word in frozenset(Group):
+        return word
+    if word in _GROUP_SLIPS:
+        return _GROUP_SLIPS[word]
+    close = get_close_matches(word, list(Group), n=1, cutoff=0.8)
+    return close[0] if close else None
+
+
+class RuleSpec(Spec):
+    """One rule, written `selector: type`, for example `attention: q8_0` or `attn_v: q6_K`."""
+
+    selector: Annotated[str, Field(min_length=1, max_length=1040)]
+    """A tensor group, or a pattern that is searched in the tensor's name.
+
+    The name of a group alone is the group (`re:` before it makes it a pattern). A pattern is
+    ECMAScript as both engines read it, unanchored and case-sensitive."""
+    type: TensorType
+    """The tensor type that the tensors get."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_pair(cls, value: object) -> object:
+        if isinstance(value, RuleSpec) or (
+            isinstance(value, dict) and value.keys() == {"selector", "type"}
+        ):
+            return value
+        if isinstance(value, str):
+            hint = "write `selector: type` with a colon and a space"
+            raise fault("a rule is `selector: type`", hint=hint)
+        if not isinstance(value, dict) or len(value) != 1:
+            hint = "one rule a list item: `- attention: q8_0`"
+            raise fault("a rule has exactly one selector and its type", hint=hint)
+        ((selector, type_name),) = value.items()
+        return {"selector": selector, "type": type_name}
+
+    @field_validator("selector")
+    @classmethod
+    def _valid_selector(cls, value: str) -> str:
+        return check_selector(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "description": cls.__doc__,
+            "minProperties": 1,
+            "maxProperties": 1,
+            "propertyNames": {"minLength": 1, "maxLength": 1040},
+            "properties": {group.value: {"type": "string"} for group in Group},
+            "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 32},
+        }
+
+
+Rules = Annotated[tuple[RuleSpec, ...], Field(max_length=MAX_RULES)]
+Mixture = Literal["engine", "pure"]
+
+
+class QuantSpec(Spec):
+    """One candidate quantization of the source model."""
+
+    name: Name
+    """Its name in tables and file names."""
+    type: BaseType | None = None
+    """The base type of `llama-quantize` (`Q4_K_M`, `IQ1_KT` ...), inherited if absent.
+
+    It is stored as the file's type, and decides tensors that no rule hits (see `mixture`)."""
+    extends: Name | None = None
+    """Another quant of this recipe whose `type`, `rules` and other settings this one inherits.
+
+    Its own rules go before the inherited ones, so they win."""
+    rules: Rules = ()
+    """Rules in order: the first that hits a tensor decides its type."""
+    drop_rules: Annotated[tuple[Line, ...], Field(max_length=MAX_RULES)] = ()
+    """Selectors of inherited rules to leave out."""
+    mixture: Mixture | None = None
+    """What happens to tensors that no rule hits.
+
+    `engine`: the engine's built-in mixture for the base type; sizes are then known only from the
+    engine. `pure`: the base type's own tensor type, stated for every tensor. Absent: `engine` for
+    a quant without rules (so `type: Q4_K_M` alone is the well-known Q4_K_M), `pure` for one with
+    rules (so that what the recipe says is all there is)."""
+    imatrix: bool | None = None
+    """Whether to quantize with the recipe's imatrix, where it has one. Default: yes."""
+
+
+_TypeName = Annotated[str, Field(min_length=1, max_length=32)]
+Types = Annotated[
+    tuple[_TypeName, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=_TypeName | list[_TypeName]),
+    Field(min_length=1, max_length=64),
+]
+
+
+class SweepSpec(Spec):
+    """A grid of quants: one for every combination of the types in `over`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Template of the names: `{group}` or `{type}` stands for the type chosen there, `{1}`,
+    `{2}` ... for the first, second axis. Default: the chosen types, joined by `-`."""
+    type: BaseType | None = None
+    """Base type of all of them, unless `type` is an axis or inherited."""
+    extends: Name | None = None
+    """A quant whose settings and rules all of them inherit (their own rules go first)."""
+    over: Annotated[dict[str, Types], Field(min_length=1, max_length=8)]
+    """The axes, in order: selector (or `type`, the base type) -> the types to try.
+
+    The rules of the axes go before `rules`."""
+    rules: Rules = ()
+    """Rules that all of them share, after those of the axes."""
+    mixture: Mixture | None = None
+    """As in a quant."""
+    imatrix: bool | None = None
+    """As in a quant."""
+
+    @field_validator("over")
+    @classmethod
+    def _valid_axes(cls, over: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        from cook.errors import InputError
+        from cook.recipe.fields import base_type
+
+        checked = {}
+        for selector, types in over.items():
+            spell = base_type if selector == "type" else tensor_type
+            if selector != "type":
+                check_selector(selector)
+            try:
+                checked[selector] = tuple(spell(t) for t in types)
+            except InputError as error:
+                raise fault(f"`{selector}`: {error.message}", hint=error.hint) from None
+            if len(set(checked[selector])) < len(types):
+                raise fault(f"`{selector}` lists a value twice")
+        return checked
+
+    @property
+    def count(self) -> int:
+        """How many quants the grid has."""
+        total = 1
+        for types in self.over.values():
+            total *= len(types)
+        return total
+
+
+class DraftFileSpec(Spec):
+    """A ready-made GGUF to score beside the quants, as it is."""
+
+    name: Name
+    """Its name in tables."""
+    source: SourceField
+    """The file (shard 1 if split): a path or `hf://org/name[@revision]/file`."""
+
+
+PROMPT_SETS = ("default", "long", "demo")
+"""The prompt sets that ship with cook."""
+
+
+def _prompts(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, Path) or value in PROMPT_SETS:
+        return value
+    if not isinstance(value, str):
+        raise fault("must be the name of a prompt set or a path")
+    if re.fullmatch(r"[\w-]+", value):
+        close = get_close_matches(value, PROMPT_SETS, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"the sets are {', '.join(PROMPT_SETS)}"
+        raise fault(f"no prompt set `{value}`", hint=hint)
+    base = info.context.get("base") if isinstance(info.context, dict) else None
+    try:
+        found = parse_source(value, base or Path())
+    except ValueError as error:
+        raise fault(str(error)) from None
+    if isinstance(found, HubRef):
+        raise fault("prompts must be a local .jsonl file or the name of a set")
+    return found
+
+
+PromptsField = Annotated[
+    str | Path,
+    PlainValidator(_prompts),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
+]
+
+
+class TargetSpec(Spec):
+    """The large model that the draft serves."""
+
+    source: SourceField
+    """A GGUF (shard 1 if split): a path or an hf:// reference."""
+    args: ModelArgsSpec = ModelArgsSpec()
+    """How it is placed and run while a draft runs beside it."""
+
+
+class BaselineSpec(Spec):
+    """The target without a draft, at its best."""
+
+    args: ModelArgsSpec = ModelArgsSpec()
+    """How it is placed and run alone: it may use the memory that the draft would take."""
+
+
+class SamplingSpec(Spec):
+    """The sampling chain that will be deployed; temperature 0 is greedy."""
+
+    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """0 takes the most likely token always."""
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Keep this many most likely tokens; 0 keeps all."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Keep the most likely tokens up to this sum of probability."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Keep tokens at least this likely, relative to the most likely."""
+    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Penalty on repeated tokens; 1 is none."""
+    seed: Annotated[int, Field(ge=0, lt=2**32 - 1)] = 1
+    """Seed of the sampler."""
+
+
+def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+    if len(set(values)) < len(values):
+        raise fault("lists a value twice")
+    return values
+
+
+def _many(item: Any) -> BeforeValidator:
+    return BeforeValidator(one_or_many, json_schema_input_type=item | list[item])
+
+
+NMax = Annotated[int, Field(ge=1, le=256)]
+NMin = Annotated[int, Field(ge=0, le=256)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Some = Field(min_length=1, max_length=32)
+
+
+Method = Literal["replay", "live"]
+LiveTool = Literal["server", "spec-bench"]
+REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+LIVE_LENGTHS = (4, 8, 16)
+
+
+class DraftSpec(Spec):
+    """The draft settings to try, and how the draft is placed."""
+
+    n_max: Annotated[tuple[NMax, ...], _many(NMax), Some, AfterValidator(_distinct)] | None = None
+    """Most tokens drafted at once; one, or a list to try. Absent: 1 to 8, 10, 12 and 16 by
+    replay, which tries them at no cost; 4, 8 and 16 live."""
+    n_min: Annotated[tuple[NMin, ...], _many(NMin), Some, AfterValidator(_distinct)] = (0,)
+    """Fewest tokens worth verifying; one, or a list. Pairs above `n_max` are left out."""
+    p_min: Annotated[
+        tuple[Probability, ...], _many(Probability), Some, AfterValidator(_distinct)
+    ] = (0.0,)
+    """Drafting stops below this probability; one, or a list."""
+    cache_types: Annotated[
+        tuple[CacheType, ...], _many(CacheType), Some, AfterValidator(_distinct)
+    ] = ("f16",)
+    """Types of the draft's KV cache (keys and values alike); one, or a list."""
+    args: ModelArgsSpec = ModelArgsSpec()
+    """How the draft is placed and run."""
+
+    @model_validator(mode="after")
+    def _some_pair(self) -> DraftSpec:
+        own = self.args.cache_type_k or self.args.cache_type_v
+        if own and "cache_types" in self.model_fields_set:
+            raise fault("`cache_types` and `args.cache_type_k` or `_v` say the same: keep one")
+        lengths = self.n_max or REPLAYED_LENGTHS
+        if min(self.n_min) > max(lengths):
+            raise fault("every `n_min` is above every `n_max`")
+        pairs = sum(low <= high for high in lengths for low in self.n_min)
+        if pairs * len(self.p_min) * len(self.cache_types) > 1024:
+            raise fault("more than 1024 combinations of draft settings")
+        return self
+
+    def settings(self, method: Method) -> tuple[DraftSettings, ...]:
+        """Every sensible (n_max, n_min, p_min), in the recipe's order."""
+        from cook.engines.base import DraftSettings
+
+        return tuple(
+            DraftSettings(n_max=n_max, n_min=n_min, p_min=p_min)
+            for n_max in self.n_max or (REPLAYED_LENGTHS if method == "replay" else LIVE_LENGTHS)
+            for n_min in self.n_min
+            for p_min in self.p_min
+            if n_min <= n_max
+        )
+
+
+class LiveBudgetSpec(Spec):
+    """How long live scoring may take; what does not fit is left out and told."""
+
+    minutes: Annotated[float, Field(gt=0, le=100_000)] = 30.0
+    """Minutes of live runs."""
+
+
+class ScoreSpec(Spec):
+    """How drafts are scored against the target."""
+
+    target: TargetSpec
+    """The large model."""
+    baseline: BaselineSpec | None = None
+    """The target without a draft. Absent: with the target's own arguments."""
+    method: Method = "replay"
+    """`replay`: the target's text is recorded once, every draft is scored on it without the
+    target, speeds are predicted from measured times, and only the finalists run live. `live`:
+    every candidate runs on the real server, as far as the budget goes."""
+    live: LiveTool = "server"
+    """What live runs go through: `server`, the engine's llama-server, as users run it;
+    `spec-bench`, ik_llama.cpp's llama-spec-bench, which has no server around the drafting."""
+    trace: SourceField | None = None
+    """A trace that `cook trace` recorded of this target, in place of recording one; prompts that
+    it does not hold are left out."""
+    prompts: PromptsField = "default"
+    """A prompt set (`default`, `long`, `demo`) or a .jsonl file of prompts."""
+    categories: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)] | None = None
+    """Only prompts of these categories. Absent: all."""
+    weights: (
+        Annotated[
+            dict[str, Annotated[float, Field(ge=0, le=1e6)]], Field(min_length=1, max_length=64)
+        ]
+        | None
+    ) = None
+    """Weight of each category in the totals; a category not named weighs 1.
+
+    Absent: every token counts alike."""
+    limit: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """At most this many prompts, taken evenly from the categories."""
+    max_tokens: Annotated[int, Field(ge=2, le=131_072)] = 128
+    """Tokens generated for each prompt; counts are unstable below 128. The first comes with the
+    prompt, so that one is too few."""
+    context: Annotated[int, Field(ge=128, le=4_194_304)] = 8192
+    """Context of the server in tokens: prompt and output must fit."""
+    sampling: SamplingSpec = SamplingSpec()
+    """The sampling chain."""
+    draft: DraftSpec = DraftSpec()
+    """Draft settings and placement."""
+    live_budget: LiveBudgetSpec = LiveBudgetSpec()
+    """Limit on the time of live runs."""
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    """Times each live run is repeated, each in a fresh server; timings are medians."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ScoreSpec:
+        if self.max_tokens >= self.context:
+            raise fault(
+                f"`max_tokens` {self.max_tokens} leaves no room for a prompt "
+                f"in a context of {self.context}"
+            )
+        if self.weights is not None and not any(self.weights.values()):
+            raise fault("every weight is 0")
+        return self
+
+
+Limit = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class SubjectToSpec(Spec):
+    """Limits a candidate must keep; one that was not measured does not qualify."""
+
+    size_gib: Limit | None = None
+    """Size of the draft's file, GiB."""
+    memory_gib: Limit | None = None
+    """Weights + KV cache at the draft's context + compute buffers, GiB."""
+    bpw: Limit | None = None
+    """Bits per weight."""
+    perplexity_ratio: Limit | None = None
+    """Perplexity against the source model's, 1.0 being equal."""
+    kld: Limit | None = None
+    """Mean Kullback-Leibler divergence from the source model, nats a token."""
+
+
+class PickSpec(Spec):
+    """How the winner is chosen. "No draft" is always a candidate."""
+
+    maximize: Literal["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"] = (
+        "end_to_end_speed"
+    )
+    """`end_to_end_speed` counts the prompt's time, the draft's included; `decode_speed` does
+    not; `acceptance` is accepted / drafted; `acceptance_length` is 1 + accepted / cycles."""
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Candidates that cannot be told apart at this confidence tie; the smaller file wins."""
+    subject_to: SubjectToSpec = SubjectToSpec()
+    """Limits."""
+
 
 __all__ = [
     "BaselineSpec",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import isfinite
 
-from cook.report.intervals import METHOD, SEED
-from cook.report.measured import Interval, PromptFigures
+from cook.record.measured import Interval, PromptFigures
+from cook.scoring.intervals import METHOD, SEED
 
 
 def acceptance_ratio(
@@ -17,7 +17,7 @@ def acceptance_ratio(
     """
     import numpy as np
 
-    from cook.speculation.statistics import Measured, ratio_interval
+    from cook.scoring.statistics import Measured, ratio_interval
 
     if one is None or other is None:
         return None

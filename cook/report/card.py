@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from cook.report.measured import Figures, Quality
-from cook.report.record import Candidate, Draft, Record
+from cook.record.measured import Figures, Quality
+from cook.record.record import Candidate, Draft, Record
 from cook.report.secret_recipe import (
     imatrix_path,
     imatrix_step,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from cook.report.measured import Figures, PromptFigures
+from cook.record.measured import Figures, PromptFigures
+from cook.record.record import Candidate, Draft, Record
 from cook.report.plain import clipped
-from cook.report.record import Candidate, Draft, Record
 
 Kind = Literal["live", "predicted"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from cook.report.record import Draft, Record, StepRecord
+from cook.record.record import Draft, Record, StepRecord
 
 _CUSTOM = "--custom-q"
 # One rule a line reads best; llama-quantize wants them joined by commas.

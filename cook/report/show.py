@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from cook.output import Column, Mode, Output
 
 if TYPE_CHECKING:
-    from cook.report.measured import NoiseFloor
-    from cook.report.record import Candidate, Record
+    from cook.record.measured import NoiseFloor
+    from cook.record.record import Candidate, Record
 
 NOTHING_RAN = "nothing had to run: everything was stored"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A record as text. Plain data, so that a receipt can keep it: see ``cook.graph.receipt``.
+    """A record as text. Plain data, so that a receipt can keep it: see ``cook.build.receipt``.
 
     ``columns`` are (title, alignment); ``answers`` go to stdout, ``warnings`` and ``notes`` to
     stderr.

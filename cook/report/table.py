@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cook.report.measured import Figures
-from cook.report.record import Candidate, Draft, Record
+from cook.record.measured import Figures
+from cook.record.record import Candidate, Draft, Record
 from cook.units import size
 
 Columns = tuple[tuple[str, str], ...]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cook.record.record import Record
 from cook.report.document import Document, Section
 from cook.report.headline import headline
-from cook.report.record import Record
 from cook.report.sections import (
     candidates,
     category,

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
-from cook.engines.worker import Worker
+from cook.engines.worker.client import Worker
+from cook.engines.worker.loading import model_load
 from cook.errors import PrerequisiteError
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 from cook.steps.live import LiveOutcome, LiveStep, Model, PromptRun
-from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
 
 N_PROBS = 64

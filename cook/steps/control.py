@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.worker import Worker
+from cook.engines.worker.client import Worker
+from cook.engines.worker.loading import model_load
 from cook.errors import StepError
-from cook.formats.trace import TraceFile
+from cook.formats.trace_file import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.steps.loading import model_load
 from cook.steps.trace import TRACE_FILE, Trace
 
 REPLIES = 12

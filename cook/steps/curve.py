@@ -13,14 +13,13 @@ from statistics import median
 from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.worker import Worker
+from cook.engines.worker.client import Worker
+from cook.engines.worker.loading import model_load
 from cook.errors import StepError
-from cook.formats.trace import TraceFile
+from cook.formats.trace_file import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.speculation.curve import BatchCurve
-from cook.steps.contention import Watch, told
-from cook.steps.live import Model
-from cook.steps.loading import model_load
+from cook.scoring.price import BatchCurve
+from cook.steps.live import Model, Watch, told
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -227,7 +226,7 @@ class _Times:
 
 
 def _cpu_s(worker: Worker) -> float | None:
-    from cook.engines.proc import group_activity
+    from cook.engines.process.system import group_activity
 
     activity = group_activity(worker.pid)
     return activity.cpu_s if activity else None

@@ -1,23 +1,225 @@
-"""Step: score one draft on a trace through a stock server that has it as its model."""
+"""Step: score one draft on a trace through a stock server that has it as its model.
+
+Replay through a stock server that has the *draft* as its model, where no worker can be built.
+
+One greedy continuation for each cycle that a server drafting with it would have made: the prompt
+and the reply so far go in, up to n_max tokens come out, and where they leave the reply the next
+cycle starts. That gives the same arrays as the worker's pass at the positions that count, for one
+setting at a time, and the same simulator counts them. Slower by the requests; and the server
+decodes token by token where the worker's pass is batched, so near-ties may fall otherwise:
+:class:`Agreement` says how often.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from cook.engines.base import Engine, ModelArgs, ServerJob
-from cook.formats.trace import TraceFile
+from cook.errors import InputError, StepError
+from cook.formats.trace_file import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.speculation.profiles import Profile, Setting
-from cook.speculation.simulate import Positions
+from cook.scoring.simulate import RULES, Positions, Profile, Setting
 from cook.steps.live import Model
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import end_of
 from cook.steps.trace import TRACE_FILE, Trace
 
 if TYPE_CHECKING:
+    from cook.engines.server import Server
+    from cook.engines.server_api import Completion
     from cook.graph.store import Artifact
+
+Continue = Callable[[Sequence[int], int, int], "Completion"]
+"""(token ids, tokens wanted, candidates wanted) -> a greedy continuation."""
+
+CANDIDATES = 10
+"""The draft's confidence is its softmax over so many largest logits (common/speculative.cpp)."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """HTTP against the worker, over the same replies and setting. ``equal`` of ``replies`` have
+    both counts the same; the totals are (drafted, accepted)."""
+
+    replies: int
+    equal: int
+    http: tuple[int, int]
+    worker: tuple[int, int]
+
+    @property
+    def error_points(self) -> float | None:
+        """Acceptance over HTTP minus the worker's, in percentage points; None without drafts."""
+        if not self.http[0] or not self.worker[0]:
+            return None
+        return 100 * (self.http[1] / self.http[0] - self.worker[1] / self.worker[0])
+
+    def __str__(self) -> str:
+        error = self.error_points
+        difference = "nothing was drafted" if error is None else f"{error:+.2f} points"
+        return (
+            f"{self.equal} of {self.replies} replies have equal counts; accepted/drafted "
+            f"{self.http[1]}/{self.http[0]} over HTTP, {self.worker[1]}/{self.worker[0]} by the "
+            f"worker ({difference})"
+        )
+
+
+def continuations(server: Server) -> Continue:
+    """Greedy continuations of a running server that has the draft as its model."""
+
+    def ask(tokens: Sequence[int], wanted: int, candidates: int) -> Completion:
+        return server.complete(
+            tokens,
+            wanted,
+            n_probs=candidates,
+            cache_prompt=True,
+            sampling={"top_k": 1},
+        )
+
+    return ask
+
+
+def positions_over_http(
+    ask: Continue,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    setting: Setting,
+    profile: Profile,
+    *,
+    reply: int,
+    eog: frozenset[int],
+    n_predict: int | None = None,
+    context: int | None = None,
+) -> tuple[Positions, int]:
+    """(the reply as the simulator sees it under ``setting`` and no other, requests made).
+
+    ``tokens`` were emitted, of which the first ``reply`` belong to the reply. InputError for a
+    setting with n_min, whose discarded drafts would need more; StepError for a server that tells
+    no token ids.
+    """
+    if setting.n_min:
+        raise InputError("replay over HTTP cannot score n_min", hint="n_min 0, or a worker")
+    uses_p_min = RULES[profile].uses_p_min and setting.p_min > 0
+    count = len(tokens)
+    match = np.zeros(count, np.bool_)
+    confidence = np.ones(count, np.float32)
+    rollout: dict[int, np.ndarray[tuple[int], np.dtype[np.float32]]] = {}
+    tail = np.zeros(0, np.float32)
+    limit = count if n_predict is None else n_predict
+    room_in_context = (1 << 60) if context is None else context - len(prompt)
+    requests, start = 0, 1
+    while start < reply:
+        wanted = min(setting.n_max, limit - start - 1, room_in_context - start - 1)
+        if wanted <= 0:
+            start += 1
+            continue
+        drafted, chances, asked = _draft(
+            ask, [*prompt, *tokens[:start]], wanted, CANDIDATES if uses_p_min else 0
+        )
+        requests += asked
+        right = 0
+        while right < len(drafted) and start + right < count:
+            if drafted[right] != tokens[start + right]:
+                break
+            right += 1
+        match[start : start + right] = True
+        if uses_p_min:
+            on_path = min(right + 1, len(chances), count - start)
+            confidence[start : start + on_path] = chances[:on_path]
+            beyond = np.array(chances[right + 1 :], np.float32)
+            if start + right < count:
+                rollout[start + right] = beyond
+            else:
+                tail = np.array(chances[right:], np.float32)
+        start += _taken(right, drafted, chances, setting, uses_p_min, tokens, start, eog, profile)
+    return (
+        Positions(
+            prompt=len(prompt),
+            reply=reply,
+            match=match,
+            confidence=confidence,
+            eog=np.isin(np.asarray(tokens), list(eog)),
+            rollout=rollout if uses_p_min else None,
+            tail=tail if uses_p_min else None,
+            n_predict=n_predict,
+            context=context,
+        ),
+        requests,
+    )
+
+
+def _taken(
+    right: int,
+    drafted: Sequence[int],
+    chances: Sequence[float],
+    setting: Setting,
+    uses_p_min: bool,
+    tokens: Sequence[int],
+    start: int,
+    eog: frozenset[int],
+    profile: Profile,
+) -> int:
+    """Tokens that this cycle emits: where the next one starts."""
+    length = len(drafted)
+    if uses_p_min:
+        low = next((k for k, p in enumerate(chances) if p < setting.p_min), length)
+        length = low + 1 if RULES[profile].keeps_low_token and low < length else low
+    accepted = min(right, length)
+    if RULES[profile].breaks_at_eog:
+        for k in range(min(accepted, length - 1)):
+            if tokens[start + k] in eog:
+                return k + 1
+    return accepted + 1
+
+
+def _draft(
+    ask: Continue, text: list[int], wanted: int, candidates: int
+) -> tuple[list[int], list[float], int]:
+    """(tokens, confidences, requests): a draft goes on past an end of generation, so the server,
+    which stops there, is asked again."""
+    drafted: list[int] = []
+    chances: list[float] = []
+    requests = 0
+    while len(drafted) < wanted:
+        answer = ask([*text, *drafted], wanted - len(drafted), candidates)
+        requests += 1
+        if not answer.tokens:
+            raise StepError(
+                "this server tells no token ids, so no draft can be scored through it",
+                hint="use llama-server of mainline, or an engine with its headers",
+            )
+        drafted += answer.tokens
+        if candidates:
+            chances += _confidences(answer)
+            if len(chances) != len(drafted):
+                raise StepError(
+                    f"the server told {len(chances)} probabilities for {len(drafted)} tokens",
+                    hint="p_min above 0 needs all of them: score it with a worker",
+                )
+    return drafted[:wanted], chances[:wanted], requests
+
+
+def _confidences(answer: Completion) -> list[float]:
+    found = []
+    for one in answer.probabilities:
+        chances = np.exp([candidate.logprob for candidate in one.top[:CANDIDATES]])
+        found.append(float(chances[0] / chances.sum()) if len(chances) else 1.0)
+    return found
+
+
+def agreement(http: Sequence[tuple[int, int]], worker: Sequence[tuple[int, int]]) -> Agreement:
+    """How (drafted, accepted) of the same replies compare."""
+    if len(http) != len(worker) or not http:
+        raise InputError("the two have not the same replies")
+    ours, theirs = np.sum(http, axis=0), np.sum(worker, axis=0)
+    equal = sum(tuple(a) == tuple(b) for a, b in zip(http, worker, strict=True))
+    return Agreement(
+        len(http), equal, (int(ours[0]), int(ours[1])), (int(theirs[0]), int(theirs[1]))
+    )
+
 
 MATCHES_FILE = "matches.npz"
 
@@ -73,7 +275,6 @@ class HttpReplayStep(Step[HttpReplayOutcome]):
         import numpy as np
 
         from cook.engines.server import Server
-        from cook.speculation.http_replay import continuations, positions_over_http
 
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         header = trace.header

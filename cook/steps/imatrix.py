@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from cook.engines.base import Engine, Flavour, ImatrixJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
-from cook.formats.imatrix import (
-    absent_entries,
-    coverage_summary,
-    read_imatrix,
-    with_experts,
-)
+from cook.formats.imatrix_file import absent_entries, coverage_summary, read_imatrix, with_experts
 from cook.graph.step import JsonValue, Source, Step, Workbench
 
 if TYPE_CHECKING:
-    from cook.steps.trace_corpus import TraceCorpusStep
+    from cook.steps.corpus import TraceCorpusStep
 
 CORPUS_FILE = "corpus.txt"
 """Of a step that makes the corpus."""

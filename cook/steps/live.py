@@ -1,6 +1,15 @@
-"""Step: run prompts through the engine's real llama-server, with one draft or none.
+"""A live round by ik's llama-spec-bench in the place of a server.
 
-Or through ik's llama-spec-bench (:mod:`cook.steps.live_bench`), where the recipe says so.
+Who else used the processors while something was timed?
+
+A timing is worth little when another program ran beside it: two busy OpenMP programs on two
+cores slow each other by orders of magnitude (docs/internals/engines.md#two-programs-at-once).
+The kernel's own accounts tell: processor time of the whole machine, less that of the timed
+processes and of cook.
+
+Step: run prompts through the engine's real llama-server, with one draft or none.
+
+Or through ik's llama-spec-bench (:mod:`cook.steps.live`), where the recipe says so.
 
 A round holds a share of the prompts; every configuration runs a round before any runs the next,
 so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
@@ -10,19 +19,83 @@ cannot change draft settings on a running one, and ik replays old drafts on repe
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cook.engines.base import DraftSettings, Engine, Flavour, ModelArgs, ServerJob
-from cook.engines.client import Completion
 from cook.engines.server import Server
+from cook.engines.server_api import Completion
+from cook.engines.spec_bench import (
+    Attempt,
+    BenchPrompt,
+    BenchRun,
+    BenchSampling,
+    UnprintableReply,
+    run_spec_bench,
+)
 from cook.errors import StepError
 from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.prompts.load import Prompt
-from cook.steps.contention import Watch, told
+from cook.prompts.prompt_set import Prompt
 from cook.steps.quantize import MODEL_FILE
+
+if TYPE_CHECKING:
+    pass
+
+TOLERATED_CORES = 0.15
+"""Processor use by others, in cores, that is said nothing about: timers, the kernel, a shell."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A point in time to measure others' use of the processors from."""
+
+    wall_s: float
+    machine_cpu_s: float | None
+    own_cpu_s: float
+
+    @classmethod
+    def start(cls) -> Watch:
+        """Begin now."""
+        return cls(time.monotonic(), _machine_cpu_s(), time.process_time())
+
+    def others_cores(self, timed_cpu_s: float | None) -> float | None:
+        """Cores kept busy by others since the start, on average.
+
+        ``timed_cpu_s`` is the processor time that the timed processes took since then. None
+        where the kernel does not tell (not Linux), or that time is unknown.
+        """
+        now = _machine_cpu_s()
+        wall = time.monotonic() - self.wall_s
+        if now is None or self.machine_cpu_s is None or timed_cpu_s is None or wall <= 0:
+            return None
+        ours = timed_cpu_s + time.process_time() - self.own_cpu_s
+        return max(0.0, (now - self.machine_cpu_s - ours) / wall)
+
+
+def told(others_cores: float | None) -> str | None:
+    """A warning about contention, or None when there was none to speak of."""
+    if others_cores is None or others_cores <= TOLERATED_CORES:
+        return None
+    return (
+        f"other programs kept {others_cores:.1f} of {len(os.sched_getaffinity(0))} cores busy "
+        "while this was timed; its speeds are not to be trusted"
+    )
+
+
+def _machine_cpu_s() -> float | None:
+    """Processor time used on all processors since boot, without idle and waiting for disks."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        user, nice, system, _idle, _iowait, irq, softirq = (int(f) for f in fields[1:8])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + softirq) / float(os.sysconf("SC_CLK_TCK"))
+
 
 WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"
 WARM_UP_TOKENS = 16
@@ -204,8 +277,6 @@ class LiveStep(Step[LiveOutcome]):
 
     def run(self, bench: Workbench) -> LiveOutcome:
         if self.tool == "spec-bench":
-            from cook.steps.live_bench import bench_round
-
             outcome = bench_round(self, bench)
             self._require_drafting(outcome.runs)
             return outcome
@@ -274,3 +345,103 @@ class LiveStep(Step[LiveOutcome]):
 
 def _difference(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
+
+
+PORT = 8080
+"""In the command that is shown of the server; the engines' own default."""
+_OURS = "cook:"
+"""Begins the ids of texts that warm up or part, and are not counted."""
+
+
+def bench_round(step: LiveStep, bench: Workbench) -> LiveOutcome:
+    """The prompts of ``step`` through llama-spec-bench; those that failed are left out, told.
+
+    StepError when none is left.
+    """
+    watch, before_s = Watch.start(), _children_s()
+    runs, lost = _Round(step, bench).tried(step.prompts)
+    others = watch.others_cores(_children_s() - before_s)
+    categories = {p.id: p.category for p in step.prompts}
+    attempts = [a for run in runs for a in run.attempts]
+    asked = [a for a in attempts if not a.id.startswith(_OURS)]
+    lost += [f"{a.id}: {a.error}" for a in asked if a.error is not None]
+    good = [a for a in asked if a.error is None]
+    if not good:
+        raise StepError(f"{step.label}: no prompt succeeded: {lost[0]}")
+    return LiveOutcome(
+        runs=tuple(_prompt_run(a, categories[a.id]) for a in good),
+        load_seconds=sum(r.seconds for r in runs) - sum(a.total_ms for a in attempts) / 1000,
+        peak_rss_bytes=max(r.peak_rss_bytes for r in runs),
+        command=runs[0].command,
+        others_cores=others,
+        lost=tuple(lost),
+        serve=step.engine.server_command(step.server_job(bench), PORT, None),
+    )
+
+
+@dataclass(frozen=True)
+class _Round:
+    step: LiveStep
+    bench: Workbench
+
+    def tried(self, prompts: Sequence[Prompt]) -> tuple[list[BenchRun], list[str]]:
+        """Runs that hold every prompt but those named, with the reason, in the second list."""
+        try:
+            return [self._run(prompts)], []
+        except UnprintableReply:
+            if len(prompts) == 1:
+                told = "its reply is no UTF-8, which llama-spec-bench cannot print"
+                return [], [f"{prompts[0].id}: {told}"]
+        middle = len(prompts) // 2
+        halves = [self.tried(half) for half in (prompts[:middle], prompts[middle:])]
+        return [r for runs, _ in halves for r in runs], [t for _, lost in halves for t in lost]
+
+    def _run(self, prompts: Sequence[Prompt]) -> BenchRun:
+        step = self.step
+        rows = [BenchPrompt(f"{_OURS}warm-up", WARM_UP, WARM_UP_TOKENS)]
+        for index, prompt in enumerate(prompts):
+            if index and step.remembers:
+                text = f"{WARM_UP} {index}"
+                rows.append(BenchPrompt(f"{_OURS}{index}", text, step.parting_tokens))
+            rows.append(BenchPrompt(prompt.id, prompt.text, step.max_tokens))
+        chain = step.sampling
+        greedy = not chain.temperature
+        return run_spec_bench(
+            step.engine,
+            step.server_job(self.bench),
+            rows,
+            BenchSampling(
+                temperature=chain.temperature,
+                seed=chain.seed,
+                top_k=1 if greedy else chain.top_k,
+                top_p=None if greedy else chain.top_p,
+                min_p=None if greedy else chain.min_p,
+                repeat_penalty=None if greedy else chain.repeat_penalty,
+            ),
+            self.bench.supervisor,
+            template=step.chat,
+            on_row=lambda done: self.bench.advance(min(1.0, done / len(rows))),
+        )
+
+
+def _prompt_run(attempt: Attempt, category: str) -> PromptRun:
+    return PromptRun(
+        id=attempt.id,
+        category=category,
+        prompt_n=attempt.prompt_n,
+        prompt_ms=attempt.prompt_ms,
+        predicted_n=attempt.generated,
+        predicted_ms=attempt.decode_ms,
+        wall_ms=attempt.total_ms,
+        draft_n=attempt.drafted or None,
+        draft_n_accepted=attempt.accepted if attempt.drafted else None,
+        tokens=None,
+        text=attempt.text,
+        stop=attempt.stop,
+    )
+
+
+def _children_s() -> float:
+    """Processor time of the programs that have ended here."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.worker import Worker
-from cook.engines.worker_results import Replay
+from cook.engines.worker.client import Worker
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import Replay
 from cook.errors import InputError
-from cook.formats.trace import Reply, TraceFile
+from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.recording.compatible import require_draft
-from cook.speculation.simulate import Positions, positions_of
+from cook.scoring.simulate import Positions, positions_of
 from cook.steps.live import Model
-from cook.steps.loading import model_load
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
+from cook.trace.compatible import require_draft
 
 if TYPE_CHECKING:
     from cook.graph.store import Artifact
-    from cook.speculation.sampled import SampledReply
+    from cook.scoring.sampled import SampledReply
 
 REPLAY_FILE = "replay.npz"
 
@@ -184,8 +184,7 @@ def sampled_reply(trace: TraceFile, reply: Reply, found: Replay) -> SampledReply
     """
     import numpy as np
 
-    from cook.speculation.rejection import acceptance_probabilities
-    from cook.speculation.sampled import SampledReply
+    from cook.scoring.sampled import SampledReply, acceptance_probabilities
 
     emitted = slice(0, reply.head.emitted)
     known = reply.known[emitted]
@@ -255,7 +254,7 @@ def _columns(found: Replay) -> dict[str, Any]:
 
 
 def _replay_of(arrays: Mapping[str, Any], index: int, rollout_steps: int) -> Replay:
-    from cook.engines.worker_results import Rollouts
+    from cook.engines.worker.messages import Rollouts
 
     def column(name: str) -> Any:
         return arrays[f"{index}.{name}"]

@@ -12,10 +12,10 @@ from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, StepError
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
-from cook.prompts.load import Prompt
-from cook.recording.chain import server_sampler
-from cook.recording.session import EXTRA, TOP, Plan, Recorded, record, recorded
+from cook.prompts.prompt_set import Prompt
 from cook.steps.live import Sampling
+from cook.trace.chain import server_sampler
+from cook.trace.session import EXTRA, TOP, Plan, Recorded, record, recorded
 
 TRACE_FILE = "target.trace"
 
@@ -86,7 +86,7 @@ class TraceStep(Step[TraceOutcome]):
         return len(self.prompts) * (self.max_tokens + EXTRA) * (24 + 6 * TOP)
 
     def run(self, bench: Workbench) -> TraceOutcome:
-        from cook.recording.worker_target import WorkerTarget
+        from cook.trace.worker_target import WorkerTarget
 
         # Kept beside the store until whole, so that a crash costs one reply, not the trace.
         partial = cook_home() / "partial" / f"trace-{self.key}"
@@ -162,7 +162,7 @@ Trace = TraceStep | RecordedTraceStep
 
 def given_trace(path: Path) -> RecordedTraceStep:
     """The trace at ``path`` as a step; InputError when it is none, or holds no reply."""
-    from cook.formats.trace import TraceFile
+    from cook.formats.trace_file import TraceFile
     from cook.graph.digest import source
 
     trace = TraceFile(path)

@@ -19,8 +19,8 @@ from cook.errors import InputError, PrerequisiteError, StepError
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
 
 if TYPE_CHECKING:
-    from cook.formats.gguf_file import GgufFile
-    from cook.formats.imatrix_model import Imatrix
+    from cook.formats.gguf import GgufFile
+    from cook.formats.imatrix_file import Imatrix
 
 N_PROMPT = 64
 N_GEN = 24
@@ -72,7 +72,7 @@ class TypeTimeStep(Step[TypeTime]):
         return {"type": self.tensor_type, "args": asdict(self.args), **lengths}
 
     def run(self, bench: Workbench) -> TypeTime:
-        from cook.engines.bench import prompt_and_decode
+        from cook.engines.llama_bench import prompt_and_decode
         from cook.engines.tools import Tools
         from cook.formats.gguf import read_gguf
 
@@ -188,9 +188,9 @@ def quantize_whole(
     Importance is 1 everywhere: speed does not depend on it. StepError if the engine fails.
     """
     from cook.formats.gguf import read_gguf
-    from cook.formats.imatrix import write_dat, write_gguf
+    from cook.formats.imatrix_file import write_dat, write_gguf
     from cook.formats.quant_types import ftype_by_name, stored_type
-    from cook.recipe.quantizable import quantizable
+    from cook.recipe.rules import quantizable
 
     file = read_gguf(source)
     imatrix = bench.directory / "imatrix"
@@ -225,7 +225,7 @@ def flat_imatrix(file: GgufFile) -> Imatrix:
     """Importance 1 for every matrix of ``file``."""
     import numpy as np
 
-    from cook.formats.imatrix_model import Imatrix, ImatrixEntry
+    from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 
     entries = {}
     for tensor in file.tensors:

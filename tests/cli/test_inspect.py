@@ -37,7 +37,7 @@ def test_a_model(cook: Any) -> None:
 
 def test_an_imatrix_with_gaps(cook: Any, check_snapshot: Any) -> None:
     np = pytest.importorskip("numpy")
-    from cook.formats.imatrix import Imatrix, ImatrixEntry, write_gguf
+    from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 
     counts = np.full(8, 4, np.float32)
     counts[3] = 0
@@ -79,8 +79,7 @@ def test_what_cannot_be_read(
 
 def test_a_trace(cook: Any, check_snapshot: Any) -> None:
     np = pytest.importorskip("numpy")
-    from cook.formats.trace import Reply, TraceWriter
-    from cook.formats.trace_schema import ReplyHead, Sampler, TraceHeader
+    from cook.formats.trace_file import Reply, ReplyHead, Sampler, TraceHeader, TraceWriter
 
     header = TraceHeader(
         target_name="Ling-1T.gguf",

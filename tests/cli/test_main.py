@@ -23,7 +23,7 @@ PATHS = [
 BUG = """\
 import sys, cook.doctor
 def broken(): raise ZeroDivisionError('seven')
-cook.doctor.examine = broken
+cook.cli.doctor.examine = broken
 from cook.cli.main import run
 run(sys.argv[1:])
 """
@@ -32,14 +32,14 @@ import sys, time, cook.doctor
 def slow():
     print('ready', flush=True)
     time.sleep(60)
-cook.doctor.examine = slow
+cook.cli.doctor.examine = slow
 from cook.cli.main import run
 run(sys.argv[1:])
 """
 FULL_DISK = """\
 import errno, sys, cook.doctor
 def full(): raise OSError(errno.ENOSPC, 'No space left on device', '/data/x')
-cook.doctor.examine = full
+cook.cli.doctor.examine = full
 from cook.cli.main import run
 run(sys.argv[1:])
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cook.report.record import write_record
+from cook.record.record import write_record
 from tests.report import records
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cook.report.record import write_record
+from cook.record.record import write_record
 from tests.served_records import record
 
 

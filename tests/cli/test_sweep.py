@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from cook.report.history import append
-from cook.report.measured import Figures, PromptFigures, Quality
-from cook.report.night import Night, night_of
-from cook.report.record import Candidate, Pick, Record, write_record
+from cook.nightly.history import append
+from cook.nightly.night import Night, night_of
+from cook.record.measured import Figures, PromptFigures, Quality
+from cook.record.record import Candidate, Pick, Record, write_record
 from tests.bare_records import CANDIDATE, DRAFT, RECORD
 
 PROMPTS = 40

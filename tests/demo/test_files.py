@@ -10,8 +10,8 @@ import pytest
 from gguf import GGUFReader
 
 import cook.demo
-from cook.demo.config import DRAFT, TARGET, ModelConfig
-from cook.demo.export import END_OF_TEXT, is_quantizable
+from tools.demo.config import DRAFT, TARGET, ModelConfig
+from tools.demo.export import END_OF_TEXT, is_quantizable
 
 DEMO = Path(cook.demo.__file__).parent
 FILES = {"target-q8_0.gguf": TARGET, "draft-f16.gguf": DRAFT}

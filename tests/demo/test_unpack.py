@@ -11,9 +11,9 @@ import pytest
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
+from cook.build.locate import locate
 from cook.demo.unpack import SHIPPED, UNPACKED, unpack, unpacked
 from cook.formats.gguf import read_gguf
-from cook.hub import locate
 from cook.paths import demo_dir
 
 SOURCE = demo_dir() / SHIPPED

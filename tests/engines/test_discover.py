@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cook.engines import probe
+from cook.engines import facts
 from cook.engines.base import Flavour
 from cook.engines.discover import configured, discover, discover_all, engine_at, of_flavour
 from cook.engines.facts import find_bin_dir
@@ -192,7 +192,7 @@ def test_amx_instructions_are_tried_in_a_child(tmp_path: Path) -> None:
     # Wherever this runs, the probe answers and this process lives.
     library = tmp_path / "libggml-cpu.so"
     library.write_bytes(b"x" + bytes.fromhex("c4e27849") + b"x")
-    prober = probe.Prober({"PATH": "/usr/bin"}, tmp_path / "logs")
+    prober = facts.Prober({"PATH": "/usr/bin"}, tmp_path / "logs")
     assert prober.amx_refused(library) in (True, False)
     assert prober.amx_refused(None) is False
 
@@ -206,19 +206,19 @@ def test_amx_instructions_are_tried_in_a_child(tmp_path: Path) -> None:
     ],
 )
 def test_builds(text: str, build: str, commit: str | None) -> None:
-    assert probe.parse_build(text) == (build, commit)
+    assert facts.parse_build(text) == (build, commit)
 
 
 def test_recorded_help_texts() -> None:
-    mainline = probe.parse_flags((RECORDED / "llama.cpp" / "server.txt").read_text())
-    ik = probe.parse_flags((RECORDED / "ik_llama.cpp" / "server.txt").read_text())
+    mainline = facts.parse_flags((RECORDED / "llama.cpp" / "server.txt").read_text())
+    ik = facts.parse_flags((RECORDED / "ik_llama.cpp" / "server.txt").read_text())
     assert {"-md", "--spec-draft-n-max", "-ngld", "--api-key-file", "--fit"} <= mainline
     assert not {"--draft-max", "--draft-min"} & mainline
     assert {"-md", "--spec-type", "--draft-params", "--no-escape", "--api-key-file"} <= ik
-    ftypes = probe.parse_ftypes((RECORDED / "ik_llama.cpp" / "quantize.txt").read_text())
+    ftypes = facts.parse_ftypes((RECORDED / "ik_llama.cpp" / "quantize.txt").read_text())
     assert {"IQ1_KT", "Q8_KV", "IQ2_XXS_R4", "BF16"} <= ftypes
 
 
 def test_garbage_is_no_type() -> None:
     rows = "q4_K\t12\t256\t144\t1\nNONE\t43\t1\t1\t0\nq9\tx\t1\t1\t1\n\x00\nq4_Z\t50\t77\t3\t1\n"
-    assert probe.parse_types(rows) == {"q4_K": 12}
+    assert facts.parse_types(rows) == {"q4_K": 12}

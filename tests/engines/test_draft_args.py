@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
-from cook.engines.process import Supervisor
+from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.paths import demo_dir

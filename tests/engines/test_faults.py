@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cook.engines import child
 from cook.engines.base import (
     DivergenceJob,
     ImatrixJob,
@@ -18,8 +17,10 @@ from cook.engines.base import (
     QuantizeJob,
     TypeRule,
 )
-from cook.engines.bench import prompt_and_decode
-from cook.engines.process import ProcessSpec, Supervisor
+from cook.engines.llama_bench import prompt_and_decode
+from cook.engines.process import child
+from cook.engines.process.outcome import ProcessSpec
+from cook.engines.process.supervisor import Supervisor
 from cook.errors import CookError, PrerequisiteError, StepError
 
 Make = Callable[..., Any]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.engines import parse
-from cook.engines.client import parse_completion
-from cook.engines.outcome import tail
-from cook.engines.probe import parse_flags, parse_ftypes, parse_types
+from cook.engines import tool_output
+from cook.engines.facts import parse_flags, parse_ftypes, parse_types
+from cook.engines.process.outcome import tail
+from cook.engines.server_api import parse_completion
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -22,7 +22,7 @@ def log(name: str) -> str:
 
 
 def test_quantize_log_of_mainline() -> None:
-    read = parse.parse_quantize_log(log("quantize-llama.cpp.txt"))
+    read = tool_output.parse_quantize_log(log("quantize-llama.cpp.txt"))
     assert len(read.tensors) == 21
     assert read.types["output.weight"] == "q6_K"
     assert read.types["blk.0.attn_v.weight"] == "q8_0"
@@ -34,7 +34,7 @@ def test_quantize_log_of_mainline() -> None:
 
 def test_quantize_log_of_ik() -> None:
     # Custom types and fallback messages stand in the middle of the lines here.
-    read = parse.parse_quantize_log(log("quantize-ik_llama.cpp.txt"))
+    read = tool_output.parse_quantize_log(log("quantize-ik_llama.cpp.txt"))
     assert len(read.tensors) == 21
     assert read.types["output.weight"] == "iq6_k"
     assert read.types["blk.1.attn_v.weight"] == "q8_0"
@@ -48,7 +48,7 @@ def test_quantize_log_of_ik() -> None:
 def test_a_tensor_in_work_is_not_there_yet() -> None:
     text = log("quantize-llama.cpp.txt")
     cut = text[: text.index("size =     0.27 MiB")]
-    names = [line.name for line in parse.parse_quantize_log(cut).tensors]
+    names = [line.name for line in tool_output.parse_quantize_log(cut).tensors]
     assert "blk.0.ffn_down.weight" not in names
     assert names[-1] == "blk.0.attn_v.weight"
 
@@ -58,7 +58,7 @@ def test_dry_run_names_the_type_in_parentheses() -> None:
         "[   5/  21] blk.0.attn_q.weight - [   256,    256,      1,      1], type =    f16, "
         "size =     0.12 MiB ->     0.04 MiB (q4_K)\n"
     )
-    assert parse.parse_quantize_log(line).types == {"blk.0.attn_q.weight": "q4_K"}
+    assert tool_output.parse_quantize_log(line).types == {"blk.0.attn_q.weight": "q4_K"}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_dry_run_names_the_type_in_parentheses() -> None:
     ],
 )
 def test_final_estimate(text: str, value: float, error: float) -> None:
-    assert parse.parse_final_estimate(text) == parse.Estimate(value, error)
+    assert tool_output.parse_final_estimate(text) == tool_output.Estimate(value, error)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_final_estimate(text: str, value: float, error: float) -> None:
     ],
 )
 def test_no_final_estimate(text: str) -> None:
-    assert parse.parse_final_estimate(text) is None
+    assert tool_output.parse_final_estimate(text) is None
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,19 @@ def test_no_final_estimate(text: str) -> None:
     ],
 )
 def test_not_finite_is_noticed(text: str) -> None:
-    assert parse.not_finite(text)
+    assert tool_output.not_finite(text)
 
 
 def test_finite_is_finite() -> None:
-    assert parse.not_finite(log("divergence.txt")) is None
-    assert parse.not_finite("[1]9968.9707,[2]9515.5179,\nFinal estimate: PPL = 1.0 +/- 0.1") is None
+    assert tool_output.not_finite(log("divergence.txt")) is None
+    assert (
+        tool_output.not_finite("[1]9968.9707,[2]9515.5179,\nFinal estimate: PPL = 1.0 +/- 0.1")
+        is None
+    )
 
 
 def test_divergence() -> None:
-    values = parse.parse_divergence(log("divergence.txt"))
+    values = tool_output.parse_divergence(log("divergence.txt"))
     assert values is not None
     assert values["mean_kld"] == 8.402222
     assert values["mean_kld_error"] == 0.080182
@@ -117,31 +120,35 @@ def test_divergence() -> None:
     assert values["perplexity_ratio"] == 0.506481
     assert values["p99_kld"] == 10.961584
     assert values["rms_delta_p_percent"] == 2.917
-    assert parse.parse_divergence_chunks(log("divergence.txt")) == 4
+    assert tool_output.parse_divergence_chunks(log("divergence.txt")) == 4
 
 
 def test_divergence_with_a_hole_is_none() -> None:
     text = log("divergence.txt")
     for label in ("Same top p", "Mean    KLD", "Median  KLD", "Mean PPL(base)"):
-        assert parse.parse_divergence(text.replace(label, "x")) is None
-    assert parse.parse_divergence(text.replace("8.402222", "nan")) is None
-    assert parse.parse_divergence(text.replace("0.166656", "-nan")) is None
+        assert tool_output.parse_divergence(text.replace(label, "x")) is None
+    assert tool_output.parse_divergence(text.replace("8.402222", "nan")) is None
+    assert tool_output.parse_divergence(text.replace("0.166656", "-nan")) is None
 
 
 def test_divergence_of_a_model_that_equals_its_base() -> None:
     text = log("divergence.txt").replace("0.506481 ±   0.166656", "1.000007 ±       -nan")
-    values = parse.parse_divergence(text)
+    values = tool_output.parse_divergence(text)
     assert values is not None
     assert values["perplexity_ratio"] == 1.000007
     assert "perplexity_ratio_error" not in values
 
 
 def test_chunks_and_plans() -> None:
-    assert parse.parse_chunks("[1]9.1,[2]9.2,[10]9.3,\n") == 10
-    assert parse.parse_planned_chunks("calculating perplexity over 230 chunks, n_ctx=512") == 230
-    assert parse.parse_planned_chunks("compute_imatrix: computing over 4 chunks, n_ctx=1") == 4
-    assert parse.progress_of("0.1 minutes\n[1]9.1,[2]9.2,", 4) == (2, 4)
-    assert parse.progress_of("nothing", 4) is None
+    assert tool_output.parse_chunks("[1]9.1,[2]9.2,[10]9.3,\n") == 10
+    assert (
+        tool_output.parse_planned_chunks("calculating perplexity over 230 chunks, n_ctx=512") == 230
+    )
+    assert (
+        tool_output.parse_planned_chunks("compute_imatrix: computing over 4 chunks, n_ctx=1") == 4
+    )
+    assert tool_output.progress_of("0.1 minutes\n[1]9.1,[2]9.2,", 4) == (2, 4)
+    assert tool_output.progress_of("nothing", 4) is None
 
 
 def test_partial_imatrix_messages_of_the_field() -> None:
@@ -150,7 +157,7 @@ def test_partial_imatrix_messages_of_the_field() -> None:
         " 1 out of 256 experts are missing data Storing **but be aware**\n"
         "save_imatrix: warning: storing only 219 out of 220 entries\n"
     )
-    assert len(parse.parse_imatrix_warnings(text)) == 2
+    assert len(tool_output.parse_imatrix_warnings(text)) == 2
 
 
 PIECES = st.sampled_from(
@@ -177,16 +184,16 @@ GARBAGE = st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=60).map("".
 @settings(max_examples=150, deadline=None)
 @given(GARBAGE)
 def test_garbage_raises_nothing(text: str) -> None:
-    for line in parse.parse_quantize_log(text).tensors:
+    for line in tool_output.parse_quantize_log(text).tensors:
         assert line.name
-    estimate = parse.parse_final_estimate(text)
+    estimate = tool_output.parse_final_estimate(text)
     assert estimate is None or math.isfinite(estimate.value)
-    parse.parse_divergence(text)
-    parse.parse_divergence_chunks(text)
-    parse.parse_imatrix_warnings(text)
-    parse.progress_of(text, None)
-    parse.not_finite(text)
-    parse.without_prefixes(text)
+    tool_output.parse_divergence(text)
+    tool_output.parse_divergence_chunks(text)
+    tool_output.parse_imatrix_warnings(text)
+    tool_output.progress_of(text, None)
+    tool_output.not_finite(text)
+    tool_output.without_prefixes(text)
     parse_flags(text)
     parse_ftypes(text)
     parse_types(text)

@@ -14,9 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines import child
-from cook.engines.outcome import Outcome, classify, failure, tail
-from cook.engines.process import ProcessResult, ProcessSpec, Supervisor
+from cook.engines.process import child
+from cook.engines.process.outcome import (
+    Outcome,
+    ProcessResult,
+    ProcessSpec,
+    classify,
+    failure,
+    tail,
+)
+from cook.engines.process.supervisor import Supervisor
 from cook.errors import Interrupted, PrerequisiteError, StepError
 
 ENV = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}

@@ -19,12 +19,12 @@ from cook.engines.base import (
     QuantizeJob,
     TypeRule,
 )
-from cook.engines.bench import prompt_and_decode
-from cook.engines.process import Supervisor
+from cook.engines.llama_bench import prompt_and_decode
+from cook.engines.process.supervisor import Supervisor
 from cook.engines.quantize import compare, same_type
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
-from cook.formats.imatrix import read_imatrix
+from cook.formats.imatrix_file import read_imatrix
 from cook.paths import demo_dir
 
 Make = Callable[..., Any]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cook.engines.base import QuantizeJob, TypeRule
-from cook.engines.process import Supervisor
+from cook.engines.process.supervisor import Supervisor
 from cook.formats.gguf import read_gguf
-from cook.formats.imatrix import write_dat, write_gguf
+from cook.formats.imatrix_file import write_dat, write_gguf
 from cook.formats.quant_types import TYPES, by_name
 from cook.inspection import ModelReport, inspect
 from cook.steps.type_speed import flat_imatrix

@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cook.engines import worker_build
 from cook.engines.base import Engine
 from cook.engines.environment import engine_environment
-from cook.engines.process import Supervisor
-from cook.engines.worker import Worker
-from cook.engines.worker_build import EngineFiles, build_worker, locate
-from cook.engines.worker_results import ModelLoad, SamplerChain
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker import compile
+from cook.engines.worker.client import Worker
+from cook.engines.worker.compile import EngineFiles, build_worker, locate
+from cook.engines.worker.messages import ModelLoad, SamplerChain
 from cook.errors import InternalError, PrerequisiteError, StepError
-from cook.speculation.profiles import Profile, Setting
-from cook.speculation.simulate import positions_of, simulate
+from cook.scoring.simulate import Profile, Setting, positions_of, simulate
 
 pytestmark = pytest.mark.engine
 
@@ -394,6 +393,6 @@ def test_code_that_does_not_compile_is_told(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = locate(engine)
-    monkeypatch.setattr(worker_build, "MATH_FLAGS", ("-include", "no-such-header.h"))
+    monkeypatch.setattr(compile, "MATH_FLAGS", ("-include", "no-such-header.h"))
     with pytest.raises(StepError, match="does not compile"):
         build_worker(EngineFiles(files.flavour, "bad", files.include_dirs, files.library_dirs))

@@ -12,9 +12,15 @@ from pathlib import Path
 import pytest
 
 from cook.errors import InputError
-from cook.formats.gguf import MAX_TENSORS, is_gguf, read_gguf, read_tensor_list
-from cook.formats.gguf_values import MetadataArray, ValueType
-from cook.formats.writer import NewTensor, encode, encode_header, tensor_of, write_gguf_file
+from cook.formats.gguf import (
+    MAX_TENSORS,
+    MetadataArray,
+    ValueType,
+    is_gguf,
+    read_gguf,
+    read_tensor_list,
+)
+from cook.formats.gguf_writer import NewTensor, encode, encode_header, tensor_of, write_gguf_file
 from cook.paths import demo_dir
 
 F32, Q4_K, IQ1_KT, UNKNOWN = 0, 12, 158, 777

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.formats.imatrix import Imatrix, ImatrixEntry, write_dat, write_gguf
+from cook.formats.gguf_writer import copy_of, write_gguf_file
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, TYPES, by_id, stored_type
-from cook.formats.writer import copy_of, write_gguf_file
 from cook.paths import demo_dir
 
 DRAFT = demo_dir() / "draft-f16.gguf"

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.formats.gguf import TensorInfo, read_gguf
-from cook.formats.gguf_values import MetadataArray, ValueType
-from cook.formats.imatrix import (
+from cook.formats.gguf import MetadataArray, TensorInfo, ValueType, read_gguf
+from cook.formats.gguf_writer import encode, encode_header, tensor_of, write_gguf_file
+from cook.formats.imatrix_file import (
     Imatrix,
     ImatrixEntry,
     coverage,
@@ -25,8 +25,7 @@ from cook.formats.imatrix import (
     write_gguf,
 )
 from cook.formats.kld_base import read_base_header
-from cook.formats.writer import encode, encode_header, tensor_of, write_gguf_file
-from cook.vocabulary import compare, read_vocabulary
+from cook.formats.vocabulary import compare, read_vocabulary
 
 LIMIT_BYTES = 100 << 20
 WORDS = st.one_of(

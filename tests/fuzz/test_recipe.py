@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cook.documents.tree import read_text
 from cook.errors import Problem, RecipeError
 from cook.recipe.load import load_recipe, parse_recipe
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
-from cook.recipe.yaml_tree import read_text
 
 BROKEN = Path(__file__).parents[1] / "data" / "broken_recipes"
 SEEDS = [

@@ -41,7 +41,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType
     from huggingface_hub import constants, file_download
     from huggingface_hub.utils import _http
 
-    import cook.hub.retry
+    import cook.hub.client
 
     with hub_support.running() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
@@ -59,7 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub_support: ModuleType
         monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
         monkeypatch.delenv("HF_TOKEN", raising=False)
         clock = _Clock()
-        for module in (file_download, _http, cook.hub.retry):
+        for module in (file_download, _http, cook.hub.client):
             monkeypatch.setattr(module, "time", clock)
         server.waits = clock.waits
         yield server

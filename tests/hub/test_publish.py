@@ -24,7 +24,7 @@ from cook.hub.package import Package, Wanted, pack, repository
 from cook.hub.publish import publish
 from cook.output import Mode, Output
 from cook.provenance import HubOrigin
-from cook.report.record import Record, StepRecord, read_record, write_record
+from cook.record.record import Record, StepRecord, read_record, write_record
 from tests.report import records
 
 # The client's own way of sending a file is deprecated by the library below it.
@@ -139,7 +139,7 @@ def test_twenty_faults_there_and_back(
     hub: Any, login: str, record: Record, quiet: Output, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Twenty faults on the way up, twenty on the way down; no login in anything said."""
-    from cook.hub import locate
+    from cook.build.locate import locate
     from cook.recipe.sources import HubRef
 
     caplog.set_level(logging.DEBUG)

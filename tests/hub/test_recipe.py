@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cook.graph.plan import plan
+from cook.build.plan import plan
+from cook.build.prepare import prepare
+from cook.build.run import build
 from cook.hub.package import Wanted, pack
 from cook.hub.publish import publish
-from cook.kitchen import build
 from cook.output import Mode, Output
 from cook.paths import demo_dir
-from cook.steps.prepare import prepare
 
 RECIPE = """\
 version: 1

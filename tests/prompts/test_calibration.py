@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cook.errors import InputError
 from cook.prompts.calibration import calibrates, require_apart, split_for_calibration
-from cook.prompts.load import Prompt, PromptSet, load_prompts, subset
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, subset
 
 
 def prompt_set(ids: list[str]) -> PromptSet:

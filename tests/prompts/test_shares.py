@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.prompts.load import Half, Prompt, PromptSet, subset
+from cook.prompts.prompt_set import Half, Prompt, PromptSet, subset
 from cook.prompts.shares import in_halves, race_shares
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cook.formats.gguf_file import TensorInfo
+from cook.formats.gguf import TensorInfo, read_tensor_list
 from cook.formats.quant_types import by_name
-from cook.formats.tensor_list import read_tensor_list
 from cook.recipe.load import LoadedRecipe, parse_recipe
 
 DATA = Path(__file__).parents[1] / "data"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cook.engines.base import Engine, TypeRule
 from cook.errors import InputError
-from cook.formats.gguf import read_gguf
-from cook.formats.gguf_file import TensorInfo
+from cook.formats.gguf import TensorInfo, read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
 from cook.recipe.engine_rules import MAX_PATTERN, to_engine_rules

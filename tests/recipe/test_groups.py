@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.formats.tensor_list import read_tensor_list
+from cook.formats.gguf import read_tensor_list
 from cook.recipe.groups import MEANING, Group, group_of, mtp_layers_of
 
 DATA = Path(__file__).parents[1] / "data"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from cook.documents.tree import parse, plain_data
 from cook.recipe.json_schema import SCHEMA_FILE, json_schema, main, schema_text
 from cook.recipe.load import load_recipe, shipped_recipes
 from cook.recipe.reference import markdown
-from cook.recipe.yaml_tree import parse, plain_data
 
 
 def test_committed_schema_is_fresh() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from cook.engines.base import Capabilities
 from cook.errors import PrerequisiteError, Problem, RecipeError
-from cook.formats.gguf_file import TensorInfo
-from cook.formats.imatrix import Imatrix, ImatrixEntry
+from cook.formats.gguf import TensorInfo
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.check import TensorList
 from cook.recipe.lint import flavour_of, lint, raise_problems
@@ -262,7 +262,7 @@ def test_other_text_is_fine(tmp_path: Path) -> None:
 
 
 def test_calibrating_on_the_prompts(tmp_path: Path) -> None:
-    from cook.prompts.load import load_prompts
+    from cook.prompts.prompt_set import load_prompts
 
     prompts = "\n".join(p.text for p in load_prompts("default").prompts[:40])
     score = "score: {target: {source: demo://target-q8_0.gguf}}\n"

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.formats.gguf_file import TensorInfo
+from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.recipe.groups import Group, group_of
 from cook.recipe.pattern import parse_pattern
-from cook.recipe.quantizable import quantizable
-from cook.recipe.rules import Quant, Rule, resolve
+from cook.recipe.rules import Quant, Rule, quantizable, resolve
 
 Tensors = tuple[TensorInfo, ...]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.formats.gguf import read_gguf
-from cook.formats.gguf_file import TensorInfo
+from cook.formats.gguf import TensorInfo, read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.paths import demo_dir
 from cook.recipe.lint import lint

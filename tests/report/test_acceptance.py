@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cook.record.measured import PromptFigures
 from cook.report.acceptance import acceptance_ratio
-from cook.report.measured import PromptFigures
 
 
 def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> PromptFigures:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.engines.base import EngineIdentity, Flavour
+from cook.record.record import Record, StepRecord
 from cook.report.card import MARK, CardFacts, card
-from cook.report.record import Record, StepRecord
 from cook.report.secret_recipe import line, script
 
 RULES = r"blk\..*\.attn_qkv.*=q8_0,blk\..*\.ffn_down_exps\.weight=iq1_kt,token_embd\.weight=q8_0"

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
+from cook.record.record import Choice
 from cook.report.document import Headline
 from cook.report.headline import headline
-from cook.report.record import Choice
 
 
 def fact(found: Headline, label: str) -> tuple[str, str]:

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from cook.record.record import Record
 from cook.report.html import MAX_BYTES, html
-from cook.report.record import Record
 from cook.report.view import document
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 from cook.errors import InputError
+from cook.record.record import read_record, write_record
 from cook.report.publish import Wanted, write_report
-from cook.report.record import read_record, write_record
 from cook.report.view import document
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from cook.engines.base import DraftSettings, ModelArgs
-from cook.engines.process import Supervisor
+from cook.engines.process.supervisor import Supervisor
 from cook.engines.spec_bench import Attempt, BenchPrompt, BenchRun, UnprintableReply
 from cook.errors import StepError
 from cook.graph.digest import source
 from cook.graph.step import Workbench
 from cook.paths import demo_dir
-from cook.prompts.load import load_prompts
-from cook.steps import live_bench
+from cook.prompts.prompt_set import load_prompts
+from cook.steps import live
 from cook.steps.live import PARTING_TOKENS, LiveStep, Sampling
 
 PROMPTS = load_prompts("demo").prompts[:4]
@@ -85,7 +85,7 @@ def stand_in(
         )
         return BenchRun(attempts, 2.0, 1000, ("llama-spec-bench",))
 
-    monkeypatch.setattr(live_bench, "run_spec_bench", run)
+    monkeypatch.setattr(live, "run_spec_bench", run)
     return asked
 
 

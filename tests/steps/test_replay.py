@@ -14,8 +14,8 @@ from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import demo_dir
-from cook.prompts.load import Prompt
-from cook.speculation.simulate import Positions
+from cook.prompts.prompt_set import Prompt
+from cook.scoring.simulate import Positions
 from cook.steps.live import Sampling
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace

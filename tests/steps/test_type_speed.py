@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.engines.base import ModelArgs
-from cook.engines.process import Supervisor
+from cook.engines.process.supervisor import Supervisor
 from cook.graph.digest import source as digest_source
 from cook.graph.step import Workbench
 from cook.paths import demo_dir

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cook.record.record import Record
 from cook.report.document import Block, Section, Table, Text
-from cook.report.record import Record
 from cook.report.table import columns, draft_columns, draft_rows, rows, short_rows
 
 FIRST = 12

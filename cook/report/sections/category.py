@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cook.record.measured import Figures
+from cook.record.record import Record
 from cook.report.canvas import Sheet, label
-from cook.report.choice import (
-    best_of_each,
-    categories_of,
-    finite,
-    kind_of,
-    order_of,
-    picked_draft,
-)
+from cook.report.choice import best_of_each, categories_of, finite, kind_of, order_of, picked_draft
 from cook.report.document import Plot, Section, Table
-from cook.report.measured import Figures
-from cook.report.record import Record
 
 TITLE = "Acceptance by category"
 MOST_DRAFTS = 8

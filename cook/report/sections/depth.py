@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from cook.record.measured import DepthCount
+from cook.record.record import Record
 from cook.report.canvas import Sheet, label
 from cook.report.choice import best_of_each, named, order_of, picked_draft, scored
 from cook.report.document import Plot, Section, Table, Text
-from cook.report.measured import DepthCount
-from cook.report.record import Record
 
 TITLE = "Acceptance by position"
 MOST_LINES = 12

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cook.record.record import Candidate, Record
 from cook.report.canvas import Named, Sheet
 from cook.report.choice import finite
 from cook.report.document import Plot, Section, Table, Text
-from cook.report.record import Candidate, Record
 from cook.report.show import counted, noise_told
 
 TITLE = "Predicted and live"

@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from cook.record.record import Record
 from cook.report.canvas import Named, Sheet
-from cook.report.choice import (
-    Scored,
-    at_common_setting,
-    draft_of,
-    finite,
-    order_of,
-    picked_draft,
-)
+from cook.report.choice import Scored, at_common_setting, draft_of, finite, order_of, picked_draft
 from cook.report.document import Plot, Section, Table
-from cook.report.record import Record
 
 TITLE = "Acceptance against draft speed"
 CURVES = 5

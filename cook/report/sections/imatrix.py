@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cook.record.coverage import ImatrixCoverage
+from cook.record.record import Record
 from cook.report.canvas import Sheet
-from cook.report.coverage import ImatrixCoverage
 from cook.report.document import Items, Plot, Section, Table, Text
-from cook.report.record import Record
 
 TITLE = "Importance matrix"
 

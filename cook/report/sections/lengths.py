@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from cook.record.measured import Figures
+from cook.record.record import Record
 from cook.report.canvas import Sheet, label
 from cook.report.choice import (
     Kind,
@@ -20,8 +22,6 @@ from cook.report.choice import (
     value,
 )
 from cook.report.document import Plot, Section, Table, Text
-from cook.report.measured import Figures
-from cook.report.record import Record
 
 TITLE = "Speed against draft length"
 MOST_LINES = 12

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cook.record.measured import OutputCheck
+from cook.record.record import Record
 from cook.report.document import Section, Table
-from cook.report.measured import OutputCheck
-from cook.report.record import Record
 
 TITLE = "Same output as without a draft"
 

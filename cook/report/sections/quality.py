@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cook.record.record import Draft, Record
 from cook.report.canvas import Named, Sheet
 from cook.report.choice import finite, label_of, order_of, picked_draft
 from cook.report.document import Plot, Section, Table, Text
-from cook.report.record import Draft, Record
 from cook.units import size
 
 TITLE = "Quality against size"

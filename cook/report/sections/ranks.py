@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import hypot
 
+from cook.record.measured import PromptFigures
+from cook.record.record import Record
 from cook.report.acceptance import acceptance_ratio
 from cook.report.canvas import Sheet, label
 from cook.report.choice import (
@@ -17,9 +19,7 @@ from cook.report.choice import (
     prompts_of,
 )
 from cook.report.document import Items, Plot, Section, Table, Text
-from cook.report.measured import PromptFigures
 from cook.report.plain import clipped
-from cook.report.record import Record
 
 TITLE = "Order by perplexity, order by acceptance"
 MOST_NAMED = 8

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cook.record.record import Candidate, Record
 from cook.report.canvas import Sheet, label
 from cook.report.choice import Kind, best_of_each, figures_of, finite, kind_of, picked
 from cook.report.document import Plot, Section, Table
-from cook.report.record import Candidate, Record
 
 TITLE = "Where the time goes"
 MOST_BARS = 16

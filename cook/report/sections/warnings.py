@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cook.record.record import Record
 from cook.report.document import Items, Section, Table, Text
-from cook.report.record import Record
 
 TITLE = "Warnings and what was left out"
 MOST_ROWS = 200

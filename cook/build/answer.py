@@ -1,0 +1,55 @@
+"""Answer a command that builds: by its receipt while nothing has changed, else by building.
+
+Kept light: the receipt's way imports neither the recipe nor the engines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from cook.build import (receipt)
+from cook.output import (Mode, Output)
+from cook.report.show import (NOTHING_RAN, Shown, show, shown)
+
+if TYPE_CHECKING:
+    from cook.build.run import (Built)
+
+def answer(
+    question: Mapping[str, object],
+    build: Callable[[], Built],
+    output: Output,
+    *,
+    fresh: bool = False,
+) -> None:
+    """Print the answer to ``question``; raises as ``kitchen.raise_for`` where it is no good one.
+
+    ``question`` is all of the command line that can change the answer; ``fresh`` ignores what
+    was kept.
+    """
+    if not fresh and (kept := receipt.find(question)) is not None:
+        _print(*kept, (), output)
+        return
+    built = build()
+    told = shown(built.record)
+    good = not built.failures and (built.record.pick.candidate or not built.record.candidates)
+    # A branch of a repository may have moved by the next time: only the Hub can say.
+    pinned = all(origin.pinned for origin in built.record.sources)
+    if good and pinned:
+        receipt.keep(question, built.files, told, built.path)
+    _print(told, built.path, built.ran, output)
+    from cook.build.run import (raise_for)
+
+    raise_for(built)
+
+
+def _print(told: Shown, record: Path, ran: tuple[str, ...], output: Output) -> None:
+    if output.mode is Mode.JSON:
+        document = json.loads(record.read_text(encoding="utf-8"))
+        output.emit({**document, "record": str(record), "ran": list(ran)})
+        return
+    show(told, output)
+    if not ran:
+        output.say(NOTHING_RAN)
+    output.say(f"record: {record}")

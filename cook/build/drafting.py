@@ -1,0 +1,194 @@
+"""From a recipe's quants and ready drafts to the steps that make and measure each file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from cook.engines.base import (Engine)
+from cook.engines.mixture import (mixture_types)
+from cook.formats.gguf import (GgufFile, TensorInfo)
+from cook.formats.quant_types import (by_name)
+from cook.graph.step import (Source)
+from cook.recipe.engine_rules import (to_engine_rules)
+from cook.recipe.rules import (Quant, Resolution)
+from cook.recipe.schema import (Recipe)
+from cook.recipe.size import (predicted_bytes)
+from cook.recipe.sources import (HubRef)
+from cook.steps.imatrix import (ImatrixStep)
+from cook.steps.live import (Model)
+from cook.steps.memory import (MemoryStep)
+from cook.build.layout import (DraftPlan)
+from cook.steps.perplexity import (DivergenceStep, PerplexityStep)
+from cook.steps.quantize import (QuantizeStep)
+from cook.build.locate import (Model as ReadModel)
+from cook.build.locate import (Reader)
+from cook.steps.corpus import (TraceCorpusStep, corpus_args, target_corpus)
+from cook.formats.vocabulary import (read_vocabulary)
+
+@dataclass(frozen=True)
+class Drafting:
+    """Lays out the drafts of one recipe on one engine.
+
+    ``suffix`` ends every name where several engines make the same quants.
+    """
+
+    engine: Engine
+    recipe: Recipe
+    reader: Reader
+    source: ReadModel | None
+    corpus: Source | None
+    suffix: str = ""
+
+    def imatrix(self) -> ImatrixStep | Source | None:
+        """The importance matrix: a step, a ready file, or none."""
+        spec = self.recipe.imatrix
+        if spec is None or self.source is None:
+            return None
+        if spec.file is not None:
+            return self.reader.text(spec.file, "imatrix.file")
+        args = self.engine.placement("imatrix", spec.args.to_model_args())
+        corpus: Source | TraceCorpusStep
+        if isinstance(spec.corpus, Path | HubRef):
+            corpus = self.reader.text(spec.corpus, "imatrix.corpus")
+        else:
+            score = self.recipe.score
+            assert score is not None, "the schema asks for a target to write the text"
+            target = self.reader.model(score.target.source)
+            corpus = target_corpus(self.engine, self.source.source, target, score)
+            args = (*args, *corpus_args(self.engine))
+        return ImatrixStep(
+            engine=self.engine,
+            model=self.source.source,
+            corpus=corpus,
+            context=spec.context,
+            chunks=spec.chunks,
+            process_output=spec.process_output,
+            minimum_coverage=spec.coverage.experts,
+            otherwise=spec.coverage.otherwise,
+            args=args,
+        )
+
+    def reference(self) -> PerplexityStep | None:
+        """The source's own perplexity, and its logits where divergence is asked for."""
+        spec = self.recipe.evaluate
+        if spec is None or self.source is None or self.corpus is None:
+            return None
+        tokens = len(read_vocabulary(self.source.file).tokens) if spec.divergence else None
+        return PerplexityStep(
+            engine=self.engine,
+            name="source",
+            model=self.source.source,
+            corpus=self.corpus,
+            context=spec.context,
+            chunks=spec.chunks,
+            vocabulary_size=tokens,
+            args=self.engine.placement("perplexity", spec.args.to_model_args()),
+        )
+
+    def quants(
+        self,
+        resolved: Sequence[tuple[Quant, Resolution]],
+        imatrix: ImatrixStep | Source | None,
+        reference: PerplexityStep | None,
+    ) -> Iterator[DraftPlan]:
+        """A plan for every quant, in the recipe's order."""
+        for quant, resolution in resolved:
+            yield self._quant(quant, resolution, imatrix, reference)
+
+    def ready(self, reference: PerplexityStep | None) -> Iterator[DraftPlan]:
+        """A plan for the source, where it is a candidate, and for every ready file."""
+        found = [(d.name, self.reader.model(d.source, d.name)) for d in self.recipe.drafts]
+        if self.recipe.include_source and self.source is not None:
+            found.insert(0, ("source", self.source))
+        for name, model in found:
+            yield DraftPlan(
+                name=name + self.suffix,
+                model=model.source,
+                quantize=None,
+                quality=self._quality(name, model.source, reference),
+                memory=self._memory(name, model.source),
+                predicted_tensor_bytes=model.file.tensor_bytes,
+                elements=_elements(model.file),
+                type_counts=dict(Counter(t.type_name for t in model.file.tensors)),
+            )
+
+    def _quant(
+        self,
+        quant: Quant,
+        resolution: Resolution,
+        imatrix: ImatrixStep | Source | None,
+        reference: PerplexityStep | None,
+    ) -> DraftPlan:
+        assert self.source is not None, "quants have a source"
+        assert self.recipe.model is not None, "quants have a source"
+        known = {name: t for name, t in resolution.types.items() if t is not None}
+        step = QuantizeStep(
+            engine=self.engine,
+            quant=quant.name,
+            source=self.source.source,
+            imatrix=imatrix if quant.use_imatrix else None,
+            ftype=quant.ftype,
+            rules=to_engine_rules(resolution),
+            expected=tuple(sorted(known.items())),
+            predicted_tensor_bytes=predicted_bytes(self.source.file.tensors, resolution),
+            allow_requantize=self.recipe.model.allow_requantize,
+        )
+        if not resolution.complete:
+            step, known = self._with_mixture(step, self.source.file, known)
+        return DraftPlan(
+            name=quant.name + self.suffix,
+            model=step,
+            quantize=step,
+            quality=self._quality(quant.name, step, reference),
+            memory=self._memory(quant.name, step),
+            predicted_tensor_bytes=step.predicted_tensor_bytes,
+            elements=_elements(self.source.file),
+            type_counts=dict(Counter(known.values())),
+        )
+
+    def _with_mixture(
+        self, step: QuantizeStep, file: GgufFile, known: dict[str, str]
+    ) -> tuple[QuantizeStep, dict[str, str]]:
+        """``step`` with what the engine's own mixture gives the tensors that no rule hits."""
+        anything = Path("imatrix") if step.imatrix is not None else None
+        job = step.job(Path("unused"), anything, 1)
+        types = mixture_types(self.engine, job, step.source.key)
+        if types is None:
+            return step, known
+        sizes = [
+            t.size_bytes if types[t.name] == t.type_name else _bytes_as(types[t.name], t)
+            for t in file.tensors
+        ]
+        total = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
+        stated = tuple(sorted(types.items()))
+        return replace(step, expected=stated, predicted_tensor_bytes=total), dict(types)
+
+    def _quality(
+        self, name: str, model: Model, reference: PerplexityStep | None
+    ) -> DivergenceStep | PerplexityStep | None:
+        spec = self.recipe.evaluate
+        if spec is None or self.corpus is None:
+            return None
+        args = self.engine.placement("perplexity", spec.args.to_model_args())
+        if reference is not None and spec.divergence:
+            return DivergenceStep(self.engine, name, model, reference, args)
+        return PerplexityStep(
+            self.engine, name, model, self.corpus, spec.context, spec.chunks, None, args
+        )
+
+    def _memory(self, name: str, model: Model) -> MemoryStep | None:
+        score = self.recipe.score
+        if score is None:
+            return None
+        return MemoryStep(self.engine, name, model, score.draft.args.to_model_args(), score.context)
+
+
+def _bytes_as(type_name: str, tensor: TensorInfo) -> int:
+    """Bytes of ``tensor``'s data as ``type_name``."""
+    return by_name(type_name).tensor_bytes(tensor.shape)
+
+
+def _elements(file: GgufFile) -> int:
+    return sum(tensor.elements for tensor in file.tensors)

@@ -1,0 +1,95 @@
+"""The drafts of a record: what each file is, and how good it is as a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from cook.graph.execute import (Outcomes)
+from cook.graph.step import (Source, Step)
+from cook.record.draft_speed import (draft_speed)
+from cook.record.measured import (Quality)
+from cook.record.record import (Draft)
+from cook.record.type_map import (type_map)
+from cook.build.layout import (DraftPlan, Layout)
+from cook.steps.quantize import (MODEL_FILE)
+
+def draft_records(menus: Sequence[Layout], outcomes: Outcomes) -> tuple[Draft, ...]:
+    """Every draft of every engine, as it is known by now."""
+    return tuple(
+        _draft(menu, plan, outcomes, reference_quality(menu, outcomes))
+        for menu in menus
+        for plan in menu.drafts
+    )
+
+
+def reference_quality(menu: Layout, outcomes: Outcomes) -> Quality | None:
+    """The source model's own quality on ``menu``'s engine, where it was measured."""
+    if menu.reference is None or (result := outcomes.result(menu.reference)) is None:
+        return None
+    return Quality(result.perplexity, result.error, result.chunks, result.context)
+
+
+def _draft(menu: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality | None) -> Draft:
+    quality, quality_reason = _quality(plan, outcomes, reference)
+    memory = outcomes.result(plan.memory) if plan.memory else None
+    made = outcomes.artifacts.get(plan.quantize.key) if plan.quantize else None
+    result = outcomes.result(plan.quantize) if plan.quantize else None
+    path = file_bytes = tensor_bytes = None
+    if isinstance(plan.model, Source):
+        path, file_bytes = str(plan.model.path), plan.model.size_bytes
+        tensor_bytes = plan.predicted_tensor_bytes
+    elif made is not None and result is not None:
+        file = made.file(MODEL_FILE)
+        path, file_bytes, tensor_bytes = str(file), file.stat().st_size, result.tensor_bytes
+    speed, speed_reason = draft_speed(menu, plan, outcomes)
+    counts: dict[str, int] = {}
+    for type_name in result.types.values() if result else ():
+        counts[type_name] = counts.get(type_name, 0) + 1
+    return Draft(
+        quant=plan.name,
+        engine=menu.engine.name,
+        path=path,
+        key=plan.model.key,
+        file_bytes=file_bytes,
+        tensor_bytes=tensor_bytes,
+        bpw=8 * tensor_bytes / plan.elements if tensor_bytes is not None else None,
+        quality=quality,
+        quality_reason=quality_reason,
+        memory_bytes=memory.total_bytes if memory else None,
+        memory_reason=None if memory else why_not(plan.memory, outcomes),
+        type_counts=counts or plan.type_counts,
+        types=type_map(path),
+        speed=speed,
+        speed_reason=speed_reason,
+    )
+
+
+def _quality(
+    plan: DraftPlan, outcomes: Outcomes, reference: Quality | None
+) -> tuple[Quality | None, str | None]:
+    step = plan.quality
+    result = outcomes.result(step) if step is not None else None
+    if result is None:
+        return None, why_not(step, outcomes)
+    found = result.divergence
+    ratio = result.perplexity / reference.perplexity if reference else None
+    quality = Quality(
+        perplexity=result.perplexity,
+        perplexity_error=result.error,
+        chunks=result.chunks,
+        context=result.context,
+        perplexity_ratio=found.perplexity_ratio if found else ratio,
+        mean_kld=found.mean_kld if found else None,
+        mean_kld_error=found.mean_kld_error if found else None,
+        p99_kld=found.p99_kld if found else None,
+        same_top_percent=found.same_top_percent if found else None,
+    )
+    return quality, None
+
+
+def why_not(step: Step[Any] | None, outcomes: Outcomes) -> str:
+    """Why ``step`` has no result."""
+    if step is None:
+        return "not asked for"
+    failure = outcomes.failures.get(step.key)
+    return failure.error.message if failure else "not run"

@@ -1,0 +1,239 @@
+"""The menu: from a checked recipe to the steps that it asks for. Nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from cook.engines.base import (DraftSettings, Engine, ModelArgs)
+from cook.graph.step import (Source, Step)
+from cook.prompts.prompt_set import (Prompt, PromptSet)
+from cook.recipe.schema import (ModelArgsSpec)
+from cook.recipe.schema import (ScoreSpec)
+from cook.steps.compare import (CompareStep)
+from cook.steps.imatrix import (ImatrixStep)
+from cook.steps.live import (LiveStep, Sampling)
+from cook.steps.memory import (MemoryStep)
+from cook.steps.perplexity import (DivergenceStep, PerplexityStep)
+from cook.steps.quantize import (QuantizeStep)
+from cook.steps.type_speed import (TypeSpeedStep)
+
+if TYPE_CHECKING:
+    from cook.build.candidates import (ForecastPlan)
+
+NO_DRAFT = "no draft"
+ROUNDS = 2
+"""Shares that the prompts are split into; every configuration runs a round before the next."""
+FEW_PROMPTS = 8
+"""Below this many prompts one round: a server start would cost more than drift does."""
+
+Model = Step[Any] | Source
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """One draft file: made by ``quantize``, or the user's own when that is None."""
+
+    name: str
+    model: Model
+    quantize: QuantizeStep | None
+    quality: DivergenceStep | PerplexityStep | None
+    memory: MemoryStep | None
+    predicted_tensor_bytes: int | None
+    elements: int
+    type_counts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A candidate of the live score. ``rounds`` is repeat-major; draft None is no draft."""
+
+    name: str
+    draft: DraftPlan | None
+    settings: DraftSettings | None
+    cache_type: str | None
+    rounds: tuple[LiveStep, ...]
+    compare: CompareStep | None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A candidate that is not on the menu, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything a recipe asks of one engine, as steps."""
+
+    engine: Engine
+    imatrix: ImatrixStep | None
+    reference: PerplexityStep | None
+    drafts: tuple[DraftPlan, ...]
+    target: Source | None
+    prompts: PromptSet | None
+    baseline: Configuration | None
+    grid: tuple[Configuration, ...]
+    warnings: tuple[str, ...]
+    forecast: ForecastPlan | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    types: TypeSpeedStep | None = None
+
+    def making(self) -> Iterator[Step[Any]]:
+        """Steps before the live score: types, imatrix, quantize, evaluate, memory."""
+        if self.types is not None:
+            yield self.types
+        if self.imatrix is not None:
+            yield self.imatrix
+        if self.reference is not None:
+            yield self.reference
+        for draft in self.drafts:
+            for step in (draft.quantize, draft.quality, draft.memory):
+                if step is not None:
+                    yield step
+
+
+def interleaved(configurations: Sequence[Configuration]) -> list[LiveStep]:
+    """Rounds of all ``configurations``: a round of each, then the next."""
+    longest = max((len(c.rounds) for c in configurations), default=0)
+    return [c.rounds[i] for i in range(longest) for c in configurations if i < len(c.rounds)]
+
+
+def split_rounds(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], ...]:
+    """Prompts dealt into rounds, each with its share of every category."""
+    count = ROUNDS if len(prompts) >= FEW_PROMPTS else 1
+    dealt: list[list[Prompt]] = [[] for _ in range(count)]
+    seen: dict[str, int] = {}
+    for prompt in prompts:
+        turn = seen.get(prompt.category, len(seen))
+        dealt[turn % count].append(prompt)
+        seen[prompt.category] = turn + 1
+    return tuple(tuple(share) for share in dealt if share)
+
+
+@dataclass(frozen=True)
+class LiveGrid:
+    """What all live steps of one recipe on one engine have in common.
+
+    ``chat``: prompts are rendered by the target's own template; ``prompts``: those of live runs.
+    """
+
+    engine: Engine
+    score: ScoreSpec
+    target: Source
+    chat: bool
+    prompts: tuple[Prompt, ...]
+
+    def configuration(
+        self,
+        draft: DraftPlan | None,
+        settings: DraftSettings | None,
+        cache_type: str | None,
+        name: str,
+        baseline: Configuration | None,
+    ) -> Configuration:
+        """One candidate's live steps and, for a draft, the comparison with the baseline."""
+        score = self.score
+        args = score.target.args if draft is not None else _baseline_args(score)
+        target_args: ModelArgs = args.to_model_args()
+        sampling = sampling_of(score)
+        rounds = tuple(
+            LiveStep(
+                engine=self.engine,
+                name=name,
+                target=self.target,
+                target_args=target_args,
+                context=score.context,
+                draft=draft.model if draft else None,
+                draft_args=draft_args(score.draft.args.to_model_args(), cache_type),
+                settings=settings,
+                prompts=share,
+                max_tokens=score.max_tokens,
+                sampling=sampling,
+                chat=self.chat,
+                round=index,
+                repeat=repeat,
+                tool=score.live,
+            )
+            for repeat in range(score.repeats)
+            for index, share in enumerate(split_rounds(self.prompts))
+        )
+        compare = None
+        if baseline is not None and draft is not None:
+            compare = CompareStep(
+                engine=self.engine,
+                name=name,
+                target=self.target,
+                target_args=target_args,
+                context=score.context,
+                baseline=baseline.rounds,
+                live=rounds,
+            )
+        return Configuration(name, draft, settings, cache_type, rounds, compare)
+
+    def all(
+        self,
+        drafts: Sequence[DraftPlan],
+        settings: Sequence[DraftSettings],
+        baseline: Configuration,
+    ) -> tuple[Configuration, ...]:
+        """Every draft with every setting; all drafts at one setting before the next setting,
+        so that a budget that ends early has still seen every draft."""
+        score = self.score
+        several_types = len(score.draft.cache_types) > 1
+        return tuple(
+            self.configuration(
+                draft,
+                setting,
+                cache_type,
+                config_name(draft.name, setting, cache_type if several_types else None),
+                baseline,
+            )
+            for cache_type in score.draft.cache_types
+            for setting in settings
+            for draft in drafts
+        )
+
+
+def config_name(draft: str, settings: DraftSettings, cache_type: str | None) -> str:
+    """``IQ1_KT n_max=4``, with what else is not the default."""
+    parts = [draft, f"n_max={settings.n_max}"]
+    if settings.n_min:
+        parts.append(f"n_min={settings.n_min}")
+    if settings.p_min:
+        parts.append(f"p_min={settings.p_min:g}")
+    if cache_type:
+        parts.append(f"kv={cache_type}")
+    return " ".join(parts)
+
+
+def sampling_of(score: ScoreSpec) -> Sampling:
+    """The sampling chain that the recipe states."""
+    chain = score.sampling
+    return Sampling(
+        temperature=chain.temperature,
+        seed=chain.seed,
+        top_k=chain.top_k,
+        top_p=chain.top_p,
+        min_p=chain.min_p,
+        repeat_penalty=chain.repeat_penalty,
+    )
+
+
+def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:
+    return score.baseline.args if score.baseline is not None else score.target.args
+
+
+def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
+    """``args`` with both halves of the KV cache in ``cache_type``, unless they name types."""
+    from dataclasses import replace
+
+    if cache_type is None:
+        return args
+    return replace(
+        args,
+        cache_type_k=args.cache_type_k or cache_type,
+        cache_type_v=args.cache_type_v or cache_type,
+    )

@@ -1,0 +1,252 @@
+"""What ``cook predict`` prints: settings by speed, then the best one in detail."""
+
+from __future__ import annotations
+
+from typing import Any
+from cook.output import (Column, Output, plain)
+from cook.build.predict import (Predicted, Row, Told)
+from cook.scoring.iid import (CAVEAT, IidRow)
+from cook.scoring.price import (Breakdown, Prediction)
+from cook.scoring.sampled import (SampledPrediction)
+
+TAIL = "the draft draws at the target's temperature from all its tokens"
+NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
+
+
+def document(told: Told) -> dict[str, Any]:
+    """Everything as one JSON document; speeds are null where no times are known."""
+    header = told.trace.header
+    return {
+        "trace": str(told.trace.path),
+        "target": header.target_name,
+        "replies": len(told.trace),
+        "sampler": plain(header.sampler),
+        "profile": told.profile.value,
+        "engine": told.engine,
+        "no_draft": {
+            "decode_tokens_per_s": told.no_draft.decode_tokens_per_s,
+            "end_to_end_tokens_per_s": _end_to_end(told.no_draft, told),
+        }
+        if told.no_draft
+        else None,
+        "drafts": [_draft(draft, told) for draft in told.drafts],
+        "warnings": list(told.warnings),
+    }
+
+
+def _draft(draft: Predicted, told: Told) -> dict[str, Any]:
+    return {
+        "name": draft.name,
+        "path": str(draft.path),
+        "file_bytes": draft.file_bytes,
+        "replay": plain(draft.replay),
+        "best": draft.rows.index(draft.best) if told.priced else None,
+        "settings": [_row(row, told) for row in draft.rows],
+        "http_agreement": [
+            {**plain(one), "error_points": one.error_points} for one in draft.agreement
+        ],
+        "rejection_sampling": [
+            {**plain(one), "acceptance": one.acceptance, "acceptance_length": one.acceptance_length}
+            for one in draft.sampled
+        ],
+    }
+
+
+def _row(row: Row, told: Told) -> dict[str, Any]:
+    found = row.prediction
+    speeds = {
+        "decode_tokens_per_s": found.decode_tokens_per_s,
+        "end_to_end_tokens_per_s": _end_to_end(found, told),
+        "break_even_acceptance": row.break_even,
+        "seconds": plain(found.breakdown),
+        "categories": dict(found.categories),
+    }
+    return {
+        **plain(found.setting),
+        "draft_n": found.draft_n,
+        "draft_n_accepted": found.draft_n_accepted,
+        "cycles": found.cycles,
+        "acceptance": found.acceptance,
+        "acceptance_length": found.acceptance_length,
+        "by_depth": [{"drafted": d, "accepted": a} for d, a in row.by_depth],
+        **(speeds if told.priced else dict.fromkeys(speeds)),
+    }
+
+
+def _end_to_end(found: Prediction, told: Told) -> float | None:
+    return found.end_to_end_tokens_per_s if told.prefill_known else None
+
+
+def show(told: Told, output: Output) -> None:
+    """The tables of every draft; warnings and what the numbers rest on go to stderr."""
+    output.emit(document(told))
+    for warning in told.warnings:
+        output.warn(warning)
+    header = told.trace.header
+    at = f"temperature {header.sampler.temperature:g}" if header.sampler.temperature else "greedy"
+    output.say(
+        f"{header.target_name}, {len(told.trace)} replies, {at}; counted as {told.profile.value}"
+    )
+    for draft in told.drafts:
+        _show_draft(draft, told, output)
+    output.say(NOT_CHECKED)
+    if not told.priced:
+        output.say(
+            "no speeds: give the target's file (--target GGUF) to time it here, or its times "
+            "(--verify 1:146,2:170,5:220)"
+        )
+
+
+def _show_draft(draft: Predicted, told: Told, output: Output) -> None:
+    replay = draft.replay
+    output.data("")
+    if replay is not None:
+        output.data(
+            f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
+            f"{replay.positions} ({_percent(replay.match_rate)})"
+        )
+    else:
+        output.data(f"{draft.name}, replayed over HTTP")
+    right = [
+        Column(title, "right")
+        for title in (
+            *("n_max", "p_min", "accepted/drafted", "acceptance", "length"),
+            *(("t/s", "end to end", "speedup", "break-even") if told.priced else ()),
+        )
+    ]
+    best = draft.best
+    pays = told.no_draft is not None and (
+        best.prediction.decode_tokens_per_s > told.no_draft.decode_tokens_per_s
+    )
+    rows = [(*_cells(row, told), "best" if row is best and pays else "") for row in draft.rows]
+    output.table(rows, [*right, ""])
+    if told.priced and not pays:
+        output.data("no draft is fastest")
+    for row, agreed in zip(draft.rows, draft.agreement, strict=False):
+        output.data(f"over HTTP and by the worker, n_max={row.prediction.setting.n_max}: {agreed}")
+    if draft.sampled:
+        output.data("")
+        output.data(
+            f"{draft.name}, if the server verified by rejection sampling (expected; {TAIL})"
+        )
+        output.table([_sampled_cells(one, told) for one in draft.sampled], [right[0], *right[2:8]])
+    _show_best(draft, best, told, output)
+
+
+def _cells(row: Row, told: Told) -> tuple[object, ...]:
+    found = row.prediction
+    cells: tuple[object, ...] = (
+        found.setting.n_max,
+        f"{found.setting.p_min:g}",
+        f"{found.draft_n_accepted}/{found.draft_n}",
+        _percent(found.acceptance),
+        _number(found.acceptance_length),
+    )
+    if told.no_draft is None:
+        return cells
+    return (
+        *cells,
+        _number(found.decode_tokens_per_s, 1),
+        _number(_end_to_end(found, told), 1),
+        f"{found.decode_tokens_per_s / told.no_draft.decode_tokens_per_s:.3f}x",
+        _percent(row.break_even),
+    )
+
+
+def _sampled_cells(one: SampledPrediction, told: Told) -> tuple[object, ...]:
+    cells: tuple[object, ...] = (
+        one.n_max,
+        f"{one.draft_n_accepted:.1f}/{one.draft_n:.1f}",
+        _percent(one.acceptance),
+        _number(one.acceptance_length),
+    )
+    speed = one.decode_tokens_per_s
+    if told.no_draft is None or speed is None:
+        return cells
+    # no end-to-end figure: prefill is the same as above
+    return (*cells, _number(speed, 1), None, f"{speed / told.no_draft.decode_tokens_per_s:.3f}x")
+
+
+def _show_best(draft: Predicted, row: Row, told: Told, output: Output) -> None:
+    setting = row.prediction.setting
+    name = f"{draft.name} n_max={setting.n_max}"
+    name += f" p_min={setting.p_min:g}" if setting.p_min else ""
+    output.data("")
+    output.data(f"{name}: accepted by place in the draft")
+    depths = [
+        (place, f"{accepted}/{drafted}", _percent(accepted / drafted))
+        for place, (drafted, accepted) in enumerate(row.by_depth, 1)
+        if drafted
+    ]
+    titles = ("place", "accepted/drafted", "of drafted")
+    output.table(depths, [Column(t, "right") for t in titles])
+    if not told.priced or told.no_draft is None:
+        return
+    output.data("")
+    output.data(f"{name}: where the time goes")
+    output.table(_parts(row.prediction.breakdown), ["", Column("share", "right")])
+    output.data("")
+    output.data(f"{name}: by category; the total is token-weighted (harmonic)")
+    plain_speeds = told.no_draft.categories
+    rows: list[tuple[object, ...]] = [
+        (category, _number(speed, 1), _number(plain_speeds.get(category), 1))
+        for category, speed in row.prediction.categories.items()
+    ]
+    total = row.prediction.decode_tokens_per_s, told.no_draft.decode_tokens_per_s
+    rows.append(("total", *(_number(speed, 1) for speed in total)))
+    output.table(rows, ["category", Column("t/s", "right"), Column("no draft", "right")])
+
+
+def _parts(spent: Breakdown) -> list[tuple[str, str]]:
+    named = {
+        "target verifies": spent.verify_s,
+        "draft writes": spent.draft_s,
+        "draft follows": spent.mirror_s,
+        "sampling": spent.sample_s,
+        "overhead": spent.overhead_s,
+    }
+    return [(name, f"{100 * part / spent.total_s:.1f} %") for name, part in named.items() if part]
+
+
+def show_typed(
+    rows: list[IidRow], alpha: float, plain_tokens_per_s: float, optimum: float | None, out: Output
+) -> None:
+    """The table from typed numbers, with what it leaves out."""
+    best = max(rows, key=lambda row: row.decode_tokens_per_s)
+    out.emit(
+        {
+            "alpha": alpha,
+            "no_draft_tokens_per_s": plain_tokens_per_s,
+            "settings": rows,
+            "best": rows.index(best),
+            "best_length_closed_form": optimum,
+            "caveat": CAVEAT,
+        }
+    )
+    cells = [
+        (
+            row.n_max,
+            _percent(row.acceptance),
+            _number(row.acceptance_length),
+            _number(row.cycle_ms),
+            _number(row.decode_tokens_per_s),
+            f"{row.speedup:.3f}x",
+            _percent(row.break_even),
+            "best" if row is best and row.speedup > 1 else "",
+        )
+        for row in rows
+    ]
+    titles = ("n_max", "acceptance", "length", "cycle ms", "t/s", "speedup", "break-even")
+    out.table(cells, [*(Column(t, "right") for t in titles), ""])
+    out.say(f"no draft: {plain_tokens_per_s:.2f} t/s")
+    if best.speedup <= 1:
+        out.say("no draft is fastest")
+    out.warn(CAVEAT)
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.2f} %"
+
+
+def _number(value: float | None, digits: int = 2) -> str | None:
+    return None if value is None else f"{value:.{digits}f}"

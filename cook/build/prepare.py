@@ -1,0 +1,267 @@
+"""From a recipe's path to checked menus: engines found, headers read, every fault told at once.
+
+Nothing runs here but header reads, hashing of sources and the engines' own ``--version``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from cook.engines.base import (Engine, Flavour, ModelArgs, ServerJob)
+from cook.engines.discover import (discover)
+from cook.errors import (InputError, PrerequisiteError)
+from cook.formats.quant_types import (by_name)
+from cook.formats.trace_file import (TraceFile)
+from cook.build.locate import (local_path)
+from cook.steps.convert import (Converter, find_converter)
+from cook.output import (Output)
+from cook.paths import (demo_dir)
+from cook.provenance import (HubOrigin)
+from cook.recipe.lint import (lacks_types, lint, raise_problems)
+from cook.recipe.load import (LoadedRecipe, load_recipe)
+from cook.recipe.rules import (Quant, resolve)
+from cook.recipe.schema import (ModelArgsSpec, Recipe)
+from cook.build.drafting import (Drafting)
+from cook.steps.imatrix import (ImatrixStep)
+from cook.build.layout import (Configuration, DraftPlan, LeftOut, Layout)
+from cook.build.locate import (Reader)
+from cook.build.lay_score import (lay_score, shared_device_warning, trace_warning)
+from cook.steps.type_speed import (TypeSpeedStep, type_speed)
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe ready to plan or build: a menu for each engine of the sweep."""
+
+    loaded: LoadedRecipe
+    demo: bool
+    menus: tuple[Layout, ...]
+    files: tuple[Path, ...]
+    """Every file that was read to lay it out, and the engines' own."""
+    origins: tuple[HubOrigin, ...] = ()
+    """What the recipe's ``hf://`` references meant."""
+    left_bytes: int = 0
+    """What a build would still download."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.loaded.recipe
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(w for menu in self.menus for w in menu.warnings))
+
+
+def prepare(
+    recipe: Path | str | LoadedRecipe,
+    *,
+    engines: Sequence[str] = (),
+    demo: bool = False,
+    strict: bool = False,
+    plan_only: bool = False,
+    threads: int | None = None,
+    output: Output | None = None,
+) -> Prepared:
+    """Load, check and lay out ``recipe`` on ``engines``, or those it names; warnings are kept.
+
+    ``threads``: of target and drafts where the recipe states none; part of what is measured.
+
+    On several engines each makes the quants whose types it has, and scores them itself.
+    Errors: RecipeError with every fault of the recipe; PrerequisiteError when no engine at hand
+    has a type, naming the engine that has it; InputError for unusable files.
+    """
+    from cook.recipe.demo import (apply_demo)
+
+    loaded = recipe if isinstance(recipe, LoadedRecipe) else load_recipe(recipe)
+    if demo:
+        loaded = replace(loaded, recipe=apply_demo(loaded.recipe))
+    if threads is not None:
+        loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
+    loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
+    chosen = _engines(loaded, engines)
+    reader = Reader(plan_only, _converter(loaded.recipe, chosen), output)
+    menus = tuple(
+        _lay(share, engine, reader, strict, left_out, f"@{engine.name}" if len(chosen) > 1 else "")
+        for engine, share, left_out in _shares(loaded, chosen)
+    )
+    files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
+    return Prepared(
+        loaded, demo, menus, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes
+    )
+
+
+def _converter(recipe: Recipe, engines: Sequence[Engine]) -> Converter | None:
+    """What converts safetensors: of COOK_CONVERTER, else beside the first engine that has one."""
+    if recipe.model is None:
+        return None
+    outtype = recipe.model.convert
+    beside = [find_converter(e.files[0].parent, outtype) for e in engines if e.files]
+    return next((c for c in beside if c is not None), None) or find_converter(None, outtype)
+
+
+def _lay(
+    loaded: LoadedRecipe,
+    engine: Engine,
+    reader: Reader,
+    strict: bool,
+    left_out: tuple[LeftOut, ...],
+    suffix: str,
+) -> Layout:
+    """One engine's menu; every fault is raised, warnings are in the menu."""
+    recipe = loaded.recipe
+    source = reader.model(recipe.model.source) if recipe.model else None
+    found = lint(
+        loaded,
+        model=source.file if source else None,
+        flavour=engine.flavour,
+        capabilities=engine.capabilities,
+        engine_name=engine.name,
+        strict=strict,
+    )
+    raise_problems(found)
+    warnings = [str(p) for p in found]
+    corpus = reader.text(recipe.evaluate.corpus, "evaluate.corpus") if recipe.evaluate else None
+    drafting = Drafting(engine, recipe, reader, source, corpus, suffix)
+    imatrix, reference = drafting.imatrix(), drafting.reference()
+    resolved = [
+        (q, resolve(source.file.tensors, q, engine.flavour, source.file.architecture))
+        for q in loaded.quants
+        if source is not None
+    ]
+    drafts = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
+    scored = lay_score(engine, recipe, reader, drafts, suffix)
+    if scored is not None:
+        _check_arguments(engine, (scored.baseline, *scored.grid))
+    if recipe.score is not None:
+        found_too = (shared_device_warning(recipe.score), trace_warning(recipe.score))
+        warnings += [warning for warning in found_too if warning is not None]
+    return Layout(
+        engine=engine,
+        imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,
+        reference=reference,
+        drafts=drafts,
+        target=scored.target.source if scored else None,
+        prompts=scored.prompts if scored else None,
+        baseline=scored.baseline if scored else None,
+        grid=scored.grid if scored else (),
+        warnings=tuple(dict.fromkeys(warnings)),
+        forecast=scored.forecast if scored else None,
+        left_out=left_out,
+        types=_types(engine, recipe, drafts, reader),
+    )
+
+
+def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
+    """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
+    asked = {(c.rounds[0].target_args, c.rounds[0].draft_args, c.settings) for c in configurations}
+    for target_args, draft_args, settings in asked:
+        draft = Path("draft.gguf") if settings is not None else None
+        job = ServerJob(Path("target.gguf"), target_args, 4096, draft, draft_args, settings)
+        engine.server_command(job, 1, None)
+
+
+def _types(
+    engine: Engine, recipe: Recipe, drafts: Sequence[DraftPlan], reader: Reader
+) -> TypeSpeedStep | None:
+    """The comparison of the types that the quants use, with the drafts' own flags."""
+    used = [t for d in drafts if d.quantize is not None for _, t in d.quantize.expected]
+    args = recipe.score.draft.args.to_model_args() if recipe.score else ModelArgs()
+    return type_speed(engine, used, reader.text(demo_dir() / "draft-f16.gguf"), args)
+
+
+def _shares(
+    loaded: LoadedRecipe, engines: Sequence[Engine]
+) -> list[tuple[Engine, LoadedRecipe, tuple[LeftOut, ...]]]:
+    """What each engine makes of a recipe. One engine makes all, or says what it lacks."""
+    if len(engines) == 1:
+        return [(engines[0], loaded, ())]
+    # Chosen by hand, so the recipe's own choice of an engine no longer stands.
+    free = replace(loaded, recipe=loaded.recipe.model_copy(update={"engine": ()}))
+    lacking = {
+        (quant.name, engine.name): lacks_types(quant, engine)
+        for quant in loaded.quants
+        for engine in engines
+    }
+    shares = []
+    for number, engine in enumerate(engines):
+        kept: list[Quant] = []
+        left_out = []
+        for quant in loaded.quants:
+            missing = lacking[quant.name, engine.name]
+            nobody = all(lacking[quant.name, other.name] for other in engines)
+            if not missing or (nobody and number == 0):  # the first says what all of them lack
+                kept.append(quant)
+            elif not nobody:
+                reason = f"{engine.name} ({engine.flavour}) has no {', '.join(missing)}"
+                left_out.append(LeftOut(f"{quant.name}@{engine.name}", reason))
+        shares.append((engine, replace(free, quants=tuple(kept)), tuple(left_out)))
+    return shares
+
+
+def _with_trace(recipe: Recipe) -> Recipe:
+    """``recipe`` with the reply length of the trace that it names, where it states none."""
+    score = recipe.score
+    if score is None or score.trace is None:
+        return recipe
+    path = local_path(score.trace)
+    recorded = TraceFile(path).header.n_predict
+    if "max_tokens" in score.model_fields_set and score.max_tokens != recorded:
+        raise InputError(
+            f"{path}: was recorded with max_tokens {recorded}, not {score.max_tokens}",
+            hint="leave it unsaid, or record another trace: cook trace",
+        )
+    with_length = score.model_copy(update={"max_tokens": recorded})
+    return recipe.model_copy(update={"score": with_length})
+
+
+def _with_threads(recipe: Recipe, threads: int) -> Recipe:
+    """``recipe`` whose target, baseline and drafts run on ``threads``, unless it says otherwise."""
+    score = recipe.score
+    if score is None:
+        return recipe
+
+    def told(args: ModelArgsSpec) -> ModelArgsSpec:
+        return args if args.threads else args.model_copy(update={"threads": threads})
+
+    changes: dict[str, object] = {
+        "target": score.target.model_copy(update={"args": told(score.target.args)}),
+        "draft": score.draft.model_copy(update={"args": told(score.draft.args)}),
+    }
+    if score.baseline is not None:
+        changes["baseline"] = score.baseline.model_copy(update={"args": told(score.baseline.args)})
+    return recipe.model_copy(update={"score": score.model_copy(update=changes)})
+
+
+def _engines(loaded: LoadedRecipe, asked: Sequence[str]) -> tuple[Engine, ...]:
+    """The engines asked for, else the recipe's, else the default one."""
+    if asked:
+        found = tuple(discover(name) for name in asked)
+    else:
+        found = tuple(_wanted(loaded, name) for name in loaded.recipe.engine) or (discover(None),)
+    names = [engine.name for engine in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"two engines are called {', '.join(twice)}", hint="name them: --engine NAME=DIRECTORY"
+        )
+    return found
+
+
+def _wanted(loaded: LoadedRecipe, name: str) -> Engine:
+    """The recipe's engine; PrerequisiteError says which of its types need it."""
+    try:
+        return discover(name)
+    except PrerequisiteError as error:
+        needs = _only_in(loaded, name) if name in tuple(Flavour) else ""
+        if needs:
+            message = f"{error.message}; this recipe needs {needs}"
+            raise PrerequisiteError(message, hint=error.hint) from None
+        raise
+
+
+def _only_in(loaded: LoadedRecipe, flavour: str) -> str:
+    """Types of the recipe that only ``flavour`` can make, for the message."""
+    wanted = {rule.type for quant in loaded.quants for rule in quant.rules}
+    wanted |= {quant.default_type for quant in loaded.quants}
+    own = sorted(t for t in wanted if by_name(t).engines == frozenset({flavour}))
+    return f"{', '.join(own)}, which only {flavour} has" if own else ""

@@ -1,0 +1,93 @@
+"""Receipts: proof that a build which ended well would run nothing, at the cost of a few stats.
+
+A receipt lists every file that the build depended on (recipe, models, texts, prompts, engine
+binaries and libraries, configuration, cook's own code) and every file it left, each with its
+identity (device, inode, size, mtime). While all of them are as they were, the same command has
+the same answer, so it is printed without loading the recipe again. Anything else, and the
+receipt is void: the build looks at everything anew. Nothing is decided here that the store's
+keys would not decide; this only saves the looking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from cook.paths import (config_file, cook_home, package_dir)
+
+if TYPE_CHECKING:
+    from cook.report.show import (Shown)
+
+FORMAT = 1
+
+
+def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
+    """The answer kept for ``question`` and the record's path, if nothing has changed since."""
+    from cook.report.show import (Shown)
+
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        document = json.loads(_path(question).read_text(encoding="utf-8"))
+        if document["format"] != FORMAT or document["environment"] != _environment():
+            return None
+        if any(_identity(Path(name)) != identity for name, identity in document["files"]):
+            return None
+        kept: dict[str, Any] = document["shown"]
+        answer = Shown(
+            columns=tuple((title, align) for title, align in kept["columns"]),
+            rows=tuple(tuple(row) for row in kept["rows"]),
+            answers=tuple(kept["answers"]),
+            warnings=tuple(kept["warnings"]),
+            notes=tuple(kept["notes"]),
+        )
+        return answer, Path(document["record"])
+    return None
+
+
+def keep(question: Mapping[str, object], files: Iterable[Path], shown: Shown, record: Path) -> None:
+    """Keep the answer of a build that ended well and depends on ``files`` (and what it left)."""
+    from dataclasses import asdict
+
+    from cook.formats.atomic import (atomic_write)
+
+    watched = dict.fromkeys([*files, record, *_own_code()])
+    document = {
+        "format": FORMAT,
+        "environment": _environment(),
+        "files": [[str(path), _identity(path)] for path in watched],
+        "shown": asdict(shown),
+        "record": str(record),
+    }
+    path = _path(question)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(json.dumps(document).encode())
+
+
+def _path(question: Mapping[str, object]) -> Path:
+    text = json.dumps(question, sort_keys=True, default=str)
+    return cook_home() / "receipts" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def _environment() -> list[list[str]]:
+    """Variables that change what a build means. Logins do not, and are never written down."""
+    wanted = [(k, v) for k, v in os.environ.items() if k.startswith(("COOK_", "HF_"))]
+    secret = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+    kept = [(k, v) for k, v in wanted if k != "COOK_HOME" and not k.endswith(secret)]
+    return [[k, v] for k, v in sorted(kept)]
+
+
+def _own_code() -> Sequence[Path]:
+    return [*sorted(package_dir().rglob("*.py")), config_file()]
+
+
+def _identity(path: Path) -> list[int] | None:
+    """None for a file that is not there; its absence is part of the answer, too."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns]

@@ -1,0 +1,197 @@
+"""One build from start to end: run the menu's steps, fit the live score into its budget,
+compare outputs, and hand everything to the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from cook.errors import (CookError, GateError, PrerequisiteError, StepError)
+from cook.graph.execute import (Executor, Outcomes, closure)
+from cook.build.plan import (free_bytes)
+from cook.graph.store import (Store)
+from cook.output import (Output)
+from cook.paths import (cook_home)
+from cook.build.assemble import (Finished, assemble)
+from cook.build.drafts import (draft_records)
+from cook.record.record import (Excluded, Record, write_record)
+from cook.build.checks import (checks_of_all)
+from cook.build.finalists import (Decision, judge)
+from cook.steps.live import (LiveStep)
+from cook.build.layout import (Configuration, Layout, interleaved)
+from cook.build.choose import (Limits, over_limits)
+from cook.build.prepare import (Prepared)
+from cook.units import (size)
+
+@dataclass(frozen=True)
+class Built:
+    """What a build ended with: the record, where it lies, and which steps really ran."""
+
+    record: Record
+    path: Path
+    ran: tuple[str, ...]
+    failures: tuple[str, ...]
+    files: tuple[Path, ...]
+    """Every file the answer depends on: what was read, and what is stored."""
+
+
+def build(
+    prepared: Prepared,
+    output: Output,
+    *,
+    jobs: int = 1,
+    threads: int | None = None,
+    fresh: bool = False,
+    remeasure: bool = False,
+) -> Built:
+    """Run everything ``prepared`` asks for and pick; failures block only what needs them.
+
+    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed.
+    """
+    home = cook_home()
+    executor = Executor(
+        Store(home / "store"),
+        output,
+        logs=home / "logs",
+        jobs=jobs,
+        threads=threads,
+        fresh=fresh,
+        remeasure=remeasure,
+    )
+    _require_room(executor.store, prepared.menus)
+    for menu in prepared.menus:
+        executor.run(menu.making())
+    judged = _judge(prepared, executor, output)
+    grid, left_out = _score(prepared, executor, output, judged)
+    unmade = (Excluded(e.name, e.reason) for menu in prepared.menus for e in menu.left_out)
+    sitting = Finished(
+        loaded=prepared.loaded,
+        demo=prepared.demo,
+        menus=prepared.menus,
+        grid=grid,
+        left_out=(*unmade, *left_out),
+        outcomes=executor.outcomes,
+        judged=judged,
+        origins=prepared.origins,
+    )
+    record = assemble(sitting)
+    path = home / "records" / f"{record.recipe}.json"
+    write_record(record, path)
+    outcomes = executor.outcomes
+    return Built(
+        record, path, tuple(outcomes.ran), tuple(_told(outcomes)), _files(prepared, outcomes)
+    )
+
+
+def _files(prepared: Prepared, outcomes: Outcomes) -> tuple[Path, ...]:
+    stored = [
+        path
+        for artifact in outcomes.artifacts.values()
+        for path in (artifact.meta, *(artifact.file(f.name) for f in artifact.files))
+    ]
+    return (*prepared.files, *stored)
+
+
+def raise_for(built: Built) -> None:
+    """The exit of a build: 1 when a step failed, 4 when nothing qualifies."""
+    if built.failures:
+        count = len(built.failures)
+        raise StepError(
+            f"{count} step{'' if count == 1 else 's'} failed: {'; '.join(built.failures[:3])}",
+            hint="what succeeded is stored; the same command again runs only what is missing",
+        )
+    if built.record.candidates and built.record.pick.candidate is None:
+        raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")
+
+
+def _require_room(store: Store, menus: Sequence[Layout]) -> None:
+    """Refuse before anything runs when the disk can't hold what would be made."""
+    steps = [step for menu in menus for step in menu.making()]
+    missing = [s for s in closure(steps).values() if store.find(s.kind, s.key) is None]
+    needed = sum(step.predicted_bytes() or 0 for step in missing)
+    free = free_bytes(store.root)
+    if needed > free:
+        raise PrerequisiteError(
+            f"{store.root}: {size(needed)} are needed and {size(free)} are free",
+            hint="free some space (`cook store gc` helps), or set COOK_HOME to a larger disk",
+        )
+
+
+def _judge(prepared: Prepared, executor: Executor, output: Output) -> Decision | None:
+    """What replay predicts and chooses; None where candidates are scored live only."""
+    score, menus = prepared.recipe.score, prepared.menus
+    prompts = menus[0].prompts
+    if score is None or prompts is None or score.method != "replay":
+        return None
+    asked = prepared.recipe.pick
+    drafts = {d.quant: d for d in draft_records(menus, executor.outcomes)}
+    limits = Limits(**asked.subject_to.model_dump())
+
+    def disqualified(draft: str | None) -> str | None:
+        return None if draft is None else over_limits(drafts[draft], limits)
+
+    judged = judge(menus, prompts, score, asked.maximize, asked.confidence, disqualified, executor)
+    if judged is None:
+        output.warn("nothing could be predicted; every candidate runs live instead")
+    return judged
+
+
+def _score(
+    prepared: Prepared, executor: Executor, output: Output, judged: Decision | None
+) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
+    """Run the baselines and what fits the budget live; compare outputs."""
+    score = prepared.recipe.score
+    baselines = [menu.baseline for menu in prepared.menus if menu.baseline is not None]
+    if not baselines or score is None:
+        return (), ()
+    wanted = judged.finalists if judged else tuple(c for m in prepared.menus for c in m.grid)
+    first = baselines[0].rounds[0]
+    executor.run([first])
+    seconds = measured_seconds(first, executor.outcomes, len(baselines[0].rounds))
+    budget_s = score.live_budget.minutes * 60
+    grid, left_out = within_budget(wanted, seconds, budget_s, len(baselines))
+    for excluded in left_out:
+        output.warn(f"{excluded.candidate}: {excluded.reason}")
+    executor.run(interleaved([*baselines, *grid]))
+    executor.run([c.compare for c in grid if c.compare is not None])
+    executor.run([step for c in checks_of_all(prepared.menus, grid) for step in c.steps()])
+    return grid, left_out
+
+
+def measured_seconds(first: LiveStep, outcomes: Outcomes, rounds: int) -> float | None:
+    """Seconds that one whole configuration takes, judged by the baseline's first round."""
+    outcome = outcomes.result(first)
+    if outcome is None:
+        return None
+    asked = sum(run.wall_ms for run in outcome.runs) / 1000
+    return (outcome.load_seconds + asked) * rounds
+
+
+def within_budget(
+    grid: Sequence[Configuration],
+    seconds: float | None,
+    budget_seconds: float,
+    baselines: int = 1,
+) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
+    """The first configurations that fit beside the baselines, and what was left out.
+
+    The baselines always run, and at least one configuration does: a budget too small for
+    anything is told by what it left out, not by an empty table.
+    """
+    if seconds is None:
+        return tuple(grid), ()
+    room = max(1, int(budget_seconds / seconds) - baselines)
+    reason = (
+        f"left out: about {seconds:.0f} s a candidate, and score.live_budget is "
+        f"{budget_seconds / 60:g} minutes"
+    )
+    return tuple(grid[:room]), tuple(Excluded(c.name, reason) for c in grid[room:])
+
+
+def _told(outcomes: Outcomes) -> list[str]:
+    return [_short(f.error) for f in outcomes.failures.values() if f.blocked_by is None]
+
+
+def _short(error: CookError) -> str:
+    return error.message.splitlines()[0]

@@ -1,0 +1,1 @@
+"""YAML and TOML with places, so that every fault points at its line."""

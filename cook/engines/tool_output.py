@@ -1,0 +1,255 @@
+"""From a tool's raw output to "12 of 34", for whoever draws it.
+
+What llama-quantize, -imatrix and -perplexity say, read from their raw output.
+
+Both engines; the wording is in docs/internals/engines.md#output-of-llama-quantize and the
+sections after it. Output is never trusted: whatever does not match, or is not a finite number, is
+simply not there (``None``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cook.engines.process.supervisor import Supervisor
+
+# Lines are split over two streams and cut by other messages: log prefixes may stand anywhere.
+_PREFIX = re.compile(r"^\d+\.\d{2}\.\d{3}\.\d{3} [IWED] ", re.MULTILINE)
+_NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
+
+_HEAD = re.compile(
+    r"\[\s{0,8}(\d{1,7})/\s{0,8}(\d{1,7})\]\s+(\S{1,256})\s+- \[([\d, ]{1,80})\],"
+    r" type =\s*(\S{1,32}), "
+)
+_CONVERTING = re.compile(r"converting to (\S{1,32}) \.\.")
+_SIZE = re.compile(r"size =\s*(\d+\.\d+) Mi?B(?:\s*->\s*(\d+\.\d+) Mi?B)?(?:\s\((\w{1,32})\))?")
+_QUANTIZE_DONE = re.compile(r"quantize time =\s*[\d.]+ ms")
+_FALLBACK_ML = re.compile(
+    r"warning: (\S{1,256})\s+- ncols\s+(\d+) not divisible by\s+(\d+) "
+    r"\(required for type\s+(\S+)\) -> falling back to\s+(\S+)"
+)
+_FALLBACK_IK = re.compile(r"using fallback quantization (\S+)")
+_NO_WEIGHTS = re.compile(r"did not find weights for (\S{1,256})")
+
+_FINAL = re.compile(rf"Final estimate: PPL[^\n]{{0,80}}?= {_NUMBER} \+/- {_NUMBER}")
+_CHUNK = re.compile(r"\[(\d{1,7})\]([-+]?(?:\d+\.\d+|nan|inf)|-nan),")
+_PLAN = re.compile(r"(?:computing|perplexity) over (\d{1,7}) chunks")
+_IMATRIX_WARNING = re.compile(
+    r"save_imatrix(?:_legacy)?: (?:warning: )?"
+    r"(?:entry '[^'\n]{1,300}' has[^\n]*|storing only[^\n]*)"
+)
+
+_KLD_ROW = re.compile(r"^\s*(\d{1,7})\s+[-\d.]+ ±", re.MULTILINE)
+_KLD_FIELDS = {
+    "perplexity": ("Mean PPL(Q)", True),
+    "base_perplexity": ("Mean PPL(base)", False),
+    "perplexity_ratio": ("Mean PPL(Q)/PPL(base)", True),
+    "mean_kld": ("Mean    KLD", True),
+    "max_kld": ("Maximum KLD", False),
+    "p99_kld": ("99.0%   KLD", False),
+    "median_kld": ("Median  KLD", False),
+    "same_top_percent": ("Same top p", True),
+    "rms_delta_p_percent": ("RMS Δp", False),
+}
+
+
+@dataclass(frozen=True)
+class TensorLine:
+    """One tensor of a quantization log; ``shape`` ne0 first, without trailing ones."""
+
+    index: int
+    total: int
+    name: str
+    shape: tuple[int, ...]
+    source_type: str
+    type: str
+    size_mib: float | None
+
+
+@dataclass(frozen=True)
+class QuantizeLog:
+    """What llama-quantize did, tensor by tensor, and what it warned of."""
+
+    tensors: tuple[TensorLine, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def types(self) -> dict[str, str]:
+        return {line.name: line.type for line in self.tensors}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A perplexity and its standard error."""
+
+    value: float
+    error: float
+
+
+def without_prefixes(text: str) -> str:
+    """``text`` without mainline's time stamps."""
+    return _PREFIX.sub("", text)
+
+
+def parse_quantize_log(text: str) -> QuantizeLog:
+    """Tensor lines and warnings from the standard error of llama-quantize, either engine.
+
+    Read as a stream: between the head of a tensor and its size other messages may stand, and a
+    tensor in work has no size yet (it is left out).
+    """
+    heads = list(_HEAD.finditer(text))
+    lines: list[TensorLine] = []
+    for number, head in enumerate(heads):
+        end = heads[number + 1].start() if number + 1 < len(heads) else len(text)
+        body = text[head.end() : min(end, head.end() + 4096)]
+        size = _SIZE.search(body)
+        if size is None:
+            continue
+        converting = _CONVERTING.search(body, 0, size.start())
+        index, total, name, shape, source = head.groups()
+        # A dry run names the new type in parentheses after the sizes.
+        new_type = converting.group(1) if converting else size.group(3) or source
+        dims = tuple(int(n) for n in shape.replace(",", " ").split())
+        mib = float(size.group(2) or size.group(1))
+        lines.append(TensorLine(int(index), int(total), name, _trim(dims), source, new_type, mib))
+    return QuantizeLog(tuple(lines), tuple(_quantize_warnings(text)))
+
+
+def quantize_finished(stdout: str) -> bool:
+    """Whether the tool printed its last line: the only sign of success besides the status."""
+    return _QUANTIZE_DONE.search(stdout) is not None
+
+
+def parse_final_estimate(text: str) -> Estimate | None:
+    """``Final estimate: PPL = a +/- b`` of perplexity or imatrix; None if absent or not finite."""
+    found = _FINAL.search(text)
+    if found is None:
+        return None
+    value, error = _finite(found.group(1)), _finite(found.group(2))
+    if value is None or error is None or value <= 0 or error < 0:
+        return None
+    return Estimate(value, error)
+
+
+def parse_chunks(text: str) -> int | None:
+    """Number of the last ``[n]ppl,`` printed."""
+    numbers = [int(found.group(1)) for found in _CHUNK.finditer(text)]
+    return max(numbers) if numbers else None
+
+
+def parse_planned_chunks(text: str) -> int | None:
+    """Chunks that the tool said it would compute."""
+    found = _PLAN.search(text)
+    return int(found.group(1)) if found else None
+
+
+def not_finite(text: str) -> str | None:
+    """The sign of a broken computation in perplexity or imatrix output, if there is one."""
+    for pattern in (
+        r"Unexpected negative standard deviation of log\(prob\)",
+        r"non-finite values detected in \S+|detected NaNs in \S+",
+        r"\[\d+\]-?(?:nan|inf),",
+        r"PPL[^\n]{0,80}?= -?(?:nan|inf)",
+    ):
+        if found := re.search(pattern, text):
+            return found.group()
+    return None
+
+
+def parse_imatrix_warnings(text: str) -> tuple[str, ...]:
+    """What llama-imatrix says of entries with partial or no data."""
+    found = (" ".join(m.group().split()) for m in _IMATRIX_WARNING.finditer(text))
+    return tuple(dict.fromkeys(found))
+
+
+def parse_divergence(stdout: str) -> dict[str, float] | None:
+    """Statistics of ``--kl-divergence`` by DivergenceResult's names; None unless all are finite.
+
+    Values with an error come as ``<name>`` and ``<name>_error``. Only the error of the ratio
+    may be absent: of a model equal to its base the engine's variance is a tiny negative number.
+    """
+    values: dict[str, float] = {}
+    for name, (label, has_error) in _KLD_FIELDS.items():
+        pattern = rf"^{re.escape(label)}\s*:\s*{_NUMBER}%?(?:\s*±\s*{_NUMBER})?"
+        found = re.search(pattern, stdout, re.MULTILINE)
+        value = _finite(found.group(1)) if found else None
+        if found is None or value is None:
+            return None
+        values[name] = value
+        if has_error:
+            error = _finite(found.group(2) or "")
+            near_base = name == "perplexity_ratio" and abs(value - 1) < 1e-4
+            if (error is None and not near_base) or (error or 0.0) < 0:
+                return None
+            if error is not None:
+                values[f"{name}_error"] = error
+    return values
+
+
+def parse_divergence_chunks(stdout: str) -> int | None:
+    """Number of the last row of the ``--kl-divergence`` table."""
+    numbers = [int(found.group(1)) for found in _KLD_ROW.finditer(stdout)]
+    return max(numbers) if numbers else None
+
+
+def progress_of(text: str, total: int | None) -> tuple[int, int | None] | None:
+    """``(done, total)`` from the newest output of any of the three tools."""
+    heads = list(_HEAD.finditer(text))
+    if heads:
+        return int(heads[-1].group(1)), int(heads[-1].group(2))
+    done = parse_chunks(text) or parse_divergence_chunks(text)
+    return (done, total) if done is not None else None
+
+
+def _quantize_warnings(text: str) -> Iterator[str]:
+    for found in _FALLBACK_ML.finditer(text):
+        name, columns, block, wanted, got = found.groups()
+        yield f"{name}: rows of {columns} do not divide by {block}: {wanted} became {got}"
+    for found in _FALLBACK_IK.finditer(text):
+        yield f"a tensor's rows do not divide: fallback to {found.group(1)}"
+    for found in _NO_WEIGHTS.finditer(text):
+        yield f"{found.group(1)}: no imatrix data"
+
+
+def _trim(dims: tuple[int, ...]) -> tuple[int, ...]:
+    while len(dims) > 1 and dims[-1] == 1:
+        dims = dims[:-1]
+    return dims
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+_KEEP = 2048
+
+
+class Meter:
+    """An ``on_output`` callback that tells ``supervisor.on_progress`` how far a tool is.
+
+    Output comes in arbitrary pieces and without newlines, so each stream keeps its last part.
+    """
+
+    def __init__(self, supervisor: Supervisor, total: int | None = None) -> None:
+        self._report, self._total = supervisor.on_progress, total
+        self._last: dict[str, str] = {}
+        self._told: tuple[int, int | None] | None = None
+
+    def __call__(self, stream: str, chunk: bytes) -> None:
+        if self._report is None:
+            return
+        text = self._last.get(stream, "") + chunk[-_KEEP:].decode("utf-8", errors="replace")
+        self._last[stream] = text[-_KEEP:]
+        if self._total is None:
+            self._total = parse_planned_chunks(text)
+        progress = progress_of(text, self._total)
+        if progress is not None and progress != self._told:
+            self._told = progress
+            self._report(*progress)

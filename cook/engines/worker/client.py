@@ -1,0 +1,477 @@
+"""Client of the worker: what a model says at every position of a text, as arrays.
+
+One :class:`Worker` is one process (``worker.c``) with one model. Its replies are frozen records
+of numpy arrays. A crash of the engine, a hang or a refusal is a StepError; the process group is
+killed and this process is unharmed. All log-probabilities are natural logarithms.
+
+The pipe to a worker process: frames out, frames in, and how it died.
+
+A frame is ``COOK``, u32 header bytes, u64 payload bytes, a flat JSON header, a payload of
+little-endian arrays one after another; ``worker.c`` describes the two headers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cook.closing import Closing
+from cook.engines.base import Engine
+from cook.engines.process.outcome import ProcessSpec, signal_name, tail
+from cook.engines.process.supervisor import Running, Supervisor
+from cook.engines.worker.compile import build_worker, locate
+from cook.engines.worker.messages import (
+    Bare,
+    Divergence,
+    FloatArray,
+    Generation,
+    IntArray,
+    LiveCycles,
+    ModelInfo,
+    ModelLoad,
+    Replay,
+    Rollouts,
+    SamplerChain,
+    Timing,
+)
+from cook.errors import InputError, InternalError, StepError
+
+_FRAME = struct.Struct("<4sIQ")
+_MAX_HEADER, _MAX_PAYLOAD = 1 << 20, 1 << 31
+_TYPES: dict[str, np.dtype[Any]] = {
+    "i4": np.dtype("<i4"),
+    "i8": np.dtype("<i8"),
+    "f4": np.dtype("<f4"),
+    "f8": np.dtype("<f8"),
+    "u1": np.dtype("u1"),
+}
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class WorkerPipe:
+    """A running worker program; every failure to answer ends it and is a StepError."""
+
+    def __init__(
+        self, program: Path, supervisor: Supervisor, env: Mapping[str, str], name: str
+    ) -> None:
+        # An idle worker is silent and uses no processor: requests have time-outs, the process none.
+        spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
+        self._running: Running = supervisor.start(spec)
+        self._broken = False
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    def close(self) -> None:
+        """End the process (its whole group)."""
+        for pipe in (self._running.stdin, self._running.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+        self._broken = True
+        self._running.stop()
+
+    def request(
+        self,
+        op: str,
+        fields: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        timeout_s: float,
+    ) -> tuple[dict[str, Any], Arrays]:
+        """The reply's header and its arrays (read-only). StepError: refused, died, or too late."""
+        if self._broken:
+            raise StepError("the worker is gone", log=self._running.stderr_log)
+        header: dict[str, Any] = {"op": op, **fields}
+        payload = bytearray()
+        for name, array in arrays.items():
+            header[f"{name}@"], header[f"{name}#"] = len(payload), array.size
+            payload += array.tobytes()
+        text = json.dumps(header, ensure_ascii=False).encode()
+        if len(text) > _MAX_HEADER or len(payload) > _MAX_PAYLOAD:
+            raise InputError(f"a request of {len(payload)} bytes is too large for the worker")
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._write(_FRAME.pack(b"COOK", len(text), len(payload)) + text + bytes(payload))
+            magic, n_head, n_body = _FRAME.unpack(self._read(_FRAME.size, op, deadline))
+            if magic != b"COOK" or n_head > _MAX_HEADER or n_body > _MAX_PAYLOAD:
+                raise StepError(f"worker: {op}: the reply is not a frame", log=self._log)
+            reply: dict[str, Any] = json.loads(self._read(n_head, op, deadline))
+            body = self._read(n_body, op, deadline)
+        except BaseException:
+            self._broken = True
+            self._running.stop()
+            raise
+        if not reply["ok"]:
+            raise StepError(f"worker: {op}: {reply['error']}", log=self._log)
+        return reply, _unpack(reply["arrays"], body)
+
+    @property
+    def _log(self) -> Path:
+        return self._running.stderr_log
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        fd = _pipe(self._running.stdin).fileno()
+        try:
+            while view:
+                view = view[os.write(fd, view) :]
+        except BrokenPipeError:
+            raise self._died("request") from None
+
+    def _read(self, n: int, op: str, deadline: float) -> bytes:
+        fd = _pipe(self._running.stdout).fileno()
+        data = bytearray()
+        while len(data) < n:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], min(left, 3600.0))[0]:
+                raise StepError(f"worker: {op}: no answer in time, stopped", log=self._log)
+            chunk = os.read(fd, min(n - len(data), 1 << 20))
+            if not chunk:
+                raise self._died(op)
+            data += chunk
+        return bytes(data)
+
+    def _died(self, op: str) -> StepError:
+        result = self._running.wait(30.0)
+        code = result.returncode
+        how = signal_name(code) if code < 0 else f"exit status {code}"
+        told = tail(result.stderr_tail)
+        return StepError(f"worker: {op}: the engine died ({how})\n{told}".rstrip(), log=self._log)
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise InternalError("worker started without pipes")
+    return pipe
+
+
+def _unpack(listed: list[list[Any]], body: bytes) -> Arrays:
+    arrays: Arrays = {}
+    at = 0
+    for name, kind, count in listed:
+        dtype = _TYPES[kind]
+        end = at + count * dtype.itemsize
+        if end > len(body):
+            raise StepError(f"worker: array {name!r} is cut short")
+        # frombuffer on bytes is read-only, as a frozen record should be
+        arrays[name] = np.frombuffer(body, dtype, count, at)
+        at = end
+    return arrays
+
+
+PROTOCOL = 1
+Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+
+class Worker(Closing):
+    """A worker process; a context manager. Not safe for use by two threads at once.
+
+    ``timeout_s`` bounds every request; ``Worker.open`` builds (or finds) the program of an engine.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        supervisor: Supervisor,
+        env: Mapping[str, str],
+        *,
+        name: str = "worker",
+        timeout_s: float = 3600.0,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._pipe = WorkerPipe(program, supervisor, env, name)
+        try:
+            hello, _ = self._request("hello", timeout_s=60.0)
+            if hello.get("protocol") != PROTOCOL:
+                raise InternalError(f"worker protocol {hello.get('protocol')} is not {PROTOCOL}")
+        except BaseException:
+            self.close()
+            raise
+        self.flavour = str(hello["flavour"])
+        self.version = str(hello["version"])
+
+    @classmethod
+    def open(cls, engine: Engine, supervisor: Supervisor, *, name: str = "worker") -> Worker:
+        """A worker of ``engine``, compiled first if need be.
+
+        PrerequisiteError without a compiler, headers or shared libraries; StepError if it does
+        not compile or the engine's headers and library disagree.
+        """
+        return cls(build_worker(locate(engine)), supervisor, engine.environment(), name=name)
+
+    def close(self) -> None:
+        """End the process (its whole group)."""
+        self._pipe.close()
+
+    @property
+    def pid(self) -> int:
+        return self._pipe.pid
+
+    # ------------------------------------------------------------ operations
+
+    def load(self, model: ModelLoad) -> ModelInfo:
+        """Load a model (replacing any), make its context, and check that its logits are numbers."""
+        fields: dict[str, Any] = {
+            "path": str(model.path.absolute()),  # the worker has its own directory
+            "n_ctx": model.context,
+            "n_batch": model.batch,
+            "n_ubatch": model.ubatch,
+            "threads": model.threads,
+            "threads_batch": model.threads_batch or model.threads,
+            "vocab_only": model.vocabulary_only,
+            "use_extra_bufts": model.repack,
+        }
+        if model.n_gpu_layers is not None:
+            fields["n_gpu_layers"] = model.n_gpu_layers
+        if model.cache_type_k is not None:
+            fields["type_k"] = model.cache_type_k
+        if model.cache_type_v is not None:
+            fields["type_v"] = model.cache_type_v
+        if model.flash_attention is not None:
+            fields["flash_attention"] = int(model.flash_attention)
+        if model.cpu_tensors:
+            fields["cpu_tensors"] = "\n".join(model.cpu_tensors)
+        loaded, _ = self._request("load", fields)
+        info, arrays = self._request("info")
+        return ModelInfo(
+            description=info["description"],
+            n_vocab=info["n_vocab"],
+            bos=info["bos"] if info["bos"] >= 0 else None,
+            eos=info["eos"] if info["eos"] >= 0 else None,
+            eog=frozenset(arrays["eog"].tolist()),
+            add_bos=info["add_bos"],
+            add_eos=info["add_eos"],
+            context=loaded["n_ctx"],
+            context_train=info["n_ctx_train"],
+            layers=info["n_layer"],
+            size_bytes=info["size_bytes"],
+            parameters=info["parameters"],
+            recurrent=info["recurrent"],
+            load_s=loaded["load_ns"] / 1e9,
+        )
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> tuple[int, ...]:
+        """Token ids of ``text`` (``add_special``: BOS and EOS where the model asks for them)."""
+        data = text.encode()
+        words = np.frombuffer(data + b"\0" * (-len(data) % 4), "<i4")
+        fields = {"bytes": len(data), "add_special": add_special, "parse_special": parse_special}
+        _, arrays = self._request("tokenize", fields, {"text": words})
+        return tuple(arrays["tokens"].tolist())
+
+    def detokenize(self, tokens: Tokens, *, special: bool = True) -> str:
+        """Text of ``tokens``; incomplete UTF-8 becomes U+FFFD."""
+        _, arrays = self._request("detokenize", {"special": special}, {"tokens": _ids(tokens)})
+        return arrays["text"].tobytes().decode(errors="replace")
+
+    def replay(
+        self,
+        prompt: Tokens,
+        emitted: Tokens,
+        *,
+        width: int | None = None,
+        top: int = 0,
+        temperature: float | None = None,
+        reference: tuple[IntArray, FloatArray] | None = None,
+        rollout_steps: int = 0,
+        rollout_stop_below: float = 0.0,
+    ) -> Replay:
+        """One teacher-forced pass; entry i of every array is about ``emitted[i]``.
+
+        ``width`` tokens a batch (default: the ubatch; 1 decodes singly). ``temperature`` also
+        gives the log-probability of the emitted token at that temperature. ``reference`` is the
+        trace's top-K (ids, raw log-probs), both [positions, K], id -1 = absent: it gives the
+        divergence. ``rollout_steps`` > 0 drafts on after each mismatch (first position excepted,
+        which is never drafted), until a confidence falls below ``rollout_stop_below``.
+        """
+        fields: dict[str, Any] = {
+            "top": top,
+            "rollout_steps": rollout_steps,
+            "rollout_stop_below": rollout_stop_below,
+        }
+        arrays: dict[str, Any] = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
+        if width is not None:
+            fields["width"] = width
+        if temperature is not None and temperature > 0:
+            fields["temperature"] = temperature
+        if reference is not None:
+            ids, logp = reference
+            if ids.shape != logp.shape or ids.ndim != 2 or len(ids) != len(emitted):
+                raise InternalError(
+                    f"reference {ids.shape}, {logp.shape} for {len(emitted)} tokens"
+                )
+            arrays["reference_ids"] = np.ascontiguousarray(ids, "<i4").ravel()
+            arrays["reference_logp"] = np.ascontiguousarray(logp, "<f4").ravel()
+        head, got = self._request("replay", fields, arrays)
+        n = len(emitted)
+        return Replay(
+            argmax=got["argmax"],
+            confidence=got["confidence"],
+            logsumexp=got["logsumexp"],
+            logq=got["logq"],
+            logq_t=got["logq_t"],
+            rank=got["rank"],
+            margin=got["margin"],
+            entropy=got["entropy"],
+            top_ids=got["top_ids"].reshape(n, top) if top else None,
+            top_logits=got["top_logits"].reshape(n, top) if top else None,
+            divergence=_divergence(got["reference"].reshape(n, 4)) if reference else None,
+            rollouts=_rollouts(got, rollout_steps) if rollout_steps else None,
+            decode_ns=head["decode_ns"],
+            reduce_ns=head["reduce_ns"],
+        )
+
+    def bare(self, prompt: Tokens, emitted: Tokens, *, width: int | None = None) -> Bare:
+        """The same batches and logits mask as :meth:`replay` with nothing reduced."""
+        fields: dict[str, Any] = {"bare": True}
+        if width is not None:
+            fields["width"] = width
+        arrays = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
+        head, _ = self._request("replay", fields, arrays)
+        return Bare(head["decode_ns"])
+
+    def live_shapes(
+        self,
+        prompt: Tokens,
+        emitted: Tokens,
+        *,
+        profile: str,
+        n_max: int,
+        n_min: int = 0,
+        p_min: float = 0.0,
+        n_predict: int | None = None,
+        server_context: int | None = None,
+        width: int | None = None,
+    ) -> LiveCycles:
+        """Drive this model as draft exactly as the server of ``profile`` does.
+
+        docs/internals/scoring.md#accounting
+
+        ``emitted`` is what the target said; ``n_predict`` the request's limit (default: its
+        length); ``server_context`` the server's slot context; ``width`` its batch size.
+        """
+        fields: dict[str, Any] = {
+            "profile": profile,
+            "n_max": n_max,
+            "n_min": n_min,
+            "p_min": p_min,
+            "n_predict": n_predict if n_predict is not None else len(emitted),
+        }
+        if server_context is not None:
+            fields["server_ctx"] = server_context
+        if width is not None:
+            fields["width"] = width
+        arrays = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
+        head, got = self._request("live_shapes", fields, arrays)
+        return LiveCycles(
+            start=got["start"],
+            length=got["length"],
+            accepted=got["accepted"],
+            tokens=got["tokens"],
+            confidence=got["confidence"],
+            draft_n=head["draft_n"],
+            draft_n_accepted=head["draft_n_accepted"],
+            plain_steps=head["plain_steps"],
+        )
+
+    def generate(
+        self,
+        prompt: Tokens,
+        *,
+        n_predict: int,
+        chain: SamplerChain | None = None,
+        top: int = 0,
+        extra: int = 0,
+    ) -> Generation:
+        """Write on from ``prompt``, one token a step; ``extra`` tokens beyond an end of reply."""
+        fields: dict[str, Any] = {"n_predict": n_predict, "top": top, "extra": extra}
+        if chain is not None:
+            fields |= {
+                "temperature": chain.temperature,
+                "top_k": chain.top_k,
+                "top_p": chain.top_p,
+                "min_p": chain.min_p,
+                "seed": chain.seed,
+            }
+        head, got = self._request("generate", fields, {"prompt": _ids(prompt)})
+        n = len(got["tokens"])
+        return Generation(
+            tokens=got["tokens"],
+            emitted=head["emitted"],
+            stop=head["stop"],
+            logp=got["logp"],
+            chain_logp=got["chain_logp"],
+            logsumexp=got["logsumexp"],
+            margin=got["margin"],
+            top_ids=got["top_ids"].reshape(n, top) if top else None,
+            top_logits=got["top_logits"].reshape(n, top) if top else None,
+            prefill_ns=head["prefill_ns"],
+            decode_ns=head["decode_ns"],
+        )
+
+    def time_batch(
+        self,
+        text: Tokens,
+        *,
+        depth: int,
+        tokens: int,
+        repeats: int,
+        all_outputs: bool,
+        sample_k: int = 0,
+    ) -> Timing:
+        """Time one batch of ``tokens`` tokens of ``text`` at position ``depth``, ``repeats`` times.
+
+        ``all_outputs``: logits for every token (a target verifying), else for the last (a draft,
+        or a prompt). ``sample_k`` > 0 also times the engine's top-k sampler on each output.
+        """
+        fields = {
+            "depth": depth,
+            "tokens": tokens,
+            "repeats": repeats,
+            "all_outputs": all_outputs,
+            "sample_k": sample_k,
+        }
+        _, got = self._request("time", fields, {"text": _ids(text)})
+        return Timing(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
+
+    def _request(
+        self,
+        op: str,
+        fields: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> tuple[dict[str, Any], Arrays]:
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        return self._pipe.request(op, fields or {}, arrays or {}, limit_s)
+
+
+def _ids(tokens: Tokens) -> IntArray:
+    return np.ascontiguousarray(tokens, "<i4")
+
+
+def _divergence(rows: FloatArray) -> Divergence:
+    return Divergence(kld=rows[:, 0], rest=rows[:, 1], alpha_low=rows[:, 2], alpha_high=rows[:, 3])
+
+
+def _rollouts(got: Mapping[str, np.ndarray[Any, Any]], steps: int) -> Rollouts:
+    n = len(got["rollout_position"])
+    return Rollouts(
+        position=got["rollout_position"],
+        length=got["rollout_length"],
+        tokens=got["rollout_tokens"].reshape(n, steps),
+        confidence=got["rollout_confidence"].reshape(n, steps),
+        tail_tokens=got["tail_tokens"],
+        tail_confidence=got["tail_confidence"],
+    )

@@ -1,0 +1,139 @@
+"""Writes GGUF version 3: metadata and tensors of any type id, aligned and padded as ggml does.
+
+Enough for imatrix files, splices and tests; python ``gguf`` refuses the type ids of ik_llama.cpp.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cook.errors import InputError, InternalError
+from cook.formats.atomic import atomic_write
+from cook.formats.gguf import (
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    SCALARS,
+    GgufFile,
+    MetadataArray,
+    Scalar,
+    ValueType,
+)
+
+VERSION = 3
+Value = Scalar | MetadataArray | Sequence[Scalar]
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor to write: ``data`` makes its ``size_bytes`` bytes in pieces, when asked."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    size_bytes: int
+    data: Callable[[], Iterable[bytes]]
+
+
+def tensor_of(name: str, shape: tuple[int, ...], type_id: int, data: bytes) -> NewTensor:
+    """A tensor whose bytes are at hand."""
+    return NewTensor(name, shape, type_id, len(data), lambda: (data,))
+
+
+def copy_of(source: GgufFile, name: str) -> NewTensor:
+    """A tensor copied from a file, byte for byte; InputError if its size is unknown."""
+    tensor = source.tensor(name)
+    if (size := tensor.size_bytes) is None:
+        raise InputError(f"{source.path}: {name}: {tensor.type_name} is of unknown size")
+    return NewTensor(name, tensor.shape, tensor.type_id, size, lambda: source.tensor_chunks(name))
+
+
+def encode(value: Value, kind: ValueType | None = None) -> bytes:
+    """A metadata value as GGUF bytes: its type, then itself.
+
+    ``kind`` is the type of the value, or of the elements of a sequence; by default str, bool,
+    32-bit int (unsigned where it can be) and float32.
+    """
+    if isinstance(value, MetadataArray):
+        return struct.pack("<IIQ", ValueType.ARRAY, value.element, value.count) + value.raw
+    if isinstance(value, str | bool | int | float):
+        kind = _kind_of([value]) if kind is None else kind
+        return struct.pack("<I", kind) + _payload(value, kind)
+    kind = _kind_of(value) if kind is None else kind
+    body = b"".join(_payload(item, kind) for item in value)
+    return struct.pack("<IIQ", ValueType.ARRAY, kind, len(value)) + body
+
+
+def write_gguf_file(
+    path: Path,
+    metadata: Mapping[str, bytes],
+    tensors: Sequence[NewTensor],
+    *,
+    alignment: int = DEFAULT_ALIGNMENT,
+) -> None:
+    """Write a GGUF, whole or not at all.
+
+    ``metadata`` values are :func:`encode`'s bytes (or ``GgufFile.raw_value``'s); with another
+    than the default ``alignment`` they must say so in ``general.alignment``.
+    """
+    header = encode_header(metadata, tensors, alignment=alignment)
+    with atomic_write(path) as file:
+        file.write(header)
+        for tensor in tensors:
+            _write_tensor(file, tensor, alignment)
+
+
+def encode_header(
+    metadata: Mapping[str, bytes],
+    tensors: Sequence[NewTensor],
+    *,
+    alignment: int = DEFAULT_ALIGNMENT,
+) -> bytes:
+    """Everything before the data section, padded; offsets follow from the tensors' sizes."""
+    header = bytearray(MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(metadata)))
+    for key, value in metadata.items():
+        header += _text(key) + value
+    offset = 0
+    for tensor in tensors:
+        shape = tensor.shape
+        header += _text(tensor.name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        header += struct.pack("<IQ", tensor.type_id, offset)
+        offset += tensor.size_bytes + -tensor.size_bytes % alignment
+    if tensors:
+        header += bytes(-len(header) % alignment)
+    return bytes(header)
+
+
+def _write_tensor(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:
+    written = 0
+    for part in tensor.data():
+        written += file.write(part)
+    if written != tensor.size_bytes:
+        raise InternalError(f"{tensor.name}: {written} bytes of {tensor.size_bytes} were written")
+    file.write(bytes(-written % alignment))
+
+
+def _kind_of(values: Sequence[Scalar]) -> ValueType:
+    first = values[0] if values else ""
+    if isinstance(first, str):
+        return ValueType.STRING
+    if isinstance(first, bool):
+        return ValueType.BOOL
+    if isinstance(first, float):
+        return ValueType.FLOAT32
+    negative = any(isinstance(value, int) and value < 0 for value in values)
+    return ValueType.INT32 if negative else ValueType.UINT32
+
+
+def _payload(value: Scalar, kind: ValueType) -> bytes:
+    if kind is ValueType.STRING:
+        return _text(str(value))
+    return struct.pack(f"<{SCALARS[kind]}", value)
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw

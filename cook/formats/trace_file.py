@@ -1,0 +1,552 @@
+"""The trace file: what the target said, token by token, once and for all drafts.
+
+An append-only file: ``COOKTRAC``, then one block of header and one block per reply. A block is
+u32 JSON bytes, u64 payload bytes, JSON, payload, u32 CRC-32 of JSON and payload; numbers are
+little-endian. The header's payload is the target's vocabulary (trace_vocabulary.py), so that a
+draft can be refused with the differing tokens although the target is not there. Each reply is
+flushed to the disk before the next is recorded, so a crash costs one reply: a block cut short
+at the end is ignored by the reader and cut off by the writer.
+
+Per token (docs/internals/scoring.md#the-trace): id, log-probability raw and under the sampling
+chain, log-sum-exp, top-1/top-2 margin, and the K largest: ids, and logits relative to the largest
+in half precision; with K = 64 that is 408 bytes. Log-probabilities are natural logarithms.
+
+The JSON parts of a trace file: under what conditions it was recorded, and each reply's head.
+
+One recorded reply, and its bytes in a trace file.
+
+The vocabulary inside a trace: every token's text, so that a draft is compared token by token.
+
+Packed as zlib over u32 length and bytes of each token in order; 150,000 tokens take about 0.7 MB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cook.closing import Closing
+from cook.errors import InputError
+from cook.formats.vocabulary import Vocabulary
+
+# Layout and metrics in one number: raise it when a field or a number changes its meaning;
+# readers refuse every other. 1: first. 2: the vocabulary inside, the sampling chain as it was
+# really applied, unknown facts of a remote target as null.
+TRACE_VERSION: Final = 2
+
+Sha256 = str
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Sampler(_Frozen):
+    """The target's sampling chain, in this order: top_k (0: off), top_p, min_p, temperature.
+
+    ``temperature`` 0 is greedy, and the rest of the chain then changes nothing.
+    ``draws``: whose random numbers, ``worker`` (cook's own) or ``server`` (the engine's).
+    """
+
+    temperature: float = Field(ge=0.0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    repeat_penalty: float = Field(default=1.0, gt=0.0)
+    seed: int = Field(default=0, ge=0)
+    draws: Literal["worker", "server"] = "worker"
+
+
+class TokenizerFacts(_Frozen):
+    """The target's tokenizer beside its ``size`` token texts, which follow the header."""
+
+    kind: str = Field(max_length=100)
+    bos: int | None
+    eos: int | None
+    add_bos: bool
+    add_eos: bool
+    size: int = Field(gt=0, le=1 << 24)
+
+
+class TraceHeader(_Frozen):
+    """Everything that makes two recordings comparable, and where this one came from.
+
+    ``source``: ``worker``, ``server`` (token ids over HTTP) or ``text`` (greedy text of an
+    OpenAI-style endpoint, tokenized here). ``top``: K of the stored top-K. ``batch_width``:
+    tokens a decode step, 1 unless the target verified something. ``extra_tokens``: recorded
+    beyond an end-of-generation token. ``prompts_sha256`` covers the prompt set.
+
+    ``template_sha256``: of the chat template that rendered the prompts; of the empty text where
+    they were not rendered.
+
+    None is "not known", which only HTTP recordings have: the target's file is not at hand
+    (``target_sha256``, ``engine_digest``, ``device``, the KV types), or no GGUF with its tokenizer
+    was given (``tokenizer``, ``tokenizer_sha256``).
+    """
+
+    version: Literal[2] = TRACE_VERSION
+    target_name: str = Field(max_length=1000)
+    target_sha256: Sha256 | None
+    tokenizer_sha256: Sha256 | None
+    tokenizer: TokenizerFacts | None = None
+    template_sha256: Sha256
+    prompts_sha256: Sha256
+    vocabulary_size: int = Field(gt=0)
+    eog: tuple[int, ...]
+    flavour: str
+    engine_build: str
+    engine_digest: Sha256 | None
+    device: str | None
+    cache_type_k: str | None
+    cache_type_v: str | None
+    context: int = Field(gt=0)
+    batch_width: int = Field(default=1, gt=0)
+    n_predict: int = Field(gt=0)
+    extra_tokens: int = Field(default=0, ge=0)
+    top: int = Field(ge=0, le=1 << 16)
+    sampler: Sampler
+    source: Literal["worker", "server", "text"] = "worker"
+
+    @property
+    def chat(self) -> bool:
+        """Whether a chat template rendered the prompts."""
+        return self.template_sha256 != hashlib.sha256(b"").hexdigest()
+
+    def conditions(self) -> dict[str, Any]:
+        """The fields that must agree before a recording may go on."""
+        return self.model_dump(exclude={"target_name"})
+
+
+class ReplyHead(_Frozen):
+    """One reply: ``emitted`` of its ``tokens`` belong to the reply; ``weight`` and ``half`` are
+    its prompt's (``half`` says whether it tunes a pick or reports on it)."""
+
+    id: str = Field(min_length=1, max_length=1000)
+    category: str = Field(max_length=1000)
+    weight: float = Field(default=1.0, gt=0.0)
+    half: Literal["pick", "report"] | None = None
+    rendered_sha256: Sha256 = ""
+    seed: int = Field(default=0, ge=0)
+    stop: Literal["eog", "limit", "context", "word"]
+    prompt_tokens: int = Field(gt=0, le=1 << 26)
+    tokens: int = Field(gt=0, le=1 << 26)
+    emitted: int = Field(gt=0, le=1 << 26)
+
+
+Ids = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """One recorded reply. Arrays have one entry per recorded token.
+
+    The first ``head.emitted`` tokens are the reply, an end-of-generation token included; the
+    others continue past it (ik counts drafts there). ``known``: False where a recording over
+    HTTP had no probabilities (its numbers are then zero). ``top_ids``/``top_logp`` [n, K]: raw
+    log-probabilities of the largest logits, falling; id -1 where absent.
+    """
+
+    head: ReplyHead
+    prompt: Ids
+    tokens: Ids
+    known: npt.NDArray[np.bool_]
+    logp: Floats
+    chain_logp: Floats
+    logsumexp: Floats
+    margin: Floats
+    top_ids: Ids
+    top_logp: Floats
+
+    def __post_init__(self) -> None:
+        n, k = len(self.tokens), self.top_ids.shape[1] if self.top_ids.ndim == 2 else -1
+        columns = (self.known, self.logp, self.chain_logp, self.logsumexp, self.margin)
+        if any(len(c) != n for c in columns) or self.top_ids.shape != (n, k):
+            raise InputError(f"reply {self.head.id!r}: its arrays differ in length")
+        if self.top_logp.shape != (n, k) or not 0 < self.head.emitted <= n or not len(self.prompt):
+            raise InputError(f"reply {self.head.id!r}: impossible lengths")
+
+
+def _layout(prompt: int, tokens: int, top: int) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    f4, i4 = np.dtype("<f4"), np.dtype("<i4")
+    column = (tokens,)
+    return [
+        ("prompt", i4, (prompt,)),
+        ("tokens", i4, column),
+        ("logp", f4, column),
+        ("chain_logp", f4, column),
+        ("logsumexp", f4, column),
+        ("margin", f4, column),
+        ("top1_logp", f4, column),
+        ("top_ids", i4, (tokens, top)),
+        ("top_relative", np.dtype("<f2"), (tokens, top)),
+        ("known", np.dtype("u1"), column),
+    ]
+
+
+def pack_reply(reply: Reply, top: int) -> bytes:
+    """The arrays of ``reply``, one after another; InputError unless it has ``top`` candidates."""
+    if reply.top_ids.shape[1] != top:
+        raise InputError(f"reply {reply.head.id!r} has top-{reply.top_ids.shape[1]}, not {top}")
+    best = reply.top_logp[:, :1] if top else np.zeros((len(reply.tokens), 1), np.float32)
+    values: dict[str, npt.NDArray[Any]] = {
+        "prompt": reply.prompt,
+        "tokens": reply.tokens,
+        "logp": reply.logp,
+        "chain_logp": reply.chain_logp,
+        "logsumexp": reply.logsumexp,
+        "margin": reply.margin,
+        "top1_logp": best[:, 0],
+        "top_ids": reply.top_ids,
+        "top_relative": np.maximum(reply.top_logp - best, -60000.0),
+        "known": reply.known,
+    }
+    layout = _layout(len(reply.prompt), len(reply.tokens), top)
+    return b"".join(np.ascontiguousarray(values[n], t).tobytes() for n, t, _ in layout)
+
+
+def unpack_reply(head: ReplyHead, top: int, payload: bytes, where: str) -> Reply:
+    """The reply in ``payload``; InputError, with ``where``, for bytes of another length."""
+    layout = _layout(head.prompt_tokens, head.tokens, top)
+    need = sum(int(np.prod(shape, dtype=np.int64)) * t.itemsize for _, t, shape in layout)
+    if need != len(payload):
+        raise InputError(f"{where}: reply {head.id!r} has {len(payload)} bytes, not {need}")
+    got: dict[str, npt.NDArray[Any]] = {}
+    at = 0
+    for name, dtype, shape in layout:
+        count = int(np.prod(shape, dtype=np.int64))
+        got[name] = np.frombuffer(payload, dtype, count, at).reshape(shape)
+        at += count * dtype.itemsize
+    relative = got["top_relative"].astype(np.float32)
+    return Reply(
+        head=head,
+        prompt=got["prompt"],
+        tokens=got["tokens"],
+        known=got["known"] != 0,
+        logp=got["logp"],
+        chain_logp=got["chain_logp"],
+        logsumexp=got["logsumexp"],
+        margin=got["margin"],
+        top_ids=got["top_ids"],
+        top_logp=relative + got["top1_logp"][:, None],
+    )
+
+
+_MAX_BYTES = 256 << 20
+_LENGTH = struct.Struct("<I")
+
+
+def tokenizer_facts(vocabulary: Vocabulary) -> TokenizerFacts:
+    """What a trace's header says of ``vocabulary``."""
+    return TokenizerFacts(
+        kind=vocabulary.kind,
+        bos=vocabulary.bos,
+        eos=vocabulary.eos,
+        add_bos=vocabulary.add_bos,
+        add_eos=vocabulary.add_eos,
+        size=vocabulary.size,
+    )
+
+
+def pack_vocabulary(vocabulary: Vocabulary) -> bytes:
+    """The token texts as the payload of a trace's header."""
+    return zlib.compress(b"".join(_LENGTH.pack(len(t)) + t for t in vocabulary.tokens), 9)
+
+
+def unpack_vocabulary(facts: TokenizerFacts, payload: bytes, path: Path) -> Vocabulary:
+    """The vocabulary of the header of ``path``; InputError when the payload is not one."""
+    inflate = zlib.decompressobj()
+    try:
+        data = inflate.decompress(payload, _MAX_BYTES)
+    except zlib.error as error:
+        raise _damaged(path, str(error)) from None
+    if inflate.unconsumed_tail or not inflate.eof:
+        raise _damaged(path, "it does not end")
+    tokens: list[bytes] = []
+    at = 0
+    while at + _LENGTH.size <= len(data) and len(tokens) < facts.size:
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        tokens.append(data[at : at + length])
+        at += length
+    if len(tokens) != facts.size or at != len(data):
+        raise _damaged(path, f"it holds no {facts.size} tokens")
+    return Vocabulary(
+        kind=facts.kind,
+        bos=facts.bos,
+        eos=facts.eos,
+        add_bos=facts.add_bos,
+        add_eos=facts.add_eos,
+        tokens=tuple(tokens),
+    )
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(f"{path}: its vocabulary is damaged: {why}", hint="record the trace anew")
+
+
+__all__ = ["Reply", "ReplyHead", "Sampler", "TraceFile", "TraceHeader", "TraceWriter"]
+
+MAGIC = b"COOKTRAC"
+_BLOCK = struct.Struct("<IQ")
+_MAX_JSON, _MAX_PAYLOAD = 1 << 20, 1 << 30
+_MAX_VOCABULARY = 64 << 20
+
+
+def _block(text: bytes, payload: bytes) -> bytes:
+    crc = zlib.crc32(payload, zlib.crc32(text))
+    return _BLOCK.pack(len(text), len(payload)) + text + payload + struct.pack("<I", crc)
+
+
+@dataclass(frozen=True)
+class _Place:
+    head: ReplyHead
+    payload_at: int
+    payload_bytes: int
+    text_crc: int
+    crc: int
+
+
+class TraceFile:
+    """A trace, read: its header, and its replies one at a time (memory does not grow with it).
+
+    InputError, with file and offset, for anything that is not a whole trace of this version.
+    ``cut_short``: the last block was incomplete (a crash while recording) and is ignored.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._scan(file)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+    def _scan(self, file: IO[bytes]) -> None:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(MAGIC)) != MAGIC:
+            raise InputError(f"{self.path}: not a trace of cook")
+        head = self._next(file, size)
+        if head is None:
+            raise InputError(f"{self.path}: the trace has no whole header", hint="record it anew")
+        self.header = _header(self.path, head[0])
+        text, at, n_payload, crc = head
+        if n_payload > _MAX_VOCABULARY:
+            raise InputError(f"{self.path}: impossible size of its vocabulary")
+        after = file.tell()
+        file.seek(at)
+        self._vocabulary = file.read(n_payload)
+        file.seek(after)
+        if zlib.crc32(self._vocabulary, zlib.crc32(text)) != crc:
+            raise InputError(f"{self.path}: its header is damaged", hint="record the trace anew")
+        places: list[_Place] = []
+        self.whole_bytes = file.tell()
+        while (block := self._next(file, size)) is not None:
+            text, at, n_payload, crc = block
+            try:
+                reply = ReplyHead.model_validate_json(text)
+            except ValidationError as error:
+                raise InputError(f"{self.path}: offset {self.whole_bytes}: {_why(error)}") from None
+            places.append(_Place(reply, at, n_payload, zlib.crc32(text), crc))
+            self.whole_bytes = file.tell()
+        self.cut_short = self.whole_bytes != size
+        self._places = {place.head.id: place for place in places}
+        if len(self._places) != len(places):
+            raise InputError(f"{self.path}: two replies have the same id")
+
+    def _next(self, file: IO[bytes], size: int) -> tuple[bytes, int, int, int] | None:
+        """(JSON, payload offset, payload bytes, CRC) of the next block; None if it is not whole."""
+        start = file.tell()
+        fixed = file.read(_BLOCK.size)
+        if len(fixed) < _BLOCK.size:
+            return None
+        n_text, n_payload = _BLOCK.unpack(fixed)
+        if n_text > _MAX_JSON or n_payload > _MAX_PAYLOAD:
+            raise InputError(f"{self.path}: offset {start}: impossible block size")
+        if start + _BLOCK.size + n_text + n_payload + 4 > size:
+            return None
+        text = file.read(n_text)
+        at = file.tell()
+        file.seek(n_payload, os.SEEK_CUR)
+        return text, at, n_payload, struct.unpack("<I", file.read(4))[0]
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The target's vocabulary; None where a recording over HTTP could not learn it."""
+        facts = self.header.tokenizer
+        return None if facts is None else unpack_vocabulary(facts, self._vocabulary, self.path)
+
+    @property
+    def heads(self) -> tuple[ReplyHead, ...]:
+        """What is recorded, in order, without its arrays."""
+        return tuple(place.head for place in self._places.values())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Reply]:
+        return (self.reply(name) for name in self._places)
+
+    def reply(self, name: str) -> Reply:
+        """The reply called ``name``; its checksum is verified here."""
+        place = self._places.get(name)
+        if place is None:
+            raise InputError(f"{self.path}: no reply {name!r}")
+        with self.path.open("rb") as file:
+            file.seek(place.payload_at)
+            payload = file.read(place.payload_bytes)
+        if zlib.crc32(payload, place.text_crc) != place.crc:
+            raise InputError(
+                f"{self.path}: offset {place.payload_at}: reply {name!r} is damaged",
+                hint="record the trace anew",
+            )
+        return unpack_reply(place.head, self.header.top, payload, str(self.path))
+
+    def require(
+        self,
+        *,
+        target_sha256: str | None = None,
+        tokenizer_sha256: str | None = None,
+        template_sha256: str | None = None,
+    ) -> None:
+        """InputError with the reason when the trace is of another target, tokenizer or template.
+
+        None is not compared; neither is what the trace does not know (recorded over HTTP).
+        """
+        header = self.header
+        for what, wanted, has in (
+            ("tokenizer", tokenizer_sha256, header.tokenizer_sha256),
+            ("chat template", template_sha256, header.template_sha256),
+            ("target", target_sha256, header.target_sha256),
+        ):
+            if wanted is not None and has is not None and wanted != has:
+                raise InputError(
+                    f"{self.path}: recorded with another {what} "
+                    f"({header.target_name}; {what} {_short(has)}, not {_short(wanted)})",
+                    hint="record a trace with this target: cook trace",
+                )
+
+
+class TraceWriter(Closing):
+    """Records replies into a new trace, or goes on with one that was cut short.
+
+    A trace of other conditions is refused with the differing fields. One writer at a time.
+    """
+
+    def __init__(
+        self, path: Path, header: TraceHeader, vocabulary: Vocabulary | None = None
+    ) -> None:
+        self.path, self.header = path, header
+        self._first = MAGIC + _block(
+            header.model_dump_json().encode(), pack_vocabulary(vocabulary) if vocabulary else b""
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab+")
+        try:
+            self._lock()
+            self.done = self._resume()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{self.path}: another cook is recording this trace") from None
+
+    def _resume(self) -> set[str]:
+        # a crash may have cut even the header short
+        if self._headless():
+            os.ftruncate(self._file.fileno(), 0)
+            self._write(self._first)
+            return set()
+        trace = TraceFile(self.path)
+        _same(self.path, trace.header, self.header)
+        os.ftruncate(self._file.fileno(), trace.whole_bytes)
+        self._file.seek(0, os.SEEK_END)
+        return set(trace.ids)
+
+    def _headless(self) -> bool:
+        """Whether the file is new, or ends within the header (of any recording)."""
+        size = os.fstat(self._file.fileno()).st_size
+        self._file.seek(0)
+        start = self._file.read(len(MAGIC) + _BLOCK.size)
+        if not (start.startswith(MAGIC) or MAGIC.startswith(start)):
+            return False
+        if len(start) < len(MAGIC) + _BLOCK.size:
+            return True
+        text, payload = _BLOCK.unpack_from(start, len(MAGIC))
+        possible: bool = text <= _MAX_JSON and payload <= _MAX_PAYLOAD
+        return possible and size < len(start) + text + payload + 4
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def append(self, reply: Reply) -> None:
+        """Add one reply; it is on the disk when this returns."""
+        if reply.head.id in self.done:
+            raise InputError(f"{self.path}: reply {reply.head.id!r} is recorded already")
+        payload = pack_reply(reply, self.header.top)
+        head = reply.head
+        if head.prompt_tokens != len(reply.prompt) or head.tokens != len(reply.tokens):
+            raise InputError(f"reply {head.id!r}: its head does not fit its arrays")
+        self._write(_block(head.model_dump_json().encode(), payload))
+        self.done.add(head.id)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _header(path: Path, text: bytes) -> TraceHeader:
+    version = None
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
+        version = json.loads(text).get("version")
+    if version != TRACE_VERSION:
+        raise InputError(
+            f"{path}: trace version {version}, this cook reads version {TRACE_VERSION}",
+            hint="record the trace anew: cook trace",
+        )
+    try:
+        return TraceHeader.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"{path}: bad trace header: {_why(error)}") from None
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
+
+
+def _why(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
+
+
+def _same(path: Path, has: TraceHeader, wanted: TraceHeader) -> None:
+    old, new = has.conditions(), wanted.conditions()
+    differing = [name for name in new if old[name] != new[name]]
+    if differing:
+        lines = [f"{n}: {str(old[n])[:60]} there, {str(new[n])[:60]} now" for n in differing]
+        raise InputError(
+            f"{path}: was recorded under other conditions: " + "; ".join(lines),
+            hint="give another file name, or remove the old trace",
+        )

@@ -1,0 +1,187 @@
+"""Whether a draft and a target speak the same tokens, by the engines' own rule.
+
+``common_speculative_are_compatible`` in ``common/speculative.cpp`` of both engines: same kind of
+tokenizer, same begin and end tokens, sizes within 128, equal texts from token 5 on. On a mismatch
+mainline serves without speculation and ik translates token by token, slowly: neither fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from cook.errors import InputError
+from cook.formats.cursor import shown
+from cook.formats.gguf import GgufFile, ValueType
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+
+MAX_SIZE_DIFFERENCE = 128
+FIRST_COMPARED_TOKEN = 5
+_BOTH = frozenset({LLAMA_CPP, IK_LLAMA_CPP})
+
+# llama_vocab::impl::load: tokenizer.ggml.model -> (kind, bos, eos, add_bos, add_eos).
+_KINDS: dict[str, tuple[str, int | None, int | None, bool, bool]] = {
+    "llama": ("SPM", 1, 2, True, False),
+    "bert": ("WPM", 101, None, True, False),
+    "gpt2": ("BPE", 11, 11, False, False),
+    "hybriddna": ("BPE", 11, 11, False, False),
+    "whitespace": ("BPE", 11, 11, False, False),
+    "gemma4": ("BPE", None, None, True, False),
+    "t5": ("UGM", None, 1, False, True),
+    "rwkv": ("RWKV", None, None, False, False),
+    "plamo2": ("PLAMO2", 1, 2, False, False),
+    "test": ("TEST", None, None, False, False),
+}
+# Pre-tokenizers that begin with BOS unless the file says otherwise, and those without one.
+_PRE_ADD_BOS = frozenset(
+    (
+        *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0"),
+        *("lfm2", "jina-v5-nano", "tekken", "chameleon"),
+    )
+)
+_PRE_NO_BOS = frozenset({"chatglm-bpe", "glm4", "glm5"})
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What decides compatibility; ``tokens`` are the texts as bytes, index = id."""
+
+    kind: str
+    bos: int | None
+    eos: int | None
+    add_bos: bool
+    add_eos: bool
+    tokens: tuple[bytes, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over kind and token texts in order: equal tokenizers, equal digests."""
+        import hashlib
+
+        digest = hashlib.sha256(self.kind.encode())
+        for token in self.tokens:
+            digest.update(len(token).to_bytes(4, "little") + token)
+        return digest.hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class VocabularyDifference:
+    """One reason why ``engines`` find the two incompatible.
+
+    ``field`` is kind, bos, eos, add_bos, add_eos, size, token, or tokens (how many more differ);
+    ``target`` and ``draft`` are printable.
+    """
+
+    field: str
+    target: str
+    draft: str
+    token: int | None = None
+    engines: frozenset[str] = _BOTH
+
+    def __str__(self) -> str:
+        where = self.field if self.token is None else f"{self.field} {self.token}"
+        return f"{where}: target {self.target}, draft {self.draft}"
+
+
+def read_vocabulary(gguf: GgufFile) -> Vocabulary:
+    """The vocabulary in a model's metadata, with the engines' defaults; InputError if none."""
+    model = gguf.string("tokenizer.ggml.model")
+    tokens = gguf.array("tokenizer.ggml.tokens")
+    if model is None or tokens is None or not len(tokens):
+        raise InputError(f"{gguf.path}: has no vocabulary (tokenizer.ggml.tokens)")
+    if tokens.element is not ValueType.STRING:
+        raise InputError(f"{gguf.path}: tokenizer.ggml.tokens: is not an array of strings")
+    if model not in _KINDS:
+        raise InputError(f"{gguf.path}: tokenizer.ggml.model: {shown(model)} is unknown")
+    kind, bos, eos, add_bos, add_eos = _KINDS[model]
+    if kind == "BPE":
+        pre = "gemma4" if model == "gemma4" else gguf.string("tokenizer.ggml.pre") or ""
+        add_bos = add_bos or pre in _PRE_ADD_BOS
+        bos = None if pre in _PRE_NO_BOS else bos
+    add_bos = _flag(gguf, "tokenizer.ggml.add_bos_token", add_bos) or model == "gemma4"
+    return Vocabulary(
+        kind=kind,
+        bos=_token(gguf, "tokenizer.ggml.bos_token_id", bos, len(tokens)),
+        eos=_token(gguf, "tokenizer.ggml.eos_token_id", eos, len(tokens)),
+        add_bos=add_bos,
+        add_eos=_flag(gguf, "tokenizer.ggml.add_eos_token", add_eos),
+        tokens=tokens.strings(),
+    )
+
+
+def compare(
+    target: Vocabulary, draft: Vocabulary, *, flavour: str | None = None, limit: int = 5
+) -> tuple[VocabularyDifference, ...]:
+    """Why ``flavour`` (or either engine) would refuse this pair; empty if it would not.
+
+    At most ``limit`` differing tokens are listed, then one difference ``tokens`` with the rest.
+    """
+    found = [*_special(target, draft), *_texts(target, draft, limit)]
+    if target.kind != draft.kind:
+        found = [VocabularyDifference("kind", target.kind, draft.kind)]
+    return tuple(d for d in found if flavour is None or flavour in d.engines)
+
+
+def _special(target: Vocabulary, draft: Vocabulary) -> list[VocabularyDifference]:
+    found = []
+    for field in ("bos", "eos"):
+        adds = bool(getattr(target, f"add_{field}")), bool(getattr(draft, f"add_{field}"))
+        ids: tuple[int | None, int | None] = (getattr(target, field), getattr(draft, field))
+        if adds[0] != adds[1]:
+            found.append(VocabularyDifference(f"add_{field}", str(adds[0]), str(adds[1])))
+        if ids[0] != ids[1]:
+            # Mainline compares an id only where it is added; ik always.
+            engines = _BOTH if adds == (True, True) else frozenset({IK_LLAMA_CPP})
+            found.append(VocabularyDifference(field, str(ids[0]), str(ids[1]), engines=engines))
+    if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
+        found.append(VocabularyDifference("size", str(target.size), str(draft.size)))
+    return found
+
+
+def _texts(target: Vocabulary, draft: Vocabulary, limit: int) -> list[VocabularyDifference]:
+    if target.tokens == draft.tokens:
+        return []
+    pairs = zip(target.tokens, draft.tokens, strict=False)
+    differing = [
+        index
+        for index, (one, other) in enumerate(pairs)
+        if index >= FIRST_COMPARED_TOKEN and one != other and _c_text(one) != _c_text(other)
+    ]
+    found = [
+        VocabularyDifference("token", _shown(target.tokens[i]), _shown(draft.tokens[i]), token=i)
+        for i in differing[:limit]
+    ]
+    if more := len(differing) - len(found):
+        compared = min(target.size, draft.size) - FIRST_COMPARED_TOKEN
+        text = f"{more} more of {compared} differ"
+        found.append(VocabularyDifference("tokens", text, text))
+    return found
+
+
+def _c_text(token: bytes) -> bytes:
+    """What strcmp sees: the text up to its first NUL."""
+    return token.split(b"\0", 1)[0]
+
+
+def _shown(token: bytes) -> str:
+    return shown(token.decode(errors="replace"))
+
+
+def _flag(gguf: GgufFile, key: str, default: bool) -> bool:
+    value = gguf.metadata.get(key, default)
+    if isinstance(value, bool):
+        return value
+    raise InputError(f"{gguf.path}: {key}: is not a boolean")
+
+
+def _token(gguf: GgufFile, key: str, default: int | None, size: int) -> int | None:
+    """The id in the file if it is in the vocabulary, else the tokenizer's default, else None."""
+    stated = gguf.integer(key)
+    if stated is not None and 0 <= stated < size:
+        return stated
+    return default if default is not None and default < size else None

@@ -1,0 +1,359 @@
+"""What server logs say of a draft: acceptance and speed by pair of models.
+
+Ratios are given twice: averaged over requests (each request counts alike, whatever its length),
+and of the totals (each token counts alike). A long answer with a poor draft pulls the second
+down and hardly moves the first; the second is what a user waits for.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cook.errors import InputError
+from cook.logs.requests import LoggedRequest, ServerLog, read_server_log
+from cook.scoring.totals import Share, Total, total
+from cook.units import plural
+
+CONFIDENCE = 0.95
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over ``n`` requests, each counting alike. ``stdev`` is of the sample (n - 1)."""
+
+    n: int
+    mean: float
+    median: float
+    stdev: float | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a pair: over requests, and of the totals (None where there are no totals)."""
+
+    name: str
+    unit: str
+    spread: Spread
+    total: Total
+
+
+@dataclass(frozen=True)
+class Point:
+    """One request of the scatter; None is what the log does not tell."""
+
+    file: str
+    line: int
+    prompt_n: int | None
+    prompt_ms: float | None
+    predicted_n: int | None
+    predicted_ms: float | None
+    drafted: int | None
+    accepted: int | None
+    acceptance: float | None
+    decode_tokens_per_s: float | None
+    logged_tokens_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Tokens drafted and accepted at one position of the draft, from 1 (ik tells it)."""
+
+    depth: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target with a draft, or with none; ``file`` only where the log names no draft."""
+
+    target: str | None
+    draft: str | None
+    file: str | None
+    figures: tuple[Figure, ...]
+    correlation: float | None
+    """Pearson's, of acceptance and decode speed over requests; None with fewer than three."""
+    by_depth: tuple[Depth, ...]
+    requests: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        """For a person: the models that are known, else the file."""
+        models = " + ".join(m for m in (self.target, self.draft) if m)
+        return f"{models} ({self.file})" if models and self.file else models or self.file or "?"
+
+    def figure(self, name: str) -> Figure | None:
+        """The figure called ``name``, where some request has it."""
+        return next((f for f in self.figures if f.name == name), None)
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What one drafting method had counted when the log ended, since its server started."""
+
+    process: str
+    method: str
+    drafts: int
+    drafted: int
+    accepted: int
+    draft_ms: float | None
+    """Time spent drafting, where the log tells it."""
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """Speeds of one model after ``n_kv`` tokens of context, as llama-sweep-bench measured them."""
+
+    n_kv: int
+    prompt_tokens: int
+    prompt_s: float
+    prompt_tokens_per_s: float
+    tokens: int
+    decode_s: float
+    decode_tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One log: what was read of it and what was not."""
+
+    file: str
+    lines: int
+    requests: int
+    refused: int
+    too_long: int
+    drafting: tuple[Drafting, ...]
+    sweeps: tuple[tuple[SweepRow, ...], ...]
+
+
+@dataclass(frozen=True)
+class LogReport:
+    """All logs together; pairs in the order in which the logs name them."""
+
+    files: tuple[LogFile, ...]
+    pairs: tuple[Pair, ...]
+    warnings: tuple[str, ...]
+
+
+def read_logs(names: Sequence[str], stdin: BinaryIO) -> LogReport:
+    """Read the logs called ``names`` (``-``: ``stdin``). InputError for one that can't be read."""
+    if names.count(STDIN) > 1:
+        raise InputError("standard input can be read once only")
+    logs = [(name if name != STDIN else "stdin", _read(name, stdin)) for name in names]
+    return report(logs)
+
+
+def report(logs: Sequence[tuple[str, ServerLog]]) -> LogReport:
+    """Statistics of logs that were read, each with its name."""
+    groups: dict[tuple[str | None, str | None, str | None], list[tuple[str, LoggedRequest]]] = {}
+    for name, log in logs:
+        for request in log.requests:
+            # Without a draft's name only the file tells one draft's runs from another's.
+            alone = request.draft is None and (len(logs) > 1 or request.target is None)
+            key = (request.target, request.draft, name if alone else None)
+            groups.setdefault(key, []).append((name, request))
+    return LogReport(
+        files=tuple(_file(name, log) for name, log in logs),
+        pairs=tuple(_pair(*key, members) for key, members in groups.items()),
+        warnings=tuple(_warnings(logs)),
+    )
+
+
+def _read(name: str, stdin: BinaryIO) -> ServerLog:
+    if name == STDIN:
+        return read_server_log(stdin)
+    try:
+        with Path(name).expanduser().open("rb") as stream:
+            return read_server_log(stream)
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror or error}") from None
+    except ValueError:  # a NUL in the name
+        raise InputError(f"{name!r}: bad file name") from None
+
+
+def _file(name: str, log: ServerLog) -> LogFile:
+    drafting = tuple(
+        Drafting(d.where.process, d.name, d.drafts, d.drafted, d.accepted, d.draft_ms)
+        for d in log.drafters
+    )
+    sweeps = tuple(
+        tuple(SweepRow(r.n_kv, r.pp, r.pp_s, r.pp_per_s, r.tg, r.tg_s, r.tg_per_s) for r in rows)
+        for rows in log.sweeps
+    )
+    requests = len(log.requests)
+    return LogFile(name, log.lines, requests, log.refused, log.too_long, drafting, sweeps)
+
+
+def _warnings(logs: Sequence[tuple[str, ServerLog]]) -> list[str]:
+    told = []
+    for name, log in logs:
+        if not log.requests and not log.sweeps:
+            lines = plural(log.lines, "line")
+            told.append(f"{name}: no request in {lines}; is it a llama-server log?")
+        if log.refused:
+            first, lines = log.suspects[0], plural(log.refused, "line")
+            told.append(
+                f"{name}: {lines} with figures that contradict themselves left out, first line "
+                f"{first.line}: {first.why}"
+            )
+        if log.too_long:
+            lines = plural(log.too_long, "line")
+            told.append(f"{name}: {lines} of more than 4 MiB not read")
+    return told
+
+
+def acceptance(request: LoggedRequest) -> float | None:
+    """accepted / drafted; None where nothing was drafted."""
+    if not request.drafted or request.accepted is None:
+        return None
+    return request.accepted / request.drafted
+
+
+def decode_tokens_per_s(request: LoggedRequest) -> float | None:
+    """Tokens after the first / decode time."""
+    return _ratio(_decode(request))
+
+
+_Parts = tuple[float, float] | None
+
+
+def _acceptance(request: LoggedRequest) -> _Parts:
+    if not request.drafted or request.accepted is None:
+        return None
+    return float(request.accepted), float(request.drafted)
+
+
+def _length(request: LoggedRequest) -> _Parts:
+    """Tokens a cycle; the cycles follow from emitted = 1 + accepted + cycles."""
+    n, accepted = request.predicted_n, request.accepted
+    if n is None or accepted is None or n - 1 <= accepted:
+        return None
+    return float(n - 1), float(n - 1 - accepted)
+
+
+def _decode(request: LoggedRequest) -> _Parts:
+    n, ms = request.predicted_n, request.predicted_ms
+    return (float(n - 1), ms / 1000) if n is not None and n > 1 and ms else None
+
+
+def _told(request: LoggedRequest) -> _Parts:
+    rate, ms = request.told_tokens_per_s, request.predicted_ms
+    return (rate * ms / 1000, ms / 1000) if rate and ms else None
+
+
+def _prompt(request: LoggedRequest) -> _Parts:
+    n, ms = request.prompt_n, request.prompt_ms
+    return (float(n), ms / 1000) if n and ms else None
+
+
+def _end_to_end(request: LoggedRequest) -> _Parts:
+    decode, ms = _decode(request), request.prompt_ms
+    return (decode[0], decode[1] + ms / 1000) if decode is not None and ms is not None else None
+
+
+_FIGURES: tuple[tuple[str, str, Callable[[LoggedRequest], _Parts], float], ...] = (
+    ("acceptance", "", _acceptance, 1.0),
+    ("acceptance length", "tokens a cycle", _length, math.inf),
+    ("decode speed", "t/s", _decode, math.inf),
+    ("decode speed as logged", "t/s", _told, math.inf),
+    ("end-to-end speed", "t/s", _end_to_end, math.inf),
+    ("prompt speed", "t/s", _prompt, math.inf),
+)
+
+
+def _pair(
+    target: str | None,
+    draft: str | None,
+    file: str | None,
+    members: Sequence[tuple[str, LoggedRequest]],
+) -> Pair:
+    requests = [request for _, request in members]
+    found = (_figure(*spec, requests) for spec in _FIGURES)
+    return Pair(
+        target=target,
+        draft=draft,
+        file=file,
+        figures=tuple(figure for figure in found if figure is not None),
+        correlation=_correlation(requests),
+        by_depth=_by_depth(requests),
+        requests=tuple(_point(name, request) for name, request in members),
+    )
+
+
+def _figure(
+    name: str,
+    unit: str,
+    parts_of: Callable[[LoggedRequest], _Parts],
+    most: float,
+    requests: Sequence[LoggedRequest],
+) -> Figure | None:
+    parts = [p for request in requests if (p := parts_of(request)) is not None]
+    whole = total([Share(*p) for p in parts], confidence=CONFIDENCE, most=most)
+    if whole is None:
+        return None
+    return Figure(name, unit, spread([a / b for a, b in parts]), whole)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean, median, standard deviation and range of at least one value."""
+    n, mean = len(values), math.fsum(values) / len(values)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return Spread(
+        n=n,
+        mean=mean,
+        median=statistics.median(values),
+        stdev=math.sqrt(squares / (n - 1)) if n > 1 else None,
+        low=min(values),
+        high=max(values),
+    )
+
+
+def _correlation(requests: Sequence[LoggedRequest]) -> float | None:
+    both = [
+        (a, s)
+        for r in requests
+        if (a := acceptance(r)) is not None and (s := decode_tokens_per_s(r)) is not None
+    ]
+    if len(both) < 3:
+        return None
+    try:
+        return statistics.correlation([a for a, _ in both], [s for _, s in both])
+    except statistics.StatisticsError:  # one of them is the same everywhere
+        return None
+
+
+def _by_depth(requests: Sequence[LoggedRequest]) -> tuple[Depth, ...]:
+    counts: dict[int, tuple[int, int]] = {}
+    for request in requests:
+        for depth, drafted, accepted in request.by_depth:
+            before = counts.get(depth, (0, 0))
+            counts[depth] = (before[0] + drafted, before[1] + accepted)
+    return tuple(Depth(depth, *counts[depth]) for depth in sorted(counts))
+
+
+def _point(name: str, request: LoggedRequest) -> Point:
+    return Point(
+        file=name,
+        line=request.line,
+        prompt_n=request.prompt_n,
+        prompt_ms=request.prompt_ms,
+        predicted_n=request.predicted_n,
+        predicted_ms=request.predicted_ms,
+        drafted=request.drafted,
+        accepted=request.accepted,
+        acceptance=acceptance(request),
+        decode_tokens_per_s=decode_tokens_per_s(request),
+        logged_tokens_per_s=request.told_tokens_per_s,
+    )
+
+
+def _ratio(parts: _Parts) -> float | None:
+    return parts[0] / parts[1] if parts is not None else None

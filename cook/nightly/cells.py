@@ -1,0 +1,164 @@
+"""Run one cell: build its recipe with every timing taken anew, judge it, remember the night."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cook.build.plan import duration
+from cook.build.prepare import prepare
+from cook.build.run import Built, build, raise_for
+from cook.errors import CookError, Interrupted
+from cook.nightly.gates import Judgement, judge
+from cook.nightly.history import append, read_history
+from cook.nightly.night import Night, night_of
+from cook.nightly.outcome import EXIT_CODES, RECORD, VERSION, Outcome, Status, write_outcome
+from cook.nightly.pipeline import Cell, LoadedPipeline
+from cook.output import Output
+from cook.paths import cook_home
+from cook.provenance import machine
+from cook.record.record import Record, write_record
+
+MAX_REASON = 160
+"""Characters of a failure on a summary line; all of it is in the report."""
+
+
+def run_cell(
+    loaded: LoadedPipeline,
+    cell: Cell,
+    output: Output,
+    *,
+    jobs: int = 1,
+    threads: int | None = None,
+    into: Path | None = None,
+) -> Outcome:
+    """One cell's night: its outcome, which is also written with the record under ``into``.
+
+    A failure of the cell is told in the outcome, not raised; only an interruption is.
+    """
+    started = time.monotonic()
+    directory = into or cook_home() / "sweeps" / loaded.pipeline.name
+    outcome: Outcome
+    try:
+        prepared = prepare(
+            cell.loaded, engines=cell.engines, demo=cell.demo, threads=threads, output=output
+        )
+        built = build(prepared, output, jobs=jobs, threads=threads, remeasure=True)
+        outcome = _judged(loaded, cell, built, started)
+        write_record(built.record, directory / cell.name / RECORD)
+    except Interrupted:
+        raise
+    except CookError as error:
+        outcome = _failed(cell, error, started)
+    write_outcome(outcome, directory)
+    return outcome
+
+
+def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) -> Outcome:
+    """Gate tonight against the last good night and append it to the history."""
+    night = night_of(built.record, cell.name)
+    history = read_history(loaded.history)
+    policy = loaded.pipeline.gates.policy(len(loaded.cells))
+    judgement = judge(night, history.last_good(night), policy, history)
+    error = _error(built)
+    failures = (error.message,) if error else ()
+    regressions = tuple(f"{f.gate} of {f.subject}" for f in judgement.regressions)
+    append(loaded.history, night.judged(failures, regressions))
+    status = Status.OK
+    exit_code = 0
+    if judgement.regressions:
+        status, exit_code = Status.REGRESSION, EXIT_CODES[Status.REGRESSION]
+    elif error is not None:
+        status, exit_code = Status.FAILED, error.exit_code
+    seconds = time.monotonic() - started
+    return Outcome(
+        version=VERSION,
+        cell=cell.name,
+        recipe=night.recipe,
+        engine=cell.engine_label,
+        status=status,
+        exit_code=exit_code,
+        created=night.created,
+        seconds=seconds,
+        summary=_summary(status, night, built.record, judgement, error, seconds),
+        error=error.message if error else None,
+        pick=night.pick,
+        findings=judgement.findings,
+        notes=(*judgement.notes, *history.warnings),
+        against=judgement.before.created if judgement.before else None,
+        record=RECORD,
+    )
+
+
+def _error(built: Built) -> CookError | None:
+    try:
+        raise_for(built)
+    except CookError as error:
+        return error
+    return None
+
+
+def _failed(cell: Cell, error: CookError, started: float) -> Outcome:
+    """A cell that never came to a record."""
+    seconds = time.monotonic() - started
+    first = _short(error)
+    mend = f" ({error.hint})" if error.hint else ""
+    return Outcome(
+        version=VERSION,
+        cell=cell.name,
+        recipe=cell.loaded.recipe.name,
+        engine=cell.engine_label,
+        status=Status.FAILED,
+        exit_code=error.exit_code,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        seconds=seconds,
+        summary=f"failed: {first}{mend}",
+        error=error.message,
+        pick=None,
+        findings=(),
+        notes=(),
+        against=None,
+        record=None,
+    )
+
+
+def _summary(
+    status: Status,
+    night: Night,
+    record: Record,
+    judgement: Judgement,
+    error: CookError | None,
+    seconds: float,
+) -> str:
+    """One line: verdict, pick with its figures, what it is compared with, time taken."""
+    parts = [str(status)]
+    if judgement.regressions:
+        worst = judgement.regressions[0]
+        parts = [f"REGRESSION: {worst.gate} of {worst.subject}: {worst.text}"]
+        if len(judgement.regressions) > 1:
+            parts[0] += f" and {len(judgement.regressions) - 1} more"
+    elif error is not None:
+        parts = [f"failed: {_short(error)}"]
+    winner = record.candidate(night.pick) if night.pick else None
+    if winner is not None:
+        text = f"pick {winner.name}"
+        if winner.speedup is not None and winner.draft is not None:
+            text += f" {winner.speedup:.2f}x no draft"
+        if winner.live is not None and (rate := winner.live.acceptance_rate) is not None:
+            text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
+        parts.append(text)
+    before = judgement.before
+    parts.append(f"against {before.created}" if before else "first night")
+    parts.append(duration(seconds) or "")
+    return "; ".join(parts)
+
+
+def _short(error: CookError) -> str:
+    """The head of a message, on one line."""
+    first = error.message.splitlines()[0]
+    return first if len(first) <= MAX_REASON else f"{first[: MAX_REASON - 3]}..."
+
+
+def newest_here(loaded: LoadedPipeline, cell: Cell) -> Night | None:
+    """The newest night of a cell on this machine."""
+    return read_history(loaded.history).newest(cell.name, machine().digest)

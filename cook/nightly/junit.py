@@ -1,0 +1,67 @@
+"""A night as JUnit XML, which CI services show as tests: one case a gate, one suite a cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from cook.nightly.gates import Verdict
+
+if TYPE_CHECKING:
+    from cook.nightly.outcome import Outcome
+
+# What XML 1.0 cannot carry, not even escaped.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+MAX_TEXT = 10_000
+
+
+def junit(outcomes: Iterable[Outcome]) -> bytes:
+    """The XML document, UTF-8, with its declaration.
+
+    A regression is a failure, a cell that could not run an error, and a gate that could not be
+    judged is skipped with its reason.
+    """
+    root = ElementTree.Element("testsuites", name="cook sweep")
+    for outcome in outcomes:
+        suite = ElementTree.SubElement(root, "testsuite", name=_text(outcome.cell))
+        run = _case(suite, outcome, "run")
+        run.set("time", f"{outcome.seconds:.1f}")
+        if outcome.error is not None:
+            error = ElementTree.SubElement(run, "error", message=_text(outcome.summary))
+            error.text = _text(outcome.error)
+        for finding in outcome.findings:
+            case = _case(suite, outcome, f"{finding.gate} of {finding.subject}")
+            if finding.verdict is Verdict.REGRESSION:
+                failure = ElementTree.SubElement(case, "failure", message=_text(finding.text))
+                failure.text = _text(_evidence(finding.p_value, finding.level))
+            elif finding.verdict is Verdict.NOT_JUDGED:
+                ElementTree.SubElement(case, "skipped", message=_text(finding.text))
+        suite.set("tests", str(1 + len(outcome.findings)))
+        for kind, attribute in (
+            ("failure", "failures"),
+            ("error", "errors"),
+            ("skipped", "skipped"),
+        ):
+            suite.set(attribute, str(len(suite.findall(f"./testcase/{kind}"))))
+        suite.set("time", f"{outcome.seconds:.1f}")
+    ElementTree.indent(root)
+    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document + b"\n"
+
+
+def _case(suite: ElementTree.Element, outcome: Outcome, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(
+        suite, "testcase", classname=_text(outcome.cell), name=_text(name)
+    )
+
+
+def _evidence(p_value: float | None, level: float | None) -> str:
+    if p_value is None or level is None:
+        return "exact: no chance is involved"
+    return f"p = {p_value:.2g}, alarm at {level:.2g} and below"
+
+
+def _text(text: str) -> str:
+    return _FORBIDDEN.sub("\ufffd", text)[:MAX_TEXT]

@@ -1,0 +1,1 @@
+"""What the field has instead of recipes (scripts, rule lists), read and written."""

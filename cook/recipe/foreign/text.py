@@ -1,0 +1,136 @@
+"""Text that knows, character by character, where in a file it was read.
+
+What a script hands to an engine is put together from pieces of it: lines are dropped and
+joined, quotes removed. A fault in the result is still told at its line and column.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cook.documents.tree import Location
+from cook.errors import InputError
+
+MAX_BYTES = 1 << 20
+MAX_TEXT = 1 << 20
+"""Characters of one expanded text: the bound on variables that contain one another."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is converted, and the places in it."""
+
+    file: str
+    text: str
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        starts = (0, *(m.end() for m in re.finditer("\n", self.text)))
+        object.__setattr__(self, "_starts", starts)
+
+    def at(self, offset: int) -> Location:
+        """The place of the character at ``offset``."""
+        line = bisect_right(self._starts, offset)
+        return Location(self.file, line, offset - self._starts[line - 1] + 1)
+
+    def line(self, number: int) -> str:
+        """The text of line ``number`` (from 1), without its end."""
+        end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
+        return self.text[self._starts[number - 1] : end]
+
+    @property
+    def lines(self) -> int:
+        return len(self._starts)
+
+    @property
+    def whole(self) -> Spanned:
+        return Spanned(self.text, tuple(range(len(self.text))))
+
+
+def read_source(path: Path) -> Source:
+    """The file at ``path``; InputError for one that is absent, too large or not text."""
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"{path} is larger than 1 MiB: not a script or a list of rules")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not UTF-8 text") from None
+    if "\0" in text:
+        raise InputError(f"{path} is not text")
+    return Source(str(path), text.replace("\r\n", "\n"))
+
+
+@dataclass(frozen=True)
+class Spanned:
+    """``text``, and for each character its offset in the source."""
+
+    text: str = ""
+    origin: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __add__(self, other: Spanned) -> Spanned:
+        return Spanned(self.text + other.text, self.origin + other.origin)
+
+    def __getitem__(self, key: slice) -> Spanned:
+        return Spanned(self.text[key], self.origin[key])
+
+    @property
+    def start(self) -> int:
+        """Where it begins in the source; 0 for empty text."""
+        return self.origin[0] if self.origin else 0
+
+    def rstrip(self, chars: str) -> Spanned:
+        return self[: len(self.text.rstrip(chars))]
+
+    def strip(self) -> Spanned:
+        left = len(self.text) - len(self.text.lstrip())
+        return self[left : len(self.text.rstrip())]
+
+    def split(self, separator: str) -> Iterator[Spanned]:
+        """The parts between ``separator``s; an empty part has the place of its separator."""
+        start = 0
+        while (end := self.text.find(separator, start)) >= 0:
+            yield self[start:end] if end > start else Spanned("", self.origin[end : end + 1])
+            start = end + 1
+        yield self[start:] if start < len(self.text) else Spanned("", self.origin[-1:])
+
+    def words(self) -> Iterator[Spanned]:
+        """The parts between blanks."""
+        for match in re.finditer(r"\S+", self.text):
+            yield self[match.start() : match.end()]
+
+    def lines(self) -> Iterator[Spanned]:
+        """Lines with their ends."""
+        for match in re.finditer(r"[^\n]*\n|[^\n]+$", self.text):
+            yield self[match.start() : match.end()]
+
+    def replaced(self, pattern: re.Pattern[str], by: str, count: int = 0) -> Spanned:
+        """Every match (or the first ``count``) replaced by the plain text ``by``."""
+        parts, end = [], 0
+        for number, match in enumerate(pattern.finditer(self.text)):
+            if count and number >= count:
+                break
+            place = self.origin[match.start() : match.start() + 1] or self.origin[-1:]
+            parts += [self[end : match.start()], Spanned(by, place * len(by))]
+            end = match.end()
+        return joined([*parts, self[end:]])
+
+
+def joined(parts: Iterable[Spanned]) -> Spanned:
+    """The parts as one text; InputError beyond the size limit."""
+    pieces = list(parts)
+    if sum(map(len, pieces)) > MAX_TEXT:
+        raise InputError("a text of the script grows beyond 1 MiB when it is expanded")
+    return Spanned("".join(p.text for p in pieces), tuple(o for p in pieces for o in p.origin))

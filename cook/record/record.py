@@ -1,0 +1,241 @@
+"""The record: everything one build or score found out, as one versioned document.
+
+Every ratio keeps its numerator and denominator, every figure its unit in its name, and what
+was not measured is ``None`` with a reason beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
+from cook.errors import InputError
+from cook.formats.atomic import atomic_write
+from cook.provenance import HubOrigin, Machine
+from cook.record.coverage import ImatrixCoverage
+from cook.record.draft_speed import DraftSpeed
+from cook.record.measured import (
+    CountCheck,
+    Figures,
+    Interval,
+    NoiseFloor,
+    OutputCheck,
+    Prediction,
+    PromptFigures,
+    Quality,
+)
+from cook.record.type_map import TypeSpan
+
+SCHEMA_VERSION = 1
+MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One draft file. ``memory_bytes`` = weights + KV at the score's context + compute."""
+
+    quant: str
+    engine: str
+    path: str | None
+    key: str
+    file_bytes: int | None
+    tensor_bytes: int | None
+    bpw: float | None
+    quality: Quality | None
+    quality_reason: str | None
+    memory_bytes: int | None
+    memory_reason: str | None
+    type_counts: dict[str, int]
+    """How many tensors have each type, as the engine's log and the file both show."""
+    types: tuple[TypeSpan, ...] = ()
+    """Types by layer and tensor group, read from the file's header; empty without a file."""
+    speed: DraftSpeed | None = None
+    speed_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a candidate's server runs, beside its models and draft settings: to start it again."""
+
+    context: int
+    target_args: ModelArgs
+    draft_args: ModelArgs
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """(engine, draft, draft settings), or no draft. ``live`` None comes with ``reason``."""
+
+    name: str
+    engine: str
+    draft: str | None
+    """The quant's name; None for no draft."""
+    settings: DraftSettings | None
+    cache_type: str | None
+    live: Figures | None
+    reason: str | None
+    categories: dict[str, Figures]
+    speedup: float | None
+    """end_to_end_speed over the best no-draft's."""
+    speedup_interval: Interval | None
+    decode_speedup: float | None
+    output: OutputCheck | None
+    server_peak_rss_bytes: int | None
+    command: tuple[str, ...]
+    predicted: Prediction | None = None
+    counts: CountCheck | None = None
+    counts_reason: str | None = None
+    prompts: PromptFigures | None = None
+    """``live``, prompt by prompt."""
+    serving: Serving | None = None
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A candidate that may not win, and why."""
+
+    candidate: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was predicted to be best, before anything was confirmed live.
+
+    Chosen on ``prompts`` prompts, other ones than those the figures are reported on. ``margin``:
+    what the best rival may gain on the leader at the pick's confidence (None: too few prompts to
+    say); the question is ``decided`` when that is at most ``within``. ``best`` is another than
+    ``candidate`` where that is a smaller file which cannot be told from the best. ``confirmed``:
+    the live run agrees; None where it did not run.
+    """
+
+    candidate: str | None
+    prompts: int
+    probability: float | None
+    margin: float | None
+    within: float
+    decided: bool
+    ties: tuple[str, ...]
+    confirmed: bool | None
+    best: str | None = None
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The winner and its evidence. ``candidate`` None: nothing qualifies.
+
+    ``choice`` is how prediction came to it, where drafts were scored by replay.
+    """
+
+    candidate: str | None
+    sentence: str
+    maximize: str
+    confidence: float
+    value: float | None
+    ranking: tuple[str, ...]
+    ties: tuple[str, ...]
+    excluded: tuple[Excluded, ...]
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step as it was run or reused."""
+
+    label: str
+    kind: str
+    key: str
+    state: str
+    seconds: float | None
+    command: tuple[str, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One build or score."""
+
+    schema_version: int
+    cook: str
+    created: str
+    command: tuple[str, ...]
+    machine: Machine
+    engines: dict[str, EngineIdentity]
+    recipe: str
+    recipe_sha256: str
+    recipe_text: str
+    demo: bool
+    target: str
+    target_bytes: int
+    prompts: str
+    prompts_sha256: str
+    max_tokens: int
+    temperature: float
+    source_quality: Quality | None
+    drafts: tuple[Draft, ...]
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[Excluded, ...]
+    pick: Pick
+    warnings: tuple[str, ...]
+    steps: tuple[StepRecord, ...]
+    disturbed: int = 0
+    """Timings during which other programs kept the processor busy."""
+    noise: tuple[NoiseFloor, ...] = ()
+    imatrix: ImatrixCoverage | None = None
+    """What the importance matrix covers; None where this record's quants needed none."""
+    sources: tuple[HubOrigin, ...] = ()
+    """Everything that came from the Hub, with its commit."""
+
+    def candidate(self, name: str) -> Candidate | None:
+        return next((c for c in self.candidates if c.name == name), None)
+
+    def draft(self, quant: str | None) -> Draft | None:
+        return next((d for d in self.drafts if d.quant == quant), None)
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """The record as JSON values; ratios are written out beside their parts."""
+    from pydantic import TypeAdapter
+
+    document: dict[str, Any] = TypeAdapter(Record).dump_python(record, mode="json")
+    for raw, candidate in zip(document["candidates"], record.candidates, strict=True):
+        if candidate.live is not None:
+            raw["live"]["acceptance_rate"] = candidate.live.acceptance_rate
+            raw["live"]["acceptance_length"] = candidate.live.acceptance_length
+    return document
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(to_json(record), indent=1, ensure_ascii=False, allow_nan=False)
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def read_record(path: Path) -> Record:
+    """Read a record back; InputError says what is wrong with the file."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a cook record")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: record schema version {version!r}, this cook reads {SCHEMA_VERSION}"
+        )
+    try:
+        return TypeAdapter(Record).validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: {where}: {first['msg']}") from None

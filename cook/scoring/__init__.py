@@ -1,0 +1,1 @@
+"""Arithmetic over arrays: simulate the engines' drafting loop, price it, compare candidates."""

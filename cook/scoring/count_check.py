@@ -1,0 +1,114 @@
+"""Is our accounting the engine's? A short live run, recounted from its own tokens.
+
+Counts are called exact only where this has passed for the engine build at hand
+(docs/internals/scoring.md#recount).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cook.scoring.simulate import Profile, Setting, positions_of, simulate
+
+if TYPE_CHECKING:
+    from cook.engines.worker.client import Worker
+    from cook.engines.worker.messages import ModelInfo
+
+
+@dataclass(frozen=True)
+class LiveReply:
+    """One request as a server with a draft answered it; ``decode_s`` is after the first token."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    n_predict: int
+    draft_n: int
+    draft_n_accepted: int
+    decode_s: float
+    stop: str
+
+
+@dataclass(frozen=True)
+class CountCheck:
+    """A live run recounted. ``exact``: requests on which the draft, evaluated at the server's own
+    batch shapes, gives both counts; ``fast``: the same by one-pass replay. The totals are
+    (drafted, accepted). ``differing``: (request, live counts, our counts) at the same shapes.
+    """
+
+    requests: int
+    exact: int
+    fast: int
+    live_total: tuple[int, int]
+    shapes_total: tuple[int, int]
+    fast_total: tuple[int, int]
+    differing: tuple[tuple[int, tuple[int, int], tuple[int, int]], ...]
+
+    @property
+    def passed(self) -> bool:
+        """Every request equal at the server's shapes, and something was drafted."""
+        return self.exact == self.requests > 0 and self.live_total[0] > 0
+
+
+def check_counts(
+    worker: Worker,
+    draft: ModelInfo,
+    replies: Sequence[LiveReply],
+    setting: Setting,
+    profile: Profile,
+    *,
+    context: int,
+    batch: int | None = None,
+) -> CountCheck:
+    """Recount ``replies`` with the loaded ``draft``. ``context``: the server's; ``batch`` its -b.
+
+    The worker must have loaded the draft as the server did: context, ubatch, threads, KV types.
+    """
+    slot = min(context, draft.context_train)
+    exact = fast = 0
+    totals = np.zeros((3, 2), dtype=np.int64)
+    differing = []
+    for number, reply in enumerate(replies):
+        live = (reply.draft_n, reply.draft_n_accepted)
+        cycles = worker.live_shapes(
+            reply.prompt,
+            reply.tokens,
+            profile=profile,
+            n_max=setting.n_max,
+            n_min=setting.n_min,
+            p_min=setting.p_min,
+            n_predict=reply.n_predict,
+            server_context=slot,
+            width=batch,
+        )
+        shapes = (cycles.draft_n, cycles.draft_n_accepted)
+        replay = worker.replay(
+            reply.prompt,
+            reply.tokens,
+            rollout_steps=setting.n_max if setting.p_min > 0 else 0,
+            rollout_stop_below=setting.p_min,
+        )
+        positions = positions_of(
+            replay,
+            np.array(reply.tokens, np.int32),
+            prompt=len(reply.prompt),
+            reply=len(reply.tokens),
+            eog=draft.eog,
+            rollout_floor=setting.p_min,
+            n_predict=reply.n_predict,
+            context=slot,
+        )
+        run = simulate(positions, setting, profile)
+        quick = (run.draft_n, run.draft_n_accepted)
+        exact += shapes == live
+        fast += quick == live
+        totals += [live, shapes, quick]
+        if shapes != live:
+            differing.append((number, live, shapes))
+    live_total, shapes_total, fast_total = ((int(d), int(a)) for d, a in totals)
+    return CountCheck(
+        len(replies), exact, fast, live_total, shapes_total, fast_total, tuple(differing)
+    )

@@ -1,0 +1,140 @@
+"""From requests to figures: sums of tokens over sums of time, weighted by category."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+
+from cook.errors import InternalError
+from cook.record.measured import Control, Figures, OutputCheck, PromptFigures
+from cook.steps.compare import CompareOutcome
+from cook.steps.control import ControlOutcome
+from cook.steps.live import PromptRun
+
+NEAR_TIE_GAP = 0.15
+"""Logit gap up to which batched verification is known to flip greedy choices.
+
+Used only where no control run measured this engine's own: the largest gap reported for pure
+kernel noise (docs/internals/scoring.md#same-output-as-without-a-draft).
+"""
+
+
+def merge_repeats(rounds: Iterable[Sequence[PromptRun]]) -> tuple[PromptRun, ...]:
+    """One run per prompt: counts of the first repeat, medians of the times over repeats."""
+    from dataclasses import replace
+
+    by_id: dict[str, list[PromptRun]] = {}
+    for runs in rounds:
+        for run in runs:
+            by_id.setdefault(run.id, []).append(run)
+    return tuple(
+        replace(
+            runs[0],
+            prompt_ms=median(r.prompt_ms for r in runs),
+            predicted_ms=median(r.predicted_ms for r in runs),
+            wall_ms=median(r.wall_ms for r in runs),
+        )
+        for runs in by_id.values()
+    )
+
+
+def figures(runs: Sequence[PromptRun], weights: Mapping[str, float] | None = None) -> Figures:
+    """Figures over ``runs``; speeds weighted by category where ``weights`` are given.
+
+    A weighted speed is the token-weighted harmonic mean: with share w of the tokens in each
+    category, tokens per second = sum w / sum (w / speed of that category).
+    """
+    if not runs:
+        raise InternalError("figures over no requests")
+    tokens = sum(r.predicted_n - 1 for r in runs)
+    decode_ms = sum(r.predicted_ms for r in runs)
+    wall_ms = sum(r.wall_ms for r in runs)
+    drafting = [r for r in runs if r.draft_n is not None]
+    accepted = sum(r.draft_n_accepted or 0 for r in drafting) if drafting else None
+    return Figures(
+        requests=len(runs),
+        prompt_tokens=sum(r.prompt_n for r in runs),
+        tokens=tokens,
+        decode_ms=decode_ms,
+        wall_ms=wall_ms,
+        drafted=sum(r.draft_n or 0 for r in drafting) if drafting else None,
+        accepted=accepted,
+        cycles=tokens - accepted if accepted is not None else None,
+        decode_speed=_speed(runs, weights, lambda r: r.predicted_ms),
+        end_to_end_speed=_speed(runs, weights, lambda r: r.wall_ms),
+        prompt_ms=sum(r.prompt_ms for r in runs),
+    )
+
+
+def by_category(runs: Sequence[PromptRun]) -> dict[str, Figures]:
+    """Figures of each category, in the order of first appearance."""
+    groups: dict[str, list[PromptRun]] = {}
+    for run in runs:
+        groups.setdefault(run.category, []).append(run)
+    return {category: figures(group) for category, group in groups.items()}
+
+
+def by_prompt(runs: Sequence[PromptRun]) -> PromptFigures:
+    """The counts and times of each request, times to the microsecond."""
+    return PromptFigures(
+        ids=tuple(r.id for r in runs),
+        categories=tuple(r.category for r in runs),
+        tokens=tuple(r.predicted_n - 1 for r in runs),
+        decode_ms=tuple(round(r.predicted_ms, 3) for r in runs),
+        wall_ms=tuple(round(r.wall_ms, 3) for r in runs),
+        drafted=tuple(r.draft_n for r in runs),
+        accepted=tuple(r.draft_n_accepted for r in runs),
+    )
+
+
+def output_check(outcome: CompareOutcome, control: ControlOutcome | None = None) -> OutputCheck:
+    """Class each difference as a near tie, material, or unknown (no gap could be had)."""
+    line = control.near_tie_gap if control is not None else NEAR_TIE_GAP
+    gaps = [abs(d.gap) if d.gap is not None else d.gap_at_least for d in outcome.differences]
+    known = [g for g in gaps if g is not None]
+    near = sum(g <= line for g in known)
+    tried = [d.without_draft for d in outcome.differences if d.without_draft is not None]
+    return OutputCheck(
+        replies=outcome.replies,
+        identical=outcome.identical,
+        near_ties=near,
+        material=len(known) - near,
+        unknown=len(gaps) - len(known),
+        near_tie_gap=line,
+        largest_gap=max(known, default=None),
+        first_positions=tuple(d.position for d in outcome.differences),
+        without_draft=sum(tried),
+        without_draft_tried=len(tried),
+        gap_is_measured=control is not None,
+        control=_control(control) if control is not None else None,
+    )
+
+
+def _control(found: ControlOutcome) -> Control:
+    return Control(
+        width=found.width,
+        positions=found.positions,
+        flips=found.flips,
+        p50=found.p50,
+        p99=found.p99,
+        largest=found.largest,
+        largest_flip=found.largest_flip,
+    )
+
+
+def _speed(
+    runs: Sequence[PromptRun],
+    weights: Mapping[str, float] | None,
+    time_ms: Callable[[PromptRun], float],
+) -> float:
+    if not any(r.predicted_n > 1 for r in runs):
+        return 0.0  # nothing came after the first tokens, which the prompts' logits give
+    if not weights:
+        return 1000 * sum(r.predicted_n - 1 for r in runs) / sum(time_ms(r) for r in runs)
+    seconds_per_token: dict[str, tuple[int, float]] = {}
+    for run in runs:
+        tokens, ms = seconds_per_token.get(run.category, (0, 0.0))
+        seconds_per_token[run.category] = (tokens + run.predicted_n - 1, ms + time_ms(run))
+    shares = {c: weights.get(c, 1.0) for c, (tokens, _) in seconds_per_token.items() if tokens}
+    time = sum(w * seconds_per_token[c][1] / seconds_per_token[c][0] for c, w in shares.items())
+    return 1000 * sum(shares.values()) / time if time else 0.0  # all of them weigh nothing

@@ -1,0 +1,83 @@
+"""Comparisons between candidates: their requests as paired per-prompt figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cook.record.measured import Interval
+from cook.steps.live import PromptRun
+
+if TYPE_CHECKING:
+    from cook.scoring.statistics import Measured
+
+SEED = 20_260_101
+METHOD = "stratified cluster bootstrap over prompts, paired"
+
+
+def paired_ratio(
+    one: Sequence[PromptRun],
+    other: Sequence[PromptRun],
+    figure: str,
+    weights: Mapping[str, float] | None,
+    confidence: float,
+) -> Interval | None:
+    """Interval of figure(one) / figure(other) over their common prompts.
+
+    None with fewer than two common prompts, or where the figure does not exist (no draft has
+    no acceptance).
+    """
+    import numpy as np
+
+    from cook.scoring.statistics import ratio_interval
+
+    measured = paired({"one": one, "other": other}, figure, weights)
+    if measured is None:
+        return None
+    found = ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
+    return Interval(found.low, found.high, confidence, METHOD)
+
+
+def paired(
+    runs: Mapping[str, Sequence[PromptRun]], figure: str, weights: Mapping[str, float] | None
+) -> Measured | None:
+    """Numerators and denominators of every candidate on the prompts that all of them ran.
+
+    A category's weight is its share of the tokens, whatever the length of its replies. None
+    with fewer than two common prompts, or where some candidate has no such figure.
+    """
+    import numpy as np
+
+    from cook.scoring.statistics import Measured
+
+    by_id = [{run.id: run for run in candidate} for candidate in runs.values()]
+    common = [run for run in next(iter(runs.values())) if all(run.id in c for c in by_id)]
+    parts = [[_parts(c[run.id], figure) for run in common] for c in by_id]
+    if len(common) < 2 or any(p is None for row in parts for p in row):
+        return None
+    figures = np.array(parts, dtype=np.float64)
+    categories = sorted({run.category for run in common})
+    stratum = np.array([categories.index(run.category) for run in common], dtype=np.int64)
+    weight = np.ones(len(common))
+    if weights is not None:
+        tokens = np.array([run.predicted_n - 1 for run in common], dtype=np.float64)
+        for index, category in enumerate(categories):
+            members = stratum == index
+            weight[members] = weights.get(category, 1.0) / max(tokens[members].sum(), 1.0)
+    if (figures[:, :, 1] @ weight <= 0).any():
+        return None  # it drafted nothing, or nothing that weighs anything
+    return Measured(tuple(runs), figures[:, :, 0], figures[:, :, 1], stratum, weight)
+
+
+def _parts(run: PromptRun, figure: str) -> tuple[float, float] | None:
+    """Numerator and denominator of one prompt's share of the figure."""
+    if figure == "end_to_end_speed":
+        return float(run.predicted_n - 1), run.wall_ms
+    if figure == "decode_speed":
+        return float(run.predicted_n - 1), run.predicted_ms
+    if run.draft_n is None or run.draft_n_accepted is None or run.cycles is None:
+        return None
+    if figure == "acceptance":
+        return float(run.draft_n_accepted), float(run.draft_n)
+    # tokens a cycle = (cycles + accepted) / cycles
+    return float(run.cycles + run.draft_n_accepted), float(run.cycles)

@@ -1,0 +1,357 @@
+"""Predicted speed of a draft: simulated cycles priced with measured times.
+
+decode time = sum over steps [ t_v(L+1) + draft cost + sampling + t_0 ], where the draft cost is,
+for mainline, its single decodes plus one batch of L+1 that mirrors the verification; for engines
+that keep the draft's cache, its single decodes plus whatever it has to catch up with. Speed is
+(tokens - 1) / time: the first token comes with the prompt. Totals over replies are sums of
+tokens over sums of times, that is token-weighted harmonic means (docs/internals/scoring.md#prices).
+
+How long a batch takes, by its width and the context depth: measured points, joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cook.errors import InputError
+from cook.scoring.simulate import RULES, Positions, Profile, Setting, Simulation, simulate
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BatchCurve:
+    """Seconds of one decode of b tokens at a context depth.
+
+    ``seconds`` [depths, widths], measured at ``depths`` (rising) and ``widths`` (rising, from 1).
+    Between and beyond points linear; a single point is a constant.
+    """
+
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        shape = {len(row) for row in self.seconds}
+        rising = all(
+            list(axis) == sorted(set(axis)) and len(axis) for axis in (self.depths, self.widths)
+        )
+        if not rising or len(self.seconds) != len(self.depths) or shape != {len(self.widths)}:
+            raise InputError(
+                f"a curve of shape {len(self.seconds)} x {shape} does not fit its axes"
+            )
+        if any(not s > 0 for row in self.seconds for s in row):
+            raise InputError("a measured time is not positive")
+
+    def at(self, width: npt.ArrayLike, depth: npt.ArrayLike) -> Floats:
+        """Seconds of a batch of ``width`` tokens at ``depth`` (arrays broadcast)."""
+        w, d = np.broadcast_arrays(np.asarray(width, float), np.asarray(depth, float))
+        rows = np.array([_line(w, self.widths, row) for row in self.seconds])
+        if len(self.depths) == 1:
+            return np.asarray(rows[0])
+        grid = np.asarray(self.depths, float)
+        i = np.clip(np.searchsorted(grid, d, side="right") - 1, 0, len(grid) - 2)
+        part = (d - grid[i]) / (grid[i + 1] - grid[i])
+        flat = rows.reshape(len(grid), -1)
+        low = flat[i.ravel(), np.arange(flat.shape[1])].reshape(w.shape)
+        high = flat[i.ravel() + 1, np.arange(flat.shape[1])].reshape(w.shape)
+        value = low + part * (high - low)
+        # extrapolated beyond the measured depths, but never below half the nearest measurement
+        return np.asarray(np.maximum(value, 0.5 * np.minimum(low, high)))
+
+
+def _line(x: Floats, xs: Sequence[int], ys: Sequence[float]) -> Floats:
+    """Piecewise linear, going on with the last slope beyond the end."""
+    if len(xs) == 1:
+        return np.full(x.shape, ys[0])
+    inside = np.interp(x, xs, ys)
+    slope = max((ys[-1] - ys[-2]) / (xs[-1] - xs[-2]), 0.0)
+    return np.asarray(inside + np.maximum(x - xs[-1], 0.0) * slope)
+
+
+__all__ = [
+    "BatchCurve",
+    "Breakdown",
+    "Lived",
+    "Prediction",
+    "Timings",
+    "best",
+    "break_even",
+    "fit_overhead",
+    "fit_overheads",
+    "predict",
+    "price",
+]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What steps cost on one machine, with the flags to be deployed. All in seconds.
+
+    ``verify``: the target's batch with logits for every token; ``draft``: the draft's batch with
+    logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
+    token. ``overhead_s``: per step with a draft (t_0), ``plain_overhead_s``: per step without,
+    ``decode_overhead_s``: per single decode of the draft; fitted from live runs
+    (:func:`fit_overhead`, :func:`fit_overheads`). ``*_prefill``: a whole prompt by its tokens;
+    ``request_s`` and ``plain_request_s``: per request beyond it, with and without a draft.
+    """
+
+    verify: BatchCurve
+    draft: BatchCurve | None = None
+    target_sample_s: float = 0.0
+    draft_sample_s: float = 0.0
+    overhead_s: float = 0.0
+    plain_overhead_s: float = 0.0
+    decode_overhead_s: float = 0.0
+    target_prefill: BatchCurve | None = None
+    draft_prefill: BatchCurve | None = None
+    request_s: float = 0.0
+    plain_request_s: float = 0.0
+
+    def prompt_s(self, tokens: int) -> float:
+        """Seconds from a request's arrival to its first token, all models; 0 if not measured."""
+        curves = [curve for curve in (self.target_prefill, self.draft_prefill) if curve is not None]
+        return self.request_s + sum(float(curve.at(tokens, 0)) for curve in curves)
+
+    def without_draft(self) -> Timings:
+        """The same machine with the target alone."""
+        return replace(
+            self,
+            draft=None,
+            draft_prefill=None,
+            draft_sample_s=0.0,
+            overhead_s=self.plain_overhead_s,
+            decode_overhead_s=0.0,
+            request_s=self.plain_request_s,
+        )
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where the decode time goes, seconds: they sum to the whole."""
+
+    verify_s: float
+    draft_s: float
+    mirror_s: float
+    sample_s: float
+    overhead_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.verify_s + self.draft_s + self.mirror_s + self.sample_s + self.overhead_s
+
+    def __add__(self, other: Breakdown) -> Breakdown:
+        return Breakdown(
+            self.verify_s + other.verify_s,
+            self.draft_s + other.draft_s,
+            self.mirror_s + other.mirror_s,
+            self.sample_s + other.sample_s,
+            self.overhead_s + other.overhead_s,
+        )
+
+
+NOTHING = Breakdown(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> Breakdown:
+    """Decode time of one simulated reply after a prompt of ``prompt`` tokens."""
+    depth = prompt + run.start - 1
+    drafted = run.length > 0
+    verify = timings.verify.at(run.length + 1, depth).sum()
+    sampled = (run.accepted + 1).sum() * timings.target_sample_s
+    draft = mirror = 0.0
+    if run.decodes.any() or (timings.draft is not None and RULES[profile].mirrors):
+        if timings.draft is None:
+            raise InputError("the draft's times are missing")
+        single = timings.draft.at(1, depth) + timings.draft_sample_s
+        draft = float((run.decodes * single).sum())
+        if RULES[profile].mirrors:
+            mirror = float(timings.draft.at(run.length + 1, depth).sum())
+        else:
+            late = run.catch_up > 0
+            mirror = float(timings.draft.at(run.catch_up[late], depth[late]).sum())
+    overhead = np.where(drafted, timings.overhead_s, timings.plain_overhead_s).sum()
+    overhead += run.decodes.sum() * timings.decode_overhead_s
+    return Breakdown(float(verify), draft, mirror, float(sampled), float(overhead))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A draft under one setting, over all replies.
+
+    ``tokens`` is the weighted number of tokens after each reply's first; ``decode_tokens_per_s``
+    their speed; ``end_to_end_tokens_per_s`` counts all tokens and the prefill of both models.
+    ``categories``: decode speed by category. ``per_reply_s``: decode seconds of each reply.
+    """
+
+    setting: Setting
+    draft_n: int
+    draft_n_accepted: int
+    cycles: int
+    steps: int
+    tokens: float
+    decode_tokens_per_s: float
+    end_to_end_tokens_per_s: float
+    breakdown: Breakdown
+    categories: Mapping[str, float]
+    per_reply_s: tuple[float, ...]
+
+    @property
+    def acceptance(self) -> float | None:
+        """accepted / drafted; None when nothing was drafted."""
+        return self.draft_n_accepted / self.draft_n if self.draft_n else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """1 + accepted / cycles: tokens a verification yields."""
+        return 1.0 + self.draft_n_accepted / self.cycles if self.cycles else None
+
+
+def predict(
+    replies: Sequence[Positions],
+    setting: Setting,
+    timings: Timings,
+    profile: Profile,
+    *,
+    categories: Sequence[str] | None = None,
+    weights: Sequence[float] | None = None,
+) -> Prediction:
+    """Predicted speed of one draft under one setting. ``setting.n_max`` 0: no draft loaded."""
+    if not replies:
+        raise InputError("no replies to predict from")
+    names = list(categories or ["all"] * len(replies))
+    shares = list(weights or [1.0] * len(replies))
+    if len(names) != len(replies) or len(shares) != len(replies):
+        raise InputError("categories and weights must have one entry a reply")
+    bare = setting.n_max == 0
+    prices = timings if not bare else timings.without_draft()
+    total, tokens, whole_tokens, prefill = NOTHING, 0.0, 0.0, 0.0
+    by_category: dict[str, list[float]] = {}
+    runs, seconds = [], []
+    for reply, name, share in zip(replies, names, shares, strict=True):
+        run = simulate(reply, setting, profile)
+        cost = price(run, reply.prompt, prices, profile)
+        runs.append(run)
+        seconds.append(cost.total_s)
+        after_first = share * (reply.reply - 1)
+        total = total + _scaled(cost, share)
+        tokens += after_first
+        whole_tokens += share * reply.reply
+        prefill += share * prices.prompt_s(reply.prompt)
+        sums = by_category.setdefault(name, [0.0, 0.0])
+        sums[0] += after_first
+        sums[1] += share * cost.total_s
+    return Prediction(
+        setting=setting,
+        draft_n=sum(r.draft_n for r in runs),
+        draft_n_accepted=sum(r.draft_n_accepted for r in runs),
+        cycles=sum(r.cycles for r in runs),
+        steps=sum(r.steps for r in runs),
+        tokens=tokens,
+        decode_tokens_per_s=tokens / total.total_s if total.total_s > 0 else 0.0,
+        end_to_end_tokens_per_s=whole_tokens / (prefill + total.total_s),
+        breakdown=total,
+        categories={n: t / s for n, (t, s) in by_category.items() if s > 0},
+        per_reply_s=tuple(seconds),
+    )
+
+
+def _scaled(cost: Breakdown, share: float) -> Breakdown:
+    return Breakdown(
+        cost.verify_s * share,
+        cost.draft_s * share,
+        cost.mirror_s * share,
+        cost.sample_s * share,
+        cost.overhead_s * share,
+    )
+
+
+def best(predictions: Sequence[Prediction], *, end_to_end: bool = False) -> Prediction:
+    """The fastest; among equals the one that drafts least."""
+    if not predictions:
+        raise InputError("nothing was predicted")
+
+    def key(p: Prediction) -> tuple[float, int]:
+        return (p.end_to_end_tokens_per_s if end_to_end else p.decode_tokens_per_s, -p.draft_n)
+
+    return max(predictions, key=key)
+
+
+def break_even(timings: Timings, setting: Setting, profile: Profile, depth: int) -> float | None:
+    """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``.
+
+    A cycle that accepts a of L tokens takes T(L) and yields 1 + a; plain decoding yields one in
+    T(0): they are equal at a = T(L)/T(0) - 1. Above 1 (all accepted) drafting cannot pay; the
+    value is returned as it is. None for n_max 0.
+    """
+    length = setting.n_max
+    if length == 0:
+        return None
+    one = np.array([1])
+    cycle = Simulation(one, one * length, one * 0, one * length, one * 0)
+    plain = Simulation(one, one * 0, one * 0, one * 0, one * 0)
+    bare = timings.without_draft()
+    t_cycle = price(cycle, depth, timings, profile).total_s
+    t_plain = price(plain, depth, bare, profile).total_s
+    # each accepted token also costs one more sampling
+    return (t_cycle - t_plain) / ((t_plain - timings.target_sample_s) * length)
+
+
+@dataclass(frozen=True)
+class Lived:
+    """A reply that also ran live: as simulated, after ``prompt`` tokens, in ``live_s`` seconds."""
+
+    run: Simulation
+    prompt: int
+    live_s: float
+
+
+def fit_overhead(lived: Sequence[Lived], timings: Timings, profile: Profile) -> float:
+    """Seconds a step that live runs took beyond the priced ones (t_0), from their replies.
+
+    The median over replies of (live - priced) / steps, not below zero.
+    """
+    rest = _unpriced(lived, timings, profile)
+    each = [r / one.run.steps for r, one in zip(rest, lived, strict=True) if one.run.steps]
+    return max(0.0, float(np.median(each))) if each else 0.0
+
+
+def fit_overheads(
+    lived: Sequence[Lived], timings: Timings, profile: Profile
+) -> tuple[float, float]:
+    """Seconds (a step, a single decode of the draft) beyond the priced ones.
+
+    Least squares over replies, neither below zero. The replies must come from live runs of two
+    draft lengths at least, far apart (2 and 8, say): one length cannot tell the two.
+    """
+    rest = np.array(_unpriced(lived, timings, profile))
+    terms = np.array([[one.run.steps, one.run.decodes.sum()] for one in lived], float)
+    if np.linalg.matrix_rank(terms / terms.max(axis=0).clip(1), tol=0.05 * len(terms) ** 0.5) < 2:
+        raise InputError("live runs of one draft length cannot tell a step from a draft token")
+    both = np.linalg.lstsq(terms, rest, rcond=None)[0]
+    if (both >= 0).all():
+        return float(both[0]), float(both[1])
+    alone = [float(t @ rest / (t @ t)) for t in terms.T]
+    errors = [
+        float(((rest - t * max(a, 0)) ** 2).sum()) for t, a in zip(terms.T, alone, strict=True)
+    ]
+    if errors[0] <= errors[1]:
+        return max(alone[0], 0.0), 0.0
+    return 0.0, max(alone[1], 0.0)
+
+
+def _unpriced(lived: Sequence[Lived], timings: Timings, profile: Profile) -> list[float]:
+    """Live minus priced seconds of each reply, overheads left out of the price."""
+    if not lived:
+        raise InputError("no reply ran live")
+    bare = Timings(
+        verify=timings.verify,
+        draft=timings.draft,
+        target_sample_s=timings.target_sample_s,
+        draft_sample_s=timings.draft_sample_s,
+    )
+    return [one.live_s - price(one.run, one.prompt, bare, profile).total_s for one in lived]

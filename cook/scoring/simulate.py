@@ -1,0 +1,357 @@
+"""What a server would have drafted and accepted, computed from a replay's arrays.
+
+Greedy and sampled replies alike: both engines draw the target's token first and only compare
+(common_sampler_sample_and_accept_n, common/sampling.cpp), so given the emitted tokens the run
+is a deterministic function of the draft's argmax and confidence at each position
+(docs/internals/scoring.md#replay). Only what follows the draft's first wrong token needs rollouts,
+and only when p_min > 0.
+
+Whose accounting: the drafting loops of the engines, as they were at a date.
+
+Read in the sources and verified against live servers; docs/internals/scoring.md#profiles has them
+side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cook.errors import InputError
+
+if TYPE_CHECKING:
+    from cook.engines.worker.messages import Replay
+
+
+class Profile(StrEnum):
+    """An engine's drafting loop; the worker knows those of servers by the same names."""
+
+    MAINLINE_2026_10 = "mainline-2026-10"
+    MAINLINE_2025 = "mainline-2025"
+    IK_2026_08 = "ik-2026-08"
+    IK_SPEC_BENCH_2026_08 = "ik-spec-bench-2026-08"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How one loop drafts and counts.
+
+    ``uses_p_min``: ik computes its confidence without normalising, so its p_min never fires.
+    ``keeps_low_token``: the token below p_min is drafted all the same (before llama.cpp #22506).
+    ``breaks_at_eog``: a matched end-of-generation token that is not the draft's last is not
+    counted, nor is anything after it. ``mirrors``: the draft re-evaluates the verify batch and
+    keeps no cache of its own (TAG_SPEC_AVOID_DRAFT_REEVAL); the others keep the cache, so a
+    discarded draft that came true is offered again, shorter. ``skips_short_room``: no drafting
+    when fewer than n_min tokens fit. ``drafts_full``: drafts n_max whatever fits, then truncates.
+    ``carries``: llama-spec-bench holds the last token of a cycle over to the next. So it leaves
+    room for one token more, and looks for an end of generation only there: one that was accepted
+    inside a draft ends nothing, and it writes on to the limit. Its n_min shrinks with the room.
+    """
+
+    uses_p_min: bool
+    keeps_low_token: bool
+    breaks_at_eog: bool
+    mirrors: bool
+    skips_short_room: bool
+    drafts_full: bool
+    carries: bool = False
+
+
+RULES: dict[Profile, Rules] = {
+    Profile.MAINLINE_2026_10: Rules(
+        uses_p_min=True,
+        keeps_low_token=False,
+        breaks_at_eog=True,
+        mirrors=True,
+        skips_short_room=False,
+        drafts_full=False,
+    ),
+    Profile.MAINLINE_2025: Rules(
+        uses_p_min=True,
+        keeps_low_token=True,
+        breaks_at_eog=False,
+        mirrors=False,
+        skips_short_room=True,
+        drafts_full=False,
+    ),
+    Profile.IK_2026_08: Rules(
+        uses_p_min=False,
+        keeps_low_token=False,
+        breaks_at_eog=False,
+        mirrors=False,
+        skips_short_room=True,
+        drafts_full=True,
+    ),
+    Profile.IK_SPEC_BENCH_2026_08: Rules(
+        uses_p_min=False,
+        keeps_low_token=False,
+        breaks_at_eog=False,
+        mirrors=False,
+        skips_short_room=False,
+        drafts_full=False,
+        carries=True,
+    ),
+}
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """Draft settings to simulate: ``n_max`` 0 means no drafting; ``p_min`` in [0, 1]."""
+
+    n_max: int
+    n_min: int = 0
+    p_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.n_max < 0 or self.n_min < 0 or not 0.0 <= self.p_min <= 1.0:
+            raise InputError(f"impossible draft settings: {self}")
+
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """One reply as the draft sees it.
+
+    Arrays have one entry per emitted token, tokens recorded beyond the reply's end included.
+    ``reply``: length of the reply (its end-of-generation token counts). ``match``: the draft's
+    argmax is the emitted token; ``confidence`` of that argmax; ``eog``: the emitted token ends
+    generation. ``rollout`` maps a mismatch position to the confidences that follow the draft's
+    own token there; ``tail`` are those after the last recorded token, when the draft was right
+    to the end. ``rollout_floor``: rollouts stop below this confidence. ``prompt`` tokens,
+    ``n_predict`` the request's limit and ``context`` the slot's bound how far a draft may go.
+    """
+
+    prompt: int
+    reply: int
+    match: npt.NDArray[np.bool_]
+    confidence: npt.NDArray[np.float32] | None = None
+    eog: npt.NDArray[np.bool_] | None = None
+    rollout: dict[int, npt.NDArray[np.float32]] | None = None
+    tail: npt.NDArray[np.float32] | None = None
+    rollout_floor: float = 0.0
+    n_predict: int | None = None
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        arrays = [a for a in (self.match, self.confidence, self.eog) if a is not None]
+        if any(len(a) != len(self.match) for a in arrays) or not 0 < self.reply <= len(self.match):
+            raise InputError(f"a reply of {self.reply} tokens with arrays of other lengths")
+
+    @cached_property
+    def run(self) -> list[int]:
+        """For each position, how many matches follow in a row from it."""
+        out, count = [0] * len(self.match), 0
+        flags = self.match.tolist()
+        for i in range(len(flags) - 1, -1, -1):
+            count = count + 1 if flags[i] else 0
+            out[i] = count
+        return out
+
+    @cached_property
+    def next_eog(self) -> list[int]:
+        """For each position, the first end-of-generation token at or after it (or beyond all)."""
+        n = len(self.match)
+        out, at = [n] * n, n
+        if self.eog is not None:
+            flags = self.eog.tolist()
+            for i in range(n - 1, -1, -1):
+                at = i if flags[i] else at
+                out[i] = at
+        return out
+
+    def low(self, p_min: float) -> list[int]:
+        """For each position, the first one at or after it whose confidence is below ``p_min``."""
+        if self.confidence is None:
+            raise InputError("p_min > 0 needs the draft's confidences")
+        n = len(self.match)
+        below = (self.confidence < np.float32(p_min)).tolist()
+        out, at = [n] * (n + 1), n
+        for i in range(n - 1, -1, -1):
+            at = i if below[i] else at
+            out[i] = at
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A run, one entry per step of the target after the first token.
+
+    ``start`` [s]: index into the reply of the first token of the step; ``length``: tokens
+    drafted and verified (0: a plain step); ``accepted``: of these, accepted. What the draft
+    spent: ``decodes`` single decodes and ``catch_up`` tokens evaluated first (engines that keep
+    the draft's cache). The engines count as cycles only steps with a draft.
+    """
+
+    start: IntArray
+    length: IntArray
+    accepted: IntArray
+    decodes: IntArray
+    catch_up: IntArray
+
+    @property
+    def draft_n(self) -> int:
+        return int(self.length.sum())
+
+    @property
+    def draft_n_accepted(self) -> int:
+        return int(self.accepted.sum())
+
+    @property
+    def steps(self) -> int:
+        return len(self.length)
+
+    @property
+    def cycles(self) -> int:
+        return int((self.length > 0).sum())
+
+    def by_depth(self, n_max: int) -> tuple[IntArray, IntArray]:
+        """(drafted, accepted) at each depth 1..n_max, over all cycles."""
+        depth = np.arange(n_max)[:, None]
+        return (self.length > depth).sum(axis=1), (self.accepted > depth).sum(axis=1)
+
+
+def positions_of(
+    replay: Replay,
+    emitted: npt.NDArray[np.int32],
+    *,
+    prompt: int,
+    reply: int,
+    eog: frozenset[int],
+    rollout_floor: float = 0.0,
+    n_predict: int | None = None,
+    context: int | None = None,
+) -> Positions:
+    """The simulator's view of one replayed reply; ``rollout_floor`` as given to the replay."""
+    rolled = replay.rollouts
+    table = None
+    if rolled is not None:
+        rows = zip(rolled.position.tolist(), rolled.length.tolist(), rolled.confidence, strict=True)
+        table = {position: row[:length] for position, length, row in rows}
+    return Positions(
+        prompt=prompt,
+        reply=reply,
+        match=replay.argmax == emitted,
+        confidence=replay.confidence,
+        eog=np.isin(emitted, list(eog)),
+        rollout=table,
+        tail=None if rolled is None else rolled.tail_confidence,
+        rollout_floor=rollout_floor,
+        n_predict=n_predict,
+        context=context,
+    )
+
+
+def simulate(positions: Positions, setting: Setting, profile: Profile) -> Simulation:
+    """Run the drafting loop of ``profile`` over one reply (docs/internals/scoring.md#the-loop)."""
+    return _Loop(positions, RULES[profile], setting).run()
+
+
+class _Loop:
+    def __init__(self, positions: Positions, rules: Rules, setting: Setting) -> None:
+        self.p, self.rules, self.setting = positions, rules, setting
+        self.runs = positions.run
+        self.p_min = setting.p_min if rules.uses_p_min else 0.0
+        self.low = positions.low(self.p_min) if self.p_min > 0 else None
+        if self.p_min > 0 and positions.rollout_floor > self.p_min:
+            raise InputError(
+                f"rollouts were stopped below {positions.rollout_floor}: p_min {self.p_min} "
+                "is out of their reach",
+                hint="replay again with a lower rollout floor",
+            )
+        self._beyond: dict[int, tuple[int, bool]] = {}
+
+    def run(self) -> Simulation:
+        p, rules, setting = self.p, self.rules, self.setting
+        runs, next_eog, n = self.runs, p.next_eog, p.reply
+        n_max, n_min = setting.n_max, 0 if rules.carries else setting.n_min
+        far = 1 << 60
+        limit = far if p.n_predict is None else p.n_predict
+        context = far if p.context is None else p.context - p.prompt
+        starts, lengths, accepts, decodes, catch_ups = [], [], [], [], []
+        kept_from, kept_to = 0, 0  # kept caches: the draft's last tokens stand for these positions
+        i = 1
+        if rules.carries:  # not the reply's end: it may run past it
+            n = min(limit, len(runs))
+        while i < n:
+            held = 1 if rules.carries and i > 1 else 0
+            room = min(n_max, limit - i - 1 - held, context - i - 1)
+            length = paid = late = 0
+            if room > 0 and not (rules.skips_short_room and room < n_min):
+                reused = (
+                    not rules.mirrors
+                    and kept_from < i <= kept_to
+                    and runs[kept_from] >= i - kept_from
+                )
+                if reused:  # a discarded draft that came true is handed out again
+                    length = min(kept_to - i, room)
+                else:
+                    length, paid = self._draft(i, n_max if rules.drafts_full else room)
+                    if not rules.mirrors:
+                        late = i - 1 - min(i - 1, kept_to, kept_from + runs[kept_from])
+                        kept_from, kept_to = i, i + paid - 1
+                    length = min(length, room)
+                if length < n_min:
+                    length = 0
+            j = min(runs[i], length)
+            if rules.breaks_at_eog and next_eog[i] < i + min(j, length - 1):
+                j = next_eog[i] - i
+            starts.append(i)
+            lengths.append(length)
+            accepts.append(j)
+            decodes.append(paid)
+            catch_ups.append(late)
+            i += j + 1
+            if rules.carries and i <= n and next_eog[i - 1] == i - 1:
+                break
+        else:
+            if rules.carries and i < limit:
+                raise InputError(
+                    "it ran past the end of the reply, and what the target says there is not known",
+                    hint="record more tokens beyond the end, or count with llama-server",
+                )
+        columns = (starts, lengths, accepts, decodes, catch_ups)
+        return Simulation(*(np.array(c, dtype=np.int64) for c in columns))
+
+    def _draft(self, i: int, most: int) -> tuple[int, int]:
+        """(tokens drafted, single decodes spent) by a draft starting at position ``i``."""
+        if self.low is None:
+            return most, most
+        stop = self.low[i]
+        wrong = i + self.runs[i]  # first position where the draft errs, or the end of the text
+        open_end = False
+        if stop > wrong or stop == len(self.runs):
+            count, open_end = self._after(wrong)
+            stop = wrong + count
+        got = stop - i
+        if got >= most:
+            return most, most
+        if open_end:
+            raise InputError(
+                f"rollouts are too short for n_max {self.setting.n_max}",
+                hint="replay with at least n_max rollout steps",
+            )
+        return (got + 1 if self.rules.keeps_low_token else got), got + 1
+
+    def _after(self, wrong: int) -> tuple[int, bool]:
+        """Tokens the draft goes on from ``wrong`` above p_min; True: at least so many."""
+        if wrong in self._beyond:
+            return self._beyond[wrong]
+        ended = wrong == len(self.runs)
+        table = self.p.tail if ended else (self.p.rollout or {}).get(wrong)
+        if table is None:
+            raise InputError(
+                "p_min > 0 needs rollouts after the draft's mismatches",
+                hint="replay with rollouts",
+            )
+        own = 0 if ended else 1  # at a mismatch the draft's own token comes first
+        below = np.nonzero(table < np.float32(self.p_min))[0]
+        count = own + (int(below[0]) if len(below) else len(table))
+        self._beyond[wrong] = found = (count, len(below) == 0)
+        return found

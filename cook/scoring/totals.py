@@ -1,0 +1,84 @@
+"""A total over requests, such as accepted / drafted or tokens / seconds, and its interval.
+
+A request is a cluster: its tokens are not independent, so the spread between requests is what
+counts, and a long request weighs more. The interval is that of the combined ratio estimator
+(Cochran 1977, Sampling Techniques, 6.11) with Student's t; needs two requests at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Share:
+    """One request's part of a total. ``stratum`` is its category, if there are several."""
+
+    numerator: float
+    denominator: float
+    stratum: Hashable = None
+
+
+@dataclass(frozen=True)
+class Total:
+    """A ratio of sums over ``requests``. ``low`` and ``high`` None with fewer than two."""
+
+    numerator: float
+    denominator: float
+    requests: int
+    confidence: float
+    low: float | None
+    high: float | None
+
+    @property
+    def value(self) -> float:
+        """The ratio itself."""
+        return self.numerator / self.denominator
+
+
+def total(
+    shares: Sequence[Share], *, confidence: float = 0.95, most: float = math.inf
+) -> Total | None:
+    """The total of ``shares``; its interval is cut at 0 and at ``most`` (1 for a rate).
+
+    Categories are strata: what differs between them is not chance. A category of one request
+    shows no spread of its own and is pooled with the others of its kind. None where there is no
+    share, or the denominators are all 0.
+    """
+    numerator = math.fsum(s.numerator for s in shares)
+    denominator = math.fsum(s.denominator for s in shares)
+    if denominator <= 0:
+        return None
+    ratio = numerator / denominator
+    strata = _strata(shares)
+    freedom = len(shares) - len(strata)
+    if freedom < 1:
+        return Total(numerator, denominator, len(shares), confidence, None, None)
+    from cook.scoring.racing import student_quantile
+
+    variance = sum(_variance([s.numerator - ratio * s.denominator for s in m]) for m in strata)
+    reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance) / denominator
+    low, high = max(0.0, ratio - reach), min(most, ratio + reach)
+    return Total(numerator, denominator, len(shares), confidence, low, high)
+
+
+def _strata(shares: Sequence[Share]) -> list[list[Share]]:
+    groups: dict[Hashable, list[Share]] = {}
+    for share in shares:
+        groups.setdefault(share.stratum, []).append(share)
+    lonely = [s for members in groups.values() if len(members) < 2 for s in members]
+    found = [members for members in groups.values() if len(members) >= 2]
+    if len(lonely) > 1 or not found:
+        found.append(lonely)
+    elif lonely:
+        found[-1] = [*found[-1], *lonely]
+    return [members for members in found if members]
+
+
+def _variance(residuals: Sequence[float]) -> float:
+    """Variance of the sum of one stratum's residuals."""
+    n = len(residuals)
+    mean = math.fsum(residuals) / n
+    return n / (n - 1) * math.fsum((r - mean) ** 2 for r in residuals) if n > 1 else 0.0

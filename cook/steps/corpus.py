@@ -1,0 +1,139 @@
+"""Step: what the target wrote, as a text that an importance matrix is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cook.engines.base import Engine
+from cook.errors import StepError
+from cook.formats.trace_file import TraceFile
+from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.steps.imatrix import CORPUS_FILE
+from cook.steps.trace import TRACE_FILE, Trace
+
+if TYPE_CHECKING:
+    from cook.build.locate import Model
+    from cook.prompts.prompt_set import PromptSet
+    from cook.recipe.schema import Recipe, ScoreSpec
+
+_BYTES_PER_TOKEN = 4
+_SEPARATOR = "\n\n"
+_PARSE_SPECIAL = "--parse-special"
+
+
+@dataclass(frozen=True)
+class TraceCorpusOutcome:
+    """``tokens`` of prompts and replies, in ``text_bytes`` of text."""
+
+    replies: int
+    tokens: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class TraceCorpusStep(Step[TraceCorpusOutcome]):
+    """Prompts and replies of ``trace`` as text; artifact ``corpus.txt``.
+
+    ``model`` is the one whose imatrix is wanted: it has the target's tokens. Prompts stay in,
+    because a draft reads them as well. Special tokens (of a chat template) stay where the
+    engine's imatrix tool can be told to parse them (:func:`corpus_args`), else they are left out:
+    spelt out they would be text that never occurs.
+    """
+
+    engine: Engine
+    model: Source
+    trace: Trace
+
+    kind: ClassVar[str] = "trace-corpus"
+    result_type: ClassVar[type] = TraceCorpusOutcome
+
+    @property
+    def label(self) -> str:
+        return f"calibration text of the target ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {"model": self.model, "trace": self.trace}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"special": bool(corpus_args(self.engine)), "separator": _SEPARATOR}
+
+    def work(self) -> float:
+        return self.trace.work()
+
+    def predicted_bytes(self) -> int:
+        return round(self.trace.work()) * _BYTES_PER_TOKEN
+
+    def run(self, bench: Workbench) -> TraceCorpusOutcome:
+        from cook.engines.worker.client import Worker
+        from cook.engines.worker.messages import ModelLoad
+        from cook.trace.compatible import require_draft
+
+        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        require_draft(trace, self.model.path, self.engine.flavour)
+        special = bool(corpus_args(self.engine))
+        tokens, texts = 0, []
+        with Worker.open(self.engine, bench.supervisor, name="corpus") as worker:
+            info = worker.load(ModelLoad(self.model.path, vocabulary_only=True))
+            ends = info.eog | ({info.bos} if info.add_bos and info.bos is not None else set())
+            for index, reply in enumerate(trace):
+                said = [*reply.prompt.tolist(), *reply.tokens[: reply.head.emitted].tolist()]
+                # the imatrix tool begins each chunk by itself, and a reply's end is no text
+                first = 1 if said[0] in ends else 0
+                last = len(said) - (1 if said[-1] in ends else 0)
+                texts.append(worker.detokenize(said[first:last], special=special))
+                tokens += last - first
+                bench.advance((index + 1) / len(trace))
+        text = _SEPARATOR.join(texts)
+        if not text.strip():
+            raise StepError(f"{self.label}: the trace has no text")
+        data = text.encode()
+        (bench.directory / CORPUS_FILE).write_bytes(data)
+        return TraceCorpusOutcome(len(texts), tokens, len(data))
+
+
+def corpus_args(engine: Engine) -> tuple[str, ...]:
+    """Flags of ``llama-imatrix`` for such a text: special tokens are parsed where it can."""
+    known = _PARSE_SPECIAL in engine.capabilities.flags.get("imatrix", frozenset())
+    return (_PARSE_SPECIAL,) if known else ()
+
+
+def target_corpus(
+    engine: Engine, model: Source, target: Model, score: ScoreSpec
+) -> TraceCorpusStep:
+    """The calibration text of ``score``'s target, for ``model``: what it writes, as it will be
+    sampled, on the prompts of its set that are kept apart from scoring.
+
+    InputError when none are left.
+    """
+    from cook.build.layout import sampling_of
+    from cook.prompts.calibration import split_for_calibration
+    from cook.prompts.prompt_set import load_prompts
+    from cook.steps.trace import TraceStep
+
+    split = split_for_calibration(score.prompts, load_prompts(score.prompts))
+    trace = TraceStep(
+        engine=engine,
+        target=target.source,
+        args=score.target.args.to_model_args(),
+        context=score.context,
+        prompts=split.calibration.prompts,
+        max_tokens=score.max_tokens,
+        sampling=sampling_of(score),
+        chat="tokenizer.chat_template" in target.file.metadata,
+    )
+    return TraceCorpusStep(engine, model, trace)
+
+
+def left_to_score(recipe: Recipe, prompts: PromptSet) -> PromptSet:
+    """``prompts`` without those that ``imatrix.corpus: trace`` calibrates on, before any limit."""
+    from cook.prompts.calibration import split_for_calibration
+
+    spec = recipe.imatrix
+    if spec is None or spec.corpus != "trace" or recipe.score is None:
+        return prompts
+    return split_for_calibration(recipe.score.prompts, prompts).scoring

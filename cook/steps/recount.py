@@ -1,0 +1,169 @@
+"""Step: is our accounting this engine's? A live run of the score, recounted from its own tokens.
+
+Counts are called exact only where this has passed (docs/internals/scoring.md#recount). The requests
+are those that were run live anyway. ik returns no token ids, and leaves out of the text some that
+it counted: there only replies are recounted whose text is that of the trace, or has as many tokens
+as the server counted. Even so a request may differ there that we count rightly: ik's draft keeps
+what its cache holds of the request before wherever tokens match by chance, though computed behind
+another text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.worker.client import Worker
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import ModelInfo
+from cook.formats.trace_file import Reply, TraceFile
+from cook.graph.step import JsonValue, Source, Step, Workbench, decode
+from cook.scoring.count_check import LiveReply, check_counts
+from cook.scoring.simulate import Profile, Setting
+from cook.steps.live import LiveOutcome, LiveStep, Model, PromptRun
+from cook.steps.quantize import MODEL_FILE
+from cook.steps.trace import TRACE_FILE, Trace
+
+REQUESTS = 8
+"""Most live requests recounted at the server's own batch shapes, which costs about a live run."""
+
+
+@dataclass(frozen=True)
+class SelfCheckOutcome:
+    """``exact`` of ``requests`` have our counts equal to the server's, token batch by token batch.
+
+    ``passed_over``: live requests not recounted, because their tokens are not known for certain.
+    ``fast``: the same by one-pass replay, as every score is made. ``*_drafted`` and
+    ``*_accepted`` are totals: the server's, and those of one-pass replay.
+    """
+
+    requests: int
+    exact: int
+    fast: int
+    live_drafted: int
+    live_accepted: int
+    fast_drafted: int
+    fast_accepted: int
+    passed_over: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Every request equal, and something was drafted."""
+        return self.exact == self.requests > 0 and self.live_drafted > 0
+
+
+@dataclass(frozen=True)
+class SelfCheckStep(Step[SelfCheckOutcome]):
+    """Recount the first requests of ``live`` with its draft.
+
+    ``trace`` gives the prompts' tokens. No request is recounted where no reply's tokens are known.
+    """
+
+    engine: Engine
+    name: str
+    draft: Model
+    args: ModelArgs
+    settings: DraftSettings
+    profile: Profile
+    trace: Trace
+    live: LiveStep
+
+    kind: ClassVar[str] = "selfcheck"
+    version: ClassVar[int] = 2
+    """2: ik's text tokenized again."""
+    result_type: ClassVar[type] = SelfCheckOutcome
+
+    @property
+    def label(self) -> str:
+        return f"recount of live requests {self.name} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {"draft": self.draft, "trace": self.trace, "live": self.live}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "args": asdict(self.args),
+            "settings": asdict(self.settings),
+            "profile": str(self.profile),
+            "requests": REQUESTS,
+        }
+
+    def run(self, bench: Workbench) -> SelfCheckOutcome:
+        outcome: LiveOutcome = decode(self.live, bench.artifact(self.live))
+        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        recorded = {reply.head.id: reply for reply in trace}
+        runs = [run for run in outcome.runs if run.id in recorded]
+        setting = Setting(self.settings.n_max, self.settings.n_min, self.settings.p_min)
+        with Worker.open(self.engine, bench.supervisor, name="selfcheck") as worker:
+            path = bench.file(self.draft, MODEL_FILE)
+            load = model_load(self.engine, path, self.args, self.live.context, bench.threads)
+            info = worker.load(load)
+            replies: list[LiveReply] = []
+            passed_over = 0
+            for run in runs:
+                reply = recorded[run.id]
+                tokens = _emitted(run, reply, worker, info, self.settings.n_max)
+                if tokens is None:
+                    passed_over += 1
+                elif len(replies) < REQUESTS:
+                    prompt = tuple(reply.prompt.tolist())
+                    replies.append(_as_reply(run, prompt, tokens, self.live.max_tokens))
+            found = check_counts(
+                worker, info, replies, setting, self.profile, context=self.live.context
+            )
+        return SelfCheckOutcome(
+            requests=found.requests,
+            exact=found.exact,
+            fast=found.fast,
+            live_drafted=found.live_total[0],
+            live_accepted=found.live_total[1],
+            fast_drafted=found.fast_total[0],
+            fast_accepted=found.fast_total[1],
+            passed_over=passed_over,
+        )
+
+
+def _emitted(
+    run: PromptRun, recorded: Reply, worker: Worker, info: ModelInfo, n_max: int
+) -> tuple[int, ...] | None:
+    """The tokens of a reply as the server counted them; None where they are not known.
+
+    ik leaves out of the text what follows an end of generation or, at the limit, the first token
+    of the last cycle, and counts it all the same: up to ``n_max`` tokens, which the trace knows
+    where it says the same until there.
+    """
+    if run.tokens is not None:
+        return run.tokens
+    said = recorded.tokens[: run.predicted_n]
+    if len(said) == run.predicted_n:
+        whole, least = (
+            worker.detokenize(part, special=False).rstrip("\ufffd")
+            for part in (said, said[:-n_max])
+        )
+        if whole.startswith(run.text) and run.text.startswith(least):
+            return tuple(said.tolist())
+    tokens = worker.tokenize(run.text, add_special=False, parse_special=False)
+    if worker.detokenize(tokens, special=False) != run.text:
+        return None
+    if run.stop == "eos" and len(info.eog) == 1:
+        tokens = (*tokens, *info.eog)
+    return tokens if len(tokens) == run.predicted_n else None
+
+
+def _as_reply(
+    run: PromptRun, prompt: tuple[int, ...], tokens: tuple[int, ...], n_predict: int
+) -> LiveReply:
+    return LiveReply(
+        prompt=prompt,
+        tokens=tokens,
+        n_predict=n_predict,
+        draft_n=run.draft_n or 0,
+        draft_n_accepted=run.draft_n_accepted or 0,
+        decode_s=run.predicted_ms / 1e3,
+        stop=run.stop,
+    )

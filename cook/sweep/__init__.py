@@ -1,1 +1,0 @@
-"""Sweeps: pipelines of recipes and engines, run night after night and compared."""

@@ -1,0 +1,1 @@
+"""Recording what a target says over a prompt set, through the worker or over HTTP."""

@@ -1,0 +1,136 @@
+"""One recording: ask a target every prompt that the trace lacks, and keep each answer at once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cook.formats.trace_file import Reply, Sampler, TraceFile, TraceHeader, TraceWriter
+from cook.formats.vocabulary import Vocabulary
+from cook.prompts.prompt_set import Prompt
+
+TOP = 64
+"""Candidates kept a token: K of docs/internals/scoring.md#the-trace, 408 bytes a token."""
+EXTRA = 33
+"""Tokens recorded beyond an end of reply: ik counts drafts of up to n_max = 32 past it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens."""
+
+    prompts: tuple[Prompt, ...]
+    max_tokens: int
+    context: int
+    sampler: Sampler
+    top: int = TOP
+    extra: int = EXTRA
+
+    @property
+    def prompts_sha256(self) -> str:
+        """Over ids and texts, in order."""
+        return prompts_digest(self.prompts)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A prompt without a usable answer, and why."""
+
+    id: str
+    reason: str
+
+
+class RecordingTarget(Protocol):
+    """A model that can be asked, wherever it runs."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Its token texts; None when they are not known."""
+        ...
+
+    def header(self, plan: Plan) -> TraceHeader:
+        """Under what conditions ``plan`` is recorded."""
+        ...
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Called once with the prompts that will be asked, before the first."""
+        ...
+
+    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
+        """What it says to one prompt."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A finished recording. ``asked`` now; the other replies were in the file already.
+
+    ``tokens`` are emitted ones, ``holes`` those of them without probabilities.
+    """
+
+    path: Path
+    replies: int
+    asked: int
+    tokens: int
+    ended: int
+    prompt_tokens: int
+    holes: int
+    file_bytes: int
+    dropped: tuple[Dropped, ...]
+
+
+def record(
+    target: RecordingTarget, plan: Plan, path: Path, advance: Callable[[int], None] | None = None
+) -> Recorded:
+    """Record ``plan`` into ``path``, going on where an earlier recording of it ended.
+
+    Every reply is on the disk before the next is asked. ``advance`` is told how many prompts are
+    done. InputError when ``path`` holds something else.
+    """
+    dropped = []
+    with TraceWriter(path, target.header(plan), target.vocabulary) as writer:
+        missing = [p for p in plan.prompts if p.id not in writer.done]
+        if missing:
+            target.prepare(missing)
+        done = len(plan.prompts) - len(missing)
+        for prompt in missing:
+            answer = target.reply(prompt, plan)
+            if isinstance(answer, Dropped):
+                dropped.append(answer)
+            else:
+                writer.append(answer)
+            done += 1
+            if advance is not None:
+                advance(done)
+    return recorded(path, len(missing) - len(dropped), tuple(dropped))
+
+
+def recorded(path: Path, asked: int = 0, dropped: tuple[Dropped, ...] = ()) -> Recorded:
+    """What the trace at ``path`` holds; every checksum is verified."""
+    trace = TraceFile(path)
+    holes = sum(int((~reply.known[: reply.head.emitted]).sum()) for reply in trace)
+    heads = trace.heads
+    return Recorded(
+        path=path,
+        replies=len(heads),
+        asked=asked,
+        tokens=sum(h.emitted for h in heads),
+        ended=sum(h.stop == "eog" for h in heads),
+        prompt_tokens=sum(h.prompt_tokens for h in heads),
+        holes=holes,
+        file_bytes=path.stat().st_size,
+        dropped=dropped,
+    )
+
+
+def prompts_digest(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 over ids and texts, in order."""
+    return sha256("\0".join(f"{p.id}\0{p.text}" for p in prompts))
+
+
+def sha256(text: str) -> str:
+    """Hexadecimal, of the text in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,112 @@
+"""From what a user names as target to a target that can be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.remote import Remote, checked_url, is_url
+from cook.errors import InputError
+from cook.trace.session import RecordingTarget
+
+_LOOPBACK = ("http://127.0.0.1", "http://localhost", "http://[::1]")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How to reach a target. ``target`` is a GGUF or an address.
+
+    ``tokenizer``: a GGUF with the target's tokenizer, for an address. ``model``: its name at an
+    OpenAI-style endpoint that serves several. ``raw``: prompts go without a chat template.
+    """
+
+    target: str
+    context: int
+    threads: int
+    args: ModelArgs = field(default_factory=ModelArgs)
+    tokenizer: Path | None = None
+    model: str | None = None
+    raw: bool = False
+    key: str | None = field(default=None, repr=False)
+
+
+@contextmanager
+def opened(
+    how: Opening, engine: Engine | None, supervisor: Supervisor
+) -> Iterator[RecordingTarget]:
+    """The target, for the time of the block.
+
+    ``engine`` runs a file, and tokenizes for an address; None where none is at hand, which only a
+    llama-server does without. Errors: InputError for a target that cannot be recorded, StepError
+    for an address that does not answer.
+    """
+    with ExitStack() as stack:
+        if is_url(how.target):
+            yield _remote(how, engine, supervisor, stack)
+        else:
+            yield _local(how, engine, supervisor, stack)
+
+
+def _local(
+    how: Opening, engine: Engine | None, supervisor: Supervisor, stack: ExitStack
+) -> RecordingTarget:
+    from cook.formats.gguf import read_gguf
+    from cook.graph.digest import source
+    from cook.trace.worker_target import WorkerTarget
+
+    if engine is None:
+        raise InputError(f"{how.target}: no engine to run it")
+    file = read_gguf(Path(how.target))
+    chat = not how.raw and bool(file.string("tokenizer.chat_template"))
+    return stack.enter_context(
+        WorkerTarget(
+            engine, source(file.shards), how.args, how.context, chat, supervisor, how.threads
+        )
+    )
+
+
+def _remote(
+    how: Opening, engine: Engine | None, supervisor: Supervisor, stack: ExitStack
+) -> RecordingTarget:
+    from cook.trace.server_target import ServerTarget, server_facts
+    from cook.trace.text_target import TextTarget, model_name
+    from cook.trace.tokenizer import Tokenizer
+
+    url = checked_url(how.target).removesuffix("/v1")
+    remote = stack.enter_context(Remote(url, how.key))
+    # an address that ends in /v1 asks for the text endpoint, whatever else is there
+    facts = None if how.target.rstrip("/").endswith("/v1") else server_facts(remote)
+    path = how.tokenizer
+    if path is None and facts is not None:
+        path = _own_file(url, facts.model_path)
+    tokenizer = None
+    if path is not None and engine is not None:
+        tokenizer = stack.enter_context(Tokenizer(engine, path, supervisor))
+    if facts is not None:
+        return ServerTarget(remote, facts, tokenizer, how.raw)
+    if tokenizer is None:
+        raise InputError(
+            f"{url} is no llama-server, so it tells text without token ids",
+            hint="give a GGUF with the target's tokenizer: --tokenizer GGUF",
+        )
+    name = how.model or model_name(remote)
+    if name is None:
+        raise InputError(f"{url} names no model", hint="--model NAME")
+    return TextTarget(remote, name, tokenizer, how.raw)
+
+
+def _own_file(url: str, model_path: str | None) -> Path | None:
+    """The file of a server on this machine, where its path is that of a GGUF that is there."""
+    from cook.formats.gguf import is_gguf
+
+    if model_path is None or not url.startswith(_LOOPBACK):
+        return None
+    path = Path(model_path)
+    try:
+        return path if path.is_absolute() and path.is_file() and is_gguf(path) else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,273 @@
+"""The predicted choice: the best figure, ties to the smaller file, limits, how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.engines.base import (DraftSettings)
+from cook.scoring.price import (NOTHING)
+from cook.build.choose import (Choice, Maximize, figure_of)
+from cook.build.finalists import (WITHIN, choose, rank)
+from cook.build.candidates import (Forecast)
+from cook.steps.live import (PromptRun)
+from cook.build.layout import (DraftPlan, Layout)
+
+TOKENS = 100
+SIZES = {"small": 1_000, "middle": 2_000, "large": 3_000}
+
+
+def run(prompt: int, ms: float, drafted: int | None, accepted: int | None) -> PromptRun:
+    return PromptRun(
+        id=f"p{prompt}",
+        category="ab"[prompt % 2],
+        prompt_n=10,
+        prompt_ms=5.0,
+        predicted_n=TOKENS + 1,
+        predicted_ms=ms,
+        wall_ms=ms + 5.0,
+        draft_n=drafted,
+        draft_n_accepted=accepted,
+        tokens=None,
+        text="",
+        stop="",
+    )
+
+
+def forecast(
+    draft: str | None,
+    ms: float,
+    *,
+    n_max: int = 4,
+    cache_type: str = "f16",
+    prompts: int = 24,
+    spread: float = 0.0,
+    seed: int = 0,
+    accepted: int = 60,
+    by_category: tuple[float, float] = (1.0, 1.0),
+) -> Forecast:
+    """``ms`` a prompt; ``spread`` is the draft's own, beside that of all prompts alike."""
+    common = np.random.default_rng(99).lognormal(0, 0.2, prompts)
+    own = np.random.default_rng(seed).lognormal(0, spread, prompts)
+    counts = (None, None) if draft is None else (TOKENS, accepted)
+    return Forecast(
+        name=f"{draft} n_max={n_max}" if draft else "no draft",
+        draft=draft,
+        cache_type=None if draft is None else cache_type,
+        settings=DraftSettings(n_max) if draft else None,
+        breakdown=NOTHING,
+        runs=tuple(
+            run(i, ms * by_category[i % 2] * float(common[i] * own[i]), *counts)
+            for i in range(prompts)
+        ),
+    )
+
+
+def menu(sizes: Mapping[str, int | None]) -> Layout:
+    """A menu of ready drafts with tensors of these sizes; nothing of it is run."""
+    nothing: Any = None
+    drafts = tuple(
+        DraftPlan(name, nothing, None, None, None, size, 1, {}) for name, size in sizes.items()
+    )
+    return Layout(
+        engine=nothing,
+        imatrix=None,
+        reference=None,
+        drafts=drafts,
+        target=None,
+        prompts=None,
+        baseline=None,
+        grid=(),
+        warnings=(),
+    )
+
+
+def chosen(
+    *forecasts: Forecast,
+    maximize: Maximize = "decode_speed",
+    weights: Mapping[str, float] | None = None,
+    disqualified: Callable[[str | None], str | None] = lambda _: None,
+    sizes: Mapping[str, int | None] = SIZES,
+    timing_sd: float = 0.0,
+) -> Choice:
+    return choose(
+        forecasts, maximize, 0.95, weights, disqualified, [menu(sizes)], timing_sd=timing_sd
+    )
+
+
+def test_the_fastest_is_chosen_and_the_question_decided() -> None:
+    found = chosen(forecast(None, 100), forecast("small", 90), forecast("large", 70))
+    assert found.name == "large n_max=4"
+    assert found.ranking == ("large n_max=4", "small n_max=4", "no draft")
+    assert (found.ties, found.decided, found.margin) == ((), True, 0.0)
+    assert found.probability["large n_max=4"] == 1.0
+    assert (found.prompts, found.within) == (24, WITHIN)
+
+
+def test_a_tie_goes_to_the_smaller_file() -> None:
+    """Faster by a hair on average, and by no more than prompts differ."""
+    found = chosen(
+        forecast(None, 100),
+        forecast("large", 70, spread=0.1, seed=1),
+        forecast("middle", 70.5, spread=0.1, seed=2),
+        forecast("small", 71, spread=0.1, seed=3),
+    )
+    assert found.name == "small n_max=4"
+    assert set(found.ties) == {"large n_max=4", "middle n_max=4"}
+    assert not found.decided
+
+
+def test_of_one_file_the_better_setting_is_chosen() -> None:
+    found = chosen(
+        forecast(None, 100),
+        forecast("small", 70.0, n_max=4, spread=0.05, seed=1),
+        forecast("small", 69.9, n_max=8, spread=0.05, seed=2),
+    )
+    assert found.name == found.ranking[0]
+    assert len(found.ties) == 1
+
+
+def test_no_draft_wins_a_tie_since_it_has_no_file() -> None:
+    found = chosen(forecast(None, 70.2), forecast("small", 70, spread=0.1, seed=1))
+    assert found.name == "no draft"
+
+
+def test_a_file_of_unknown_size_wins_no_tie() -> None:
+    twins = (forecast("small", 70), forecast("large", 70))
+    assert chosen(*twins, sizes={"small": None, "large": 3_000}).name == "large n_max=4"
+
+
+def test_a_draft_that_slows_down_loses_to_no_draft() -> None:
+    found = chosen(forecast(None, 100), forecast("small", 130))
+    assert found.name == "no draft"
+    assert found.decided
+
+
+def test_limits_exclude_with_their_reason() -> None:
+    found = chosen(
+        forecast(None, 100),
+        forecast("large", 50),
+        forecast("small", 80),
+        disqualified=lambda draft: "too large" if draft == "large" else None,
+    )
+    assert found.name == "small n_max=4"
+    assert [(e.candidate, e.reason) for e in found.excluded] == [("large n_max=4", "too large")]
+    assert "large n_max=4" not in found.ranking
+
+
+def test_nothing_qualifies() -> None:
+    found = chosen(forecast(None, 100), forecast("small", 50), disqualified=lambda _: "no")
+    assert (found.name, found.ranking, found.margin) == (None, (), None)
+    assert len(found.excluded) == 2
+
+
+@pytest.mark.parametrize("maximize", ["acceptance", "acceptance_length"])
+def test_no_draft_has_no_acceptance(maximize: Maximize) -> None:
+    found = chosen(
+        forecast(None, 10),
+        forecast("small", 99, accepted=80),
+        forecast("large", 50, accepted=60),
+        maximize=maximize,
+        timing_sd=0.5,
+    )
+    assert found.name == "small n_max=4"
+    assert [e.candidate for e in found.excluded] == ["no draft"]
+    assert found.ties == (), "how well it was timed is no matter for acceptance"
+
+
+def test_what_the_timing_does_not_tell_is_a_tie() -> None:
+    """On the prompts alone the difference is sure; two timings of one file differ by as much."""
+    pair = (forecast(None, 100), forecast("small", 71), forecast("large", 70))
+    assert chosen(*pair).name == "large n_max=4"
+    unsure = chosen(*pair, timing_sd=0.02)
+    assert unsure.name == "small n_max=4"
+    assert unsure.ties == ("large n_max=4",)
+    assert not unsure.decided
+
+
+def test_settings_of_one_draft_err_together() -> None:
+    found = chosen(
+        forecast(None, 200),
+        forecast("small", 70, n_max=4),
+        forecast("small", 71.5, n_max=8),
+        timing_sd=0.02,
+    )
+    assert (found.name, found.ties) == ("small n_max=4", ())
+
+
+def test_weights_decide_between_drafts_of_different_strengths() -> None:
+    one = forecast("small", 70, by_category=(0.5, 1.6))
+    other = forecast("large", 70, by_category=(1.6, 0.5))
+    for weights, name in (({"a": 9.0, "b": 1.0}, "small"), ({"a": 1.0, "b": 9.0}, "large")):
+        assert chosen(forecast(None, 999), one, other, weights=weights).name == f"{name} n_max=4"
+
+
+def test_one_prompt_ranks_without_a_margin() -> None:
+    found = chosen(forecast(None, 100, prompts=1), forecast("small", 70, prompts=1))
+    assert (found.name, found.margin, found.decided) == ("small n_max=4", None, False)
+
+
+def test_rank_leaves_no_draft_out() -> None:
+    every = [forecast(None, 10), forecast("small", 90), forecast("large", 70)]
+    assert [f.draft for f in rank(every, "end_to_end_speed", None)] == ["large", "small"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    speeds=st.lists(st.floats(50, 150), min_size=3, max_size=3),
+    seed=st.integers(0, 99),
+    spread=st.sampled_from([0.0, 0.02, 0.2]),
+)
+def test_the_choice_is_the_smallest_of_those_not_told_from_the_leader(
+    speeds: list[float], seed: int, spread: float
+) -> None:
+    every = [forecast(None, 100)]
+    for number, (name, ms) in enumerate(zip(SIZES, speeds, strict=True)):
+        every.append(forecast(name, ms, spread=spread, seed=seed + number))
+    found = chosen(*every)
+    assert found.name is not None
+    tied = {found.name, *found.ties}
+    size = {"no draft": 0} | {f"{n} n_max=4": s for n, s in SIZES.items()}
+    assert found.ranking[0] in tied
+    assert size[found.name] == min(size[name] for name in tied)
+    assert set(found.ranking) == set(size)
+    assert sum(found.probability.values()) == pytest.approx(1.0)
+
+
+def test_a_figure_that_does_not_exist_is_nothing() -> None:
+    from cook.scoring.figures import (figures)
+
+    bare = figures(forecast(None, 100).runs)
+    assert figure_of(bare, "acceptance") == figure_of(bare, "acceptance_length") == 0.0
+    drafted = figures(forecast("small", 100, accepted=60).runs)
+    assert figure_of(drafted, "acceptance") == pytest.approx(0.6)
+    assert figure_of(drafted, "acceptance_length") == pytest.approx(100 / 40)
+
+
+def test_a_draft_that_drafts_nothing_has_no_acceptance() -> None:
+    """A high p_min: the others are compared all the same."""
+    from dataclasses import replace
+
+    idle = forecast("large", 100)
+    idle = replace(idle, runs=tuple(replace(r, draft_n=0, draft_n_accepted=0) for r in idle.runs))
+    found = chosen(idle, forecast("small", 90), forecast("middle", 95), maximize="acceptance")
+    assert found.name == "small n_max=4"
+    assert found.margin is not None
+    assert [e.reason for e in found.excluded] == ["it drafts nothing"]
+
+
+def test_replies_of_one_token_say_nothing() -> None:
+    from dataclasses import replace
+
+    short = tuple(
+        replace(f, runs=tuple(replace(r, predicted_n=1, predicted_ms=0.0) for r in f.runs))
+        for f in (forecast(None, 100), forecast("small", 90))
+    )
+    found = chosen(*short)
+    assert found.name is None
+    assert {e.reason for e in found.excluded} == {"no reply goes on after its first token"}

@@ -1,0 +1,58 @@
+"""Rounds are balanced, and the budget takes whole configurations from the front."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cook.engines.base import (DraftSettings)
+from cook.build.run import (within_budget)
+from cook.prompts.prompt_set import (Prompt)
+from cook.build.layout import (ROUNDS, Configuration, config_name, split_rounds)
+
+
+def prompts(counts: dict[str, int]) -> list[Prompt]:
+    return [
+        Prompt(f"{category}-{i}", category, "text", "pick")
+        for category, count in counts.items()
+        for i in range(count)
+    ]
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1))
+def test_rounds_hold_every_prompt_once_and_categories_evenly(counts: dict[str, int]) -> None:
+    given_prompts = prompts(counts)
+    rounds = split_rounds(given_prompts)
+    assert Counter(p.id for share in rounds for p in share) == Counter(p.id for p in given_prompts)
+    if len(rounds) == ROUNDS:
+        for category in counts:
+            shares = [sum(p.category == category for p in share) for share in rounds]
+            assert max(shares) - min(shares) <= 1
+
+
+def test_names_say_what_is_not_the_default() -> None:
+    assert config_name("Q4", DraftSettings(4), None) == "Q4 n_max=4"
+    assert config_name("Q4", DraftSettings(8, 2, 0.5), "q8_0") == (
+        "Q4 n_max=8 n_min=2 p_min=0.5 kv=q8_0"
+    )
+
+
+def grid(count: int) -> list[Configuration]:
+    return [Configuration(str(i), None, None, None, (), None) for i in range(count)]
+
+
+@given(st.integers(1, 30), st.floats(0.1, 100), st.floats(0.1, 5000))
+def test_budget_keeps_a_prefix_within_it(count: int, seconds: float, budget: float) -> None:
+    kept, left_out = within_budget(grid(count), seconds, budget)
+    assert [c.name for c in kept] + [e.candidate for e in left_out] == [
+        str(i) for i in range(count)
+    ]
+    assert len(kept) == 1 or (len(kept) + 1) * seconds <= budget * (1 + 1e-9)
+
+
+def test_without_a_measurement_nothing_is_left_out() -> None:
+    kept, left_out = within_budget(grid(3), None, 1.0)
+    assert len(kept) == 3
+    assert left_out == ()

@@ -1,0 +1,88 @@
+"""Plans of scores by replay: the trace once an engine, replays and timings of every draft."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.build.plan import (LATER, RACE, plan)
+from cook.build.prepare import (prepare)
+
+pytestmark = pytest.mark.engine
+
+
+def recipe(folder: Path, quants: int) -> Path:
+    types = ("Q8_0", "Q6_K", "Q5_0", "Q4_0", "Q3_K", "Q2_K")
+    path = folder / "r.yaml"
+    document = {
+        "version": 1,
+        "name": "r",
+        "model": {"source": "demo://draft-f16.gguf"},
+        "quants": [{"name": t, "type": t} for t in types[:quants]],
+        "score": {
+            "target": {"source": "demo://target-q8_0.gguf"},
+            "prompts": "demo",
+            "limit": 8,
+            "draft": {"n_max": [2, 4]},
+        },
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_an_empty_store(tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
+    kinds = Counter(step.kind for step in found.steps)
+    assert kinds["trace"] == 1
+    assert kinds["quantize"] == 2
+    assert kinds["replay"] == 3, "one a draft, and the noise floor's"
+    assert kinds["curve"] == 3 * 3, "target and drafts, three passes each"
+    assert kinds["live"] == 1, "no draft; which drafts go live is not known yet"
+    assert found.stale
+    assert found.later == LATER
+
+
+def test_the_last_pass_of_the_timings_is_kept_for_the_live_rounds(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    forecast = prepare(recipe(tmp_path, 2), plan_only=True).menus[0].forecast
+    assert forecast is not None
+    opening, last = list(forecast.opening()), list(forecast.last_pass())
+    assert {s.label.split(" (")[0] for s in last} == {
+        "verification curve target pass 3",
+        "draft times Q8_0 pass 3",
+        "draft times Q6_K pass 3",
+    }
+    assert not {s.key for s in opening} & {s.key for s in last}
+    assert {s.key for s in forecast.first()} == {s.key for s in (*opening, *last)}
+
+
+def test_a_race_is_planned_as_far_as_it_is_certain(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("cook.build.lay_score.RACE_FROM", 6)
+    found = plan(prepare(recipe(tmp_path, 6), plan_only=True))
+    kinds = Counter(step.kind for step in found.steps)
+    assert kinds["replay"] == 7, "the first share of six drafts, and the noise floor's"
+    assert found.later is not None
+    assert RACE in found.later
+
+
+def test_one_build_under_two_names_makes_nothing_twice(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    twin = f"twin={Path(bundled.tool('quantize')).parent}"
+    path = recipe(tmp_path, 2)
+    both = plan(prepare(path, engines=["bundled", twin], plan_only=True))
+    alone = plan(prepare(path, plan_only=True))
+    assert [label.split(" ")[0] for label in both.engine.split(", ")] == ["bundled", "twin"]
+    assert {step.key for step in both.steps} == {step.key for step in alone.steps}
+    assert both.later == LATER

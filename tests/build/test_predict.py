@@ -1,0 +1,189 @@
+"""``cook predict``: from a trace and drafts, from numbers, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import (Engine, ModelArgs)
+from cook.engines.process.supervisor import (Supervisor)
+from cook.errors import (InputError, PrerequisiteError)
+from cook.formats.trace_file import (TraceFile)
+from cook.graph.digest import (source)
+from cook.output import (Mode, Output)
+from cook.paths import (demo_dir)
+from cook.build.predict_request import (Typed, predict_trace, predict_typed, typed_curve)
+from cook.prompts.prompt_set import (Prompt)
+from cook.trace.chain import (server_sampler)
+from cook.trace.compatible import (require_draft, require_target)
+from cook.trace.session import (Plan, record)
+from cook.trace.worker_target import (WorkerTarget)
+
+DRAFT = demo_dir() / "draft-f16.gguf"
+TARGET = demo_dir() / "target-q8_0.gguf"
+
+
+def recorded(bundled: Engine, folder: Path, temperature: float) -> Path:
+    path = folder / f"t{temperature:g}.trace"
+    prompts = tuple(
+        Prompt(f"p{i}", "code" if i % 2 else "prose", f"def add_{i}(a, b):\n    ", "pick")
+        for i in range(4)
+    )
+    plan = Plan(prompts, 32, 512, server_sampler(temperature, 3))
+    args = ModelArgs(threads=1)
+    with WorkerTarget(
+        bundled, source([TARGET]), args, 512, False, Supervisor(folder / "logs"), 1
+    ) as target:
+        record(target, plan, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def traces(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
+    folder = tmp_path_factory.mktemp("traces")
+    return {t: recorded(bundled, folder, t) for t in (0.0, 0.8)}
+
+
+def answer(typed: Typed, trace: Path, *drafts: Path) -> dict[str, Any]:
+    out = io.StringIO()
+    predict_trace(typed, trace, drafts, Output(Mode.JSON, out, io.StringIO()))
+    document: dict[str, Any] = json.loads(out.getvalue())
+    return document
+
+
+TIMES = {"verify": "1:1.5,3:2.1,5:3.1,9:5.2", "draft_ms": 0.2, "threads": 1}
+
+
+@pytest.mark.engine
+def test_a_draft_on_a_trace(traces: dict[float, Path]) -> None:
+    typed = Typed(n_max=(2, 4), p_min=(0.0, 0.5), **TIMES)  # type: ignore[arg-type]
+    told = answer(typed, traces[0.0], DRAFT)
+    (draft,) = told["drafts"]
+    rows = {(r["n_max"], r["p_min"]): r for r in draft["settings"]}
+    assert set(rows) == {(2, 0.0), (4, 0.0), (2, 0.5), (4, 0.5)}
+    for row in rows.values():
+        assert row["acceptance"] == row["draft_n_accepted"] / row["draft_n"]
+        assert row["acceptance_length"] == 1 + row["draft_n_accepted"] / row["cycles"]
+        assert sum(d["drafted"] for d in row["by_depth"]) == row["draft_n"]
+        assert sum(d["accepted"] for d in row["by_depth"]) == row["draft_n_accepted"]
+        assert set(row["categories"]) == {"code", "prose"}
+        assert row["end_to_end_tokens_per_s"] is None  # prompts were not timed
+    assert rows[4, 0.5]["draft_n"] < rows[4, 0.0]["draft_n"]
+    best = max(draft["settings"], key=lambda r: r["decode_tokens_per_s"])
+    assert draft["settings"][draft["best"]] == best
+    assert told["no_draft"]["decode_tokens_per_s"] == pytest.approx(1000 / 1.5)
+    assert draft["rejection_sampling"] == []
+
+
+@pytest.mark.engine
+def test_without_times_there_is_no_speed(traces: dict[float, Path]) -> None:
+    told = answer(Typed(n_max=(3,), threads=1), traces[0.0], DRAFT)
+    (row,) = told["drafts"][0]["settings"]
+    assert row["acceptance"] > 0
+    assert (row["decode_tokens_per_s"], row["break_even_acceptance"]) == (None, None)
+    assert (told["no_draft"], told["drafts"][0]["best"]) == (None, None)
+
+
+@pytest.mark.engine
+def test_both_rules_at_a_temperature(traces: dict[float, Path]) -> None:
+    told = answer(Typed(n_max=(4,), **TIMES), traces[0.8], DRAFT)  # type: ignore[arg-type]
+    draft = told["drafts"][0]
+    (sampled,) = draft["rejection_sampling"]
+    # exact match with a fresh sample never accepts more than the maximal coupling does
+    assert sampled["acceptance"] > draft["settings"][0]["acceptance"]
+    assert sampled["decode_tokens_per_s"] > draft["settings"][0]["decode_tokens_per_s"]
+
+
+@pytest.mark.engine
+def test_another_vocabulary_is_refused_with_the_tokens(
+    traces: dict[float, Path], tiny_model: Path
+) -> None:
+    trace = TraceFile(traces[0.0])
+    require_draft(trace, DRAFT)
+    with pytest.raises(InputError, match=r"cannot draft for target-q8_0.gguf: .*target.*draft"):
+        require_draft(trace, tiny_model)
+    with pytest.raises(InputError, match="cannot draft"):
+        answer(Typed(n_max=(2,)), traces[0.0], tiny_model)
+
+
+@pytest.mark.engine
+def test_another_target_is_refused(traces: dict[float, Path], tiny_model: Path) -> None:
+    trace = TraceFile(traces[0.0])
+    require_target(trace, TARGET, source([TARGET]))
+    with pytest.raises(InputError, match="another tokenizer"):
+        require_target(trace, tiny_model, source([tiny_model]))
+    with pytest.raises(InputError, match="another target"):
+        require_target(trace, DRAFT, source([DRAFT]))
+
+
+def test_typed_numbers() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    typed = Typed(
+        acceptance=0.62, target_ms=146, draft_ms=12, verify="1:146,2:170,5:220", n_max=(1, 2, 3)
+    )
+    predict_typed(typed, None, Output(Mode.JSON, out, err))
+    told = json.loads(out.getvalue())
+    first = told["settings"][0]
+    assert first["cycle_ms"] == pytest.approx(170 + 2 * 12)
+    assert first["acceptance_length"] == pytest.approx(1.62)
+    assert told["no_draft_tokens_per_s"] == pytest.approx(1000 / 146)
+    assert "pooled" in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("points", "target_ms"),
+    [("1:0", None), ("2:100", None), ("1:1,1:2", None), ("x", None), ("1:nan", None), ("1:5", 6.0)],
+)
+def test_bad_points_are_refused(points: str, target_ms: float | None) -> None:
+    with pytest.raises(InputError, match="--verify"):
+        typed_curve(points, target_ms)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        Typed(acceptance=0.5, draft_ms=1.0),
+        Typed(acceptance=0.5, target_ms=1.0),
+        Typed(acceptance=0.5, target_ms=1.0, draft_ms=1.0, profile="vllm"),
+    ],
+)
+def test_what_is_missing_is_told(typed: Typed) -> None:
+    with pytest.raises(InputError):
+        predict_typed(typed, None, Output(Mode.QUIET, io.StringIO(), io.StringIO()))
+
+
+def test_neither_trace_nor_numbers() -> None:
+    with pytest.raises(InputError, match="a trace and a draft"):
+        predict_trace(Typed(), None, (), Output(Mode.QUIET, io.StringIO(), io.StringIO()))
+
+
+@pytest.mark.engine
+def test_over_http_beside_the_worker(traces: dict[float, Path]) -> None:
+    told = answer(Typed(n_max=(3,), threads=1, over_http=True), traces[0.0], DRAFT)
+    (draft,) = told["drafts"]
+    (agreed,) = draft["http_agreement"]
+    row = draft["settings"][0]
+    assert agreed["http"] == [row["draft_n"], row["draft_n_accepted"]]
+    assert agreed["replies"] == 4
+    assert agreed["equal"] >= 3
+    with pytest.raises(InputError, match="p_min 0 only"):
+        answer(Typed(n_max=(3,), p_min=(0.5,), over_http=True), traces[0.0], DRAFT)
+
+
+@pytest.mark.engine
+def test_without_a_worker_http_serves(
+    traces: dict[float, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PrerequisiteError("no headers of this engine")
+
+    monkeypatch.setattr("cook.engines.worker.compile.build_worker", refuse)
+    told = answer(Typed(n_max=(3,), threads=1), traces[0.0], DRAFT)
+    assert told["drafts"][0]["replay"] is None
+    assert told["drafts"][0]["settings"][0]["draft_n"] > 0
+    with pytest.raises(PrerequisiteError, match="nothing can be timed"):
+        answer(Typed(n_max=(3,), target=TARGET), traces[0.0], DRAFT)

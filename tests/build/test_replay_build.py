@@ -1,0 +1,204 @@
+"""Scoring by replay, whole: traced, replayed, timed, predicted, chosen, confirmed, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import (main)
+from cook.record.record import (Record)
+from tests.builds import (build)
+
+pytestmark = pytest.mark.engine
+
+RECIPE = """\
+version: 1
+name: replay
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 10, args: {threads: 1}}
+quants:
+  - {name: Q4_K_M, type: Q4_K_M}
+  - {name: Q2_K, type: Q2_K}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 8
+  max_tokens: 32
+  context: 2048
+  draft: {n_max: [2, 4], args: {threads: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("replay")
+
+
+@pytest.fixture(scope="module")
+def record(home: Path, bundled: Any) -> Record:
+    return build(home, "replay", RECIPE)
+
+
+def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> None:
+    drafting = [c for c in record.candidates if c.draft is not None]
+    assert len(drafting) == 4
+    for candidate in drafting:
+        assert candidate.predicted is not None
+        assert candidate.predicted.figures.drafted
+        assert candidate.predicted.by_depth[0].drafted > 0
+    live = [c for c in drafting if c.live is not None]
+    assert len(live) == 2
+    assert {c.draft for c in live} == {"Q4_K_M", "Q2_K"}, "the choice, and the best of another file"
+
+
+def test_replay_counts_what_the_server_counts(record: Record) -> None:
+    for candidate in record.candidates:
+        if candidate.live is None or candidate.draft is None:
+            continue
+        counts = candidate.counts
+        assert counts is not None, candidate.counts_reason
+        assert counts.exact == counts.requests == candidate.live.requests
+        assert counts.live_drafted > 0
+        assert candidate.predicted is not None
+        ours, theirs = candidate.predicted.figures.acceptance_rate, candidate.live.acceptance_rate
+        assert ours is not None
+        assert theirs is not None
+        # A few short replies: one flipped near-tie moves the rate by a few points at most.
+        assert abs(theirs - ours) < 0.08
+
+
+def test_the_noise_floor_is_measured(record: Record) -> None:
+    (floor,) = record.noise
+    assert floor.engine == "bundled"
+    assert floor.passes == 3
+    assert floor.speed is not None
+    assert floor.speed > 0
+    assert floor.acceptance is not None
+    assert abs(floor.acceptance) < 0.05
+
+
+def test_the_control_ran_without_a_draft(record: Record) -> None:
+    checked = [c.output for c in record.candidates if c.output is not None]
+    assert checked
+    for output in checked:
+        assert output.gap_is_measured
+        assert output.control is not None
+        assert output.control.positions > 100
+        assert output.near_tie_gap == 2 * output.control.p99
+        parts = output.identical + output.near_ties + output.material + output.unknown
+        assert parts == output.replies
+
+
+def test_the_choice_and_its_certainty_are_told(record: Record) -> None:
+    choice = record.pick.choice
+    assert choice is not None
+    assert 3 <= choice.prompts <= 5
+    assert choice.candidate in {c.name for c in record.candidates}
+    assert choice.confirmed in (True, False)
+    assert choice.margin is None or choice.margin >= 0
+    assert record.pick.candidate is not None
+
+
+def test_an_absent_target_is_no_error_for_a_trace_that_is_stored(
+    home: Path, record: Record
+) -> None:
+    """Asking again for what is stored runs nothing, so it needs no target in memory."""
+    again = build(home, "replay", RECIPE)
+    assert not [s for s in again.steps if s.state == "ran"]
+    assert again.pick.candidate == record.pick.candidate
+
+
+def test_two_engines_make_one_table_and_one_pick(tmp_path: Path, bundled: Any) -> None:
+    """The same build under two names stands for two engines: a trace and a baseline for each."""
+    directory = Path(bundled.tool("quantize")).parent
+    engines = ("--engine", "bundled", "--engine", f"twin={directory}")
+    record = build(tmp_path / "home", "replay", RECIPE, *engines)
+    assert set(record.engines) == {"bundled", "twin"}
+    assert {d.quant for d in record.drafts} == {
+        *("Q4_K_M@bundled", "Q2_K@bundled", "Q4_K_M@twin", "Q2_K@twin")
+    }
+    bare = {c.name: c for c in record.candidates if c.draft is None}
+    assert set(bare) == {"no draft@bundled", "no draft@twin"}
+    best = max(c.live.end_to_end_speed for c in bare.values() if c.live is not None)
+    for candidate in record.candidates:
+        if candidate.live is not None:
+            assert candidate.speedup == pytest.approx(candidate.live.end_to_end_speed / best)
+    assert record.pick.candidate in {c.name for c in record.candidates}
+    assert {f.engine for f in record.noise} == {"bundled", "twin"}
+
+
+SAMPLED = RECIPE.replace("  limit: 8\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
+
+
+def test_where_the_target_samples_both_rules_are_told(
+    tmp_path: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = build(tmp_path / "home", "replay", SAMPLED)
+    assert record.temperature == 0.8
+    for candidate in record.candidates:
+        if candidate.draft is None:
+            continue
+        assert candidate.predicted is not None
+        ours, other = candidate.predicted.figures, candidate.predicted.rejection
+        assert other is not None
+        assert 0 < other.accepted < other.drafted
+        assert other.decode_speed is not None
+        assert ours.drafted is not None
+        # both rules walk the same text, the one with more accepted in fewer and longer steps
+        assert other.accepted + other.cycles <= ours.tokens + 1e-6
+        if candidate.live is not None:
+            assert candidate.counts is not None, candidate.counts_reason
+            assert candidate.counts.exact == candidate.counts.requests
+    told = capsys.readouterr().err
+    assert "by rejection sampling" in told
+    assert "by the server's rule" in told
+
+
+MANY = """\
+version: 1
+name: replay
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 10, args: {threads: 1}}
+quants:
+  - {name: Q8_0, type: Q8_0}
+  - {name: Q6_K, type: Q6_K}
+  - {name: Q4_K_M, type: Q4_K_M}
+  - {name: Q3_K_M, type: Q3_K_M}
+  - {name: TQ1_0, type: TQ1_0, mixture: pure}
+  - {name: TQ2_0, type: TQ2_0, mixture: pure}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, class, function-body]
+  limit: 28
+  max_tokens: 16
+  context: 1024
+  draft: {n_max: [2], args: {threads: 1}}
+pick: {maximize: acceptance}
+"""
+
+
+def test_hopeless_drafts_leave_the_race_and_a_plan_knows_it(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cook.build.lay_score.RACE_FROM", 6)
+    home = tmp_path / "home"
+    monkeypatch.setenv("COOK_HOME", str(home))
+    record = build(home, "replay", MANY)
+    left = {c.draft for c in record.candidates if (c.reason or "").startswith("left the race")}
+    assert left
+    assert left <= {"TQ1_0", "TQ2_0"}, "ternary types without training for them"
+    assert record.pick.choice is not None
+    assert record.candidate(record.pick.choice.candidate or "") is not None
+    replays = {s.label: s.state for s in record.steps if s.kind == "replay"}
+    assert {s for label, s in replays.items() if "TQ1_0 over" in label} == {"ran", "not run"}
+    assert {s for label, s in replays.items() if "Q8_0 over" in label} == {"ran"}
+    # what a race left out is no reason to build again
+    asked = ["plan", str(home / "replay.yaml"), "--threads", "1", "--check", "-q"]
+    assert main(asked) == 0
+    changed = home / "replay.yaml"
+    changed.write_text(MANY.replace("max_tokens: 16", "max_tokens: 17"))
+    assert main(asked) == 1

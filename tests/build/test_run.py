@@ -1,0 +1,266 @@
+"""The whole job on the real engine and the demo models, small: build, rebuild, by hand, faults."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import (main)
+from cook.formats.gguf import (read_gguf)
+from cook.graph.store import (Store)
+from cook.record.record import (Record, to_json)
+from tests.builds import (build)
+
+pytestmark = pytest.mark.engine
+
+RECIPE = """\
+version: 1
+name: small
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 10, args: {threads: 1}}
+evaluate: {corpus: "demo://data/evaluation.txt", chunks: 4, args: {threads: 1}}
+quants:
+  - {name: Q4_K_M, type: Q4_K_M}
+  - name: MIXED
+    type: IQ2_XXS
+    rules:
+      - attention: q8_0
+      - 'ffn_(gate|up)_exps': iq2_xxs
+      - routed_experts: q2_K
+      - embeddings: q4_K
+      - output: q6_K
+      - '.*': q3_K
+score:
+  method: live
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1}}
+  prompts: demo
+  limit: 8
+  max_tokens: 24
+  context: 3072
+  draft: {n_max: [2, 4], args: {threads: 1}}
+"""
+HAND_RULES = {
+    "bundled": [
+        *("--tensor-type", r"attn_(qkv|output)\.weight=q8_0"),
+        *("--tensor-type", "ffn_(gate|up)_exps=iq2_xxs"),
+        *("--tensor-type", "ffn_down_exps=q2_k"),
+        *("--tensor-type", "token_embd=q4_k"),
+        *("--tensor-type", r"^output\.weight$=q6_k"),
+        *("--tensor-type", "ffn=q3_k"),
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kitchen")
+
+
+@pytest.fixture(scope="module")
+def recipe(home: Path) -> Path:
+    path = home / "small.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def record(home: Path, bundled: Any) -> Record:
+    """The recipe built once, into ``home``."""
+    return build(home, "small", RECIPE)
+
+
+@pytest.fixture
+def _in_home(home: Path, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(home))
+
+
+def test_every_figure_is_there(record: Record) -> None:
+    assert [d.quant for d in record.drafts] == ["Q4_K_M", "MIXED"]
+    for draft in record.drafts:
+        assert draft.quality is not None
+        assert draft.quality.mean_kld is not None
+        assert draft.memory_bytes is not None
+        assert draft.file_bytes is not None
+        assert draft.memory_bytes > draft.file_bytes * 0.9
+    names = [c.name for c in record.candidates]
+    assert names == [
+        "no draft",
+        "Q4_K_M n_max=2",
+        "MIXED n_max=2",
+        "Q4_K_M n_max=4",
+        "MIXED n_max=4",
+    ]
+    for candidate in record.candidates[1:]:
+        live = candidate.live
+        assert live is not None
+        assert live.drafted is not None
+        assert live.accepted is not None
+        assert live.cycles is not None
+        assert 0 <= live.accepted <= live.drafted
+        assert live.requests == 8
+        assert candidate.speedup_interval is not None
+        assert candidate.output is not None
+        assert candidate.output.replies == 8
+    assert record.pick.candidate in names
+    assert record.source_quality is not None
+
+
+def test_the_figures_are_the_servers_own(record: Record, home: Path) -> None:
+    """Sums in the record equal the sums over the stored answers of the server."""
+    store = Store(home / "store")
+    rounds = [a for a in store.entries() if a.label.startswith("live MIXED n_max=4 ")]
+    runs = [run for a in rounds for run in a.result["runs"]]
+    candidate = record.candidate("MIXED n_max=4")
+    assert candidate is not None
+    assert candidate.live is not None
+    assert candidate.live.drafted == sum(run["draft_n"] or 0 for run in runs)
+    assert candidate.live.accepted == sum(run["draft_n_accepted"] or 0 for run in runs)
+    assert candidate.live.tokens == sum(run["predicted_n"] - 1 for run in runs)
+
+
+@pytest.mark.usefixtures("_in_home")
+def test_built_again_nothing_runs(
+    recipe: Path, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(recipe), "--check"]) == 0
+    capsys.readouterr()
+    assert main(["build", str(recipe), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["ran"] == []
+    before = to_json(record)
+    assert document["candidates"] == before["candidates"]
+    assert document["pick"] == before["pick"]
+
+
+@pytest.mark.usefixtures("_in_home")
+def test_a_changed_rule_reruns_only_its_quant(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = tmp_path / "small.yaml"
+    changed.write_text(RECIPE.replace("attention: q8_0", "attention: q6_K"))
+    assert main(["plan", str(changed), "--check", "--json"]) == 1
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    stale = {s["label"]: s for s in steps if s["state"] == "run"}
+    # The set of types is another, so they are compared anew; none is timed again.
+    assert all("MIXED" in label or label.startswith("compare types") for label in stale)
+    quantize = stale["quantize MIXED (bundled)"]
+    assert quantize["reason"] == "parameters changed"
+    assert quantize["detail"] == "rules"
+    assert stale["live MIXED n_max=2 round 1 (bundled)"]["reason"] == "an input changed"
+
+
+def test_store_verifies(record: Record, home: Path) -> None:
+    assert list(Store(home / "store").verify()) == []
+
+
+def test_tensor_data_equal_a_hand_run_llama_quantize(
+    record: Record, home: Path, bundled: Any, tmp_path: Path
+) -> None:
+    """The same rules, said in the tool's own way by hand, give the same bytes."""
+    imatrix = next(a for a in Store(home / "store").entries() if a.kind == "imatrix")
+    source = read_gguf(_demo("draft-f16.gguf"))
+    for quant, ftype, rules in (
+        ("Q4_K_M", "Q4_K_M", []),
+        ("MIXED", "IQ2_XXS", HAND_RULES["bundled"]),
+    ):
+        by_hand = tmp_path / f"{quant}.gguf"
+        subprocess.run(
+            [
+                str(bundled.tool("quantize")),
+                *("--imatrix", str(imatrix.file("imatrix.gguf"))),
+                *(*rules, str(source.path), str(by_hand), ftype, "1"),
+            ],
+            check=True,
+            capture_output=True,
+            env=dict(bundled.environment()),
+        )
+        draft = record.draft(quant)
+        assert draft is not None
+        assert draft.path is not None
+        ours, theirs = read_gguf(draft.path), read_gguf(by_hand)
+        assert [t.name for t in ours.tensors] == [t.name for t in theirs.tensors]
+        for tensor in ours.tensors:
+            assert tensor.type_name == theirs.tensor(tensor.name).type_name, tensor.name
+            same = ours.read_tensor_bytes(tensor.name) == theirs.read_tensor_bytes(tensor.name)
+            assert same, tensor.name
+
+
+def test_perplexity_and_kld_equal_a_hand_run(record: Record, bundled: Any, tmp_path: Path) -> None:
+    base = tmp_path / "base.kld"
+    tool = str(bundled.tool("perplexity"))
+    text = str(_demo("data/evaluation.txt"))
+    common = ["-c", "512", "-t", "1"]
+
+    def run(*args: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [tool, *args], check=True, capture_output=True, env=dict(bundled.environment())
+        )
+
+    first = run(
+        *("-m", str(_demo("draft-f16.gguf")), "-f", text, "--chunks", "4", *common),
+        *("--kl-divergence-base", str(base)),
+    )
+    told = re.search(rb"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)", first.stderr)
+    assert told is not None
+    assert record.source_quality is not None
+    assert record.source_quality.perplexity == float(told[1])
+    assert record.source_quality.perplexity_error == float(told[2])
+    draft = record.draft("MIXED")
+    assert draft is not None
+    assert draft.quality is not None
+    second = run(
+        "-m", str(draft.path), "--kl-divergence-base", str(base), "--kl-divergence", *common
+    )
+    kld = re.search(rb"Mean    KLD: +([\d.-]+) ", second.stdout)
+    perplexity = re.search(rb"Mean PPL\(Q\) +: +([\d.]+) ", second.stdout)
+    assert kld is not None
+    assert perplexity is not None
+    assert draft.quality.mean_kld == float(kld[1])
+    assert draft.quality.perplexity == float(perplexity[1])
+
+
+def test_one_broken_quant_does_not_stop_the_sweep(
+    home: Path,
+    recipe: Path,
+    record: Record,
+    bundled: Any,
+    standin_engine: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """llama-quantize segfaults on one quant: the other is made, measured, and picked from."""
+    engine = standin_engine(
+        "segfault", "quantize", "IQ2_XXS", real=Path(bundled.tool("quantize")).parent
+    )
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    spec = f"standin={Path(engine.facts.bin_dir)}"
+    assert main(["build", str(recipe), "--engine", spec, "--threads", "1", "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert "Traceback" not in captured.err
+    states = {s["label"]: s["state"] for s in document["steps"]}
+    assert states["quantize MIXED (standin)"] == "failed"
+    assert states["quantize Q4_K_M (standin)"] == "ran"
+    live = {c["name"]: c["live"] is not None for c in document["candidates"]}
+    assert live == {
+        "no draft": True,
+        "Q4_K_M n_max=2": True,
+        "MIXED n_max=2": False,
+        "Q4_K_M n_max=4": True,
+        "MIXED n_max=4": False,
+    }
+    assert "segfault" in captured.err.lower() or "SIGSEGV" in captured.err
+    assert list(Store(tmp_path / "home" / "store").verify()) == []
+
+
+def _demo(name: str) -> Path:
+    from cook.paths import (demo_dir)
+
+    return demo_dir() / name

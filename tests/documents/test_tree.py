@@ -1,0 +1,111 @@
+"""The YAML reader: scalars by YAML 1.2, places, and limits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cook.documents.places import Locations
+from cook.documents.tree import MAX_DEPTH, parse, plain_data, resolve_scalar
+from cook.errors import RecipeError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("~", None),
+        ("null", None),
+        ("nUll", "nUll"),
+        ("true", True),
+        ("False", False),
+        ("yes", "yes"),
+        ("12", 12),
+        ("-3", -3),
+        ("010", 10),
+        ("0o17", 15),
+        ("0xff", 255),
+        ("0b11", "0b11"),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("1e-3", 0.001),
+        ("1E5", 100000.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1.2.3", "1.2.3"),
+        ("+1.5e+2", 150.0),
+        ("2026-11-21", "2026-11-21"),
+        ("9" * 41, "9" * 41),
+        ("=", "="),
+    ],
+)
+def test_scalar(text: str, value: object) -> None:
+    found = resolve_scalar(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_special_floats() -> None:
+    assert resolve_scalar(".inf") == math.inf
+    assert resolve_scalar("-.Inf") == -math.inf
+    nan = resolve_scalar(".NaN")
+    assert isinstance(nan, float)
+    assert math.isnan(nan)
+
+
+def test_quoted_scalars_are_text() -> None:
+    root, problems = parse("a: '12'\nb: \"true\"\nc: |\n  5\n", "f")
+    assert plain_data(root) == {"a": "12", "b": "true", "c": "5\n"}
+    assert not problems
+
+
+def test_keys_are_text_whatever_they_look_like() -> None:
+    assert plain_data(parse("1: a\nno: b\nnull: c\n1.5: d\n", "f")[0]) == {
+        "1": "a",
+        "no": "b",
+        "null": "c",
+        "1.5": "d",
+    }
+
+
+def test_anchors_expand() -> None:
+    root, _ = parse("a: &x {k: [1, 2]}\nb: *x\nc: [*x, *x]\n", "f")
+    shared = {"k": (1, 2)}
+    assert plain_data(root) == {"a": shared, "b": shared, "c": (shared, shared)}
+
+
+def test_depth_limit_is_exact() -> None:
+    parse("[" * MAX_DEPTH + "]" * MAX_DEPTH, "f")
+    with pytest.raises(RecipeError, match="nested deeper"):
+        parse("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "f")
+
+
+def test_places() -> None:
+    root, _ = parse("a:\n  - b: 1\n    c: [x, yy]\n  - - z\n", "f")
+    where = Locations("f", root)
+
+    def place(*keys: str | int) -> tuple[int, int]:
+        at = where.at(*keys)
+        return at.line, at.column
+
+    assert place("a") == (1, 1)
+    assert place("a", 0) == (2, 5)
+    assert place("a", 0, "b") == (2, 8)
+    assert place("a", 0, "c") == (3, 5)
+    assert place("a", 0, "c", 1) == (3, 12)
+    assert place("a", 1, 0) == (4, 7)
+    assert place("a", 7, "nothing") == (1, 1)
+    assert where.key_at("a", 0, "b").column == 5
+
+
+def test_columns_count_characters_not_bytes() -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse("é: [ö, *u]\n", "f")
+    assert (caught.value.problems[0].line, caught.value.problems[0].column) == (1, 8)
+
+
+def test_windows_line_ends() -> None:
+    root, _ = parse("a: 1\r\nb:\r\n  c: 2\r\n", "f")
+    assert plain_data(root) == {"a": 1, "b": {"c": 2}}
+    assert Locations("f", root).at("b", "c").line == 3

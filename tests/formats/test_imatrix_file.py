@@ -1,0 +1,380 @@
+"""Importance matrices: both formats, round trips, coverage, and the real converter as judge."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from cook.errors import InputError
+from cook.formats.gguf import TensorInfo, ValueType, read_gguf
+from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
+from cook.formats.imatrix_file import (
+    Imatrix,
+    ImatrixEntry,
+    absent_entries,
+    coverage,
+    coverage_summary,
+    entry_for,
+    read_imatrix,
+    with_experts,
+    write_dat,
+    write_gguf,
+)
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DENSE, MOE = "blk.0.attn_q.weight", "blk.1.ffn_up_exps.weight"
+TENSORS = (TensorInfo(DENSE, (8, 4), 1), TensorInfo(MOE, (8, 4, 6), 1))
+
+
+def entry(counts: list[float], ne0: int = 8, seed: int = 1) -> ImatrixEntry:
+    random = np.random.default_rng(seed)
+    seen = np.array(counts, dtype=np.float32)
+    sums = random.random((len(counts), ne0), dtype=np.float32) * seen[:, None] * 3
+    return ImatrixEntry(sums, seen)
+
+
+@pytest.fixture
+def collected() -> Imatrix:
+    """As mainline collects it: 3 chunks of 512, expert 2 of 6 saw nothing."""
+    entries = {DENSE: entry([1536]), MOE: entry([900, 17, 0, 1, 333, 700], seed=2)}
+    return Imatrix(entries, ("a.txt", "b.txt"), 3, 512, "gguf")
+
+
+def same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    return bool(one.shape == other.shape and (one == other).all())
+
+
+def test_gguf_round_trip_is_exact(collected: Imatrix, tmp_path: Path) -> None:
+    write_gguf(collected, tmp_path / "a.gguf")
+    found = read_imatrix(tmp_path / "a.gguf")
+    assert (found.datasets, found.chunk_count, found.chunk_size) == (("a.txt", "b.txt"), 3, 512)
+    assert found.format == "gguf"
+    for name, original in collected.entries.items():
+        assert same(found.entries[name].sums, original.sums)
+        assert same(found.entries[name].counts, original.counts)
+    write_gguf(found, tmp_path / "b.gguf")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_gguf_layout(collected: Imatrix, tmp_path: Path) -> None:
+    write_gguf(collected, tmp_path / "a.gguf")
+    gguf = read_gguf(tmp_path / "a.gguf")
+    assert gguf.string("general.type") == "imatrix"
+    shapes = {t.name: t.shape for t in gguf.tensors}
+    assert shapes == {
+        f"{DENSE}.in_sum2": (8,),
+        f"{DENSE}.counts": (1,),
+        f"{MOE}.in_sum2": (8, 6),
+        f"{MOE}.counts": (1, 6),
+    }
+
+
+def test_dat_layout_and_missing_experts(collected: Imatrix, tmp_path: Path) -> None:
+    path = tmp_path / "a.dat"
+    write_dat(collected, path)
+    raw = path.read_bytes()
+    assert struct.unpack_from("<ii", raw) == (2, len(DENSE))
+    assert raw.endswith(struct.pack("<ii", 3, 5) + b"b.txt")
+    found = read_imatrix(path)
+    assert (found.format, found.chunk_count, found.chunk_size) == ("dat", 3, None)
+    flat = found.entries[MOE]
+    assert flat.sums.shape == (1, 48)
+    assert flat.counts[0] == 2, "ceil(900 tokens / 512)"
+    assert same(flat.sums[0, 16:24], np.full(8, 2, np.float32))
+    split = with_experts(found, TENSORS).entries[MOE]
+    assert split.counts.tolist() == [2, 2, 0, 2, 2, 2]
+    np.testing.assert_allclose(split.mean(), collected.entries[MOE].mean(), rtol=1e-6)
+    assert same(split.mean()[2], np.ones(8, np.float32))
+
+
+def test_dat_round_trip_is_exact_also_after_splitting(collected: Imatrix, tmp_path: Path) -> None:
+    write_dat(collected, tmp_path / "a.dat")
+    once = read_imatrix(tmp_path / "a.dat")
+    write_dat(once, tmp_path / "b.dat")
+    write_dat(with_experts(once, TENSORS), tmp_path / "c.dat")
+    first = (tmp_path / "a.dat").read_bytes()
+    assert (tmp_path / "b.dat").read_bytes() == first
+    assert (tmp_path / "c.dat").read_bytes() == first
+
+
+def test_entries_without_any_data_are_left_out_of_a_dat(tmp_path: Path) -> None:
+    entries = {"a.weight": entry([0, 0]), "b.weight": entry([4])}
+    write_dat(Imatrix(entries, (), 1, 4, "gguf"), tmp_path / "a.dat")
+    assert list(read_imatrix(tmp_path / "a.dat").entries) == ["b.weight"]
+
+
+def test_dat_to_gguf_keeps_the_means(collected: Imatrix, tmp_path: Path) -> None:
+    write_dat(collected, tmp_path / "a.dat")
+    split = with_experts(read_imatrix(tmp_path / "a.dat"), TENSORS)
+    write_gguf(split, tmp_path / "b.gguf", chunk_size=256)
+    found = read_imatrix(tmp_path / "b.gguf")
+    assert found.chunk_size == 256
+    assert found.entries[MOE].counts.tolist() == [512, 512, 0, 512, 512, 512]
+    for name in (DENSE, MOE):
+        means = found.entries[name].mean(), collected.entries[name].mean()
+        np.testing.assert_allclose(*means, rtol=1e-6)
+
+
+def test_a_dat_without_trailer(tmp_path: Path) -> None:
+    path = tmp_path / "old.dat"
+    path.write_bytes(dat_of(dat_entry()))
+    found = read_imatrix(path)
+    assert (found.datasets, found.chunk_count) == ((), 0)
+
+
+def test_lengths_must_fit_the_tensors(collected: Imatrix, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has 8 values, its tensor needs 16 x 1"):
+        with_experts(collected, [TensorInfo(DENSE, (16, 4), 1)])
+    with pytest.raises(InputError, match="counts 6 experts, not 3"):
+        with_experts(collected, [TensorInfo(MOE, (16, 4, 3), 1)])
+
+
+# --- coverage
+
+
+@pytest.mark.parametrize(
+    ("experts", "missing", "ik", "mainline"),
+    [
+        (1, 0, True, True),
+        (1, 1, False, False),
+        (8, 1, False, True),
+        (29, 1, False, True),
+        (30, 1, True, True),
+        (30, 2, False, True),
+        (256, 0, True, True),
+        (256, 12, True, True),
+        (256, 13, False, True),
+        (256, 256, False, False),
+    ],
+)
+def test_the_engines_skip_rules(experts: int, missing: int, ik: bool, mainline: bool) -> None:
+    counts = [0.0] * missing + [5.0] * (experts - missing)
+    imatrix = Imatrix({"x": entry(counts)}, (), 1, 512, "gguf")
+    (found,) = coverage(imatrix)
+    assert (found.experts, found.missing) == (experts, missing)
+    assert (found.stored_by_ik, found.stored_by_llama_cpp) == (ik, mainline)
+    assert found.usable(IK_LLAMA_CPP) == (experts - missing if ik else 0)
+    assert found.usable(LLAMA_CPP) == (experts - missing if mainline else 0)
+
+
+def test_summary_counts_experts_only(collected: Imatrix) -> None:
+    here = coverage_summary(collected, LLAMA_CPP)
+    assert (here.entries, here.covered, here.experts, here.partial, here.dropped) == (1, 5, 6, 1, 0)
+    assert here.fraction == 5 / 6
+    assert here.worst is not None
+    assert here.worst.name == MOE
+    there = coverage_summary(collected, IK_LLAMA_CPP)
+    assert (there.covered, there.dropped, there.fraction) == (0, 1, 0.0)
+    dense = Imatrix({DENSE: entry([3])}, (), 1, 512, "gguf")
+    assert coverage_summary(dense, IK_LLAMA_CPP).fraction is None
+    assert coverage_summary(dense, IK_LLAMA_CPP).worst is None
+
+
+def test_aliases_of_ik() -> None:
+    names = ("blk.0.ffn_up_exps.weight", "blk.0.ffn_up.weight", "blk.0.attn_kv_b.weight")
+    imatrix = Imatrix({name: entry([2]) for name in names}, (), 1, 512, "dat")
+    for borrower, lender in (
+        ("blk.0.ffn_gate_exps.weight", names[0]),
+        ("blk.0.ffn_gate_up_exps.weight", names[0]),
+        ("blk.0.ffn_gate.weight", names[1]),
+        ("blk.0.attn_v_b.weight", names[2]),
+    ):
+        assert entry_for(imatrix, borrower, IK_LLAMA_CPP) is imatrix.entries[lender]
+        assert entry_for(imatrix, borrower, LLAMA_CPP) is None
+    assert entry_for(imatrix, "blk.1.ffn_gate_exps.weight", IK_LLAMA_CPP) is None
+    tensors = [TensorInfo(f"blk.0.ffn_{part}.weight", (8, 8), 1) for part in ("up", "gate", "down")]
+    assert absent_entries(imatrix, tensors, IK_LLAMA_CPP) == ("blk.0.ffn_down.weight",)
+    assert len(absent_entries(imatrix, tensors, LLAMA_CPP)) == 2
+
+
+# --- hostile bytes
+
+
+def dat_text(value: str | bytes, length: int | None = None) -> bytes:
+    raw = value.encode() if isinstance(value, str) else value
+    return struct.pack("<i", len(raw) if length is None else length) + raw
+
+
+def dat_entry(
+    name: bytes = dat_text("w"), calls: int = 2, values: int = 2, *floats: float
+) -> bytes:
+    numbers = floats or (1.0, 2.0)
+    return name + struct.pack(f"<ii{len(numbers)}f", calls, values, *numbers)
+
+
+def dat_of(*entries: bytes, count: int | None = None, tail: bytes = b"") -> bytes:
+    number = len(entries) if count is None else count
+    return struct.pack("<i", number) + b"".join(entries) + tail
+
+
+NAN, INF = math.nan, math.inf
+BROKEN_DAT: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "entry count at byte 0: needs 4 bytes"),
+    "two bytes": (b"\1\0", "entry count at byte 0: needs 4 bytes"),
+    "text": (b"hello imatrix " * 9, "entry count at byte 0: 1819043176 is impossible"),
+    "no entries": (dat_of(count=0), "0 is impossible"),
+    "negative entries": (dat_of(count=-1), "-1 is impossible"),
+    "entries lie": (dat_of(dat_entry(), count=2), "2 is impossible"),
+    "entries run out": (dat_of(dat_entry(), dat_entry(dat_text("v")), count=3), "needs 4 bytes"),
+    "name empty": (dat_of(dat_entry(dat_text(""))), "name of entry 0 at byte 4: length 0"),
+    "name negative": (dat_of(dat_entry(dat_text("w", -5))), "length -5 is impossible"),
+    "name lies": (dat_of(dat_entry(dat_text("w", 1 << 30))), "length 1073741824 is impossible"),
+    "name runs out": (dat_of(dat_entry(dat_text("w", 900))), "needs 900 bytes and the file ends"),
+    "name escapes": (dat_of(dat_entry(dat_text("\x1b[2J"))), "control characters"),
+    "name twice": (dat_of(dat_entry(), dat_entry()), "'w' occurs twice"),
+    "no calls": (dat_of(dat_entry(calls=0)), "w at byte 9: 0 calls and 2 values"),
+    "negative calls": (dat_of(dat_entry(calls=-1)), "-1 calls"),
+    "no values": (dat_of(dat_entry(values=0)), "0 values"),
+    "negative values": (dat_of(dat_entry(values=-9)), "-9 values"),
+    "values lie": (dat_of(dat_entry(values=2**31 - 1)), "needs 8589934588 bytes"),
+    "nan": (dat_of(dat_entry(dat_text("w"), 2, 2, 1.0, NAN)), "w: sum 1 is not finite"),
+    "inf": (dat_of(dat_entry(dat_text("w"), 2, 2, INF, 1.0)), "w: sum 0 is not finite"),
+    "trailer cut": (dat_of(dat_entry(), tail=b"\1\0"), "chunk count at byte 25: needs 4"),
+    "dataset cut": (dat_of(dat_entry(), tail=b"\1\0\0\0"), "dataset at byte 29: needs 4"),
+    "dataset lies": (
+        dat_of(dat_entry(), tail=struct.pack("<ii", 1, 1 << 30)),
+        "dataset at byte 29: length 1073741824",
+    ),
+    "dataset runs out": (
+        dat_of(dat_entry(), tail=struct.pack("<ii", 1, 50)),
+        "dataset at byte 33: needs 50 bytes",
+    ),
+    "more than all": (
+        dat_of(dat_entry(), tail=struct.pack("<ii", 1, 0) + b"??"),
+        "end at byte 33: 2 bytes more than expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_DAT)
+def test_broken_dat(tmp_path: Path, case: str) -> None:
+    content, message = BROKEN_DAT[case]
+    path = tmp_path / "broken.dat"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_imatrix(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+KEYS = {
+    "imatrix.datasets": encode(["a"]),
+    "imatrix.chunk_count": encode(1),
+    "imatrix.chunk_size": encode(512),
+}
+
+
+def floats(name: str, *values: float, type_id: int = 0) -> NewTensor:
+    raw = struct.pack(f"<{len(values)}{'f' if type_id == 0 else 'e'}", *values)
+    return tensor_of(name, (len(values),), type_id, raw)
+
+
+SUMS, COUNTS = floats("w.in_sum2", 1.0, 2.0), floats("w.counts", 1.0)
+BROKEN_GGUF: dict[str, tuple[Mapping[str, bytes], list[NewTensor], str]] = {
+    "a model": ({"general.architecture": encode("llama")}, [], "chunk_size is missing"),
+    "no chunk size": ({**KEYS, "imatrix.chunk_size": encode(0)}, [SUMS, COUNTS], "is missing"),
+    "datasets text": ({**KEYS, "imatrix.datasets": encode("a")}, [SUMS, COUNTS], "is missing"),
+    "count text": ({**KEYS, "imatrix.chunk_count": encode("1")}, [SUMS], "is not an integer"),
+    "no entries": (KEYS, [], "has no imatrix entries"),
+    "other tensors": (KEYS, [floats("w.weight", 1.0)], "has no imatrix entries"),
+    "no counts": (KEYS, [SUMS], "has no tensor 'w.counts'"),
+    "no sums": (KEYS, [COUNTS], "has no tensor 'w.in_sum2'"),
+    "f16": (KEYS, [floats("w.in_sum2", 1.0, 2.0, type_id=1), COUNTS], "must be f32"),
+    "indivisible": (KEYS, [floats("w.in_sum2", 1, 2, 3), floats("w.counts", 1, 2)], "3 sums for 2"),
+    "no count": (KEYS, [SUMS, tensor_of("w.counts", (0,), 0, b"")], "2 sums for 0 counts"),
+    "empty": (KEYS, [tensor_of("w.in_sum2", (0,), 0, b""), COUNTS], "0 sums for 1 counts"),
+    "negative": (KEYS, [SUMS, floats("w.counts", -1.0)], "a count is negative"),
+    "nan count": (KEYS, [SUMS, floats("w.counts", NAN)], "a count is negative or not a number"),
+    "inf count": (KEYS, [SUMS, floats("w.counts", INF)], "count 0 is not finite"),
+    "nan sum": (KEYS, [floats("w.in_sum2", NAN, 1.0), COUNTS], "w: sum 0 is not finite"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_GGUF)
+def test_broken_gguf(tmp_path: Path, case: str) -> None:
+    metadata, tensors, message = BROKEN_GGUF[case]
+    path = tmp_path / "broken.gguf"
+    write_gguf_file(path, metadata, tensors)
+    with pytest.raises(InputError, match=message) as caught:
+        read_imatrix(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_huge_file_is_no_imatrix(tmp_path: Path) -> None:
+    path = tmp_path / "huge.dat"
+    path.touch()
+    try:
+        os.truncate(path, 1 << 40)
+    except OSError as error:
+        pytest.skip(f"no sparse files of a terabyte here: {error}")
+    with pytest.raises(InputError, match="is too large for an imatrix"):
+        read_imatrix(path)
+
+
+def test_datasets_may_be_absent_names(tmp_path: Path) -> None:
+    empty = {**KEYS, "imatrix.datasets": encode([], ValueType.STRING)}
+    write_gguf_file(tmp_path / "a.gguf", empty, [SUMS, COUNTS])
+    assert read_imatrix(tmp_path / "a.gguf").datasets == ()
+
+
+# --- the real converter
+
+
+def convert(engine: Any, source: Path, output: Path, form: str) -> Imatrix:
+    tool = engine.tool("imatrix")
+    subprocess.run(
+        [tool, "-m", "x", "--in-file", source, "-o", output, "--output-format", form],
+        cwd=source.parent,
+        check=True,
+        capture_output=True,
+        env={"HOME": str(source.parent)},
+        timeout=60,
+    )
+    return read_imatrix(output)
+
+
+def close(ours: Imatrix, theirs: Imatrix) -> None:
+    assert ours.entries.keys() == theirs.entries.keys()
+    for name, mine in ours.entries.items():
+        yours = theirs.entries[name]
+        np.testing.assert_allclose(mine.sums.ravel(), yours.sums.ravel(), rtol=1e-6)
+        np.testing.assert_array_equal(mine.counts, yours.counts)
+
+
+@pytest.mark.engine
+def test_gguf_to_dat_equals_llama_imatrix(collected: Imatrix, bundled: Any, tmp_path: Path) -> None:
+    write_gguf(collected, tmp_path / "in.gguf")
+    theirs = convert(bundled, tmp_path / "in.gguf", tmp_path / "theirs.dat", "dat")
+    write_dat(collected, tmp_path / "ours.dat")
+    close(read_imatrix(tmp_path / "ours.dat"), theirs)
+
+
+@pytest.mark.engine
+def test_dat_to_gguf_equals_llama_imatrix(collected: Imatrix, bundled: Any, tmp_path: Path) -> None:
+    write_dat(collected, tmp_path / "in.dat")
+    theirs = convert(bundled, tmp_path / "in.dat", tmp_path / "theirs.gguf", "gguf")
+    write_gguf(read_imatrix(tmp_path / "in.dat"), tmp_path / "ours.gguf")
+    close(read_imatrix(tmp_path / "ours.gguf"), theirs)
+    # Its counts are one for all experts; the split finds the missing one all the same.
+    split = with_experts(theirs, TENSORS).entries[MOE]
+    assert split.counts.tolist() == [1024, 1024, 0, 1024, 1024, 1024]
+
+
+@pytest.mark.engine
+def test_llama_imatrix_rewrites_our_gguf_unchanged(
+    collected: Imatrix, bundled: Any, tmp_path: Path
+) -> None:
+    write_gguf(collected, tmp_path / "in.gguf")
+    theirs = convert(bundled, tmp_path / "in.gguf", tmp_path / "out.gguf", "gguf")
+    close(collected, theirs)
+    assert theirs.datasets == collected.datasets

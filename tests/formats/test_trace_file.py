@@ -1,0 +1,233 @@
+"""The trace file: what is written is read, and every crash, lie and mismatch is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.errors import InputError
+from cook.formats.trace_file import (
+    Reply,
+    ReplyHead,
+    Sampler,
+    TraceFile,
+    TraceHeader,
+    TraceWriter,
+    tokenizer_facts,
+)
+from cook.formats.vocabulary import Vocabulary
+
+
+def header(**changes: object) -> TraceHeader:
+    fields: dict[str, object] = {
+        "target_name": "target.gguf",
+        "target_sha256": "a" * 64,
+        "tokenizer_sha256": "b" * 64,
+        "template_sha256": "c" * 64,
+        "prompts_sha256": "d" * 64,
+        "vocabulary_size": 320,
+        "eog": (2,),
+        "flavour": "llama.cpp",
+        "engine_build": "b1 (0c1e570)",
+        "engine_digest": "e" * 64,
+        "device": "cpu",
+        "cache_type_k": "f16",
+        "cache_type_v": "f16",
+        "context": 2048,
+        "n_predict": 96,
+        "top": 4,
+        "sampler": Sampler(temperature=0.8, seed=7),
+    }
+    return TraceHeader.model_validate({**fields, **changes})
+
+
+VOCABULARY = Vocabulary("BPE", None, 2, False, False, (b"a", b"", b"\xff\0", b"bc" * 40))
+HEADER = header(tokenizer=tokenizer_facts(VOCABULARY))
+
+
+def reply(name: str, tokens: int = 9, top: int = 4, seed: int = 0) -> Reply:
+    rng = np.random.default_rng(seed)
+    logp = -np.sort(rng.exponential(2.0, (tokens, top)).astype(np.float32), axis=1)
+    return Reply(
+        head=ReplyHead(
+            id=name, category="code", stop="eog", prompt_tokens=5, tokens=tokens, emitted=tokens
+        ),
+        prompt=rng.integers(0, 320, 5).astype(np.int32),
+        tokens=rng.integers(0, 320, tokens).astype(np.int32),
+        known=np.ones(tokens, bool),
+        logp=rng.normal(size=tokens).astype(np.float32),
+        chain_logp=rng.normal(size=tokens).astype(np.float32),
+        logsumexp=rng.normal(size=tokens).astype(np.float32),
+        margin=rng.random(tokens).astype(np.float32),
+        top_ids=rng.integers(0, 320, (tokens, top)).astype(np.int32),
+        top_logp=logp,
+    )
+
+
+def write(path: Path, count: int = 3) -> list[Reply]:
+    replies = [reply(f"r{i}", 5 + i, seed=i) for i in range(count)]
+    with TraceWriter(path, HEADER, VOCABULARY) as writer:
+        for one in replies:
+            writer.append(one)
+    return replies
+
+
+def same(a: Reply, b: Reply) -> None:
+    assert a.head == b.head
+    for name in ("prompt", "tokens", "known", "logp", "chain_logp", "logsumexp", "margin"):
+        assert np.array_equal(getattr(a, name), getattr(b, name))
+    assert np.array_equal(a.top_ids, b.top_ids)
+    # half precision, relative to the largest: 2^-11 of the distance to it
+    distance = np.abs(b.top_logp - b.top_logp[:, :1])
+    assert (np.abs(a.top_logp - b.top_logp) <= distance / 1024 + 1e-6).all()
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    written = write(path)
+    trace = TraceFile(path)
+    assert (trace.header, trace.ids, trace.cut_short) == (HEADER, ("r0", "r1", "r2"), False)
+    assert trace.vocabulary == VOCABULARY
+    for a, b in zip(trace, written, strict=True):
+        same(a, b)
+    same(trace.reply("r1"), written[1])
+    assert [h.tokens for h in trace.heads] == [5, 6, 7]
+
+
+def test_64_largest_cost_about_400_bytes_a_token(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    with TraceWriter(path, header(top=64)) as writer:
+        writer.append(reply("big", 1000, 64))
+    assert path.stat().st_size / 1000 < 420
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_cut_loses_only_the_reply_it_hits(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "t.trace"
+    written = write(path)
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    path.write_bytes(whole[:at])
+    with TraceWriter(path, HEADER, VOCABULARY) as writer:
+        done = set(writer.done)
+        for one in written:
+            if one.head.id not in done:
+                writer.append(one)
+    assert path.read_bytes() == whole
+    assert len(done) < 3
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damage_is_an_input_error_or_a_shorter_trace(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("hurt") / "t.trace"
+    write(path)
+    raw = bytearray(path.read_bytes())
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(raw)
+    with contextlib.suppress(InputError):
+        for one in TraceFile(path):
+            assert one.head.tokens == len(one.tokens)
+
+
+def test_a_reply_with_flipped_bits_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    write(path, 1)
+    raw = bytearray(path.read_bytes())
+    raw[-20] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match="damaged"):
+        list(TraceFile(path))
+
+
+def test_other_conditions_are_refused_with_the_field(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    write(path)
+    with pytest.raises(InputError, match="n_predict: 96 there, 97 now"):
+        TraceWriter(path, HEADER.model_copy(update={"n_predict": 97}))
+    TraceWriter(path, HEADER.model_copy(update={"target_name": "renamed.gguf"})).close()
+    trace = TraceFile(path)
+    trace.require(target_sha256="a" * 64, tokenizer_sha256="b" * 64, template_sha256="c" * 64)
+    with pytest.raises(InputError, match="another target"):
+        trace.require(target_sha256="f" * 64)
+    with pytest.raises(InputError, match="another tokenizer"):
+        trace.require(tokenizer_sha256="f" * 64)
+    with pytest.raises(InputError, match="another chat template"):
+        trace.require(template_sha256="f" * 64)
+
+
+def test_what_an_http_recording_cannot_know_is_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    unknown = {"target_sha256": None, "tokenizer_sha256": None, "device": None}
+    TraceWriter(path, header(source="server", **unknown)).close()
+    trace = TraceFile(path)
+    trace.require(target_sha256="f" * 64, tokenizer_sha256="f" * 64)
+    assert trace.vocabulary is None
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    text = json.dumps({**json.loads(header().model_dump_json()), "version": 1}).encode()
+    path.write_bytes(b"COOKTRAC" + struct.pack("<IQ", len(text), 0) + text + b"\0\0\0\0")
+    with pytest.raises(InputError, match="version 1, this cook reads version 2"):
+        TraceFile(path)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"COOK",
+        b"GGUFxxxx" + b"\0" * 64,
+        b"COOKTRAC" + struct.pack("<IQ", 1 << 31, 0),
+        b"COOKTRAC" + struct.pack("<IQ", 2, 1 << 62) + b"{}",
+        b"COOKTRAC" + struct.pack("<IQ", 4000, 0) + b"[" * 4000 + b"\0\0\0\0",
+    ],
+)
+def test_hostile_files_are_input_errors(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "t.trace"
+    path.write_bytes(raw)
+    with pytest.raises(InputError):
+        TraceFile(path)
+    with pytest.raises(InputError):
+        TraceFile(tmp_path / "absent")
+
+
+def test_one_writer_at_a_time_and_no_reply_twice(tmp_path: Path) -> None:
+    path = tmp_path / "t.trace"
+    with TraceWriter(path, header()) as writer:
+        with pytest.raises(InputError, match="another cook"):
+            TraceWriter(path, header())
+        writer.append(reply("one"))
+        with pytest.raises(InputError, match="already"):
+            writer.append(reply("one"))
+        with pytest.raises(InputError, match="top-3"):
+            writer.append(reply("two", top=3))
+
+
+def test_a_writer_refuses_what_is_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("COOKbook: recipes of mine")
+    with pytest.raises(InputError):
+        TraceWriter(path, HEADER)
+    assert path.read_text() == "COOKbook: recipes of mine"
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    good = reply("x")
+    with pytest.raises(InputError):
+        Reply(**{**vars(good), "logp": good.logp[:-1]})
+    with pytest.raises(InputError):
+        Reply(**{**vars(good), "top_logp": good.top_logp[:, :2]})

@@ -1,0 +1,133 @@
+"""A sweep on the bundled engine: two nights, a comparison, a plan, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.errors import GateError, InputError, StepError
+from cook.nightly.due import due
+from cook.nightly.gates import Verdict
+from cook.nightly.history import append, read_history
+from cook.nightly.outcome import Status, read_outcomes
+from cook.nightly.pipeline import load_pipeline
+from cook.nightly.sweep import Asked, sweep
+from cook.output import Mode, Output
+from tests import builds
+
+QUIET = Output(Mode.QUIET)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (tmp_path / "tiny.yaml").write_text(builds.TINY)
+    path = tmp_path / "p.yaml"
+    # Two nights a minute apart: how fast a shared machine is then is the weather's, not the test's.
+    gates = "gates: {speed_percent: 90}\n"
+    path.write_text(f"version: 1\nname: p\nrecipes: [tiny.yaml]\nengines: bundled\n{gates}")
+    return path
+
+
+@pytest.mark.engine
+def test_nights_are_compared_and_remembered(
+    pipeline: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = pipeline.parent / "night"
+    sweep(pipeline, Asked(), QUIET, into=out)
+    (first,) = read_outcomes([out])
+    assert first.status is Status.OK
+    assert first.against is None
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("tiny-bundled: ok; pick ")
+    loaded = load_pipeline(pipeline)
+    assert [d.reason for d in due(loaded)] == [None]
+
+    # A fresh cell is not run, and its line says so.
+    sweep(pipeline, Asked(), QUIET)
+    assert "fresh: last night" in capsys.readouterr().out
+    assert len(read_history(loaded.history).nights) == 1
+
+    # The next night is due, measures anew, and counts are what they were: one build, greedy.
+    tomorrow = datetime.now(UTC) + timedelta(hours=21)
+    (cell,) = due(loaded, tomorrow)
+    assert cell.reason == "its last night is 21 hours old"
+    sweep(pipeline, Asked(all_cells=True), QUIET, into=out)
+    (second,) = read_outcomes([out])
+    assert second.against == first.created
+    counted = [f for f in second.findings if f.gate == "acceptance"]
+    assert [f.change for f in counted] == [0.0] * len(counted)
+    assert counted
+    before, after = read_history(loaded.history).nights
+    drafted = before.candidates[1].name
+    assert before.column(drafted) != after.column(drafted)  # times of their own
+
+    # A changed recipe is stale at once, and names the step.
+    (pipeline.parent / "tiny.yaml").write_text(
+        builds.TINY.replace("max_tokens: 24", "max_tokens: 25")
+    )
+    (cell,) = due(load_pipeline(pipeline))
+    assert cell.reason is not None
+    assert "steps would run" in cell.reason
+
+
+@pytest.mark.engine
+def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any) -> None:
+    loaded = load_pipeline(pipeline)
+    sweep(pipeline, Asked(cell="tiny-bundled"), QUIET)
+    (night,) = read_history(loaded.history).nights
+    # As if the file had been half the size the night before.
+    from dataclasses import replace
+
+    (draft,) = night.drafts
+    assert draft.file_bytes is not None
+    smaller = replace(draft, file_bytes=draft.file_bytes // 2)
+    append(loaded.history, replace(night, drafts=(smaller,)))
+    with pytest.raises(GateError, match="1 cell got worse: tiny-bundled"):
+        sweep(pipeline, Asked(cell="tiny-bundled"), QUIET, into=pipeline.parent / "n")
+    (outcome,) = read_outcomes([pipeline.parent / "n"])
+    assert outcome.status is Status.REGRESSION
+    assert [f.gate for f in outcome.findings if f.verdict is Verdict.REGRESSION] == ["size"]
+    assert read_history(loaded.history).nights[-1].good is False
+    sweep(pipeline, Asked(accept="tiny-bundled"), QUIET)
+    sweep(pipeline, Asked(cell="tiny-bundled"), QUIET)
+    assert read_history(loaded.history).nights[-1].good is True
+
+
+def test_a_missing_engine_fails_its_cell_and_no_other(
+    pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "version: 1\nname: p\nrecipes: [tiny.yaml]\nengines: [absent, missing]\n"
+    pipeline.write_text(text)
+    with pytest.raises(StepError, match="2 cells failed") as caught:
+        sweep(pipeline, Asked(), QUIET, into=pipeline.parent / "n")
+    assert caught.value.exit_code == 5
+    assert len(read_outcomes([pipeline.parent / "n"])) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("tiny-absent: failed: no engine is called 'absent'")
+    assert read_history(load_pipeline(pipeline).history).nights == ()
+
+
+def test_the_plan_is_one_line_for_a_matrix(
+    pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep(pipeline, Asked(plan=True), QUIET)
+    (line,) = capsys.readouterr().out.splitlines()
+    (entry,) = json.loads(line)["include"]
+    assert entry == {
+        "cell": "tiny-bundled",
+        "recipe": "tiny",
+        "engine": "bundled",
+        "reason": "never run here",
+    }
+
+
+def test_two_questions_at_once_are_refused(pipeline: Path) -> None:
+    with pytest.raises(InputError, match="--plan and --cell cannot be asked together"):
+        sweep(pipeline, Asked(plan=True, cell="x"), QUIET)

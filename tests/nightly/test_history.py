@@ -1,0 +1,180 @@
+"""The history survives torn lines, two writers and its own bounds; the last good night is kept."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.errors import InputError
+from cook.nightly import history
+from cook.nightly.history import accept, append, read_history
+from cook.nightly.night import Night
+from tests.nightly.nights import Series, World
+
+SMALL = World(prompts=9, tokens=16)
+
+
+@pytest.fixture
+def series() -> Series:
+    return Series(SMALL, seed=1)
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path, series: Series) -> None:
+    path = tmp_path / "deep" / "nightly.jsonl"
+    nights = [series.measure().judged((), ()) for _ in range(3)]
+    for night in nights:
+        append(path, night)
+    assert read_history(path).nights == tuple(nights)
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_no_file_is_an_empty_history(tmp_path: Path) -> None:
+    assert read_history(tmp_path / "none.jsonl").nights == ()
+
+
+def test_last_good_skips_bad_nights_and_other_series(tmp_path: Path, series: Series) -> None:
+    path = tmp_path / "h.jsonl"
+    good, bad, tonight = (series.measure() for _ in range(3))
+    append(path, good.judged((), ()))
+    append(path, bad.judged((), ("acceptance of Q4",)))
+    append(path, replace(bad, id="f", recipe_sha256="1" * 64).judged((), ()))
+    append(path, replace(bad, id="m", machine="other").judged((), ()))
+    found = read_history(path)
+    last = found.last_good(tonight)
+    assert last is not None
+    assert last.id == good.id
+    assert found.last_good(replace(tonight, cell="another")) is None
+
+
+def test_a_disturbed_night_is_compared_with_only_for_want_of_another(
+    tmp_path: Path, series: Series
+) -> None:
+    path = tmp_path / "h.jsonl"
+    clean, disturbed, tonight = (series.measure().judged((), ()) for _ in range(3))
+    append(path, replace(disturbed, disturbed=3))
+    last = read_history(path).last_good(tonight)
+    assert last is not None
+    assert last.id == disturbed.id
+    append(path, clean)
+    append(path, replace(disturbed, id="later", disturbed=1))
+    last = read_history(path).last_good(tonight)
+    assert last is not None
+    assert last.id == clean.id
+
+
+def test_a_torn_line_costs_only_itself(tmp_path: Path, series: Series) -> None:
+    path = tmp_path / "h.jsonl"
+    first, second = series.measure(), series.measure()
+    append(path, first)
+    with path.open("ab") as stream:
+        stream.write(b'{"version":1,"id":"torn')
+    append(path, second)
+    found = read_history(path)
+    assert [n.id for n in found.nights] == [first.id, second.id]
+    assert found.warnings == (f"{path}:2: not read: not JSON (a torn line?)",)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_text("hello\n")
+    with pytest.raises(InputError, match="no line is a night"):
+        read_history(path)
+
+
+def test_another_version_and_misfitting_columns_are_told(tmp_path: Path, series: Series) -> None:
+    path = tmp_path / "h.jsonl"
+    append(path, series.measure())
+    document = json.loads(path.read_text())
+    short = json.loads(path.read_text())
+    short["candidates"][0]["tokens"].pop()
+    with path.open("a") as stream:
+        stream.write(json.dumps(document | {"version": 99}) + "\n" + json.dumps(short) + "\n")
+    warnings = read_history(path).warnings
+    assert "version 99, this cook reads 1" in warnings[0]
+    assert "columns that do not fit" in warnings[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(junk=st.binary(max_size=200))
+def test_any_bytes_between_nights_lose_no_night(tmp_path_factory: Any, junk: bytes) -> None:
+    path = tmp_path_factory.mktemp("h") / "h.jsonl"
+    append(path, _ONE)
+    with path.open("ab") as stream:
+        stream.write(junk)
+    append(path, _TWO)
+    assert [n.id for n in read_history(path).nights] == [_ONE.id, _TWO.id]
+
+
+def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write, args=(path, seed)) for seed in (1, 2, 3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    found = read_history(path)
+    assert len(found.nights) == 15
+    assert found.warnings == ()
+
+
+def _write(path: Path, seed: int) -> None:
+    series = Series(SMALL, seed=seed)
+    for _ in range(5):
+        append(path, series.measure())
+
+
+def test_a_large_file_keeps_what_is_new_and_each_last_good(
+    tmp_path: Path, series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "h.jsonl"
+    old = replace(series.measure(), cell="resting").judged((), ())
+    append(path, old)
+    line = path.stat().st_size
+    monkeypatch.setattr(history, "MAX_BYTES", 12 * line)
+    newest = old
+    for _ in range(20):
+        newest = series.measure().judged((), ())
+        append(path, newest)
+    found = read_history(path)
+    assert path.stat().st_size <= 13 * line
+    assert found.nights[-1] == newest
+    assert any(n.id == old.id for n in found.nights)
+    assert found.warnings == ()
+
+
+def test_an_accepted_night_is_good_and_nothing_is_rewritten(tmp_path: Path, series: Series) -> None:
+    path = tmp_path / "h.jsonl"
+    append(path, series.measure().judged((), ()))
+    worse = series.measure().judged((), ("size of Q4",))
+    append(path, worse)
+    before = path.read_bytes()
+    accept(path, worse.cell, worse.machine)
+    assert path.read_bytes().startswith(before)
+    last = read_history(path).last_good(series.measure())
+    assert last is not None
+    assert last.id == worse.id
+    assert last.regressions == worse.regressions
+
+
+def test_what_failed_or_never_was_cannot_be_accepted(tmp_path: Path, series: Series) -> None:
+    path = tmp_path / "h.jsonl"
+    night = series.measure().judged(("quantize Q4: crashed",), ())
+    append(path, night)
+    with pytest.raises(InputError, match="its last night failed: quantize Q4"):
+        accept(path, night.cell, night.machine)
+    with pytest.raises(InputError, match="no night of"):
+        accept(path, "other", night.machine)
+
+
+_SERIES = Series(SMALL, seed=7)
+_ONE: Night = _SERIES.measure()
+_TWO: Night = _SERIES.measure()

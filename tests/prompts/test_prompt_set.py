@@ -1,0 +1,300 @@
+"""The bundled prompts are what they claim to be, and bad prompt files are refused with a line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cook.errors import InputError
+from cook.prompts import prompt_set
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, select
+
+ROOT = Path(__file__).parents[2]
+IMATRIX = ROOT / "imatrix"
+CATEGORIES = (
+    "code",
+    "rewrite",
+    "extract",
+    "summarize",
+    "explain",
+    "chat",
+    "reasoning",
+    "translate",
+)
+
+
+def default_rows() -> list[dict[str, Any]]:
+    text = files("cook.prompts").joinpath("default.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def shingles(text: str, size: int = 64) -> set[str]:
+    flat = " ".join(text.split())
+    return {flat[start : start + size] for start in range(len(flat) - size + 1)}
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def row(identifier: str, category: str = "code", **more: object) -> dict[str, object]:
+    return {"id": identifier, "category": category, "prompt": f"say {identifier}", **more}
+
+
+# The set of long prompts
+
+
+def test_long_prompts_are_long_and_balanced() -> None:
+    prompts = load_prompts("long").prompts
+    assert len(prompts) == 16
+    assert min(len(prompt.text) for prompt in prompts) > 4 * 4000, "four characters a token"
+    assert Counter(prompt.half for prompt in prompts) == {"pick": 8, "report": 8}
+    assert not {prompt.id for prompt in prompts} & {row["id"] for row in default_rows()}
+
+
+# The default set
+
+
+def test_default_has_every_stratum() -> None:
+    prompts = load_prompts("default")
+    assert prompts.name == "default"
+    assert prompts.categories == CATEGORIES
+    counts = Counter(prompt.category for prompt in prompts.prompts)
+    assert min(counts.values()) >= 13
+    assert len(prompts.prompts) == sum(counts.values()) >= 104
+
+
+def test_default_ids_and_texts_are_unique() -> None:
+    prompts = load_prompts("default").prompts
+    assert len({prompt.id for prompt in prompts}) == len(prompts)
+    assert len({prompt.text for prompt in prompts}) == len(prompts)
+    assert all(re.fullmatch(rf"{prompt.category}-\d\d", prompt.id) for prompt in prompts)
+
+
+def test_default_prompts_share_no_passage() -> None:
+    owner: dict[str, str] = {}
+    for prompt in load_prompts("default").prompts:
+        for run in shingles(prompt.text):
+            assert owner.setdefault(run, prompt.id) == prompt.id, (run, owner[run], prompt.id)
+
+
+def test_a_third_of_default_has_a_long_context() -> None:
+    rows = default_rows()
+    long = [r for r in rows if r["context"] == "long"]
+    assert 3 * len(long) >= len(rows)
+    assert {"rewrite", "extract", "summarize", "code", "explain"} <= {r["category"] for r in long}
+    assert all(4_000 <= len(r["prompt"]) <= 14_000 for r in long)
+    assert all(len(r["prompt"]) < 4_000 for r in rows if r["context"] == "short")
+
+
+def test_default_halves_are_balanced_within_category_and_context() -> None:
+    counts = Counter((r["category"], r["context"], r["half"]) for r in default_rows())
+    for category in CATEGORIES:
+        for context in ("short", "long"):
+            assert counts[category, context, "pick"] == counts[category, context, "report"]
+
+
+@pytest.mark.parametrize("name", ["demo", "demo-calibration"])
+def test_demo_sets_load(name: str) -> None:
+    prompts = load_prompts(name)
+    assert prompts.prompts
+    halves = Counter((prompt.category, prompt.half) for prompt in prompts.prompts)
+    for category in prompts.categories:
+        assert abs(halves[category, "pick"] - halves[category, "report"]) <= 1
+
+
+# Loading
+
+
+def test_missing_halves_alternate_by_id_whatever_the_order(tmp_path: Path) -> None:
+    names = ["d", "b", "a", "c"]
+    one = load_prompts(write(tmp_path / "one.jsonl", *map(row, names)))
+    two = load_prompts(write(tmp_path / "two.jsonl", *map(row, sorted(names))))
+    expected = {"a": "pick", "b": "report", "c": "pick", "d": "report"}
+    assert {p.id: p.half for p in one.prompts} == expected
+    assert {p.id: p.half for p in two.prompts} == expected
+    assert [p.id for p in one.prompts] == names
+    assert one.sha256 != two.sha256  # another order is another set
+
+
+def test_sha256_covers_content_and_not_spelling(tmp_path: Path) -> None:
+    plain = write(tmp_path / "p.jsonl", row("a", half="pick"), row("b", half="report"))
+    spaced = tmp_path / "s.jsonl"
+    spaced.write_bytes(
+        b"\xef\xbb\xbf" + plain.read_bytes().replace(b", ", b" ,\t").replace(b"\n", b"\r\n\r\n")
+    )
+    assert load_prompts(str(spaced)).sha256 == load_prompts(plain).sha256
+    changed = write(tmp_path / "c.jsonl", row("a", half="report"), row("b", half="report"))
+    assert load_prompts(changed).sha256 != load_prompts(plain).sha256
+
+
+def test_line_separator_within_a_prompt_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "u.jsonl"
+    line = json.dumps({"id": "a", "category": "x", "prompt": "one\u2028two"}, ensure_ascii=False)
+    path.write_text(line, encoding="utf-8")
+    assert load_prompts(path).prompts[0].text == "one\u2028two"
+
+
+GOOD = b'{"id": "a", "category": "x", "prompt": "p"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id": "b", "category": "x", "prompt": "p"', "not JSON: "),
+        (b"[1, 2]", "not a JSON object"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"id": ' + b"1" * 5000 + b"}", "a number in it is too long"),
+        (b'{"category": "x"}', "no 'id' and no 'prompt'"),
+        (b'{"id": "b", "category": "x", "prompt": ""}', "'prompt' is empty"),
+        (b'{"id": "b", "category": "x", "prompt": " \\n"}', "'prompt' is empty"),
+        (b'{"id": "", "category": "x", "prompt": "p"}', "'id' is empty"),
+        (b'{"id": 7, "category": "x", "prompt": "p"}', "'id' must be a string"),
+        (b'{"id": "a", "category": "y", "prompt": "q"}', "id 'a' was used before, in line 1"),
+        (b'{"id": "b", "category": "x", "prompt": "p", "promt": "q"}', "unknown key 'promt'"),
+        (b'{"id": "b", "category": "x", "prompt": "p", "id": "c"}', "key 'id' is given twice"),
+        (b'{"id": "b", "category": "x", "prompt": "p", "half": "both"}', "'half' must be pick or"),
+        (b'{"id": "b", "category": "x", "prompt": "p", "context": "xl"}', "'context' must be"),
+        (b'{"id": "b", "category": "x", "prompt": "caf\xe9"}', "not UTF-8: byte 0xe9 at position"),
+        (b'{"id": "b", "category": "x", "prompt": "\\ud800"}', "half of a surrogate pair"),
+        (b'{"id": "' + b"b" * 201 + b'", "category": "x", "prompt": "p"}', "longer than 200"),
+        (
+            b'{"id": "b", "category": "x", "prompt": "' + b"p" * (4 * 1024**2 + 1) + b'"}',
+            "the prompt is larger than 4 MiB",
+        ),
+    ],
+)
+def test_a_bad_line_is_told_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(GOOD + b"\n" + line)
+    with pytest.raises(InputError) as caught:
+        load_prompts(path)
+    assert caught.value.message.startswith(f"{path}:3: ")
+    assert message in caught.value.message
+    assert caught.value.exit_code == 2
+    for leaked in ("Error", "Traceback", "Exception"):
+        assert leaked not in caught.value.message.removeprefix(str(path))
+
+
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_bytes(b"\n\n")
+    with pytest.raises(InputError, match=r"empty\.jsonl:1: no prompt in this file"):
+        load_prompts(path)
+
+
+def test_a_missing_file_names_the_bundled_sets(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist") as caught:
+        load_prompts(tmp_path / "none.jsonl")
+    assert "demo-calibration" in (caught.value.hint or "")
+    with pytest.raises(InputError, match="is not a regular file"):
+        load_prompts(tmp_path)
+    with pytest.raises(InputError):
+        load_prompts("a\0b")
+
+
+def test_limits_of_file_and_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "many.jsonl", *(row(f"p{i}") for i in range(4)))
+    monkeypatch.setattr(prompt_set, "MAX_PROMPTS", 3)
+    with pytest.raises(InputError, match=r"many\.jsonl:4: more than 3 prompts"):
+        load_prompts(path)
+    monkeypatch.setattr(prompt_set, "MAX_FILE_BYTES", 10)
+    with pytest.raises(InputError, match=r"many\.jsonl: larger than"):
+        load_prompts(path)
+
+
+# Selecting
+
+
+@st.composite
+def prompt_sets(draw: st.DrawFn) -> PromptSet:
+    categories = draw(st.lists(st.sampled_from("abcde"), min_size=1, max_size=40))
+    halves = draw(
+        st.lists(
+            st.sampled_from(prompt_set.HALVES), min_size=len(categories), max_size=len(categories)
+        )
+    )
+    prompts = tuple(
+        Prompt(f"p{number}", category, f"text {number}", half)
+        for number, (category, half) in enumerate(zip(categories, halves, strict=True))
+    )
+    return PromptSet("drawn", prompts, "")
+
+
+@given(prompt_sets(), st.integers(1, 50))
+def test_select_is_deterministic_and_balanced(prompts: PromptSet, limit: int) -> None:
+    chosen = select(prompts, limit, None)
+    assert chosen == select(prompts, limit, None)
+    assert len(chosen.prompts) == min(limit, len(prompts.prompts))
+    assert [p for p in prompts.prompts if p in chosen.prompts] == list(chosen.prompts)
+    had = Counter(p.category for p in prompts.prompts)
+    got = Counter(p.category for p in chosen.prompts)
+    most = max(got.values())
+    for category in prompts.categories:
+        assert got[category] >= min(had[category], most - 1)
+        halves = Counter(p.half for p in chosen.prompts if p.category == category)
+        stock = Counter(p.half for p in prompts.prompts if p.category == category)
+        for half, other in (prompt_set.HALVES, prompt_set.HALVES[::-1]):
+            assert halves[half] >= min(stock[half], halves[other] - 1)
+
+
+def test_select_of_categories() -> None:
+    prompts = load_prompts("default")
+    chosen = select(prompts, 5, ["chat", "code"])
+    assert Counter(p.category for p in chosen.prompts) == {"code": 3, "chat": 2}
+    assert chosen.sha256 not in ("", prompts.sha256)
+    assert select(prompts, None, None) == prompts
+    assert len(select(prompts, None, ["chat"]).prompts) == 14
+
+
+def test_select_refuses_what_makes_no_sense() -> None:
+    prompts = load_prompts("default")
+    with pytest.raises(InputError, match="at least 1"):
+        select(prompts, 0, None)
+    with pytest.raises(InputError, match="no such prompt category: poetry") as caught:
+        select(prompts, None, ["poetry", "chat"])
+    assert "translate" in (caught.value.hint or "")
+    with pytest.raises(InputError, match="leaves no prompt"):
+        select(prompts, None, [])
+
+
+# The calibration corpus, which must not overlap with what is scored
+
+
+def test_imatrix_readme_tells_the_truth() -> None:
+    readme = (IMATRIX / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w./-]+\.txt)` \| ([\d,]+) \| `([0-9a-f]{64})`", readme, re.M)
+    assert {name for name, _, _ in listed} == {"calibration-v1.txt", "own/text-v1.txt"}
+    for name, size, digest in listed:
+        data = (IMATRIX / name).read_bytes()
+        assert len(data) == int(size.replace(",", "")), name
+        assert hashlib.sha256(data).hexdigest() == digest, name
+
+
+def test_every_source_of_the_corpus_is_in_readme_and_notice() -> None:
+    script = (IMATRIX / "make_calibration.py").read_text(encoding="utf-8")
+    archives = re.findall(r'"([\w.-]+(?:\.tar\.gz|\.whl))"', script)
+    assert len(archives) > 10
+    readme = (IMATRIX / "README.md").read_text(encoding="utf-8")
+    notice = (IMATRIX / "NOTICE").read_text(encoding="utf-8")
+    for archive in archives:
+        assert f"| `{archive}` |" in readme
+        assert f"\n{archive}\n" in notice
+
+
+@pytest.mark.parametrize("name", ["default", "demo"])
+def test_calibration_shares_no_run_of_64_characters_with_prompts(name: str) -> None:
+    corpus = shingles((IMATRIX / "calibration-v1.txt").read_text(encoding="utf-8"))
+    for prompt in load_prompts(name).prompts:
+        shared = shingles(prompt.text) & corpus
+        assert not shared, (prompt.id, sorted(shared)[:1])

@@ -1,0 +1,341 @@
+"""Import: every sample of the field gives each tensor the type that the original gives it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.engines.tool_output import parse_quantize_log
+from cook.errors import InputError, RecipeError
+from cook.formats.gguf import TensorInfo, read_gguf
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
+from cook.paths import demo_dir
+from cook.recipe.foreign.exporting import Format, export_quant
+from cook.recipe.foreign.importing import Wishes, import_recipe
+from cook.recipe.foreign.lists import Kind, kind_of
+from cook.recipe.lint import flavour_of
+from cook.recipe.load import LoadedRecipe, parse_recipe
+from cook.recipe.rules import resolve
+
+DATA = Path(__file__).parents[1] / "data"
+LING_TSV = DATA / "ling-flash-2.0.tensors.tsv"
+SCRIPTS = sorted(DATA.glob("make-quant-*.sh"))
+RECIPES = sorted(DATA.glob("*.recipe"))
+
+Tensors = tuple[TensorInfo, ...]
+Reader = Callable[[Path, Tensors], dict[str, str]]
+
+
+def named_in(recipe: Path) -> tuple[Tensors, dict[str, str]]:
+    """The tensors that a .recipe names, layer by layer, and their types by Python's ``re``."""
+    rules = [
+        line.split("=", 1)
+        for line in recipe.read_text().splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
+    suffixes = {p.rsplit(")" if ")" in p else "[0-9]", 1)[-1] for p, _ in rules}
+    names: dict[str, str] = {}
+    for pattern, _ in rules:
+        suffix = re.sub(r"^\^(blk\\\.(?:\([^)]*\)|[^\\]*))?", "", pattern)
+        plain = suffix.replace("\\", "").removesuffix("$")
+        for layer in range(100):
+            name = f"blk.{layer}{plain}" if "blk" in pattern else plain
+            hit = next((t for p, t in rules if re.search(p, name)), None)
+            if hit is not None:
+                names[name] = hit
+    assert suffixes
+    tensors = tuple(
+        TensorInfo(name, (512, 512) if type_name != "f32" else (512,), by_name("f32").id)
+        for name, type_name in names.items()
+    )
+    return tensors, names
+
+
+def types_of(loaded: LoadedRecipe, tensors: Tensors, architecture: str = "") -> dict[str, str]:
+    (quant,) = loaded.quants
+    found = resolve(tensors, quant, flavour_of(loaded), architecture)
+    assert not [p for p in found.problems if p.severity == "error"]
+    return {name: str(type_name) for name, type_name in found.types.items()}
+
+
+@pytest.mark.parametrize("model", [None, LING_TSV], ids=["patterns", "groups"])
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+def test_a_script_means_what_ik_reads(
+    script: Path, model: Path | None, ling: Tensors, script_types: Reader
+) -> None:
+    found = import_recipe(script, Wishes(model=model))
+    assert types_of(found.loaded, ling) == script_types(script, ling)
+    assert found.loaded.recipe.engine == (IK_LLAMA_CPP,)
+    assert found.loaded.recipe.imatrix is not None
+    assert found.loaded.quants[0].name == script.stem.removeprefix("make-quant-")
+    assert found.loaded.quants[0].ftype == script.stem.split("-")[2]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("wanted", [Format.CUSTOM_Q, Format.SCRIPT, Format.RECIPE])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_the_round_trip_keeps_every_type_of_ling(
+    script: Path,
+    wanted: Format,
+    grouped: bool,
+    ling: Tensors,
+    script_types: Reader,
+    tmp_path: Path,
+) -> None:
+    model = LING_TSV if grouped else None
+    first = import_recipe(script, Wishes(model=model))
+    text = export_quant(first.loaded, None, wanted).text
+    (tmp_path / "back").write_text(text)
+    base = first.loaded.quants[0].ftype
+    again = import_recipe(tmp_path / "back", Wishes(kind=Kind(wanted), type=base, model=model))
+    assert types_of(again.loaded, ling) == script_types(script, ling)
+    assert again.loaded.quants[0].ftype == base
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name.split(".")[0])
+@pytest.mark.parametrize("wanted", [Format.RECIPE, Format.SCRIPT])
+def test_the_round_trip_keeps_every_tensor_that_a_recipe_names(
+    path: Path, wanted: Format, tmp_path: Path
+) -> None:
+    tensors, expected = named_in(path)
+    assert len(tensors) > 300
+    found = import_recipe(path)
+    assert types_of(found.loaded, tensors) == expected
+    text = export_quant(found.loaded, None, wanted).text
+    (tmp_path / "back").write_text(text)
+    again = import_recipe(tmp_path / "back", Wishes(kind=Kind(wanted)))
+    assert types_of(again.loaded, tensors) == expected
+    if wanted is Format.RECIPE:
+        assert again.loaded.quants[0].ftype == found.loaded.quants[0].ftype
+
+
+def test_a_tensor_type_file_goes_both_ways(ling: Tensors, tmp_path: Path) -> None:
+    (tmp_path / "types.txt").write_text(
+        "attn_v=Q8_0 ffn_down=q6_k\n  ^output\\.weight$=q6_K .*=q4_K"
+    )
+    found = import_recipe(tmp_path / "types.txt", Wishes(type="q4_k_m"))
+    assert found.kind is Kind.TENSOR_TYPE_FILE
+    assert found.loaded.recipe.engine == ("llama.cpp",)
+    types = types_of(found.loaded, ling)
+    assert types["blk.3.ffn_down_exps.weight"] == types["output.weight"] == "q6_K"
+    assert types["blk.3.attn_output.weight"] == "q4_K"
+    text = export_quant(found.loaded, None, Format.TENSOR_TYPE_FILE).text
+    (tmp_path / "back").write_text(text)
+    assert types_of(import_recipe(tmp_path / "back", Wishes(type="Q4_K_M")).loaded, ling) == types
+
+
+def test_comments_stay_with_their_rules() -> None:
+    text = import_recipe(DATA / "make-quant-IQ1_KT.sh").text
+    assert "      # Routed Experts Layers [3-79]\n      - 'blk\\..*\\.ffn_down_exps" in text
+    header = import_recipe(RECIPES[0]).text.split("version:")[0]
+    assert "Link to the original model: https://huggingface.co/zai-org/GLM-4.7-Flash" in header
+
+
+def test_groups_where_the_rules_say_what_they_say() -> None:
+    text = import_recipe(DATA / "make-quant-IQ1_KT.sh", Wishes(model=LING_TSV)).text
+    for rule in ("attention: iq6_k", "dense_ffn: iq5_ks", "routed_experts: iq1_kt"):
+        assert f"      - {rule}\n" in text
+    assert "mixture" not in text
+    # The block of IQ2_KL splits attention between two types: no group says that.
+    assert "- attention" not in import_recipe(SCRIPTS[2], Wishes(model=LING_TSV)).text
+
+
+def test_what_is_not_said_is_told() -> None:
+    found = import_recipe(RECIPES[0])
+    assert found.loaded.recipe.name == "GLM-4.7-Flash"
+    assert [w.message for w in found.warnings] == ["no base type is named: Q8_0, as most rules say"]
+    assert import_recipe(RECIPES[0], Wishes(type="q6_k")).warnings == ()
+
+
+def fails(tmp_path: Path, text: str, name: str = "make.sh", **wishes: object) -> list[str]:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        import_recipe(tmp_path / name, Wishes(**wishes))  # type: ignore[arg-type]
+    return [f"{p.line}:{p.column}: {p.message}" for p in caught.value.problems]
+
+
+QUANTIZE = "llama-quantize --custom-q '{}' in.gguf out.gguf IQ4_K 4\n"
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ("attn_v=Q8_0", "1:35: ik_llama.cpp knows no type `Q8_0`: its names are case-sensitive"),
+        ("attn_v=iq9_k", "1:35: unknown quant type 'iq9_k'"),
+        ("attn_v=q8_0,", "1:39: not a rule: nothing between two commas"),
+        ("attn_v", "1:28: not a rule: `attn_v`"),
+        ("a{1,2}=q8_0", "1:28: not a rule: `a{1`"),
+        ("attn_(v=q8_0", "1:33: bad pattern: `(` without `)` (at character 6)"),
+        ("(a)\\1=q8_0", "1:31: bad pattern: back-references (`\\1`) are not in the subset"),
+        ("attn_v=nvfp4", "1:35: ik_llama.cpp, which reads this, has no type nvfp4"),
+        ("attn_v=q8_K", "1:35: q8_K is a type of activations: no engine can write it"),
+    ],
+)
+def test_a_faulty_rule_is_told_at_its_place(tmp_path: Path, rules: str, told: str) -> None:
+    assert fails(tmp_path, QUANTIZE.format(rules))[0].startswith(told)
+
+
+def test_a_pattern_that_hangs_is_told(tmp_path: Path) -> None:
+    pattern = "(?:(?:.{1,9}){1,9}){1,9}[A-Z]$"
+    (told,) = fails(tmp_path, f"# a\n{pattern}=q8_0\n", "x.recipe")
+    assert told.startswith("2:1: pattern")
+    assert "takes too long" in told
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("llama-quantize --pure --custom-q 'a=q8_0' i o Q4_0", "ignores every rule under --pure"),
+        ("llama-quantize --custom-q 'a=q8_0' i o BF16", "the engine ignores every rule"),
+        ("llama-quantize --leave-output-tensor i o Q4_0", "cannot say --leave-output-tensor"),
+        ("llama-quantize --attn-q-type q8_0 i o Q4_0", "cannot say --attn-q-type"),
+        ("llama-quantize --nonsense i o Q4_0", "no option --nonsense"),
+        ("llama-quantize --custom-q 'a=q8_0' --tensor-type b=q8_0 i o Q4_0", "no engine has both"),
+        ('llama-quantize --custom-q "$custom" i o Q4_0', "does not set $custom"),
+        ('llama-quantize --custom-q "$(curl x)" i o Q4_0', "does not know what `curl x` does"),
+        ("if true; then c=a=q8_0; fi\nllama-quantize --custom-q $c i o Q4_0", "inside `if`"),
+        ("llama-quantize i o", "names no base type"),
+        ("c='\na=q8_0\nb=q8_0\n'\nllama-quantize --custom-q \"$c\" i o Q4_0", "not joined"),
+        ("llama-quantize 'unclosed", "`'` without its other"),
+        ('llama-quantize --custom-q "$(echo x', "without"),
+        ("llama-quantize a x Q4_0\nllama-quantize b y Q5_0", "a recipe has one source"),
+    ],
+)
+def test_a_script_that_no_recipe_says_is_refused(tmp_path: Path, script: str, told: str) -> None:
+    assert any(told in line for line in fails(tmp_path, script))
+
+
+def test_two_commands_are_two_quants(tmp_path: Path) -> None:
+    (tmp_path / "make.sh").write_text(
+        'c="attn_v=q8_0"\nfor_all() { :; }\nSRC=m.gguf\n'
+        "numactl -N 0 ./llama-quantize --custom-q $c $SRC out-a.gguf IQ4_K 4 || exit 1\n"
+        'c+=",ffn_up=q6_K"\n./llama-quantize --token-embedding-type Q8_0 --output-tensor-type q6_K '
+        '--custom-q "$c" ${SRC} out-b.gguf IQ4_KS `nproc`\n'
+    )
+    found = import_recipe(tmp_path / "make.sh")
+    assert [q.name for q in found.loaded.quants] == ["out-a", "out-b"]
+    assert [[str(r) for r in q.rules] for q in found.loaded.quants] == [
+        ["attn_v: q8_0"],
+        [r"^output\.weight$: q6_K", "attn_v: q8_0", "ffn_up: q6_K"],
+    ]
+    assert found.loaded.recipe.model is not None
+    assert Path(str(found.loaded.recipe.model.source)).name == "m.gguf"
+    (warning,) = found.warnings
+    assert (warning.line, "ignores --token-embedding-type Q8_0" in warning.message) == (6, True)
+
+
+def test_mainline_makes_patterns_lower_case(tmp_path: Path) -> None:
+    (tmp_path / "m.sh").write_text(
+        "llama-quantize --tensor-type 'ATTN_V=Q8_0' i.gguf o.gguf Q4_K_M"
+    )
+    found = import_recipe(tmp_path / "m.sh")
+    assert [str(rule) for rule in found.loaded.quants[0].rules] == ["attn_v: q8_0"]
+    assert "lower-case" in found.warnings[0].message
+
+
+def test_a_pattern_that_is_also_a_group(tmp_path: Path) -> None:
+    (tmp_path / "m.sh").write_text("llama-quantize --custom-q 'output=q8_0' i.gguf o.gguf Q4_0")
+    (rule,) = import_recipe(tmp_path / "m.sh").loaded.quants[0].rules
+    assert rule.group is None
+    assert rule.selector == "re:output"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("x.sh", "", Kind.SCRIPT),
+        ("x.recipe", "", Kind.RECIPE),
+        ("x", 'custom="\na=q8_0\n"', Kind.SCRIPT),
+        ("x", "# c\na=q8_0\n", Kind.RECIPE),
+        ("x", "a=q8_0,b=q8_0\n", Kind.CUSTOM_Q),
+        ("x", "a=q8_0\nb=q8_0\n", Kind.TENSOR_TYPE_FILE),
+    ],
+)
+def test_what_a_file_is(name: str, text: str, kind: Kind) -> None:
+    assert kind_of(Path(name), text) is kind
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        import_recipe(tmp_path / "none.sh")
+    (tmp_path / "binary.sh").write_bytes(b"a\n\xff\xfe")
+    with pytest.raises(InputError, match=r"binary\.sh:2: not UTF-8"):
+        import_recipe(tmp_path / "binary.sh")
+    (tmp_path / "large.sh").write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(InputError, match="larger than 1 MiB"):
+        import_recipe(tmp_path / "large.sh")
+    (tmp_path / "empty.sh").write_text("echo nothing here\n")
+    with pytest.raises(InputError, match="no rules"):
+        import_recipe(tmp_path / "empty.sh")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(st.sampled_from("ab=,.\\*()[]|'\"$#`{}<>&; \n") | st.characters(), max_size=80))
+def test_any_text_is_a_recipe_or_a_told_fault(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "any.sh"
+        script = (
+            f'custom="a=q8_0"\n{text}\nllama-quantize --custom-q "$custom" i.gguf o.gguf Q4_0\n'
+        )
+        path.write_text(script.replace("\0", ""), encoding="utf-8", errors="replace")
+        try:
+            found = import_recipe(path)
+        except (RecipeError, InputError):
+            return
+        assert parse_recipe(found.text, Path("x.yaml")).quants == found.loaded.quants
+
+
+def dry_run(engine: Any, options: list[str], base: str, folder: Path) -> dict[str, str]:
+    """What ``llama-quantize --dry-run`` of the engine makes of the demo's draft."""
+    argv = [str(engine.tool("quantize")), "--dry-run", *options]
+    argv += [str(demo_dir() / "draft-f16.gguf"), str(folder / "out.gguf"), base, "1"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=120, check=True, env=engine.environment()
+    )
+    lines = parse_quantize_log(done.stderr + done.stdout).tensors
+    assert lines
+    return {line.name: line.type for line in lines}
+
+
+def resolved(loaded: LoadedRecipe, flavour: str) -> dict[str, str | None]:
+    draft = read_gguf(demo_dir() / "draft-f16.gguf")
+    return dict(resolve(draft.tensors, loaded.quants[0], flavour, draft.architecture).types)
+
+
+@pytest.mark.ik
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+def test_ik_itself_gives_these_types(script: Path, ik_engine: Any, tmp_path: Path) -> None:
+    """The script's own pipeline, run by bash, and ik's own reading of what it makes."""
+    until = script.read_text().partition("./ik_llama.cpp")[0]
+    bash = ["bash", "--norc", "-c", f'{until}\nprintf "%s" "$custom"']
+    custom = subprocess.run(bash, capture_output=True, text=True, timeout=10, check=True).stdout
+    found = import_recipe(script)
+    base = found.loaded.quants[0].ftype
+    options = ["--ignore-imatrix-rules", "--custom-q", custom]
+    types = dry_run(ik_engine, options, base, tmp_path)
+    wanted = resolved(found.loaded, IK_LLAMA_CPP)
+    assert types == {name: wanted[name] for name in types}
+    assert len(types) == len(wanted)
+
+
+@pytest.mark.engine
+def test_llama_cpp_itself_gives_these_types(bundled: Any, tmp_path: Path) -> None:
+    listed = tmp_path / "types.txt"
+    listed.write_text("ATTN_QKV=Q8_0\n^output\\.weight$=q6_K  ffn_down_exps=iq4_nl\n_EXPS=q4_k")
+    found = import_recipe(listed, Wishes(type="Q5_K_M"))
+    types = dry_run(bundled, ["--tensor-type-file", str(listed)], "Q5_K_M", tmp_path)
+    wanted = resolved(found.loaded, LLAMA_CPP)
+    stated = {name: t for name, t in wanted.items() if t is not None}
+    assert {name: types[name] for name in stated} == stated
+    # What cook writes back is read by the engine to the same end.
+    back = tmp_path / "back.txt"
+    back.write_text(export_quant(found.loaded, None, Format.TENSOR_TYPE_FILE).text)
+    assert dry_run(bundled, ["--tensor-type-file", str(back)], "Q5_K_M", tmp_path) == types

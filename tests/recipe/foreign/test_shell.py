@@ -1,0 +1,152 @@
+"""Scripts as bash itself reads them: what a variable holds at the end."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.errors import RecipeError
+from cook.recipe.foreign.bash import Unknown, parse_script
+from cook.recipe.foreign.shell import Shell
+from cook.recipe.foreign.text import Source, Spanned
+
+BASH = shutil.which("bash")
+needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
+
+
+def held(script: str, name: str = "x") -> Spanned | Unknown:
+    shell = Shell()
+    list(shell.calls(parse_script(Source("x.sh", script))))
+    return shell.variables[name]
+
+
+def bash_says(script: str) -> str:
+    """What bash itself leaves in ``$x``."""
+    argv = [str(BASH), "--norc", "-c", f'{script}\nprintf "%s" "$x"']
+    return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout
+
+
+BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$=iq4_k\n"\n'
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "script",
+    [
+        "x=plain",
+        "x='a b'\"c # d\"e\\ f",
+        'x=a\nx+=b\ny=$x\nx="${y}c"',
+        'x="a\\.b\\$c\\"d\\`e\\\\f\\\ng"',
+        "x=a # not this\n# x=b\ny='# x=c'",
+        "x=a\\\nb; y=2 && z=3",
+        "x=$(echo a b)c",
+        "x=$(printf '%s' 'a\nb' | tr '\\n' ',')",
+        "x=$(cat <<'EOF'\na\\.b=$c\nEOF\n)",
+        "x=$(cat <<'EOF' | grep -v '^#'\n# a\nb\nEOF\n)\ny=1",
+        "x=$(cat <<-EOF\n\ta\\.b\n\tEOF\n)",
+        "read -r -d '' x <<'EOF'\n a\nb\nEOF",
+        "x=$(tr -d ' ' <<< 'a b c')",
+        "export x=1 y='2 3'",
+        "declare -r x=1",
+        BLOCK + "x=$(echo \"$custom\" | grep -v '^#' | sed -Ez 's:\\n+:,:g;s:,$::;s:^,::')",
+        BLOCK + "x=$(echo \"$custom\" | grep -v '^#' | \\\n sed -Ez 's:\\n+:,:g;s:,$::;s:^,::'\n)",
+        BLOCK + "x=$(echo \"$custom\" | grep -vE '^\\s*(#|$)' | paste -sd,)",
+        BLOCK + "x=$(echo \"$custom\" | sed '/^#/d' | sed '/^$/d' | sed ':a;N;$!ba;s/\\n/,/g')",
+        BLOCK + "x=$(sed -e '/^[[:space:]]*#/d' -e '/^$/d' <<< \"$custom\" | tr -s '\\n' ',')",
+        BLOCK + "x=$(echo \"$custom\" |\n  grep -v '^#' |\n  tr '\\n' ',' | sed 's/,,*/,/g')",
+        BLOCK + "x=$(echo \"$custom\" | grep -v '^#\\|^$' | sed 's/ *#.*$//')",
+        'x="^a$=b$|c$"',
+    ],
+)
+def test_variables_hold_what_bash_puts_there(script: str) -> None:
+    value = held(script)
+    assert isinstance(value, Spanned), value
+    assert value.text == bash_says(script)
+
+
+@needs_bash
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.sampled_from("ab\\'\"$ ={}#.\n"), max_size=16))
+def test_double_quotes_as_bash_reads_them(text: str) -> None:
+    script = f'x="{text}"\n'
+    try:
+        value = held(script)
+    except RecipeError:
+        return
+    # Without a quote or an expansion nothing in it can run, so bash may be asked.
+    if isinstance(value, Spanned) and not set(text) & set('"$'):
+        assert value.text == bash_says(script)
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("x=$(curl example.org)", "does not know what `curl"),
+        ("x=`date`", "backquotes"),
+        ("x=$((1 + 2))", "arithmetic"),
+        ("x=(a b)", "arrays"),
+        ("x=${y%.gguf}", "is not computed"),
+        ("x=$1", "only when it runs"),
+        ("x=$y", "does not set $y"),
+        ("if true; then x=1; fi", "inside `if`"),
+        ("for x in a b; do :; done", "inside `for`"),
+        ("x=$(sed 's/a/b/' <<< a)", "does not know"),
+        ("x=$(grep -v 'q8' <<< a)", "does not know"),
+        ("x=$(grep -vE '( *)*#' <<< a)", "does not know"),
+        ("x=$(sed 's:\\n+:;:g' <<< a)", "does not know"),
+        ("x=$(cat file.txt)", "does not know"),
+        ("x=$(cat < file.txt)", "what the file holds"),
+        ("x=$(cat <<E\n$HOME\nE\n)", "expands"),
+    ],
+)
+def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
+    value = held(script)
+    assert isinstance(value, Unknown)
+    assert why in value.reason
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("a\n x='b", "2:4: `'` without its other `'`"),
+        ('x="b', '1:3: `"` without its other `"`'),
+        ("x=$(a (b", "1:3: `$(` without `)`"),
+        ("x=$((1", "1:3: `$((` without `))`"),
+        ("x=${a", "1:3: `${` without `}`"),
+        ("cat <<E\na\n", "1:8: the here-document does not end with E"),
+        ("x=" + "$(" * 40 + ")" * 40, "1:37: commands nested deeper than 16"),
+    ],
+)
+def test_what_is_no_bash_is_told_at_its_place(script: str, told: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_script(Source("x.sh", script))
+    (problem,) = caught.value.problems
+    assert f"{problem.line}:{problem.column}: {problem.message}" == told
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    held(f"x=$(touch {mark}); touch {mark}; `touch {mark}`; echo a | touch {mark}")
+    assert not mark.exists()
+
+
+def test_growth_is_bounded() -> None:
+    from cook.errors import InputError
+
+    script = "x=" + "a" * 1000 + "\n" + "x=$x$x\n" * 40
+    with pytest.raises(InputError, match="1 MiB"):
+        held(script)
+
+
+def test_places_survive_the_joining() -> None:
+    script = BLOCK + "x=$(echo \"$custom\" | grep -v '^#' | sed -Ez 's:\\n+:,:g;s:,$::;s:^,::')"
+    value = held(script)
+    assert isinstance(value, Spanned)
+    source = Source("x.sh", script)
+    at = source.at(value.origin[value.text.index("ffn_")])
+    assert (at.line, at.column) == (6, 1)

@@ -1,0 +1,121 @@
+"""Figures are sums over sums, weighted by category where asked; intervals are paired."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cook.scoring.figures import by_category, figures, merge_repeats, output_check
+from cook.scoring.intervals import paired_ratio
+from cook.steps.compare import CompareOutcome, Difference
+from cook.steps.control import ControlOutcome
+from cook.steps.live import PromptRun
+
+
+def run(
+    id: str,
+    category: str = "code",
+    tokens: int = 101,
+    ms: float = 1000.0,
+    drafted: int | None = None,
+    accepted: int | None = None,
+) -> PromptRun:
+    return PromptRun(
+        id=id,
+        category=category,
+        prompt_n=10,
+        prompt_ms=50.0,
+        predicted_n=tokens,
+        predicted_ms=ms,
+        wall_ms=ms + 100.0,
+        draft_n=drafted,
+        draft_n_accepted=accepted,
+        tokens=(1, 2, 3),
+        text="abc",
+        stop="limit",
+    )
+
+
+def test_speed_is_tokens_after_the_first_over_time() -> None:
+    found = figures([run("a"), run("b", ms=3000.0)])
+    assert found.decode_speed == pytest.approx(1000 * 200 / 4000)
+    assert found.end_to_end_speed == pytest.approx(1000 * 200 / 4200)
+    assert found.drafted is None
+    assert found.acceptance_rate is None
+
+
+def test_acceptance_keeps_its_parts() -> None:
+    found = figures([run("a", drafted=100, accepted=60), run("b", drafted=50, accepted=15)])
+    assert (found.accepted, found.drafted, found.cycles) == (75, 150, 125)
+    assert found.acceptance_rate == pytest.approx(0.5)
+    assert found.acceptance_length == pytest.approx(1 + 75 / 125)
+
+
+def test_weights_give_the_harmonic_mean_of_the_categories() -> None:
+    runs = [run("a", "code", ms=500.0), run("b", "prose", tokens=1001, ms=10_000.0)]
+    speeds = {c: f.decode_speed for c, f in by_category(runs).items()}
+    found = figures(runs, {"code": 3.0, "prose": 1.0})
+    assert found.decode_speed == pytest.approx(4 / (3 / speeds["code"] + 1 / speeds["prose"]))
+
+
+@given(st.lists(st.floats(10, 1000), min_size=1, max_size=8))
+def test_equal_weights_by_tokens_are_no_weights(times: list[float]) -> None:
+    runs = [run(str(i), f"c{i}", ms=ms) for i, ms in enumerate(times)]
+    weighted = figures(runs, {f"c{i}": 1.0 for i in range(len(times))})
+    assert weighted.decode_speed == pytest.approx(figures(runs).decode_speed)
+
+
+def test_repeats_give_the_median_time() -> None:
+    merged = merge_repeats([[run("a", ms=1.0)], [run("a", ms=5.0)], [run("a", ms=2.0)]])
+    assert [r.predicted_ms for r in merged] == [2.0]
+
+
+def test_ratio_of_a_candidate_with_itself_is_one() -> None:
+    runs = [run(str(i), ms=500 + 37.0 * i) for i in range(20)]
+    interval = paired_ratio(runs, runs, "end_to_end_speed", None, 0.95)
+    assert interval is not None
+    assert (interval.low, interval.high) == (1.0, 1.0)
+
+
+def test_pairing_removes_what_is_common() -> None:
+    slow = [run(str(i), ms=1000 * (1 + i % 7)) for i in range(40)]
+    fast = [run(str(i), ms=900 * (1 + i % 7)) for i in range(40)]
+    interval = paired_ratio(fast, slow, "decode_speed", None, 0.95)
+    assert interval is not None
+    assert interval.low == pytest.approx(10 / 9, rel=1e-6)
+    assert interval.high == pytest.approx(10 / 9, rel=1e-6)
+
+
+def test_no_interval_without_pairs_or_figure() -> None:
+    runs = [run("a"), run("b")]
+    assert paired_ratio(runs[:1], runs[:1], "decode_speed", None, 0.95) is None
+    assert paired_ratio(runs, runs, "acceptance", None, 0.95) is None
+
+
+def test_output_check_classes_each_difference() -> None:
+    outcome = CompareOutcome(
+        5,
+        2,
+        (
+            Difference("a", 3, 12, 1, 2, 0.01, None, True),
+            Difference("b", 9, 12, 1, 2, 2.5, None, False),
+            Difference("c", 0, 12, 1, None, None, None),
+        ),
+    )
+    check = output_check(outcome)
+    assert (check.near_ties, check.material, check.unknown) == (1, 1, 1)
+    assert check.largest_gap == 2.5
+    assert check.first_positions == (3, 9, 0)
+    assert (check.without_draft, check.without_draft_tried) == (1, 2)
+    assert not check.gap_is_measured
+
+
+def test_a_control_run_draws_the_line_of_near_ties() -> None:
+    outcome = CompareOutcome(1, 0, (Difference("a", 3, 12, 1, 2, 0.05, None),))
+    control = ControlOutcome(5, 2, 300, 1, 0.001, 0.02, 0.3, 0.01)
+    check = output_check(outcome, control)
+    assert check.near_tie_gap == 0.04
+    assert (check.near_ties, check.material) == (0, 1)
+    assert check.control is not None
+    assert check.control.flips == 1

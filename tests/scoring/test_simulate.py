@@ -1,0 +1,394 @@
+"""The simulator against a literal emulation of the servers' loops, and its own invariants."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.errors import InputError
+from cook.scoring.simulate import Positions, Profile, Setting, Simulation, simulate
+
+EOG = 0
+VOCABULARY = 7
+Say = Callable[[tuple[int, ...]], tuple[int, float]]
+
+
+@dataclass
+class Counts:
+    draft_n: int = 0
+    accepted: int = 0
+    decodes: int = 0
+    late: int = 0
+    cycles: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A text with what follows its end, and a draft: a function of the whole prefix."""
+
+    prompt: tuple[int, ...]
+    text: tuple[int, ...]
+    skill: float
+    seed: int
+
+    def say(self, prefix: tuple[int, ...]) -> tuple[int, float]:
+        digest = hashlib.blake2b(repr((self.seed, prefix)).encode(), digest_size=8).digest()
+        rng = random.Random(digest)
+        confidence = float(np.float32(rng.random() ** 0.5))
+        whole = self.prompt + self.text
+        on_text = whole[: len(prefix)] == prefix and len(prefix) < len(whole)
+        if on_text and rng.random() < self.skill:
+            return whole[len(prefix)], confidence
+        return rng.randrange(VOCABULARY), confidence
+
+
+def reply_length(text: tuple[int, ...], n_predict: int) -> int:
+    end = text.index(EOG) + 1 if EOG in text else len(text)
+    return min(end, n_predict)
+
+
+def verify(case: Case, i: int, draft: list[int], *, eog_break: bool) -> int:
+    """Accepted tokens of ``draft`` at position ``i``: common_sampler_sample_and_accept_n."""
+    result = 0
+    for k, token in enumerate(draft):
+        if i + k >= len(case.text):
+            break
+        said = case.text[i + k]
+        if token != said or (eog_break and said == EOG and k + 1 < len(draft)):
+            break
+        result += 1
+    return result
+
+
+def mainline_2026(case: Case, s: Setting, n_predict: int, context: int) -> Counts:
+    """common/speculative.cpp draft_simple and the slot loop of server-context.cpp, 0c1e570."""
+    counts, i = Counts(), 1
+    n = reply_length(case.text, n_predict)
+    while i < n:
+        n_tokens, sampled = len(case.prompt) + i - 1, case.text[i - 1]
+        room = context - n_tokens - 2
+        if n_predict - i > 0:
+            room = min(room, n_predict - i - 1)
+        draft: list[int] = []
+        if room > 0:
+            prefix = (*case.prompt, *case.text[: i - 1], sampled)
+            while True:
+                counts.decodes += 1
+                token, confidence = case.say(prefix)
+                if confidence < s.p_min:
+                    break
+                draft.append(token)
+                if len(draft) >= s.n_max or len(draft) >= room:
+                    break
+                prefix = (*prefix, token)
+            if len(draft) < s.n_min:
+                draft = []
+        j = verify(case, i, draft, eog_break=True)
+        counts.draft_n += len(draft)
+        counts.accepted += j
+        if draft:
+            counts.cycles.append((len(draft), j))
+        i += j + 1
+    return counts
+
+
+def kept_cache(case: Case, s: Setting, n_predict: int, context: int, *, ik: bool) -> Counts:
+    """ik's common_speculative_state_draft (and its ancestor of 2025) with its prompt cache."""
+    counts, i = Counts(), 1
+    n = reply_length(case.text, n_predict)
+    cache: list[int] = []
+    while i < n:
+        past = [*case.prompt, *case.text[: i - 1]]
+        sampled = case.text[i - 1]
+        limit = min(s.n_max, context - len(past) - 2, n_predict - i - 1)
+        if limit < s.n_min:
+            limit = 0
+        draft: list[int] = []
+        if limit > 0:
+            most = s.n_max if ik else limit
+            same = 0
+            while same < min(len(past), len(cache)) and past[same] == cache[same]:
+                same += 1
+            if same and same < len(cache) and same == len(past) and cache[same] == sampled:
+                draft = cache[same + 1 :][:most]
+            else:
+                counts.late += max(0, len(past) - max(same, len(case.prompt)))
+                cache = [*past, sampled]
+                while len(draft) < most:
+                    counts.decodes += 1
+                    token, confidence = case.say(tuple(cache))
+                    draft.append(token)
+                    if not ik and confidence < s.p_min:
+                        break
+                    if len(draft) >= most:
+                        break
+                    cache.append(token)
+            draft = draft[:limit]
+            if len(draft) < s.n_min:
+                draft = []
+        j = verify(case, i, draft, eog_break=False)
+        counts.draft_n += len(draft)
+        counts.accepted += j
+        if draft:
+            counts.cycles.append((len(draft), j))
+        i += j + 1
+    return counts
+
+
+def spec_bench(case: Case, s: Setting, n_predict: int) -> Counts:
+    """spec_bench_run_attempt of ik's spec-bench.cpp, with common_speculative_run_round."""
+    counts = Counts()
+    output: list[int] = []
+    n_remain, carry = n_predict, False
+    at = 0  # of the token sampled last: in the output already where it is carried over
+    cache: list[int] = []
+    while n_remain > 0:
+        room = min(s.n_max, n_remain - 2)
+        if n_remain >= 3:
+            past, sampled = [*case.prompt, *case.text[:at]], case.text[at]
+            same = 0
+            while same < min(len(past), len(cache)) and past[same] == cache[same]:
+                same += 1
+            counts.late += max(0, len(past) - max(same, len(case.prompt)))
+            cache = [*past, sampled]
+            draft: list[int] = []
+            while len(draft) < room:
+                counts.decodes += 1
+                draft.append(case.say(tuple(cache))[0])
+                if len(draft) < room:
+                    cache.append(draft[-1])
+            j = verify(case, at + 1, draft, eog_break=False)
+            counts.draft_n += len(draft)
+            counts.accepted += j
+            counts.cycles.append((len(draft), j))
+            ids = case.text[at + 1 : at + j + 2]
+            output += [] if carry else [sampled]
+            output += ids
+            n_remain -= len(ids) + (not carry)
+            at += len(ids)
+            carry = True
+        elif carry:
+            carry, at = False, at + 1
+            continue
+        else:
+            output.append(case.text[at])
+            n_remain -= 1
+            if output[-1] != EOG:
+                at += 1
+        if output[-1] == EOG:
+            break
+    return counts
+
+
+EMULATORS: dict[Profile, Callable[[Case, Setting, int, int], Counts]] = {
+    Profile.MAINLINE_2026_10: mainline_2026,
+    Profile.MAINLINE_2025: lambda c, s, n, x: kept_cache(c, s, n, x, ik=False),
+    Profile.IK_2026_08: lambda c, s, n, x: kept_cache(c, s, n, x, ik=True),
+}
+
+
+def positions(case: Case, n_predict: int, context: int, steps: int) -> Positions:
+    """What a replay would have measured."""
+    said = [case.say((*case.prompt, *case.text[:i])) for i in range(len(case.text))]
+    rollout: dict[int, np.ndarray[tuple[int], np.dtype[np.float32]]] = {}
+
+    def go_on(prefix: tuple[int, ...]) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+        out = []
+        for _ in range(steps):
+            token, confidence = case.say(prefix)
+            out.append(confidence)
+            prefix = (*prefix, token)
+        return np.array(out, np.float32)
+
+    for i, (token, _) in enumerate(said):
+        if token != case.text[i]:
+            rollout[i] = go_on((*case.prompt, *case.text[:i], token))
+    return Positions(
+        prompt=len(case.prompt),
+        reply=reply_length(case.text, n_predict),
+        match=np.array([t == e for (t, _), e in zip(said, case.text, strict=True)]),
+        confidence=np.array([c for _, c in said], np.float32),
+        eog=np.array([t == EOG for t in case.text]),
+        rollout=rollout,
+        tail=go_on((*case.prompt, *case.text)),
+        n_predict=n_predict,
+        context=context,
+    )
+
+
+def make_case(seed: int, length: int, skill: float, ends: bool, extra: int) -> Case:
+    rng = random.Random(seed)
+    text = [rng.randrange(1, VOCABULARY) for _ in range(length)]
+    if ends:
+        text[-1] = EOG
+        text += [rng.randrange(VOCABULARY) for _ in range(extra)]
+    prompt = tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randrange(1, 6)))
+    return Case(prompt, tuple(text), skill, seed)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    profile=st.sampled_from(list(EMULATORS)),
+    seed=st.integers(0, 10**6),
+    length=st.integers(1, 40),
+    skill=st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0]),
+    ends=st.booleans(),
+    n_max=st.integers(1, 12),
+    n_min=st.integers(0, 5),
+    p_min=st.sampled_from([0.0, 0.0, 0.3, 0.6, 0.9, 1.0]),
+    slack=st.integers(0, 6),
+)
+def test_equals_the_emulated_server(
+    profile: Profile,
+    seed: int,
+    length: int,
+    skill: float,
+    ends: bool,
+    n_max: int,
+    n_min: int,
+    p_min: float,
+    slack: int,
+) -> None:
+    case = make_case(seed, length, skill, ends, extra=n_max + 1)
+    # either the limit ends the reply, or (with an end of generation) the context is what binds
+    n_predict = length + (slack * 3 if ends else 0)
+    context = len(case.prompt) + length + 1 + slack
+    setting = Setting(n_max, n_min, p_min)
+    expected = EMULATORS[profile](case, setting, n_predict, context)
+    got = simulate(positions(case, n_predict, context, n_max), setting, profile)
+    drafted = got.length > 0
+    assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
+    assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
+    assert int(got.decodes.sum()) == expected.decodes
+    assert int(got.catch_up.sum()) == expected.late
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.integers(1, 40),
+    skill=st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0]),
+    ends=st.lists(st.integers(0, 40), max_size=3),
+    n_max=st.integers(1, 12),
+    n_min=st.integers(0, 5),
+)
+def test_equals_the_emulated_spec_bench(
+    seed: int, length: int, skill: float, ends: list[int], n_max: int, n_min: int
+) -> None:
+    """An end inside a draft ends nothing there, so the whole text up to the limit counts."""
+    case = make_case(seed, length, skill, False, 0)
+    text = tuple(EOG if i in ends else token for i, token in enumerate(case.text))
+    case = Case(case.prompt, text, skill, seed)
+    setting = Setting(n_max, n_min)
+    expected = spec_bench(case, setting, length)
+    got = simulate(positions(case, length, 1000, 1), setting, Profile.IK_SPEC_BENCH_2026_08)
+    drafted = got.length > 0
+    assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
+    assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
+    assert int(got.decodes.sum()) == expected.decodes
+    assert int(got.catch_up.sum()) == expected.late
+
+
+def test_spec_bench_past_what_is_known() -> None:
+    match, eog = np.ones(9, bool), np.array([False] * 5 + [True] + [False] * 3)
+    reply = Positions(1, 6, match, eog=eog, n_predict=64)
+    with pytest.raises(InputError, match="past the end"):
+        simulate(reply, Setting(5), Profile.IK_SPEC_BENCH_2026_08)
+    # The end is the token after four accepted ones: there it is seen.
+    run = simulate(reply, Setting(4), Profile.IK_SPEC_BENCH_2026_08)
+    assert (run.draft_n, run.draft_n_accepted, run.steps) == (4, 4, 1)
+
+
+@given(seed=st.integers(0, 10**6), skill=st.floats(0, 1), n_max=st.integers(0, 16))
+@settings(max_examples=100, deadline=None)
+def test_token_identity(seed: int, skill: float, n_max: int) -> None:
+    """emitted = 1 + accepted + steps, always (docs/internals/scoring.md#token-identity)."""
+    case = make_case(seed, 50, skill, False, 0)
+    reply = positions(case, 50, 1000, 1)
+    run = simulate(reply, Setting(n_max), Profile.MAINLINE_2026_10)
+    assert 1 + run.draft_n_accepted + run.steps == 50
+    drafted, accepted = run.by_depth(max(n_max, 1))
+    assert drafted.sum() == run.draft_n
+    assert accepted.sum() == run.draft_n_accepted
+    assert (np.diff(accepted) <= 0).all()
+
+
+def test_a_matched_end_of_generation_counts_only_as_the_last_draft_token() -> None:
+    match = np.ones(6, bool)
+    eog = np.array([False] * 5 + [True])
+    inside = Positions(1, 6, match, eog=eog, n_predict=100)
+    run = simulate(inside, Setting(8), Profile.MAINLINE_2026_10)
+    assert (run.draft_n, run.draft_n_accepted) == (8, 4)
+    last = simulate(inside, Setting(5), Profile.MAINLINE_2026_10)
+    assert (last.draft_n, last.draft_n_accepted) == (5, 5)
+
+
+def test_ik_ignores_p_min() -> None:
+    case = make_case(3, 40, 0.6, False, 0)
+    reply = positions(case, 40, 1000, 8)
+    runs = [simulate(reply, Setting(8, 0, p), Profile.IK_2026_08).draft_n for p in (0.0, 0.5, 1.0)]
+    assert len(set(runs)) == 1
+
+
+def test_no_draft_at_all() -> None:
+    run = simulate(Positions(3, 10, np.ones(10, bool)), Setting(0), Profile.MAINLINE_2026_10)
+    assert (run.steps, run.cycles, run.draft_n, int(run.decodes.sum())) == (9, 0, 0, 0)
+
+
+def test_p_min_needs_confidences_and_rollouts() -> None:
+    match = np.zeros(5, bool)
+    with pytest.raises(InputError, match="confidences"):
+        simulate(Positions(1, 5, match), Setting(2, 0, 0.5), Profile.MAINLINE_2026_10)
+    with_confidence = Positions(1, 5, match, np.ones(5, np.float32))
+    with pytest.raises(InputError, match="rollouts"):
+        simulate(with_confidence, Setting(2, 0, 0.5), Profile.MAINLINE_2026_10)
+    short = Positions(
+        1,
+        5,
+        match,
+        np.ones(5, np.float32),
+        rollout={i: np.ones(1, np.float32) for i in range(5)},
+    )
+    with pytest.raises(InputError, match="too short"):
+        simulate(short, Setting(3, 0, 0.5), Profile.MAINLINE_2026_10)
+    floored = Positions(1, 5, match, np.ones(5, np.float32), rollout_floor=0.6)
+    with pytest.raises(InputError, match="out of their reach"):
+        simulate(floored, Setting(3, 0, 0.5), Profile.MAINLINE_2026_10)
+
+
+def test_impossible_settings_and_lengths_are_refused() -> None:
+    for bad in ((-1, 0, 0.0), (1, -1, 0.0), (1, 0, 1.5)):
+        with pytest.raises(InputError):
+            Setting(*bad)
+    with pytest.raises(InputError):
+        Positions(1, 3, np.ones(2, bool))
+    with pytest.raises(InputError):
+        Positions(1, 2, np.ones(2, bool), np.ones(3, np.float32))
+
+
+def test_twenty_thousand_tokens_under_33_settings_in_seconds() -> None:
+    rng = np.random.default_rng(0)
+    replies = [Positions(50, 100, rng.random(100) < 0.7, n_predict=100) for _ in range(200)]
+    start = time.process_time()
+    rates = [
+        sum(simulate(r, Setting(n), Profile.MAINLINE_2026_10).draft_n_accepted for r in replies)
+        for n in range(33)
+    ]
+    assert time.process_time() - start < 10.0
+    assert rates == sorted(rates)
+
+
+def test_simulation_is_whole() -> None:
+    run = simulate(Positions(3, 9, np.ones(9, bool)), Setting(4), Profile.MAINLINE_2026_10)
+    assert isinstance(run, Simulation)
+    # two cycles: 4 and 4 drafted (nothing limits the second), all that is known is accepted
+    assert run.length.tolist() == [4, 4]
+    assert run.start.tolist() == [1, 6]

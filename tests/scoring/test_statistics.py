@@ -1,0 +1,186 @@
+"""Intervals that cover, winners that are winners, copies that tie."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.errors import InputError
+from cook.scoring.statistics import (
+    Measured,
+    halves,
+    ratio_interval,
+    resampled_ratios,
+    sign_flip_p_value,
+    verdict,
+)
+from tests.scoring.contests import false_winners, run_contests
+
+
+def population(
+    *, candidates: int = 4, prompts: int = 96, gap: float = 0.02, seed: int = 0
+) -> Measured:
+    """Tokens and seconds; candidate k is about ``gap`` faster than k - 1; eight categories."""
+    rng = np.random.default_rng(seed)
+    stratum = np.arange(prompts) % 8
+    tokens = rng.integers(40, 128, prompts).astype(float)
+    base = 50 * np.exp(rng.normal(0, 0.25, prompts) + 0.06 * stratum)
+    speed = [base * (1 + gap * k) * np.exp(rng.normal(0, 0.05, prompts)) for k in range(candidates)]
+    return Measured(
+        tuple(f"draft-{k}" for k in range(candidates)),
+        np.tile(tokens, (candidates, 1)),
+        np.array([tokens / s for s in speed]),
+        stratum,
+        np.ones(prompts),
+    )
+
+
+def test_total_is_the_token_weighted_harmonic_mean() -> None:
+    measured = population(candidates=1)
+    speed = measured.numerator[0] / measured.denominator[0]
+    weights = measured.numerator[0]
+    assert measured.ratios()[0] == pytest.approx(weights.sum() / (weights / speed).sum())
+
+
+def test_interval_covers_the_population() -> None:
+    whole = population(candidates=2, prompts=400, gap=0.03, seed=3)
+    truth = whole.ratios()
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(300):
+        drawn = rng.choice(400, 60)
+        found = ratio_interval(whole.subset(drawn), 1, 0, rng, resamples=300)
+        hits += found.low <= truth[1] / truth[0] <= found.high
+    assert 0.91 <= hits / 300 <= 0.99
+
+
+def test_resamples_have_the_right_spread_in_small_strata() -> None:
+    """Two prompts a stratum: the plain bootstrap would show half of the variance."""
+    rng = np.random.default_rng(2)
+    prompts = 80
+    seconds = np.exp(rng.normal(0, 0.2, (1, prompts)))
+    strata = np.arange(prompts) // 4
+    one = Measured(("a",), np.ones((1, prompts)), seconds, strata, np.ones(prompts))
+    spread = float(np.std(np.log(resampled_ratios(one, rng, 4000)[0])))
+    within = np.mean([np.var(seconds[0][strata == s], ddof=1) for s in np.unique(strata)])
+    assert spread == pytest.approx(np.sqrt(within / prompts) / seconds.mean(), rel=0.1)
+
+
+def test_a_clear_winner_is_named_alone() -> None:
+    found = verdict(population(gap=0.2), np.random.default_rng(0), resamples=800)
+    assert (found.leader, found.ties, found.decided) == ("draft-3", ("draft-3",), True)
+    assert found.probability["draft-3"] > 0.99
+    assert sum(found.probability.values()) == pytest.approx(1.0)
+    assert found.margin == 0.0
+
+
+def test_identical_copies_tie_and_are_decided() -> None:
+    one = population(candidates=1)
+    twins = Measured(
+        ("a", "b"),
+        np.repeat(one.numerator, 2, axis=0),
+        np.repeat(one.denominator, 2, axis=0),
+        one.stratum,
+        one.weight,
+    )
+    found = verdict(twins, np.random.default_rng(0), resamples=300)
+    assert set(found.ties) == set(found.close) == {"a", "b"}
+    assert found.decided
+    assert found.probability == {"a": 0.5, "b": 0.5}
+
+
+def test_what_ties_only_because_many_compete_is_not_close() -> None:
+    """Of many candidates the simultaneous bound reaches further than that of one alone."""
+    many = population(candidates=40, gap=0.004, prompts=48)
+    found = verdict(many, np.random.default_rng(0), resamples=800)
+    assert found.leader in found.close
+    assert set(found.close) < set(found.ties)
+    order = dict(zip(many.candidates, many.ratios(), strict=True))
+    apart = [n for n in found.ties if n not in found.close]
+    assert max(order[n] for n in apart) < max(order[n] for n in found.close)
+    pair = Measured(
+        ("a", "b"),
+        many.numerator[[0, 39]],
+        many.denominator[[0, 39]],
+        many.stratum,
+        many.weight,
+    )
+    alone = verdict(pair, np.random.default_rng(0), resamples=800)
+    assert alone.close == ("b",)
+
+
+def test_one_candidate_wins_alone() -> None:
+    found = verdict(population(candidates=1), np.random.default_rng(0), resamples=100)
+    assert (found.ties, found.decided, found.margin) == (("draft-0",), True, 0.0)
+
+
+def test_stated_confidence_holds_in_contests() -> None:
+    for gap in (0.003, 0.02):
+        score = run_contests(
+            population(gap=gap), np.random.default_rng(4), contests=150, prompts=40, resamples=250
+        )
+        assert score.covered >= 0.94 * score.contests
+        assert score.wrong <= 0.05 * score.contests
+
+
+def test_copies_measured_apart_rarely_have_a_winner() -> None:
+    rng = np.random.default_rng(5)
+    wrong = false_winners(population(), 0, rng, trials=200, prompts=40, noise=0.02, resamples=250)
+    assert wrong <= 0.085 * 200  # 5 % and three standard errors
+
+
+@pytest.mark.soak
+def test_two_thousand_contests() -> None:
+    score = run_contests(population(gap=0.01), np.random.default_rng(6), contests=2000, prompts=60)
+    assert score.covered >= 0.94 * 2000
+    assert score.right >= 0.94 * score.decided
+
+
+@given(st.lists(st.floats(-5, 5), min_size=0, max_size=10))
+@settings(max_examples=60, deadline=None)
+def test_sign_flips_are_exact(values: list[float]) -> None:
+    kept = [v for v in values if v != 0]
+    p = sign_flip_p_value(values, np.random.default_rng(0))
+    if not kept:
+        assert p == 1.0
+        return
+    observed = abs(sum(kept)) * (1 - 1e-12)
+    flips = [
+        abs(sum(s * v for s, v in zip(signs, kept, strict=True)))
+        for signs in itertools.product((1, -1), repeat=len(kept))
+    ]
+    exact = sum(f >= observed for f in flips) / len(flips)
+    assert p == pytest.approx(exact, abs=2.5 / len(flips))
+    assert p > 0
+
+
+def test_many_sign_flips_are_sampled() -> None:
+    rng = np.random.default_rng(0)
+    assert sign_flip_p_value(rng.normal(1.0, 1.0, 25), rng, resamples=5000) < 0.01
+    assert sign_flip_p_value(rng.normal(0.0, 1.0, 25), rng, resamples=5000) > 0.01
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=60), st.integers(0, 100))
+@settings(max_examples=60, deadline=None)
+def test_halves_share_every_stratum(names: list[int], seed: int) -> None:
+    stratum = np.array(names)
+    one, two = halves(stratum, np.random.default_rng(seed))
+    assert sorted([*one, *two]) == list(range(len(names)))
+    for name in set(names):
+        a, b = int((stratum[one] == name).sum()), int((stratum[two] == name).sum())
+        assert abs(a - b) <= 1
+    assert abs(len(one) - len(two)) <= 1
+
+
+def test_what_was_not_measured_cannot_win() -> None:
+    one = population(candidates=2)
+    seconds = one.denominator.copy()
+    seconds[1, 3] = np.nan
+    with pytest.raises(InputError, match="not measured"):
+        Measured(one.candidates, one.numerator, seconds, one.stratum, one.weight)
+    with pytest.raises(InputError):
+        Measured(one.candidates, one.numerator, seconds * 0, one.stratum, one.weight)

@@ -1,0 +1,213 @@
+"""Scoring a server that already runs: real ones, and ones that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.remote import Remote
+from cook.engines.server import Server, free_port
+from cook.errors import CookError, InputError, StepError
+from cook.paths import demo_dir
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts, select
+from cook.score_url import score_url
+from cook.steps.live import WARM_UP
+
+ML = {
+    "build_info": "b1-abc",
+    "model_path": "/m/T.gguf",
+    "default_generation_settings": {"n_ctx": 512},
+}
+IK = {"model_path": "/m/T.gguf", "n_ctx": 512, "default_generation_settings": {"n_ctx": 512}}
+
+
+def prompts(*texts: str) -> PromptSet:
+    made = tuple(Prompt(f"p{i}", "ab"[i % 2], text, "pick") for i, text in enumerate(texts))
+    return PromptSet("mine", made, "0" * 64)
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
+    """``fake(props, timings, slots=[])`` -> (url, the /completion payloads it was sent)."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(props: Any, timings: Any, slots: Any = ()) -> tuple[str, list[Any]]:
+        asked: list[Any] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def _send(self, answer: Any) -> None:
+                body = json.dumps(answer).encode()
+                self.send_response(200 if answer is not None else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                self._send({"/props": props, "/slots": slots}.get(self.path))
+
+            def do_POST(self) -> None:
+                payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == "/tokenize":
+                    self._send({"tokens": list(range(len(payload["content"])))})
+                    return
+                asked.append(payload)
+                told = timings(len(asked)) if callable(timings) else timings
+                self._send({"content": "x", "timings": told, "stop_type": "limit"})
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}", asked
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def timings(drafted: int | None, accepted: int | None, n: int = 41, ms: float = 1000.0) -> Any:
+    told: dict[str, Any] = {"prompt_n": 5, "prompt_ms": 10.0, "predicted_n": n, "predicted_ms": ms}
+    if drafted is not None:
+        told |= {"draft_n": drafted, "draft_n_accepted": accepted}
+    return told
+
+
+def test_figures_by_category_with_their_totals(fake: Any) -> None:
+    counts = {2: (40, 30), 3: (40, 10), 4: (20, 20), 5: (50, 20)}
+    url, asked = fake(ML, lambda turn: timings(*counts.get(turn, (1, 1))))
+    with Remote(url) as remote:
+        score = score_url(remote, prompts("one", "two", "three", "four"), max_tokens=41)
+    assert [a["prompt"] for a in asked] == [WARM_UP, "one", "two", "three", "four"]
+    assert all(a["cache_prompt"] is False and a["top_k"] == 1 for a in asked)
+    assert (score.flavour, score.build, score.model) == ("llama.cpp", "b1-abc", "T.gguf")
+    assert score.warnings == ()
+    first, second, whole = score.categories["a"], score.categories["b"], score.total
+    assert first.acceptance is not None
+    assert second.acceptance is not None
+    assert whole.acceptance is not None
+    assert whole.decode is not None
+    assert (first.acceptance.numerator, first.acceptance.denominator) == (50, 60)
+    assert (second.acceptance.numerator, second.acceptance.denominator) == (30, 90)
+    assert whole.acceptance.value == 80 / 150
+    assert whole.acceptance.low is not None
+    assert whole.acceptance.low < whole.acceptance.value
+    assert whole.decode.value == pytest.approx(40.0)
+    assert (whole.requests, whole.drafting) == (4, 4)
+
+
+def test_a_server_that_drafts_nothing(fake: Any) -> None:
+    url, _ = fake(ML, timings(None, None))
+    with Remote(url) as remote:
+        score = score_url(remote, prompts("one", "two"))
+    assert score.total.acceptance is None
+    assert score.total.decode is not None
+    assert "drafted nothing" in score.warnings[0]
+
+
+def test_ik_and_repeated_prompts(fake: Any) -> None:
+    url, _ = fake(IK, timings(40, 30))
+    with Remote(url) as remote:
+        score = score_url(remote, prompts("one", "one more"))
+        assert "p1 repeats or continues" in score.warnings[0]
+        assert score_url(remote, prompts("one", "two")).warnings == ()
+        assert "others ask it" in score_url(remote, prompts("one")).warnings[0]
+    assert score.flavour == "ik_llama.cpp"
+
+
+def test_prompts_too_long_for_the_server_are_left_out(fake: Any) -> None:
+    url, asked = fake(ML, timings(4, 3))
+    with Remote(url) as remote:
+        score = score_url(remote, prompts("one", "x" * 500, "two"))
+        with pytest.raises(InputError, match="no prompt fits"):
+            score_url(remote, prompts("x" * 500))
+    assert "1 of 3 prompts left out" in score.warnings[0]
+    assert [a["prompt"] for a in asked] == [WARM_UP, "one", "two"]
+
+
+def test_a_busy_server_is_told(fake: Any) -> None:
+    url, _ = fake(ML, timings(4, 3), slots=[{"id": 0, "is_processing": True}])
+    with Remote(url) as remote:
+        assert "somebody else" in score_url(remote, prompts("one", "two")).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("props", "told", "kind"),
+    [
+        (None, timings(4, 3), InputError),
+        ({"default_generation_settings": {}}, timings(4, 3), StepError),
+        (ML, timings(4, 5), StepError),
+        (ML, timings(4, 3, n=0), StepError),
+        (ML, {"predicted_n": 4}, StepError),
+        (ML, timings(4, 3, ms=-1.0), StepError),
+    ],
+)
+def test_what_cannot_be_scored(fake: Any, props: Any, told: Any, kind: type[CookError]) -> None:
+    url, _ = fake(props, told)
+    with Remote(url) as remote, pytest.raises(kind):
+        score_url(remote, prompts("one", "two"))
+
+
+def test_an_answer_that_drips_is_ended() -> None:
+    class Drip(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for _ in range(200):
+                    self.wfile.write(b" ")
+                    time.sleep(0.05)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Drip)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    with Remote(url, read_timeout_s=0.3) as remote, pytest.raises(StepError, match="took more"):
+        score_url(remote, prompts("one"))
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.engine
+def test_a_real_server_with_a_draft(bundled: Any, tmp_path: Path) -> None:
+    check_real(bundled, tmp_path)
+
+
+@pytest.mark.ik
+def test_a_real_ik_with_a_draft(ik_engine: Any, tmp_path: Path) -> None:
+    check_real(ik_engine, tmp_path)
+
+
+def check_real(engine: Any, tmp_path: Path) -> None:
+    one = ModelArgs(threads=1)
+    draft, target = demo_dir() / "draft-f16.gguf", demo_dir() / "target-q8_0.gguf"
+    job = ServerJob(target, one, 1024, draft, one, DraftSettings(4, 0, 0.0))
+    port, supervisor = free_port(), Supervisor(tmp_path / "logs")
+    chosen = select(load_prompts("demo"), 4)
+    with Server(engine, job, supervisor, port=port, key="sesame"):
+        url = f"http://127.0.0.1:{port}"
+        with Remote(url) as stranger, pytest.raises(StepError, match="refuses the key"):
+            score_url(stranger, chosen)
+        with Remote(url, "sesame") as remote:
+            first = score_url(remote, chosen, max_tokens=32)
+            again = score_url(remote, chosen, max_tokens=32)
+    assert [r.draft_n for r in first.runs] == [r.draft_n for r in again.runs]
+    assert [r.draft_n_accepted for r in first.runs] == [r.draft_n_accepted for r in again.runs]
+    found = first.total.acceptance
+    assert found is not None
+    assert found.numerator == sum(r.draft_n_accepted or 0 for r in first.runs) > 0
+    assert first.warnings == ()

@@ -1,0 +1,235 @@
+"""Serving a record's pick: the command, the unit, the refusals, and the real server."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.process.supervisor import Supervisor
+from cook.errors import InputError
+from cook.record.record import read_record, write_record
+from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
+from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
+
+
+@pytest.fixture
+def ml(standin_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A mainline engine called ``ml``, known to discovery, and an empty home."""
+    engine = standin_engine(name="ml")
+    monkeypatch.setenv("COOK_ENGINE_ML", str(engine.facts.bin_dir))
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    return engine
+
+
+@pytest.fixture
+def ik(standin_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    engine = standin_engine(name="ik", flavour="ik_llama.cpp")
+    monkeypatch.setenv("COOK_ENGINE_IK", str(engine.facts.bin_dir))
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    return engine
+
+
+def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
+    service = service_of(record("ml"), port=18080)
+    words = service.command
+    assert words == ml.server_command(service.job, 18080, tmp_path / "home" / "serve.key")
+    assert str(DRAFT) in words
+    assert words[words.index("--spec-draft-n-max") + 1] == "4"
+    assert words[words.index("--ctx-size") + 1] == "512"
+    assert "an" not in words
+    assert any("another digest" not in n and "speed may differ" in n for n in service.notes)
+
+
+def test_the_same_record_on_the_other_engine(ik: Any) -> None:
+    words = service_of(record("ml"), engine="ik", port=18080).command
+    assert words[words.index("--spec-type") + 1] == "draft:n_max=4,n_min=0,p_min=0"
+
+
+def test_a_shell_runs_what_is_printed(ml: Any, tmp_path: Path) -> None:
+    odd = tmp_path / 'it\'s a $HOME "target".gguf'
+    odd.symlink_to(TARGET)
+    service = service_of(record("ml", target=odd), port=18080)
+    text = shell_text(service)
+    assert "\n  --port 18080 \\\n" in text
+    printed = subprocess.run(
+        ["sh", "-c", "printf '%s\\0' " + text], capture_output=True, check=True, text=True
+    )
+    words = printed.stdout.split("\0")[:-1]
+    assert tuple(words[len(service.environment) :]) == service.command
+
+
+def test_the_unit(ml: Any, tmp_path: Path) -> None:
+    odd = tmp_path / '50% $HOME "target".gguf'
+    odd.symlink_to(TARGET)
+    unit = systemd_unit(service_of(record("ml", target=odd), port=18080))
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(unit)
+    start = parser["Service"]["ExecStart"].replace("\\\n", " ")
+    assert '50%% $$HOME \\"target\\".gguf"' in start
+    assert parser["Install"]["WantedBy"] == "default.target"
+    words = shlex.split(start.replace("\\", "\\\\").replace('\\\\"', '\\"'))
+    assert words[words.index("--port") + 1] == "18080"
+
+
+@pytest.mark.parametrize("picked", [ALONE, None])
+def test_no_draft_was_picked(ml: Any, picked: str | None) -> None:
+    service = service_of(record("ml", picked=picked), port=18080)
+    assert service.job.draft is None
+    assert "the target is served alone" in service.notes[0]
+    assert str(DRAFT) not in service.command
+
+
+def test_another_candidate(ml: Any) -> None:
+    service = service_of(record("ml", picked=ALONE), candidate=PICKED, context=1024)
+    assert service.job.draft == DRAFT
+    assert service.job.context == 1024
+    with pytest.raises(InputError, match="no candidate 'x'"):
+        service_of(record("ml"), candidate="x")
+
+
+def test_another_address(ml: Any) -> None:
+    service = service_of(record("ml"), host="::1", port=0)
+    assert service.url == f"http://[::1]:{service.port}"
+    assert service.command[service.command.index("--host") + 1] == "::1"
+
+
+def test_files_that_moved_or_changed(ml: Any, tmp_path: Path) -> None:
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(DRAFT.read_bytes())
+    made = record("ml", draft=draft)
+    draft.write_bytes(DRAFT.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"draft .* it is another file"):
+        service_of(made)
+    draft.unlink()
+    with pytest.raises(InputError, match=r"draft .*draft\.gguf: No such file"):
+        service_of(made)
+    split = replace(record("ml"), target=str(tmp_path / "t-00001-of-00002.gguf"))
+    (tmp_path / "t-00001-of-00002.gguf").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"target .*t-00002-of-00002\.gguf: No such file"):
+        service_of(split)
+
+
+def test_records_with_nothing_to_serve(ml: Any) -> None:
+    with pytest.raises(InputError, match="scored nothing"):
+        service_of(replace(record("ml"), candidates=()))
+    bare = tuple(replace(c, serving=None) for c in record("ml").candidates)
+    with pytest.raises(InputError, match="does not say how"):
+        service_of(replace(record("ml"), candidates=bare))
+    pathless = replace(record("ml").drafts[0], path=None)
+    with pytest.raises(InputError, match="names no file"):
+        service_of(replace(record("ml"), drafts=(pathless,)))
+
+
+def test_the_key_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "serve.key"
+    key = read_or_make_key(path)
+    assert len(key) == 48
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_or_make_key(path) == key
+    path.chmod(0o644)
+    with pytest.raises(InputError, match="others may read"):
+        read_or_make_key(path)
+    path.chmod(0o600)
+    path.write_text("two\nlines")
+    with pytest.raises(InputError, match="holds no key"):
+        read_or_make_key(path)
+
+
+def test_a_record_keeps_how_its_server_runs(tmp_path: Path) -> None:
+    write_record(record("ml"), tmp_path / "r.json")
+    assert read_record(tmp_path / "r.json") == record("ml")
+
+
+def test_a_port_that_is_taken(ml: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = service_of(record("ml"), port=taken.getsockname()[1])
+        with pytest.raises(InputError, match="in use"):
+            serve(service, Supervisor(tmp_path), lambda *_: None, lambda: None)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_real_server_serves_drafts_and_stops(
+    bundled: Any, tmp_path: Path, number: signal.Signals
+) -> None:
+    check_serving("bundled", tmp_path, number)
+
+
+@pytest.mark.ik
+def test_ik_serves_drafts_and_stops(ik_engine: Any, tmp_path: Path) -> None:
+    check_serving("ik", tmp_path, signal.SIGINT)
+
+
+def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> None:
+    import httpx
+
+    home = tmp_path / "home"
+    write_record(record(engine), home / "records" / "r.json")
+    env = {**os.environ, "COOK_HOME": str(home)}
+    argv = [sys.executable, "-m", "cook", "serve", "r", "--port", "0"]
+    with (tmp_path / "stderr").open("wb") as stderr:
+        cook = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        assert cook.stdout is not None
+        url = cook.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:"), (tmp_path / "stderr").read_text()
+        key = (home / "serve.key").read_text().strip()
+        ask = {"prompt": "import os", "n_predict": 24, "temperature": 0, "ignore_eos": True}
+        open_ = httpx.post(f"{url}/completion", json=ask, timeout=60)
+        head = {"Authorization": f"Bearer {key}"}
+        answer = httpx.post(f"{url}/completion", json=ask, headers=head, timeout=60).json()
+        servers = children(cook.pid)
+    finally:
+        cook.send_signal(number)
+        status = cook.wait(30)
+    assert open_.status_code == 401
+    assert answer["timings"]["draft_n"] > 0
+    assert status == 0
+    assert servers
+    assert not any(alive(pid) for pid in servers)
+    told = (tmp_path / "stderr").read_text()
+    assert f"ready: {PICKED}, drafting" in told
+    assert key not in told
+
+
+@pytest.mark.engine
+def test_a_server_that_fails_passes_its_story_on(bundled: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    home = tmp_path / "home"
+    write_record(record("bundled", target=broken, picked=ALONE), home / "records" / "r.json")
+    env = {**os.environ, "COOK_HOME": str(home)}
+    argv = [sys.executable, "-m", "cook", "serve", "--port", "0", "--json"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "before it was ready" in done.stderr
+    assert json.loads(done.stdout)["candidate"] == ALONE
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(n) for n in (task / "children").read_text().split()]
+    return found
+
+
+def alive(pid: int) -> bool:
+    for _ in range(20):
+        if not Path(f"/proc/{pid}").exists():
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,0 +1,195 @@
+"""A target behind llama-server: what it tells is checked, and drafting is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.remote import Remote
+from cook.engines.server import Server, free_port
+from cook.errors import InputError, StepError
+from cook.formats.trace_file import TraceFile
+from cook.graph.digest import source
+from cook.paths import demo_dir
+from cook.prompts.prompt_set import Prompt
+from cook.trace.chain import server_sampler
+from cook.trace.server_target import ServerTarget, server_facts
+from cook.trace.session import Dropped, Plan, record
+from cook.trace.tokenizer import Tokenizer
+from cook.trace.worker_target import WorkerTarget
+
+KEY = "a-key-of-the-test"
+PROPS = {"default_generation_settings": {"n_ctx": 64}, "build_info": "b1-abc", "model_path": "/x/t"}
+PLAN = Plan((Prompt("p", "code", "hi", "pick"),), 4, 64, server_sampler(0.0, 1, "server"), top=2)
+
+
+def completion(tokens: list[int] | None, **changes: Any) -> dict[str, Any]:
+    count = len(tokens or [1])
+    timings = {"prompt_n": 2, "prompt_ms": 1.0, "predicted_n": count, "predicted_ms": 1.0}
+    answer: dict[str, Any] = {"content": "text", "timings": timings, "stop_type": "limit"}
+    if tokens is not None:
+        answer["tokens"] = tokens
+    return {**answer, **changes}
+
+
+def answers(**more: Callable[[dict[str, Any]], tuple[int, Any]]) -> dict[str, Any]:
+    known = {
+        "/props": lambda _: (200, PROPS),
+        "/slots": lambda _: (200, [{"id": 0, "speculative": False}]),
+        "/v1/models": lambda _: (200, {"data": [{"id": "t", "meta": {"n_vocab": 50}}]}),
+        "/tokenize": lambda body: (200, {"tokens": [i % 50 for i in range(len(body["content"]))]}),
+        "/detokenize": lambda body: (200, {"content": "x" * len(body["tokens"])}),
+        "/completion": lambda body: (200, completion([7] * body["n_predict"])),
+    }
+    return known | {f"/{name}": answer for name, answer in more.items()}
+
+
+def target(url: str) -> ServerTarget:
+    remote = Remote(url)
+    facts = server_facts(remote)
+    assert facts is not None
+    return ServerTarget(remote, facts, None)
+
+
+def test_requests_are_those_of_a_recording(fake: Any) -> None:
+    server = fake(answers())
+    found = target(server.url).reply(PLAN.prompts[0], PLAN)
+    assert not isinstance(found, Dropped)
+    assert (found.prompt.tolist(), found.tokens.tolist()) == ([0, 1], [7] * 4)
+    path, body = server.asked[-1]
+    assert path == "/completion"
+    wanted = {"prompt": [0, 1], "cache_prompt": False, "return_tokens": True, "n_probs": 2}
+    assert {key: body[key] for key in wanted} == wanted
+    assert (body["temperature"], body["top_k"], body["repeat_penalty"]) == (0.0, 1, 1.0)
+
+
+def test_something_else_is_not_taken_for_a_server(fake: Any) -> None:
+    assert server_facts(Remote(fake({}).url)) is None
+    assert server_facts(Remote(fake({"/props": lambda _: (200, [])}).url)) is None
+
+
+def test_drafting_is_refused_wherever_it_shows(fake: Any) -> None:
+    by_slot = fake(answers(slots=lambda _: (200, [{"speculative": True}])))
+    with pytest.raises(InputError, match=r"drafts .*/slots"):
+        target(by_slot.url)
+    timings = {**completion([7])["timings"], "draft_n": 3, "draft_n_accepted": 1}
+    by_timing = fake(answers(completion=lambda _: (200, completion([7], timings=timings))))
+    with pytest.raises(InputError, match=r"drafts .*draft_n"):
+        target(by_timing.url).reply(PLAN.prompts[0], PLAN)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (completion([7, 7, 7, 7, 7]), "5 tokens for the 4 asked for"),
+        (completion([7, 50]), "beyond its vocabulary of 50"),
+        (completion([7, 1 << 40]), "beyond its vocabulary"),
+        (completion([7, -1]), "tokens"),
+        ({"content": "x"}, "timings are missing"),
+        ([], "no JSON object"),
+        (b"\xff", "no JSON object"),
+    ],
+)
+def test_answers_that_lie_are_told(fake: Any, answer: Any, told: str) -> None:
+    server = fake(answers(completion=lambda _: (200, answer)))
+    with pytest.raises(StepError, match=told):
+        target(server.url).reply(PLAN.prompts[0], PLAN)
+
+
+def test_refusals_and_absence_are_step_errors(fake: Any) -> None:
+    refusing = fake({"/props": lambda _: (401, {})})
+    with pytest.raises(StepError, match="refuses the key"):
+        server_facts(Remote(refusing.url))
+    with pytest.raises(StepError, match="Connect"):
+        server_facts(Remote("http://127.0.0.1:9"))
+
+
+def test_text_without_ids_is_tokenized_again_or_dropped(fake: Any) -> None:
+    """As ik answers: no token ids."""
+    same = completion(None, content="xxx")
+    same["timings"]["predicted_n"] = 3
+    server = fake(answers(completion=lambda _: (200, same)))
+    found = target(server.url).reply(PLAN.prompts[0], PLAN)
+    assert not isinstance(found, Dropped)
+    assert found.tokens.tolist() == [0, 1, 2]
+    assert not found.known.any()
+
+    for text, told in (("abc", "another text"), ("xx", "2 tokens")):
+        other = {**same, "content": text}
+
+        def answer(_: dict[str, Any], other: dict[str, Any] = other) -> tuple[int, Any]:
+            return 200, other
+
+        server = fake(answers(completion=answer))
+        dropped = target(server.url).reply(PLAN.prompts[0], PLAN)
+        assert isinstance(dropped, Dropped)
+        assert told in dropped.reason
+
+
+def test_a_prompt_too_long_for_the_server_is_dropped(fake: Any) -> None:
+    dropped = target(fake(answers()).url).reply(Prompt("p", "code", "x" * 61, "pick"), PLAN)
+    assert isinstance(dropped, Dropped)
+    assert "do not fit" in dropped.reason
+
+
+@pytest.mark.engine
+def test_a_server_and_the_worker_record_the_same_trace(bundled: Engine, tmp_path: Path) -> None:
+    """Token for token on the demo target, what lies beyond an end of reply included."""
+    supervisor = Supervisor(tmp_path / "logs")
+    model = demo_dir() / "target-q8_0.gguf"
+    texts = ("def add(a, b):\n    return", "import os\n", "# The end.\n", "class Tree:\n")
+    prompts = tuple(Prompt(f"p{i}", "code", text, "pick") for i, text in enumerate(texts))
+    args = ModelArgs(threads=1, threads_batch=1)
+
+    def plan(draws: Any) -> Plan:
+        return Plan(prompts, 24, 512, server_sampler(0.0, 1, draws), top=8, extra=5)
+
+    here, there = tmp_path / "here.trace", tmp_path / "there.trace"
+    with WorkerTarget(bundled, source([model]), args, 512, False, supervisor, 1) as local:
+        record(local, plan("worker"), here)
+    port = free_port()
+    with (
+        Server(bundled, ServerJob(model, args, 512), supervisor, port=port, key=KEY),
+        Tokenizer(bundled, model, supervisor) as tokenizer,
+    ):
+        remote = Remote(f"http://127.0.0.1:{port}", KEY)
+        facts = server_facts(remote)
+        assert facts is not None
+        found = record(ServerTarget(remote, facts, tokenizer), plan("server"), there)
+    assert (found.replies, found.dropped) == (4, ())
+    ours, theirs = TraceFile(here), TraceFile(there)
+    assert theirs.header.tokenizer_sha256 == ours.header.tokenizer_sha256
+    assert theirs.header.template_sha256 == ours.header.template_sha256
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.prompt.tolist() == other.prompt.tolist()
+        assert one.tokens.tolist() == other.tokens.tolist()
+        assert one.head.emitted == other.head.emitted
+        known = other.known
+        assert known[: other.head.emitted].mean() > 0.5
+        assert np.abs(one.logp - other.logp)[known].max() < 1e-2
+        assert (one.top_ids[known][:, 0] == other.top_ids[known][:, 0]).all()
+
+
+@pytest.mark.engine
+def test_a_real_drafting_server_is_refused(bundled: Engine, tmp_path: Path) -> None:
+    demo = demo_dir()
+    job = ServerJob(
+        demo / "target-q8_0.gguf",
+        ModelArgs(threads=1),
+        512,
+        demo / "draft-f16.gguf",
+        ModelArgs(threads=1),
+        DraftSettings(2),
+    )
+    port = free_port()
+    with (
+        Server(bundled, job, Supervisor(tmp_path / "logs"), port=port, key=KEY),
+        pytest.raises(InputError, match="drafts"),
+    ):
+        server_facts(Remote(f"http://127.0.0.1:{port}", KEY))
