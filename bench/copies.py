@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from bench.demo_score import study_menu
 from bench.study import Study, empty_kitchen
-from cook.build.candidates import Overheads
 from cook.build.finalists import choose
-from cook.build.forecast import Forecaster
+from cook.build.forecast import Forecaster, Overheads
 
 TRIALS = 50
 MOST = 0.05

@@ -16,13 +16,13 @@ from bench.demo_score import DOWN_TO_ONE_BIT, study_menu
 from bench.study import Study, empty_kitchen
 from cook.build.finalists import live_runs
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import IntArray
+from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import Profile, Setting, positions_of, simulate
-from cook.steps.live import PromptRun
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import TRACE_FILE

@@ -14,13 +14,12 @@ from statistics import mean, median, stdev
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_menu
 from bench.study import Study, empty_kitchen
-from cook.build.candidates import Forecast, ForecastPlan
 from cook.build.finalists import live_runs
-from cook.build.forecast import Forecaster
-from cook.build.layout import Configuration, interleaved
+from cook.build.forecast import Forecast, Forecaster
+from cook.build.layout import Configuration, ForecastPlan, interleaved
 from cook.graph.execute import Executor
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.racing import student_quantile
-from cook.steps.live import PromptRun
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
 FITTED_ON = "Q4_K_M"

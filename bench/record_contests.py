@@ -14,8 +14,7 @@ from typing import Any
 
 from bench.demo_score import study_menu
 from bench.study import empty_kitchen
-from cook.build.candidates import Forecast, Overheads
-from cook.build.forecast import Forecaster
+from cook.build.forecast import Forecast, Forecaster, Overheads
 from cook.provenance import cook_version, machine
 
 FILE = Path(__file__).parent.parent / "tests" / "data" / "contests.json"

@@ -23,8 +23,8 @@ from bench.study import Study, empty_kitchen
 from cook.engines.base import Engine, Flavour
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import FloatArray, IntArray, ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.paths import demo_dir
 from cook.steps.quantize import MODEL_FILE
 

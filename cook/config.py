@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from cook.documents.spec import Line, Spec, fault
 from cook.errors import ConfigError
 from cook.paths import config_file
-from cook.recipe.fields import Line, Spec, fault
 
 if TYPE_CHECKING:
     from cook.documents.tree import Node

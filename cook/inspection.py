@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,6 @@ import numpy.typing as npt
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo, is_gguf, read_gguf, read_tensor_list
 from cook.formats.trace_file import TraceFile, TraceHeader
-
-if TYPE_CHECKING:
-    pass
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -39,3 +40,9 @@ def data_dir(name: str) -> Path:
 def demo_dir() -> Path:
     """The demo models, their texts and prompts."""
     return package_dir() / "demo"
+
+
+def free_bytes(path: Path) -> int:
+    """Free bytes on the disk that holds ``path`` or its nearest existing parent."""
+    existing = next(p for p in (path, *path.parents) if p.exists())
+    return shutil.disk_usage(existing).free

@@ -17,8 +17,9 @@ from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
 from cook.errors import InputError, StepError
 from cook.prompts.prompt_set import Prompt, PromptSet
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.totals import Share, Total, total
-from cook.steps.live import WARM_UP, WARM_UP_TOKENS, PromptRun, Sampling, run_of
+from cook.steps.live import WARM_UP, WARM_UP_TOKENS, Sampling, run_of
 from cook.trace.server_target import ServerFacts, server_facts
 
 MAX_TOKENS = 128

@@ -30,3 +30,14 @@ def count(number: int | None) -> str | None:
 def plural(number: int, noun: str) -> str:
     """``"1 fault"``, ``"2 faults"``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float | None) -> str | None:
+    """``1 h 02 min``, ``3 min 20 s``, ``4.1 s``; None stays None."""
+    if seconds is None:
+        return None
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
+    return f"{seconds:.1f} s"

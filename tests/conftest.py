@@ -13,6 +13,8 @@ import pytest
 
 from tests.engines.tiny_model import write_tiny_model
 
+pytest_plugins = ["tests.hub.fixtures"]
+
 HERE = Path(__file__).parent
 STANDINS = HERE / "engines" / "standins"
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")

@@ -13,21 +13,31 @@ from cook.graph.step import (Step)
 from cook.provenance import (HubOrigin, cook_version, machine)
 from cook.recipe.load import (LoadedRecipe)
 from cook.recipe.schema import (Recipe)
-from cook.record.coverage import (imatrix_coverage)
+
 from cook.build.drafts import (draft_records, reference_quality, why_not)
 from cook.scoring.figures import (by_category, by_prompt, figures, merge_repeats, output_check)
 from cook.scoring.intervals import (paired_ratio)
-from cook.record.measured import (CountCheck, DepthCount, Interval, NoiseFloor, Prediction, Rejection)
+from cook.record.measured import (DepthCount, Interval, NoiseFloor, Prediction, Rejection)
+from cook.record.measured import (CountCheck)
 from cook.record.record import (SCHEMA_VERSION, Candidate, Draft, Excluded, Pick, Record, Serving, StepRecord)
 from cook.scoring.sampled import (SampledPrediction)
 from cook.build.checks import (Checks, checks_of, checks_of_all)
 from cook.build.confirm import (confirm)
 from cook.build.finalists import (Decision, reason_not_live)
-from cook.build.candidates import (ForecastPlan)
-from cook.steps.live import (LiveStep, PromptRun)
+from cook.build.layout import (ForecastPlan)
+from cook.steps.live import (LiveStep)
+from cook.record.prompt_runs import (PromptRun)
 from cook.build.layout import (Configuration, Layout, interleaved)
 from cook.build.choose import (Limits, pick)
-from cook.steps.recount import (SelfCheckOutcome)
+from cook.record.outcomes import (SelfCheckOutcome)
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from cook.record.measured import (ImatrixCoverage, LayerCoverage)
+if TYPE_CHECKING:
+    from cook.graph.execute import Outcomes
+    from cook.steps.imatrix import ImatrixStep
 
 @dataclass(frozen=True)
 class Finished:
@@ -372,3 +382,45 @@ def _steps(sitting: Finished) -> tuple[StepRecord, ...]:
             )
         )
     return tuple(records)
+
+
+MAX_SKIPPED = 64
+"""Names of tensors without data that a record lists; their number it always has."""
+
+
+
+_LAYER = re.compile(r"blk\.(\d{1,6})\.")
+
+
+
+def imatrix_coverage(step: ImatrixStep | None, outcomes: Outcomes) -> ImatrixCoverage | None:
+    """From the step's artifact; None where no matrix was made."""
+    from cook.formats.gguf import read_gguf
+    from cook.formats.imatrix_file import coverage, read_imatrix, with_experts
+
+    result = outcomes.result(step) if step is not None else None
+    if step is None or result is None:
+        return None
+    matrix = read_imatrix(outcomes.artifact(step).file(step.file_name))
+    matrix = with_experts(matrix, read_gguf(step.model.path).tensors)
+    layers: dict[int, LayerCoverage] = {}
+    for entry in coverage(matrix):
+        match = _LAYER.match(entry.name)
+        if entry.experts < 2 or match is None:
+            continue
+        layer = int(match[1])
+        seen = layers.get(layer, LayerCoverage(layer, 0, 0))
+        layers[layer] = LayerCoverage(
+            layer, seen.experts + entry.experts, seen.covered + entry.usable(step.engine.flavour)
+        )
+    return ImatrixCoverage(
+        chunks=result.chunks,
+        context=step.context,
+        perplexity=result.perplexity,
+        entries=result.entries,
+        experts_total=result.experts_total,
+        experts_covered=result.experts_covered,
+        layers=tuple(layers[layer] for layer in sorted(layers)),
+        skipped=result.skipped[:MAX_SKIPPED],
+        skipped_count=len(result.skipped),
+    )

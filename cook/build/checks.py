@@ -8,7 +8,7 @@ from typing import Any
 from cook.graph.step import (Step)
 from cook.scoring.simulate import (Profile)
 from cook.steps.control import (ControlStep)
-from cook.build.candidates import (PROFILES)
+from cook.build.forecast import (PROFILES)
 from cook.build.layout import (Configuration, Layout)
 from cook.steps.recount import (SelfCheckStep)
 

@@ -22,10 +22,24 @@ from cook.steps.memory import (MemoryStep)
 from cook.build.layout import (DraftPlan)
 from cook.steps.perplexity import (DivergenceStep, PerplexityStep)
 from cook.steps.quantize import (QuantizeStep)
-from cook.build.locate import (Model as ReadModel)
+from cook.build.locate import ModelFile
 from cook.build.locate import (Reader)
-from cook.steps.corpus import (TraceCorpusStep, corpus_args, target_corpus)
+from cook.steps.corpus import (TraceCorpusStep, corpus_args)
 from cook.formats.vocabulary import (read_vocabulary)
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+from cook.engines.base import Engine
+from cook.errors import StepError
+from cook.formats.trace_file import TraceFile
+from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.steps.imatrix import CORPUS_FILE
+from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.corpus import TraceCorpusStep
+if TYPE_CHECKING:
+    from cook.prompts.prompt_set import PromptSet
+    from cook.recipe.schema import Recipe, ScoreSpec
 
 @dataclass(frozen=True)
 class Drafting:
@@ -37,7 +51,7 @@ class Drafting:
     engine: Engine
     recipe: Recipe
     reader: Reader
-    source: ReadModel | None
+    source: ModelFile | None
     corpus: Source | None
     suffix: str = ""
 
@@ -192,3 +206,41 @@ def _bytes_as(type_name: str, tensor: TensorInfo) -> int:
 
 def _elements(file: GgufFile) -> int:
     return sum(tensor.elements for tensor in file.tensors)
+
+
+def target_corpus(
+    engine: Engine, model: Source, target: ModelFile, score: ScoreSpec
+) -> TraceCorpusStep:
+    """The calibration text of ``score``'s target, for ``model``: what it writes, as it will be
+    sampled, on the prompts of its set that are kept apart from scoring.
+
+    InputError when none are left.
+    """
+    from cook.build.layout import sampling_of
+    from cook.prompts.calibration import split_for_calibration
+    from cook.prompts.prompt_set import load_prompts
+    from cook.steps.trace import TraceStep
+
+    split = split_for_calibration(score.prompts, load_prompts(score.prompts))
+    trace = TraceStep(
+        engine=engine,
+        target=target.source,
+        args=score.target.args.to_model_args(),
+        context=score.context,
+        prompts=split.calibration.prompts,
+        max_tokens=score.max_tokens,
+        sampling=sampling_of(score),
+        chat="tokenizer.chat_template" in target.file.metadata,
+    )
+    return TraceCorpusStep(engine, model, trace)
+
+
+
+def left_to_score(recipe: Recipe, prompts: PromptSet) -> PromptSet:
+    """``prompts`` without those that ``imatrix.corpus: trace`` calibrates on, before any limit."""
+    from cook.prompts.calibration import split_for_calibration
+
+    spec = recipe.imatrix
+    if spec is None or spec.corpus != "trace" or recipe.score is None:
+        return prompts
+    return split_for_calibration(recipe.score.prompts, prompts).scoring

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 from cook.graph.execute import (Outcomes)
 from cook.graph.step import (Source, Step)
-from cook.record.draft_speed import (draft_speed)
+
 from cook.record.measured import (Quality)
 from cook.record.record import (Draft)
-from cook.record.type_map import (type_map)
+from cook.build.type_map import (type_map)
 from cook.build.layout import (DraftPlan, Layout)
 from cook.steps.quantize import (MODEL_FILE)
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from cook.record.measured import (DraftSpeed)
+if TYPE_CHECKING:
+    from cook.build.layout import DraftPlan, Layout
+    from cook.graph.execute import Outcomes
 
 def draft_records(menus: Sequence[Layout], outcomes: Outcomes) -> tuple[Draft, ...]:
     """Every draft of every engine, as it is known by now."""
@@ -93,3 +100,22 @@ def why_not(step: Step[Any] | None, outcomes: Outcomes) -> str:
         return "not asked for"
     failure = outcomes.failures.get(step.key)
     return failure.error.message if failure else "not run"
+
+
+def draft_speed(
+    menu: Layout, plan: DraftPlan, outcomes: Outcomes
+) -> tuple[DraftSpeed | None, str | None]:
+    """The speed, or None and why there is none; the first KV cache type stands for all."""
+    if menu.forecast is None:
+        return None, "not timed alone: scored by live runs only"
+    timed = next((d for d in menu.forecast.drafts if d.draft.name == plan.name), None)
+    if timed is None:
+        return None, "not timed alone"
+    curve = outcomes.result(timed.curves[0])
+    if curve is None:
+        failure = outcomes.failures.get(timed.curves[0].key)
+        return None, failure.error.message if failure else "not run"
+    seconds = dict(zip(curve.widths, curve.seconds[0], strict=True)).get(1)
+    if not seconds:
+        return None, "no single-token decode was timed"
+    return DraftSpeed(1 / seconds, curve.depths[0]), None

@@ -15,11 +15,23 @@ from cook.scoring.simulate import (Profile, Setting)
 from cook.scoring.sampled import (SampledPrediction, predict_sampled)
 from cook.scoring.simulate import (Positions, simulate)
 from cook.steps.curve import (CurveOutcome, CurveStep, combined)
-from cook.build.candidates import (PROFILES, DraftForecast, Forecast, ForecastPlan, Overheads)
-from cook.steps.live import (PromptRun)
+
+from cook.build.layout import (DraftForecast, ForecastPlan)
+from cook.record.prompt_runs import (PromptRun)
 from cook.build.layout import (Layout)
 from cook.steps.replay import (ReplayStep, replayed, replies, sampled_reply)
 from cook.steps.trace import (TRACE_FILE)
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from cook.engines.base import DraftSettings, Flavour
+from cook.scoring.price import Breakdown
+from cook.scoring.simulate import Profile
+from cook.steps.curve import CurveStep
+from cook.record.prompt_runs import PromptRun
+from cook.build.layout import DraftPlan, config_name
+from cook.steps.replay import ReplayStep
+from cook.steps.trace import Trace
 
 Text = tuple[str, str, Positions]
 """A reply as replayed: (prompt id, category, positions)."""
@@ -304,3 +316,46 @@ def _timings(verify: CurveOutcome, draft: CurveOutcome, overheads: Overheads) ->
         request_s=overheads.request_s,
         plain_request_s=overheads.plain_request_s,
     )
+
+
+PROFILES = {
+    Flavour.LLAMA_CPP: Profile.MAINLINE_2026_10,
+    Flavour.IK_LLAMA_CPP: Profile.IK_2026_08,
+}
+"""Whose accounting a build of each flavour is taken to have; a live run is the test of it."""
+
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
+
+    ``by_depth``: (drafted, accepted) at each place of a draft, from 1 on, over all replies.
+    """
+
+    name: str
+    draft: str | None
+    cache_type: str | None
+    settings: DraftSettings | None
+    breakdown: Breakdown
+    runs: tuple[PromptRun, ...]
+    by_depth: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def decode_speed(self) -> float:
+        """Tokens after the first a second, over all replies."""
+        tokens = sum(run.predicted_n - 1 for run in self.runs)
+        return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
+
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Seconds beyond what was timed: of a plain step, a drafting cycle, a drafted token, and of a
+    request without a draft and with one."""
+
+    plain_s: float = 0.0
+    cycle_s: float = 0.0
+    decode_s: float = 0.0
+    plain_request_s: float = 0.0
+    request_s: float = 0.0

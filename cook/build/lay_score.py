@@ -17,12 +17,13 @@ from cook.recipe.schema import (Recipe, ScoreSpec)
 from cook.build.adopt import (Adopted, adopt)
 from cook.trace.chain import (server_sampler)
 from cook.steps.curve import (PASSES, CurveStep, widths_for)
-from cook.build.candidates import (DraftForecast, ForecastPlan)
+from cook.build.layout import (DraftForecast, ForecastPlan)
 from cook.build.layout import (NO_DRAFT, Configuration, DraftPlan, LiveGrid, draft_args, sampling_of)
-from cook.build.locate import (Model, Reader)
+from cook.build.locate import (Reader)
+from cook.build.locate import (ModelFile)
 from cook.steps.replay import (ReplayStep)
 from cook.steps.trace import (Trace, TraceStep)
-from cook.steps.corpus import (left_to_score)
+from cook.build.drafting import (left_to_score)
 from cook.formats.vocabulary import (compare, read_vocabulary)
 
 RACE_FROM = 8
@@ -35,7 +36,7 @@ FLOOR_WIDTH = 24
 class Scored:
     """The score's part of a menu."""
 
-    target: Model
+    target: ModelFile
     prompts: PromptSet
     baseline: Configuration
     grid: tuple[Configuration, ...]
@@ -79,7 +80,7 @@ def lay_score(
     return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
 
 
-def _adopted(score: ScoreSpec, target: Model, prompts: PromptSet, reader: Reader) -> Adopted | None:
+def _adopted(score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: Reader) -> Adopted | None:
     """The trace that the recipe names, checked against target, prompts and sampling."""
     if score.trace is None:
         return None
@@ -101,7 +102,7 @@ def _adopted(score: ScoreSpec, target: Model, prompts: PromptSet, reader: Reader
     )
 
 
-def lay_trace(engine: Engine, score: ScoreSpec, target: Model, prompts: PromptSet) -> TraceStep:
+def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: PromptSet) -> TraceStep:
     """The recording of what ``target`` says to ``prompts`` on ``engine``."""
     return TraceStep(
         engine=engine,
@@ -118,7 +119,7 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: Model, prompts: PromptSe
 def lay_forecast(
     engine: Engine,
     score: ScoreSpec,
-    target: Model,
+    target: ModelFile,
     prompts: PromptSet,
     drafts: Sequence[DraftPlan],
     settings: tuple[DraftSettings, ...],

@@ -202,7 +202,7 @@ def _converted(
     return Located(path, source([path], plan_only=plan_only), (*files, path))
 
 @dataclass(frozen=True)
-class Model:
+class ModelFile:
     """A model that a recipe names: its source in the graph and its header."""
 
     source: Source
@@ -223,10 +223,10 @@ class Reader:
     files: list[Path] = field(default_factory=list)
     located: dict[Path | HubRef, Located] = field(default_factory=dict)
 
-    def model(self, ref: Path | HubRef, role: str = "model") -> Model:
+    def model(self, ref: Path | HubRef, role: str = "model") -> ModelFile:
         """A GGUF (all its shards), fetched or converted where need be."""
         found = self._find(ref, role)
-        return Model(found.source, read_gguf(found.path))
+        return ModelFile(found.source, read_gguf(found.path))
 
     def text(self, ref: Path | HubRef, role: str = "text") -> Source:
         """Any other file, whole."""

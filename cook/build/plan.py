@@ -16,6 +16,8 @@ from cook.output import (Column, Output)
 from cook.paths import (cook_home)
 from cook.provenance import (available_memory_bytes)
 from cook.units import (size)
+from cook.paths import free_bytes
+from cook.units import duration
 
 if TYPE_CHECKING:
     from cook.build.layout import (Layout)
@@ -201,15 +203,6 @@ def show_plan(planned: Plan, output: Output) -> None:
     output.say(text)
 
 
-def duration(seconds: float | None) -> str | None:
-    """``1 h 02 min``, ``3 min 20 s``, ``4.1 s``; None stays None."""
-    if seconds is None:
-        return None
-    if seconds >= 3600:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02} min"
-    if seconds >= 60:
-        return f"{int(seconds // 60)} min {int(seconds % 60):02} s"
-    return f"{seconds:.1f} s"
 
 
 def _planned(step: Step[Any], store: Store, history: Sequence[Artifact]) -> Planned:
@@ -325,7 +318,3 @@ def _model_bytes(model: Step[Any] | Source) -> int | None:
     return model.size_bytes if isinstance(model, Source) else model.predicted_bytes()
 
 
-def free_bytes(path: Path) -> int:
-    """Free bytes on the disk that holds ``path`` or its nearest existing parent."""
-    existing = next(p for p in (path, *path.parents) if p.exists())
-    return shutil.disk_usage(existing).free

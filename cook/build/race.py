@@ -15,7 +15,8 @@ from cook.scoring.intervals import (paired)
 from cook.scoring.racing import (RaceRules, survivors)
 from cook.scoring.statistics import (Floats, Measured)
 from cook.build.choose import (Maximize, figure_of)
-from cook.build.candidates import (DraftForecast, Forecast, Overheads)
+from cook.build.forecast import (Forecast, Overheads)
+from cook.build.layout import (DraftForecast)
 from cook.build.forecast import (Forecaster)
 
 EPSILON = 0.01

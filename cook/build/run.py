@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from cook.errors import (CookError, GateError, PrerequisiteError, StepError)
 from cook.graph.execute import (Executor, Outcomes, closure)
-from cook.build.plan import (free_bytes)
+from cook.paths import (free_bytes)
 from cook.graph.store import (Store)
 from cook.output import (Output)
 from cook.paths import (cook_home)

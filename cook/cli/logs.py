@@ -10,7 +10,7 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.logs.figures import Figure, LogReport, Pair
+    from cook.logs.log_figures import Figure, LogReport, Pair
     from cook.output import Output
 
 
@@ -49,7 +49,7 @@ def command(
     """
     import sys
 
-    from cook.logs.figures import read_logs
+    from cook.logs.log_figures import read_logs
 
     out = open_output(json, quiet)
     if plot is not None:

@@ -60,8 +60,8 @@ def command(
     from cook.nightly import comparison
     from cook.record.find import find_record
     from cook.record.record import read_record
-    from cook.report.publish import Wanted, printed, write_report
     from cook.report.view import document
+    from cook.report.writing import Wanted, printed, write_report
 
     path = find_record(record)
     found = read_record(path)

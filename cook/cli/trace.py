@@ -100,7 +100,7 @@ def command(
     """
     output = open_output(json, quiet)
     from cook.engines.base import ModelArgs
-    from cook.trace.run import Recording, show, trace
+    from cook.trace.request import Recording, show, trace
 
     args = ModelArgs(
         n_gpu_layers=gpu_layers,

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-PATIENT = Retry()
-"""For transfers: about eighteen minutes without any gain, as a night's download needs."""
-
-FIRST = Retry(attempts=8)
-"""For the first word of a command that writes: two minutes."""
-
-BRIEF = Retry(attempts=4)
-"""For questions: seven seconds, then the Hub counts as out of reach."""
-
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that the same request may not meet again."""
 
@@ -259,3 +250,13 @@ class Retry:
                 if tried >= self.attempts or not again(error):
                     raise failed(what, error) from None
                 self.wait(what, tried, error)
+
+
+PATIENT = Retry()
+"""For transfers: about eighteen minutes without any gain, as a night's download needs."""
+
+FIRST = Retry(attempts=8)
+"""For the first word of a command that writes: two minutes."""
+
+BRIEF = Retry(attempts=4)
+"""For questions: seven seconds, then the Hub counts as out of reach."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cook.errors import InputError
 from cook.formats.atomic import atomic_write
-from cook.logs.figures import Pair
+from cook.logs.log_figures import Pair
 from cook.report.canvas import Sheet, label, png, svg_file
 from cook.report.document import Plot
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from cook.build.plan import duration
 from cook.build.prepare import prepare
 from cook.build.run import Built, build, raise_for
 from cook.errors import CookError, Interrupted
@@ -18,6 +17,7 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.provenance import machine
 from cook.record.record import Record, write_record
+from cook.units import duration
 
 MAX_REASON = 160
 """Characters of a failure on a summary line; all of it is in the report."""

@@ -17,11 +17,11 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from cook.documents.faults import problems_of
 from cook.documents.places import Locations
+from cook.documents.spec import Line, Name, Spec, one_or_many
 from cook.documents.tree import parse, plain_data, read_text
 from cook.errors import InputError, PipelineError, Problem, RecipeError
 from cook.nightly.gates import Policy
 from cook.paths import cook_home, data_dir
-from cook.recipe.fields import Line, Name, Spec, one_or_many
 from cook.recipe.load import LoadedRecipe, load_recipe, shipped_recipes
 from cook.recipe.schema import PromptsField, ScoreSpec
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from cook.documents.places import Locations
+from cook.documents.spec import NAME_PATTERN
 from cook.errors import Problem, RecipeError
-from cook.recipe.fields import NAME_PATTERN
 from cook.recipe.rules import Quant, Rule
 from cook.recipe.schema import MAX_QUANTS, QuantSpec, Recipe, RuleSpec, SweepSpec
 

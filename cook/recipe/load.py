@@ -107,8 +107,8 @@ def _expand_valid(
     data: dict[str, Any], locations: Locations, context: dict[str, Any]
 ) -> tuple[Problem, ...]:
     """Faults between the quants that are valid, to be told beside the faults in others."""
+    from cook.documents.spec import one_or_many
     from cook.recipe.expand import expand_parts
-    from cook.recipe.fields import one_or_many
     from cook.recipe.schema import QuantSpec, SweepSpec
 
     listed = data.get("quants", ())

@@ -31,18 +31,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from cook.recipe.fields import (
-    BaseType,
-    Line,
-    Name,
-    SourceField,
-    Spec,
-    TensorType,
-    _source,
-    fault,
-    one_or_many,
-    tensor_type,
-)
+from cook.documents.spec import Line, Name, Spec, fault, one_or_many
+from cook.recipe.fields import BaseType, SourceField, TensorType, _source, tensor_type
 from cook.recipe.groups import Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN

@@ -215,3 +215,76 @@ class Prediction:
     """``figures``, prompt by prompt."""
     rejection: Rejection | None = None
     """The other rule of verification, where the target samples; the engines have none of it."""
+
+
+@dataclass(frozen=True)
+class DraftSpeed:
+    """Single-token decodes a second after ``depth`` tokens, on the machine of the record."""
+
+    tokens_per_s: float
+    depth: int
+
+
+@dataclass(frozen=True)
+class LayerCoverage:
+    """``covered`` of ``experts`` (expert, tensor) pairs of one layer have data."""
+
+    layer: int
+    experts: int
+    covered: int
+
+
+@dataclass(frozen=True)
+class ImatrixCoverage:
+    """The matrix that the quants were made with.
+
+    ``experts_covered`` of ``experts_total`` (expert, tensor) pairs have data by the engine's own
+    rule for partial entries, ``layers`` the same by layer; both are empty for a dense model.
+    ``skipped`` names tensors without any data, at most 64 of ``skipped_count``.
+    """
+
+    chunks: int
+    context: int
+    perplexity: float | None
+    entries: int
+    experts_total: int
+    experts_covered: int
+    layers: tuple[LayerCoverage, ...]
+    skipped: tuple[str, ...]
+    skipped_count: int
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of experts with data; None for a dense model."""
+        return self.experts_covered / self.experts_total if self.experts_total else None
+
+
+@dataclass(frozen=True)
+class TypeSpan:
+    """Tensors of one group in ``first_layer`` to ``last_layer``, which are all alike.
+
+    ``first_layer`` None: tensors of no layer (embeddings, output). The rest is of one layer:
+    ``types`` counts tensors by type, ``elements`` and ``size_bytes`` are summed over them;
+    ``size_bytes`` None: a type that cook does not know.
+    """
+
+    group: str
+    first_layer: int | None
+    last_layer: int | None
+    types: dict[str, int]
+    elements: int
+    size_bytes: int | None
+
+    @property
+    def layers(self) -> int:
+        """How many layers the span covers; 1 for tensors of no layer."""
+        if self.first_layer is None or self.last_layer is None:
+            return 1
+        return self.last_layer - self.first_layer + 1
+
+    @property
+    def bpw(self) -> float | None:
+        """Bits per weight."""
+        if self.size_bytes is None or not self.elements:
+            return None
+        return 8 * self.size_bytes / self.elements

@@ -15,19 +15,19 @@ from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
 from cook.formats.atomic import atomic_write
 from cook.provenance import HubOrigin, Machine
-from cook.record.coverage import ImatrixCoverage
-from cook.record.draft_speed import DraftSpeed
 from cook.record.measured import (
     CountCheck,
+    DraftSpeed,
     Figures,
+    ImatrixCoverage,
     Interval,
     NoiseFloor,
     OutputCheck,
     Prediction,
     PromptFigures,
     Quality,
+    TypeSpan,
 )
-from cook.record.type_map import TypeSpan
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 256 << 20

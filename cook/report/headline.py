@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from cook.record.record import Candidate, Record
-from cook.report.choice import draft_of, finite, named, picked
+from cook.report.compared import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
 from cook.report.plain import clipped
 from cook.report.show import deployable

@@ -15,8 +15,8 @@ import numpy as np
 from cook.scoring.simulate import Profile, Setting, positions_of, simulate
 
 if TYPE_CHECKING:
-    from cook.engines.worker.client import Worker
     from cook.engines.worker.messages import ModelInfo
+    from cook.engines.worker.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from statistics import median
 
 from cook.errors import InternalError
 from cook.record.measured import Control, Figures, OutputCheck, PromptFigures
-from cook.steps.compare import CompareOutcome
-from cook.steps.control import ControlOutcome
-from cook.steps.live import PromptRun
+from cook.record.outcomes import CompareOutcome, ControlOutcome
+from cook.record.prompt_runs import PromptRun
 
 NEAR_TIE_GAP = 0.15
 """Logit gap up to which batched verification is known to flip greedy choices.

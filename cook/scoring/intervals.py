@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cook.record.measured import Interval
-from cook.steps.live import PromptRun
+from cook.record.prompt_runs import PromptRun
 
 if TYPE_CHECKING:
     from cook.scoring.statistics import Measured

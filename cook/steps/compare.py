@@ -14,45 +14,17 @@ from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
+from cook.engines.worker.worker import Worker
 from cook.errors import PrerequisiteError
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
-from cook.steps.live import LiveOutcome, LiveStep, Model, PromptRun
+from cook.record.outcomes import CompareOutcome, Difference
+from cook.record.prompt_runs import PromptRun
+from cook.steps.live import LiveOutcome, LiveStep, Model
 from cook.steps.quantize import MODEL_FILE
 
 N_PROBS = 64
 """How many of the target's candidates to ask for when looking a rejected token up."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first token where a drafted reply left the baseline's.
-
-    ``position`` counts generated tokens from 0, of the baseline's ``reply_tokens``. ``gap`` is
-    logit(baseline's token) minus logit(other token); None when the other token was not among the
-    asked candidates, and then ``gap_at_least`` bounds it from below. ``without_draft``: the
-    target alone, reading the baseline's text in batches as wide as a verification, prefers the
-    other token too, so that the draft is innocent; None where that could not be tried.
-    """
-
-    prompt_id: str
-    position: int
-    reply_tokens: int
-    baseline_token: int | None
-    other_token: int | None
-    gap: float | None
-    gap_at_least: float | None
-    without_draft: bool | None = None
-
-
-@dataclass(frozen=True)
-class CompareOutcome:
-    """``identical`` of ``replies`` replies are token for token the baseline's."""
-
-    replies: int
-    identical: int
-    differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True)

@@ -14,38 +14,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
+from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.record.outcomes import ControlOutcome
 from cook.steps.trace import TRACE_FILE, Trace
 
 REPLIES = 12
 """Replies that are read again, those with the shortest prompts: these cost, and show nothing."""
-
-
-@dataclass(frozen=True)
-class ControlOutcome:
-    """``flips`` of ``positions`` tokens are another in batches of ``width`` than singly.
-
-    ``p50``, ``p99`` and ``largest``: absolute difference of the emitted token's log-probability,
-    nats. ``largest_flip``: the widest margin, between the two likeliest, at which a token flipped.
-    """
-
-    width: int
-    replies: int
-    positions: int
-    flips: int
-    p50: float
-    p99: float
-    largest: float
-    largest_flip: float | None
-
-    @property
-    def near_tie_gap(self) -> float:
-        """Logit gap up to which a difference is a near tie."""
-        return 2 * self.p99
 
 
 @dataclass(frozen=True)

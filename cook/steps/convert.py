@@ -265,10 +265,10 @@ def convert(step: ConvertStep, output: Output | None, *, run: bool = True) -> Pa
 
     Errors: those of the step; PrerequisiteError when the store's disk is too small.
     """
-    from cook.build.plan import free_bytes
     from cook.graph.execute import Executor
     from cook.graph.store import Store
     from cook.output import Mode, Output
+    from cook.paths import free_bytes
     from cook.units import size
 
     store = Store(cook_home() / "store")

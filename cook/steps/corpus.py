@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from cook.engines.base import Engine
 from cook.errors import StepError
@@ -12,11 +12,6 @@ from cook.formats.trace_file import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.steps.imatrix import CORPUS_FILE
 from cook.steps.trace import TRACE_FILE, Trace
-
-if TYPE_CHECKING:
-    from cook.build.locate import Model
-    from cook.prompts.prompt_set import PromptSet
-    from cook.recipe.schema import Recipe, ScoreSpec
 
 _BYTES_PER_TOKEN = 4
 _SEPARATOR = "\n\n"
@@ -69,8 +64,8 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
         return round(self.trace.work()) * _BYTES_PER_TOKEN
 
     def run(self, bench: Workbench) -> TraceCorpusOutcome:
-        from cook.engines.worker.client import Worker
         from cook.engines.worker.messages import ModelLoad
+        from cook.engines.worker.worker import Worker
         from cook.trace.compatible import require_draft
 
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
@@ -100,40 +95,3 @@ def corpus_args(engine: Engine) -> tuple[str, ...]:
     """Flags of ``llama-imatrix`` for such a text: special tokens are parsed where it can."""
     known = _PARSE_SPECIAL in engine.capabilities.flags.get("imatrix", frozenset())
     return (_PARSE_SPECIAL,) if known else ()
-
-
-def target_corpus(
-    engine: Engine, model: Source, target: Model, score: ScoreSpec
-) -> TraceCorpusStep:
-    """The calibration text of ``score``'s target, for ``model``: what it writes, as it will be
-    sampled, on the prompts of its set that are kept apart from scoring.
-
-    InputError when none are left.
-    """
-    from cook.build.layout import sampling_of
-    from cook.prompts.calibration import split_for_calibration
-    from cook.prompts.prompt_set import load_prompts
-    from cook.steps.trace import TraceStep
-
-    split = split_for_calibration(score.prompts, load_prompts(score.prompts))
-    trace = TraceStep(
-        engine=engine,
-        target=target.source,
-        args=score.target.args.to_model_args(),
-        context=score.context,
-        prompts=split.calibration.prompts,
-        max_tokens=score.max_tokens,
-        sampling=sampling_of(score),
-        chat="tokenizer.chat_template" in target.file.metadata,
-    )
-    return TraceCorpusStep(engine, model, trace)
-
-
-def left_to_score(recipe: Recipe, prompts: PromptSet) -> PromptSet:
-    """``prompts`` without those that ``imatrix.corpus: trace`` calibrates on, before any limit."""
-    from cook.prompts.calibration import split_for_calibration
-
-    spec = recipe.imatrix
-    if spec is None or spec.corpus != "trace" or recipe.score is None:
-        return prompts
-    return split_for_calibration(recipe.score.prompts, prompts).scoring

@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
+from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench

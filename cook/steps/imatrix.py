@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from cook.engines.base import Engine, Flavour, ImatrixJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import absent_entries, coverage_summary, read_imatrix, with_experts
 from cook.graph.step import JsonValue, Source, Step, Workbench
-
-if TYPE_CHECKING:
-    from cook.steps.corpus import TraceCorpusStep
 
 CORPUS_FILE = "corpus.txt"
 """Of a step that makes the corpus."""
@@ -51,7 +48,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
 
     engine: Engine
     model: Source
-    corpus: Source | TraceCorpusStep
+    corpus: Source | Step[Any]
     context: int
     chunks: int | None
     process_output: bool
@@ -89,7 +86,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
     def work(self) -> float:
         corpus = self.corpus
         size = corpus.size_bytes if isinstance(corpus, Source) else corpus.predicted_bytes()
-        return float(self.model.size_bytes) * (self.chunks or size / 2048)
+        return float(self.model.size_bytes) * (self.chunks or (size or 0) / 2048)
 
     def run(self, bench: Workbench) -> ImatrixOutcome:
         chunks = self.chunks

@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from cook.engines.base import DraftSettings, Engine, Flavour, ModelArgs, ServerJob
 from cook.engines.server import Server
@@ -41,10 +41,8 @@ from cook.engines.spec_bench import (
 from cook.errors import StepError
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.prompts.prompt_set import Prompt
+from cook.record.prompt_runs import PromptRun
 from cook.steps.quantize import MODEL_FILE
-
-if TYPE_CHECKING:
-    pass
 
 TOLERATED_CORES = 0.15
 """Processor use by others, in cores, that is said nothing about: timers, the kernel, a shell."""
@@ -129,37 +127,6 @@ class Sampling:
             "repeat_penalty": self.repeat_penalty,
         }
         return {name: value for name, value in named.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class PromptRun:
-    """What the server said of one request.
-
-    ``tokens`` are the emitted ids (None where the engine returns none: ik). Times in ms:
-    ``prompt_ms`` and ``predicted_ms`` are the server's, ``wall_ms`` the client's from request
-    to answer, which holds the prefill of target and draft. ``draft_n`` is None when nothing was
-    drafted, never 0.
-    """
-
-    id: str
-    category: str
-    prompt_n: int
-    prompt_ms: float
-    predicted_n: int
-    predicted_ms: float
-    wall_ms: float
-    draft_n: int | None
-    draft_n_accepted: int | None
-    tokens: tuple[int, ...] | None
-    text: str
-    stop: str
-
-    @property
-    def cycles(self) -> int | None:
-        """Verification cycles, by token identity: emitted = 1 + accepted + cycles."""
-        if self.draft_n_accepted is None:
-            return None
-        return self.predicted_n - 1 - self.draft_n_accepted
 
 
 def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:

@@ -15,43 +15,21 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelInfo
+from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench, decode
+from cook.record.outcomes import SelfCheckOutcome
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.count_check import LiveReply, check_counts
 from cook.scoring.simulate import Profile, Setting
-from cook.steps.live import LiveOutcome, LiveStep, Model, PromptRun
+from cook.steps.live import LiveOutcome, LiveStep, Model
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
 
 REQUESTS = 8
 """Most live requests recounted at the server's own batch shapes, which costs about a live run."""
-
-
-@dataclass(frozen=True)
-class SelfCheckOutcome:
-    """``exact`` of ``requests`` have our counts equal to the server's, token batch by token batch.
-
-    ``passed_over``: live requests not recounted, because their tokens are not known for certain.
-    ``fast``: the same by one-pass replay, as every score is made. ``*_drafted`` and
-    ``*_accepted`` are totals: the server's, and those of one-pass replay.
-    """
-
-    requests: int
-    exact: int
-    fast: int
-    live_drafted: int
-    live_accepted: int
-    fast_drafted: int
-    fast_accepted: int
-    passed_over: int = 0
-
-    @property
-    def passed(self) -> bool:
-        """Every request equal, and something was drafted."""
-        return self.exact == self.requests > 0 and self.live_drafted > 0
 
 
 @dataclass(frozen=True)

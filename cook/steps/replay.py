@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import Replay
+from cook.engines.worker.worker import Worker
 from cook.errors import InputError
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.step import JsonValue, Source, Step, Workbench

@@ -9,8 +9,8 @@ from pathlib import Path
 from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.formats.gguf import read_gguf
 from cook.formats.trace_file import TokenizerFacts, tokenizer_facts
 from cook.formats.vocabulary import Vocabulary, read_vocabulary

@@ -9,9 +9,9 @@ from functools import cached_property
 from cook.closing import Closing
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.client import Worker
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import Generation, ModelInfo
+from cook.engines.worker.worker import Worker
 from cook.errors import InternalError
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader, tokenizer_facts

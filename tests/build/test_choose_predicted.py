@@ -14,8 +14,8 @@ from cook.engines.base import (DraftSettings)
 from cook.scoring.price import (NOTHING)
 from cook.build.choose import (Choice, Maximize, figure_of)
 from cook.build.finalists import (WITHIN, choose, rank)
-from cook.build.candidates import (Forecast)
-from cook.steps.live import (PromptRun)
+from cook.build.forecast import (Forecast)
+from cook.record.prompt_runs import (PromptRun)
 from cook.build.layout import (DraftPlan, Layout)
 
 TOKENS = 100

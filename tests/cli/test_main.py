@@ -21,14 +21,14 @@ PATHS = [
     for member in command.members or ("",)
 ]
 BUG = """\
-import sys, cook.doctor
+import sys, cook.cli.doctor
 def broken(): raise ZeroDivisionError('seven')
 cook.cli.doctor.examine = broken
 from cook.cli.main import run
 run(sys.argv[1:])
 """
 SLOW = """\
-import sys, time, cook.doctor
+import sys, time, cook.cli.doctor
 def slow():
     print('ready', flush=True)
     time.sleep(60)
@@ -37,7 +37,7 @@ from cook.cli.main import run
 run(sys.argv[1:])
 """
 FULL_DISK = """\
-import errno, sys, cook.doctor
+import errno, sys, cook.cli.doctor
 def full(): raise OSError(errno.ENOSPC, 'No space left on device', '/data/x')
 cook.cli.doctor.examine = full
 from cook.cli.main import run

@@ -18,9 +18,9 @@ from cook.engines.base import Engine
 from cook.engines.environment import engine_environment
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker import compile
-from cook.engines.worker.client import Worker
 from cook.engines.worker.compile import EngineFiles, build_worker, locate
 from cook.engines.worker.messages import ModelLoad, SamplerChain
+from cook.engines.worker.worker import Worker
 from cook.errors import InternalError, PrerequisiteError, StepError
 from cook.scoring.simulate import Profile, Setting, positions_of, simulate
 

@@ -9,9 +9,9 @@ import pytest
 from cook.errors import InputError
 from cook.nightly.night import night_of
 from cook.record.measured import PromptFigures
+from cook.record.prompt_runs import PromptRun
 from cook.record.record import Candidate, Record
 from cook.scoring.figures import by_prompt
-from cook.steps.live import PromptRun
 from tests.cli.test_sweep import candidate, record
 
 RUN = PromptRun("a", "code", 5, 1.0, 11, 123.45678, 200.0, 8, 4, None, "text", "limit")

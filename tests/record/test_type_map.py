@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cook.build.type_map import type_map
 from cook.formats.gguf import read_gguf
 from cook.paths import demo_dir
-from cook.record.type_map import TypeSpan, type_map
+from cook.record.measured import TypeSpan
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 

@@ -6,11 +6,19 @@ from dataclasses import replace
 
 from cook.engines.base import DraftSettings, EngineIdentity, Flavour
 from cook.provenance import Machine
-from cook.record.coverage import ImatrixCoverage, LayerCoverage
-from cook.record.draft_speed import DraftSpeed
-from cook.record.measured import DepthCount, Figures, Interval, OutputCheck, Prediction, Quality
+from cook.record.measured import (
+    DepthCount,
+    DraftSpeed,
+    Figures,
+    ImatrixCoverage,
+    Interval,
+    LayerCoverage,
+    OutputCheck,
+    Prediction,
+    Quality,
+    TypeSpan,
+)
 from cook.record.record import SCHEMA_VERSION, Candidate, Draft, Excluded, Pick, Record, StepRecord
-from cook.record.type_map import TypeSpan
 from tests.bare_records import DRAFT
 
 CATEGORIES = ("docstring", "prose", "class")

@@ -14,8 +14,8 @@ import pytest
 from cook.engines.base import DraftSettings, Engine, ModelArgs, QuantizeJob, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.paths import demo_dir
 from cook.scoring.count_check import CountCheck, LiveReply, check_counts
 from cook.scoring.simulate import Profile, Setting, positions_of, simulate

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import by_category, figures, merge_repeats, output_check
 from cook.scoring.intervals import paired_ratio
-from cook.steps.compare import CompareOutcome, Difference
-from cook.steps.control import ControlOutcome
-from cook.steps.live import PromptRun
 
 
 def run(

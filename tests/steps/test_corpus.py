@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cook.build.drafting import left_to_score, target_corpus
 from cook.build.locate import Reader
 from cook.engines.base import Engine, ModelArgs
 from cook.graph.digest import source
@@ -17,7 +18,7 @@ from cook.output import Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, load_prompts
 from cook.recipe.load import parse_recipe
-from cook.steps.corpus import TraceCorpusStep, corpus_args, left_to_score, target_corpus
+from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import CORPUS_FILE, ImatrixStep
 from cook.steps.live import Sampling
 from cook.steps.trace import TraceStep

@@ -15,8 +15,8 @@ from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.engines.server_api import Completion, TokenProbability, TopToken
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.errors import InputError, StepError
 from cook.paths import demo_dir
 from cook.scoring.simulate import Positions, Profile, Setting, positions_of, simulate

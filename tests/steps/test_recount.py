@@ -9,11 +9,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import ModelInfo
+from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply
-from cook.steps.live import PromptRun
-from cook.steps.recount import SelfCheckOutcome, _emitted
+from cook.record.outcomes import SelfCheckOutcome
+from cook.record.prompt_runs import PromptRun
+from cook.steps.recount import _emitted
 
 END = 0
 PIECES = {END: "", 1: "a", 2: "b", 3: "c", 4: "ab", 5: "\ufffd"}

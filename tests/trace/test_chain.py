@@ -9,8 +9,8 @@ import pytest
 
 from cook.engines.base import Engine
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.errors import PrerequisiteError
 from cook.formats.trace_file import Sampler
 from cook.trace.chain import chain_logp, request_of, server_sampler, worker_chain

@@ -13,8 +13,8 @@ from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.engines.server_api import Completion, TokenProbability, TopToken
-from cook.engines.worker.client import Worker
 from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.worker import Worker
 from cook.errors import InputError
 from cook.trace.chain import server_sampler
 from cook.trace.server_target import align, reply_of_completion

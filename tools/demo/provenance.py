@@ -18,7 +18,7 @@ from typing import Any
 from tools.demo.config import DRAFT, TARGET
 from tools.demo.corpus import FOCUS
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2] / "cook" / "demo"
 _INTRODUCTION = """\
 The demo models and texts in cook/demo were made from the Python source code of the packages
 below, and from text of our own. The texts in cook/demo/data are excerpts of that source code,

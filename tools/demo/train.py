@@ -77,7 +77,7 @@ def run_tokenizer(arguments: argparse.Namespace) -> None:
 
 def run_texts(arguments: argparse.Namespace) -> None:
     """held-out modules -> calibration and evaluation texts and prompts"""
-    data = Path(__file__).parent / "data"
+    data = Path(__file__).parents[2] / "cook" / "demo" / "data"
     print(json.dumps(heldout.write_texts(arguments.work, data, random.Random(SEED))))
 
 

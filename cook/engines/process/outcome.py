@@ -17,12 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cook.errors import CookError, Interrupted, PrerequisiteError, StepError
-
-if TYPE_CHECKING:
-    pass
 
 OnOutput = Callable[[str, bytes], None]
 

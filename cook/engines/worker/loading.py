@@ -14,7 +14,7 @@ CPU_SUFFIX = "=CPU"
 def model_load(
     engine: Engine, path: Path, args: ModelArgs, context: int, threads: int
 ) -> ModelLoad:
-    """``path`` placed as ``args`` says, for :meth:`cook.engines.worker.client.Worker.load`.
+    """``path`` placed as ``args`` says, for :meth:`cook.engines.worker.worker.Worker.load`.
 
     ``threads`` is used where ``args`` names none. PrerequisiteError for a placement that the
     worker can't make (other devices, RPC); live scoring can.

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from cook.record.measured import Figures
 from cook.record.record import Record
 from cook.report.canvas import Sheet, label
-from cook.report.choice import best_of_each, categories_of, finite, kind_of, order_of, picked_draft
+from cook.report.compared import (
+    best_of_each,
+    categories_of,
+    finite,
+    kind_of,
+    order_of,
+    picked_draft,
+)
 from cook.report.document import Plot, Section, Table
 
 TITLE = "Acceptance by category"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cook.record.measured import DepthCount
 from cook.record.record import Record
 from cook.report.canvas import Sheet, label
-from cook.report.choice import best_of_each, named, order_of, picked_draft, scored
+from cook.report.compared import best_of_each, named, order_of, picked_draft, scored
 from cook.report.document import Plot, Section, Table, Text
 
 TITLE = "Acceptance by position"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Named, Sheet
-from cook.report.choice import finite
+from cook.report.compared import finite
 from cook.report.document import Plot, Section, Table, Text
 from cook.report.show import counted, noise_told
 

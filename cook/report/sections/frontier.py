@@ -7,7 +7,7 @@ from statistics import median
 
 from cook.record.record import Record
 from cook.report.canvas import Named, Sheet
-from cook.report.choice import Scored, at_common_setting, draft_of, finite, order_of, picked_draft
+from cook.report.compared import Scored, at_common_setting, draft_of, finite, order_of, picked_draft
 from cook.report.document import Plot, Section, Table
 
 TITLE = "Acceptance against draft speed"

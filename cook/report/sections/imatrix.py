@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.record.coverage import ImatrixCoverage
+from cook.record.measured import ImatrixCoverage
 from cook.record.record import Record
 from cook.report.canvas import Sheet
 from cook.report.document import Items, Plot, Section, Table, Text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cook.record.measured import Figures
 from cook.record.record import Record
 from cook.report.canvas import Sheet, label
-from cook.report.choice import (
+from cook.report.compared import (
     Kind,
     Scored,
     figures_of,

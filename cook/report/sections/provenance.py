@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from cook.record.record import Record
-from cook.report.choice import label_of
+from cook.report.compared import label_of
 from cook.report.document import Block, Code, Section, Table
 from cook.units import size
 

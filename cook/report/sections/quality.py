@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cook.record.record import Draft, Record
 from cook.report.canvas import Named, Sheet
-from cook.report.choice import finite, label_of, order_of, picked_draft
+from cook.report.compared import finite, label_of, order_of, picked_draft
 from cook.report.document import Plot, Section, Table, Text
 from cook.units import size
 

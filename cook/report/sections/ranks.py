@@ -9,7 +9,7 @@ from cook.record.measured import PromptFigures
 from cook.record.record import Record
 from cook.report.acceptance import acceptance_ratio
 from cook.report.canvas import Sheet, label
-from cook.report.choice import (
+from cook.report.compared import (
     at_common_setting,
     draft_of,
     finite,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Sheet, label
-from cook.report.choice import Kind, best_of_each, figures_of, finite, kind_of, picked
+from cook.report.compared import Kind, best_of_each, figures_of, finite, kind_of, picked
 from cook.report.document import Plot, Section, Table
 
 TITLE = "Where the time goes"

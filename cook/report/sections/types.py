@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log2
 
+from cook.record.measured import TypeSpan
 from cook.record.record import Draft, Record
-from cook.record.type_map import TypeSpan
 from cook.report.canvas import Sheet, label
-from cook.report.choice import best_of_each, kind_of, label_of, named, picked_draft
+from cook.report.compared import best_of_each, kind_of, label_of, named, picked_draft
 from cook.report.document import Plot, Section, Table, Text
 from cook.report.palette import ramp
 

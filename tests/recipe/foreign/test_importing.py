@@ -25,7 +25,7 @@ from cook.recipe.lint import flavour_of
 from cook.recipe.load import LoadedRecipe, parse_recipe
 from cook.recipe.rules import resolve
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 LING_TSV = DATA / "ling-flash-2.0.tensors.tsv"
 SCRIPTS = sorted(DATA.glob("make-quant-*.sh"))
 RECIPES = sorted(DATA.glob("*.recipe"))

@@ -12,7 +12,7 @@ from tools.demo.config import ModelConfig
 from tools.demo.export import END_OF_TEXT, Vocabulary, write_gguf
 from tools.demo.reference import Reference
 
-torch = pytest.importorskip("torch", reason="cook-gguf[train] is not installed")
+torch = pytest.importorskip("torch", reason="the dependency group `train` is not installed")
 
 TINY = ModelConfig(
     name="tiny",

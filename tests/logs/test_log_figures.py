@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cook.errors import InputError
-from cook.logs.figures import read_logs, report, spread
+from cook.logs.log_figures import read_logs, report, spread
 from cook.logs.requests import LoggedRequest, ServerLog, read_server_log
 
-DATA = Path(__file__).parent / "data" / "server_logs"
+DATA = Path(__file__).parents[1] / "data" / "server_logs"
 
 
 def log(*requests: LoggedRequest) -> ServerLog:

@@ -10,8 +10,8 @@ import pytest
 
 from cook.errors import InputError
 from cook.record.record import read_record, write_record
-from cook.report.publish import Wanted, write_report
 from cook.report.view import document
+from cook.report.writing import Wanted, write_report
 
 
 def test_writes_page_markdown_and_plots_that_are_linked(

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from cook.engines.base import DraftSettings
-from cook.report.choice import (
+from cook.report.compared import (
     at_common_setting,
     best_of_each,
     draft_label,
