@@ -31,8 +31,6 @@ PAGES = sorted(
         *(ROOT / name / "README.md" for name in ("imatrix", "pipelines", "cook/prompts")),
     ]
 )
-NOT_YET = {ROOT / "docs/internals/architecture.md", ROOT / "CONTRIBUTING.md"}
-"""Pages that name the layout which the modules are being moved to; none once they are there."""
 
 CITED = re.compile(r"(?<![\w/.-])(docs/[\w./-]+?\.md)(?:#([\w-]*))?")
 BARE = re.compile(rf"(?<![\w/.-])(?:{'|'.join(p.stem for p in INTERNALS.glob('*.md'))})\.md")
@@ -96,12 +94,7 @@ def test_links_lead_to_headings(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(p, marks=pytest.mark.xfail(strict=True) if p in NOT_YET else ())
-        for p in sorted([*INTERNALS.glob("*.md"), ROOT / "CONTRIBUTING.md"])
-    ],
-    ids=lambda p: p.name,
+    "page", [*sorted(INTERNALS.glob("*.md")), ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
 )
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     missing = [name for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()]
