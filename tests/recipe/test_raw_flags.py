@@ -17,9 +17,8 @@ from cook.engines.base import Flavour
 from cook.errors import PrerequisiteError, RecipeError
 from cook.recipe.lint import lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
-from cook.recipe.model_args import ModelArgsSpec
 from cook.recipe.raw_flags import PLACES
-from cook.recipe.schema import Recipe
+from cook.recipe.schema import ModelArgsSpec, Recipe
 
 RECIPE = """\
 version: 1
