@@ -17,7 +17,7 @@ from pathlib import Path
 from cook.engines.arguments import LOOPBACK
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
-from cook.engines.options import UNSAFE_FLAG, read_flags
+from cook.engines.options import UNSAFE_FLAG, other_machines, read_flags
 from cook.engines.process.outcome import ProcessResult
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
@@ -242,6 +242,12 @@ def _checked_flags(
     if stopped:
         told = "; ".join(refusal.message for refusal in stopped)
         raise InputError(f"the record's flags of the {role}: {told}", hint=stopped[0].hint)
+    if (others := other_machines(args.rpc)) and not unsafe_args:
+        raise InputError(
+            f"the record's {role} uses {others[0]}, another machine, which would get its weights "
+            "and the prompts",
+            hint=f"if it is yours, say so: {UNSAFE_FLAG}",
+        )
     words = ", ".join(args.extra[refusal.index] for refusal in refusals)
     return (f"the record's flags of the {role}: {words} passed ({UNSAFE_FLAG})",) if words else ()
 

@@ -16,7 +16,7 @@ version, run ``tests/engines/test_options.py`` against it: it names every flag t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -25,6 +25,17 @@ from cook.engines.base import Flavour
 
 UNSAFE_FLAG = "--allow-unsafe-args"
 """The option of cook's own command line that lets refused flags through."""
+
+
+def other_machines(servers: Iterable[str]) -> list[str]:
+    """Those of the RPC ``servers`` (``host:port``) that are not this machine.
+
+    Such a server gets the weights and every prompt, so a file alone may not name one.
+    """
+    return [s for s in servers if s.rpartition(":")[0].strip("[]") not in THIS_MACHINE]
+
+
+THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Sets(StrEnum):
