@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from cook.demo.unpack import (is_unpacked, unpacked)
 from cook.errors import (InputError, PrerequisiteError)
 from cook.formats.naming import (shard_path, split_name)
-from cook.graph.digest import (source)
-from cook.graph.step import (Source)
+from cook.graph.step import (Source, source)
 from cook.hub.choice import (Choice, Kind, choose)
 from cook.hub.client import (offline)
 from cook.steps.convert import (Converter, ConvertStep, convert, model_files, no_converter)
@@ -28,6 +27,7 @@ from cook.units import (size)
 from dataclasses import dataclass, field
 from cook.formats.gguf import (read_gguf)
 from cook.formats.gguf import (GgufFile)
+from cook.graph.step import (Source)
 from cook.steps.convert import (Converter)
 from cook.output import (Output)
 
@@ -130,7 +130,7 @@ def _planned(chosen: Choice, origin: HubOrigin, left: int, retry: Retry) -> Loca
 
 
 def _listed_digest(files: Sequence[HubFile]) -> str | None:
-    """The digest that :func:`cook.graph.digest.source` will find, from the Hub's listing."""
+    """The digest that :func:`cook.graph.step.source` will find, from the Hub's listing."""
     digests = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
     if len(digests) != len(files):
         return None

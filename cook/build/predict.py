@@ -101,7 +101,7 @@ def run(asked: Asked, output: Output) -> Told:
     """Replay and time what is not stored yet, then predict every setting of every draft."""
     from cook.engines.discover import (discover)
     from cook.formats.gguf import (read_gguf)
-    from cook.graph.digest import (source)
+    from cook.graph.step import (source)
     from cook.trace.compatible import (require_draft, require_target)
     from cook.build.predict_steps import (Plan)
 

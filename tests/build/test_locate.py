@@ -10,7 +10,7 @@ import pytest
 
 from cook.errors import (InputError, PrerequisiteError)
 from cook.formats.gguf import (read_gguf)
-from cook.graph.digest import (source)
+from cook.graph.step import (source)
 from cook.build.locate import (local_path, locate)
 from cook.recipe.sources import (HubRef)
 
