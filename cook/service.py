@@ -22,7 +22,9 @@ from cook.engines.process.outcome import ProcessResult
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
 from cook.errors import InputError
+from cook.files import digest
 from cook.formats.naming import shard_path, split_name
+from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
 from cook.record.record import Candidate, Record
 
@@ -277,7 +279,7 @@ _AGAIN = "`cook build RECIPE` (or the same `cook score`) makes what is missing a
 
 
 def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
-    """The file if it is there and as large as it was when it was scored."""
+    """The file if it is there and as large as it was when it was scored; a stored one whole."""
     path = Path(path_text)
     name = split_name(path)
     shards = (
@@ -296,6 +298,9 @@ def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
             "it is another file",
             hint=_AGAIN,
         )
+    recorded = recorded_sha256(path)
+    if recorded is not None and digest(path) != f"sha256:{recorded}":
+        raise InputError(f"{role} {path}: has other content than was scored", hint=MEND)
     return path
 
 

@@ -43,6 +43,7 @@ ROOMS = (
     "files",
     "paths",
     "units",
+    "closing",
     "errors",
 )
 """From the top down: a room imports only rooms below itself."""

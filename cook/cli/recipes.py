@@ -154,7 +154,7 @@ def _refuse_existing(output: Path | None, force: bool) -> None:
 
 
 def _write(out: Output, text: str, output: Path | None) -> None:
-    from cook.formats.atomic import atomic_write
+    from cook.files import atomic_write
 
     if output is None:
         out.data(text.rstrip("\n"))

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from cook.errors import CookError, Interrupted, StepError
 from cook.graph.locks import file_lock, timing_lock_path
-from cook.graph.step import Step, Workbench, decode
+from cook.graph.step import Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Output
 
@@ -56,7 +56,8 @@ class Outcomes:
 class Executor:
     """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone.
 
-    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed.
+    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
+    stored is looked at before it is used; what is damaged is told and made again.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class Executor:
         self.fresh = fresh
         self.remeasure = remeasure
         self.outcomes = Outcomes()
+        self._damaged: set[str] = set()
+        """Keys of stored artifacts that could not be used."""
 
     def run(self, wanted: Iterable[Step[Any]]) -> Outcomes:
         """Run ``wanted`` and all they need; may be called again with more steps."""
@@ -127,19 +130,37 @@ class Executor:
     def make(self, step: Step[Any]) -> Artifact:
         """The artifact of one step whose inputs are there; what it fails with is raised."""
         anew = self.fresh or (self.remeasure and step.timed)
-        if not anew and (artifact := self.store.find(step.kind, step.key)):
+        if not anew and (artifact := self._stored(step)):
             return artifact
 
         def waiting() -> None:
             self.output.say(f"{step.label}: waiting, another cook is making it")
 
         with self.store.locked(step.kind, step.key, waiting):
-            if not anew and (artifact := self.store.find(step.kind, step.key)):
+            if not anew and (artifact := self._stored(step)):
                 return artifact
             if step.timed:
                 with file_lock(timing_lock_path(), self._waiting_to_time(step)):
                     return self._run(step)
             return self._run(step)
+
+    def _stored(self, step: Step[Any]) -> Artifact | None:
+        """The stored artifact, if it may be used: undamaged, and made from what was."""
+        artifact = self.store.find(step.kind, step.key)
+        if artifact is None:
+            if not self.store.path(step.kind, step.key).exists():
+                return None
+            told = f"{self.store.path(step.kind, step.key)} is damaged"
+        elif (fault := self.store.damage(artifact)) is not None:
+            told = f"{fault.path} {fault.message}"
+        elif artifact.made_from is None and any(s.key in self._damaged for s in step.steps()):
+            told = "an older cook made it from an artifact that is damaged now"
+        else:
+            return artifact
+        if step.key not in self._damaged:
+            self._damaged.add(step.key)
+            self.output.warn(f"{step.label}: {told}; it is made again")
+        return None
 
     def _run(self, step: Step[Any]) -> Artifact:
         from pydantic import TypeAdapter
@@ -158,9 +179,14 @@ class Executor:
                 threads=self.threads,
                 advance=lambda share: progress.to(round(share * PARTS)),
             )
+            sources = [node for node in step.inputs().values() if isinstance(node, Source)]
+            for source in sources:
+                source.require_unchanged()
             started = time.monotonic()
             result = step.run(bench)
             seconds = time.monotonic() - started
+            for source in sources:
+                source.require_unchanged()
             adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
             artifact = self.store.commit(
                 directory,
@@ -168,12 +194,19 @@ class Executor:
                 key=step.key,
                 label=step.label,
                 key_parts=step.key_parts,
+                made_from={n: self._hashes(node) for n, node in step.inputs().items()},
                 result=adapter.dump_python(result, mode="json"),
                 seconds=seconds,
                 work=step.work(),
             )
         self.outcomes.ran.append(step.label)
         return artifact
+
+    def _hashes(self, node: Step[Any] | Source) -> dict[str, str]:
+        """SHA-256 by name of the files that a step was given as one input."""
+        if isinstance(node, Source):
+            return {h.path.name: h.digest.removeprefix("sha256:") for h in node.files}
+        return {file.name: file.sha256 for file in self.outcomes.artifact(node).files}
 
     def _waiting_to_time(self, step: Step[Any]) -> Callable[[], None]:
         return lambda: self.output.say(

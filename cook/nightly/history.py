@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cook.errors import InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.graph.locks import file_lock
 from cook.nightly.night import VERSION, Night
 

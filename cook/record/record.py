@@ -13,7 +13,7 @@ from typing import Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
     CountCheck,

@@ -55,7 +55,7 @@ def _local(
     how: Opening, engine: Engine | None, supervisor: Supervisor, stack: ExitStack
 ) -> RecordingTarget:
     from cook.formats.gguf import read_gguf
-    from cook.graph.digest import source
+    from cook.graph.step import source
     from cook.trace.worker_target import WorkerTarget
 
     if engine is None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cook.engines.base import Engine, ModelArgs
-from cook.graph.digest import source
 from cook.graph.execute import Executor
+from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import demo_dir

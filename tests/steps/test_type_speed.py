@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cook.engines.base import ModelArgs
 from cook.engines.process.supervisor import Supervisor
-from cook.graph.digest import source as digest_source
 from cook.graph.step import Workbench
+from cook.graph.step import source as digest_source
 from cook.paths import demo_dir
 from cook.steps.type_speed import SLOW, TypeTime, TypeTimeStep, told, type_speed
 

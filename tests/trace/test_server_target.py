@@ -15,7 +15,7 @@ from cook.engines.remote import Remote
 from cook.engines.server import Server, free_port
 from cook.errors import InputError, StepError
 from cook.formats.trace_file import TraceFile
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import server_sampler

@@ -12,7 +12,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, StepError
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import server_sampler
 from cook.trace.session import Dropped, Plan, record, sha256
