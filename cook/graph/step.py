@@ -128,7 +128,7 @@ class Step(ABC, Generic[R]):
     @property
     @abstractmethod
     def label(self) -> str:
-        """How the plan calls it, e.g. ``quantize IQ1_KT``."""
+        """How the plan calls it, e.g. ``convert model``."""
 
     @abstractmethod
     def inputs(self) -> Mapping[str, Step[Any] | Source]:

@@ -2,10 +2,8 @@
 
 One output stream of a program, on its way to a log file.
 
-Starting one program so that it cannot outlive cook; only cook.engines.process.child calls this.
-
-Two things see to it. The keeper (:mod:`cook.engines.keeper`) ends the program's whole session
-when cook is gone. Where the system has PDEATHSIG, the program itself also dies with cook, should
+No program outlives cook, and two things see to it. The keeper
+(:mod:`cook.engines.process.keeper`) ends the program's whole session when cook is gone. Where the system has PDEATHSIG, the program itself also dies with cook, should
 the keeper be gone as well.
 """
 
@@ -29,9 +27,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from cook.engines import keeper
-from cook.engines.keeper import end_sessions
-from cook.engines.process import system
+from cook.engines.process import keeper, system
+from cook.engines.process.keeper import end_sessions
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, classify
 from cook.errors import InternalError, Interrupted, PrerequisiteError, StepError
 

@@ -5,7 +5,8 @@ own, stdin closed, in a working directory of their own (ik_llama.cpp writes ``ll
 it stands), with exactly the environment it is given. Both output streams go raw to separate
 files of the step, in bounded memory and up to a bounded size. A run ends by itself, by its
 wall or stall time-out, or with cook: on an exception, on :meth:`Supervisor.cancel`, and, by
-:mod:`cook.engines.keeper`, even when cook is killed with -9. Its whole session ends with it.
+:mod:`cook.engines.process.keeper`, even when cook is killed with -9. Its whole session ends with
+it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ CODE = """\
 import sys
 from pathlib import Path
 from cook.engines.base import Flavour
-from cook.engines.worker_build import EngineFiles, build_worker
+from cook.engines.worker.compile import EngineFiles, build_worker
 include = Path(sys.argv[1])
 build_worker(EngineFiles(Flavour.LLAMA_CPP, "kills", (include,), (include,)))
 """

@@ -199,7 +199,8 @@ def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
     code = f"""
         import sys
         from pathlib import Path
-        from cook.engines.process import ProcessSpec, Supervisor
+        from cook.engines.process.outcome import ProcessSpec
+        from cook.engines.process.supervisor import Supervisor
         code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
         spec = ProcessSpec((sys.executable, "-IS", "-c", code), "step", {ENV!r},
                            on_output=lambda s, c: print(c.decode().strip(), flush=True))
@@ -209,7 +210,7 @@ def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert cook.stdout is not None
     pid = int(cook.stdout.readline())
@@ -237,7 +238,8 @@ def test_nothing_that_a_program_started_survives_cook_killed(tmp_path: Path) -> 
     code = f"""
         import sys
         from pathlib import Path
-        from cook.engines.process import ProcessSpec, Supervisor
+        from cook.engines.process.outcome import ProcessSpec
+        from cook.engines.process.supervisor import Supervisor
         spec = ProcessSpec((sys.executable, "-IS", "-c", {textwrap.dedent(program)!r}), "step",
                            {ENV!r}, on_output=lambda s, c: print(c.decode(), end="", flush=True))
         Supervisor(Path({str(tmp_path)!r})).run(spec)
@@ -245,7 +247,7 @@ def test_nothing_that_a_program_started_survives_cook_killed(tmp_path: Path) -> 
     cook = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert cook.stdout is not None
     words = (cook.stdout.readline() + cook.stdout.readline()).split()
@@ -265,7 +267,7 @@ def test_the_keeper_is_gone_before_cook_is(tmp_path: Path) -> None:
     code = """
         import os
         from pathlib import Path
-        from cook.engines.process import ask
+        from cook.engines.process.supervisor import ask
         ask("/bin/true")
         task = Path(f"/proc/{os.getpid()}/task")
         print(*(c for t in task.glob("*/children") for c in t.read_text().split()))
@@ -273,7 +275,7 @@ def test_the_keeper_is_gone_before_cook_is(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         check=True,
     )
     (keeper,) = done.stdout.split()
@@ -293,7 +295,8 @@ def test_without_its_keeper_a_program_still_dies_with_cook(tmp_path: Path) -> No
     code = f"""
         import sys
         from pathlib import Path
-        from cook.engines.process import ProcessSpec, Supervisor
+        from cook.engines.process.outcome import ProcessSpec
+        from cook.engines.process.supervisor import Supervisor
         code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
         spec = ProcessSpec((sys.executable, "-IS", "-c", code), "step", {ENV!r},
                            on_output=lambda s, c: print(c.decode().strip(), flush=True))
@@ -302,7 +305,7 @@ def test_without_its_keeper_a_program_still_dies_with_cook(tmp_path: Path) -> No
     cook = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert cook.stdout is not None
     pid = int(cook.stdout.readline())
@@ -317,7 +320,7 @@ def test_without_its_keeper_a_program_still_dies_with_cook(tmp_path: Path) -> No
 
 def test_the_keeper_leaves_alone_what_cook_let_go(tmp_path: Path) -> None:
     """A process number may be another's by the time that cook ends."""
-    from cook.engines import keeper
+    from cook.engines.process import keeper
 
     with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) as other:
         lines = f"+{other.pid}\n-{other.pid}\n".encode()
@@ -331,7 +334,7 @@ def test_the_keeper_leaves_alone_what_cook_let_go(tmp_path: Path) -> None:
 
 def test_only_the_spawner_starts_programs() -> None:
     """What is started elsewhere would outlive cook."""
-    package = Path(__file__).parents[2] / "cook"
+    package = Path(__file__).parents[3] / "cook"
     starting = re.compile(
         r"subprocess\.(run|Popen|call|check_|getoutput)|os\.(system|popen|spawn|posix_spawn|fork)"
         r"|from subprocess|multiprocessing|prefer=.processes"
@@ -339,7 +342,7 @@ def test_only_the_spawner_starts_programs() -> None:
     found = [
         p.relative_to(package) for p in package.rglob("*.py") if starting.search(p.read_text())
     ]
-    assert found == [Path("engines/spawn.py")]
+    assert found == [Path("engines/process/child.py")]
 
 
 def test_background_program_with_pipes(tmp_path: Path) -> None:
