@@ -1,10 +1,8 @@
 """One running program and the loop that watches it, to its end or ours.
 
-One output stream of a program, on its way to a log file.
-
 No program outlives cook, and two things see to it. The keeper
-(:mod:`cook.engines.process.keeper`) ends the program's whole session when cook is gone. Where the system has PDEATHSIG, the program itself also dies with cook, should
-the keeper be gone as well.
+(:mod:`cook.engines.process.keeper`) ends the program's whole session when cook is gone. Where the
+system has PDEATHSIG, the program itself also dies with cook, should the keeper be gone as well.
 """
 
 from __future__ import annotations
