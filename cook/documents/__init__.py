@@ -1,1 +1,1 @@
-"""YAML and TOML with places, so that every fault points at its line."""
+"""YAML and TOML with places: every fault of a recipe, a pipeline or a configuration points at its line."""

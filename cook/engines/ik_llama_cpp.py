@@ -215,7 +215,7 @@ class IkLlamaCpp(Tools):
         return args.argv(job.target_args.extra)
 
     def without_inherited_overrides(self, job: ServerJob) -> ServerJob:
-        """``job`` as ik can run it; PrerequisiteError where RPC is asked of a build without."""
+        """See cook.engines.ik_llama_cpp; PrerequisiteError where RPC is asked of a build without."""
         self._need_rpc(job)
         return without_inherited_overrides(job, cpu_only=self._cpu_only)
 

@@ -1,1 +1,1 @@
-"""What the field has instead of recipes (scripts, rule lists), read and written."""
+"""What the field has instead of recipes: scripts, rule lists, ``.recipe`` files; read and written."""
