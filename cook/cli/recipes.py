@@ -157,7 +157,7 @@ def _write(out: Output, text: str, output: Path | None) -> None:
     from cook.files import atomic_write
 
     if output is None:
-        out.data(text.rstrip("\n"))
+        out.block(text)
         return
     with atomic_write(output.absolute()) as file:
         file.write(text.encode())
@@ -246,7 +246,7 @@ def show(
             ],
         }
     )
-    out.data((resolved(loaded) if resolve else loaded.text).rstrip("\n"))
+    out.block(resolved(loaded) if resolve else loaded.text)
 
 
 def check(
@@ -317,4 +317,4 @@ def schema(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out = open_output(json, quiet)
     document = json_schema()
     out.emit(document)
-    out.data(to_json(document))
+    out.block(to_json(document))

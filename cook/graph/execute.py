@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import graphlib
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.errors import CookError, Interrupted, StepError
 from cook.graph.locks import file_lock, timing_lock_path
@@ -16,7 +18,13 @@ from cook.graph.step import Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Output
 
+if TYPE_CHECKING:
+    from cook.engines.process.supervisor import Supervisor
+
 R = TypeVar("R")
+
+CANCEL_S = 15.0
+"""A program has 5 s to end by itself (TERM_GRACE_S) before it is killed."""
 
 PARTS = 1000
 """Resolution of a step's progress."""
@@ -82,6 +90,10 @@ class Executor:
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
 
+        self._running: list[Supervisor] = []
+        self._cancelled = threading.Event()
+        self._ended = threading.Condition()
+
     def run(self, wanted: Iterable[Step[Any]]) -> Outcomes:
         """Run ``wanted`` and all they need; may be called again with more steps."""
         graph = closure(wanted)
@@ -108,7 +120,24 @@ class Executor:
         from joblib import Parallel, delayed
 
         # Threads suffice: each step spends its time waiting for an engine's process.
-        Parallel(n_jobs=self.jobs, prefer="threads")(delayed(self._one)(s) for s in steps)
+        try:
+            Parallel(n_jobs=self.jobs, prefer="threads")(delayed(self._one)(s) for s in steps)
+        except BaseException:
+            self._cancel()
+            raise
+
+    def _cancel(self) -> None:
+        """End what runs in other threads, and wait while each removes its own workspace.
+
+        Ctrl-C reaches this thread only; theirs would die with the process, half done.
+        """
+        self._cancelled.set()
+        until = time.monotonic() + CANCEL_S
+        with self._ended:
+            while self._running and time.monotonic() < until:
+                for supervisor in self._running:
+                    supervisor.cancel()
+                self._ended.wait(0.1)
 
     def _one(self, step: Step[Any]) -> None:
         for needed in step.steps():
@@ -169,12 +198,13 @@ class Executor:
 
         self.logs.mkdir(parents=True, exist_ok=True)
         with (
+            self._supervised(Supervisor(self.logs / _slug(step)), step) as supervisor,
             self.store.workspace() as directory,
             self.output.progress(PARTS, step.label) as progress,
         ):
             bench = Workbench(
                 directory=directory,
-                supervisor=Supervisor(self.logs / _slug(step)),
+                supervisor=supervisor,
                 artifact=self.outcomes.artifact,
                 threads=self.threads,
                 advance=lambda share: progress.to(round(share * PARTS)),
@@ -207,6 +237,20 @@ class Executor:
         if isinstance(node, Source):
             return {h.path.name: h.digest.removeprefix("sha256:") for h in node.files}
         return {file.name: file.sha256 for file in self.outcomes.artifact(node).files}
+
+    @contextmanager
+    def _supervised(self, supervisor: Supervisor, step: Step[Any]) -> Iterator[Supervisor]:
+        """``supervisor`` within reach of :meth:`_cancel` for the time of the block."""
+        with self._ended:
+            if self._cancelled.is_set():
+                raise Interrupted(f"{step.label}: not started, cook is stopping")
+            self._running.append(supervisor)
+        try:
+            yield supervisor
+        finally:
+            with self._ended:
+                self._running.remove(supervisor)
+                self._ended.notify_all()
 
     def _waiting_to_time(self, step: Step[Any]) -> Callable[[], None]:
         return lambda: self.output.say(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cook.engines.process.outcome import ProcessSpec
 from cook.errors import StepError
 from cook.graph.execute import Executor
 from cook.graph.step import JsonValue, Source, Step, Workbench, source
@@ -223,3 +228,46 @@ def test_keys_follow_the_inputs(one: list[str], other: list[str]) -> None:
     left = Join("top", tuple(Join(w) for w in one))
     right = Join("top", tuple(Join(w) for w in other))
     assert (left.key == right.key) == (one == other)
+
+
+@dataclass(frozen=True)
+class Sleep(Step[Text]):
+    """Sleeps in a program of its own; ``interrupts``: Ctrl-C comes once all of them sleep."""
+
+    word: str
+    asleep: threading.Barrier = field(compare=False)
+    interrupts: bool = False
+
+    kind: ClassVar[str] = "sleep"
+    result_type: ClassVar[type] = Text
+
+    @property
+    def label(self) -> str:
+        return f"sleep {self.word}"
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"word": self.word}
+
+    def run(self, bench: Workbench) -> Text:
+        spec = ProcessSpec(("/bin/sleep", "60"), "sleep", env={})
+        running = bench.supervisor.start(spec)
+        self.asleep.wait(30)
+        if self.interrupts:
+            os.kill(os.getpid(), signal.SIGINT)
+        running.wait().check()
+        return Text(self.word)
+
+
+def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) -> None:
+    asleep = threading.Barrier(2)
+    steps = [Sleep("a", asleep, interrupts=True), Sleep("b", asleep)]
+    made = executor(tmp_path, jobs=2)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        made.run(steps)
+    assert time.monotonic() - started < 30
+    assert [p for p in (tmp_path / "store" / "tmp").iterdir() if p.is_dir()] == []
+    assert made.outcomes.artifacts == {}
