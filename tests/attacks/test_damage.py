@@ -124,7 +124,6 @@ def test_what_is_not_what_it_was_is_made_again(
     damage(how, built, attacks)
 
 
-@pytest.mark.xfail(reason="until an input's content is checked where it is used", strict=False)
 @pytest.mark.parametrize("how", ROT, ids=lambda how: how.__name__)
 def test_rot_goes_no_further(
     how: Callable[[Path], None], built: Path, attacks: Counter[str]
