@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from cook.graph.execute import (Executor)
-from cook.prompts.prompt_set import (PromptSet)
-from cook.recipe.schema import (ScoreSpec)
-from cook.scoring.figures import (figures)
-from cook.scoring.intervals import (SEED, paired)
-from cook.record.record import (Excluded)
-from cook.scoring.noise import (TimingNoise)
-from cook.scoring.sampled import (SampledPrediction)
-from cook.build.choose import (Choice, Maximize, figure_of)
-from cook.build.forecast import (Forecast, Overheads)
-from cook.steps.live import (LiveStep)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.layout import (Configuration, Layout, interleaved)
-from cook.build.forecast import (Forecaster)
-from cook.build.race import (DraftKey, run_race)
+
+from cook.build.choose import Chosen, Maximize, figure_of
+from cook.build.forecast import Forecast, Forecaster, Overheads
+from cook.build.layout import Configuration, Layout, interleaved
+from cook.build.race import DraftKey, run_race
+from cook.graph.execute import Executor
+from cook.prompts.prompt_set import PromptSet
+from cook.recipe.schema import ScoreSpec
+from cook.record.prompt_runs import PromptRun
+from cook.record.record import Excluded
+from cook.scoring.figures import figures
+from cook.scoring.intervals import SEED, paired
+from cook.scoring.noise import TimingNoise
+from cook.scoring.sampled import SampledPrediction
+from cook.steps.live import LiveStep
 
 WITHIN = 0.01
 """The stopping rule: the leader is within this share of the best, at the confidence asked for."""
@@ -42,7 +42,7 @@ class Decision:
     """
 
     reported: tuple[Forecast, ...]
-    choice: Choice
+    choice: Chosen
     finalists: tuple[Configuration, ...]
     overheads: Mapping[str, Overheads]
     calibration: tuple[LiveStep, ...]
@@ -130,14 +130,14 @@ def choose(
     menus: Sequence[Layout],
     *,
     timing_sd: float = 0.0,
-) -> Choice:
+) -> Chosen:
     """The predicted pick among those that qualify; of those close to the best, the smallest file.
 
     ``timing_sd``: spread of a draft's log-speed that is owed to its timing; acceptance has none.
     """
     import numpy as np
 
-    from cook.scoring.statistics import (verdict)
+    from cook.scoring.statistics import standings
 
     excluded = []
     runners = []
@@ -159,10 +159,10 @@ def choose(
     ranking = tuple(sorted(order, key=lambda name: order[name]))
     if measured is None:
         name = ranking[0] if ranking else None
-        return Choice(name, ranking, (), {}, None, WITHIN, tuple(excluded), prompts=0)
+        return Chosen(name, ranking, (), {}, None, WITHIN, tuple(excluded), prompts=0)
     # Settings of one draft are priced with the same measured times, so they err together.
     files = {(f.draft, f.cache_type): number for number, f in enumerate(runners)}
-    told = verdict(
+    told = standings(
         measured,
         np.random.default_rng(SEED),
         epsilon=WITHIN,
@@ -173,7 +173,7 @@ def choose(
     sizes = _file_bytes(menus)
     draft_of = {f.name: f.draft for f in runners}
     name = min(told.close, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
-    return Choice(
+    return Chosen(
         name=name,
         ranking=ranking,
         ties=tuple(n for n in ranking if n in told.ties and n != name),
@@ -194,7 +194,7 @@ def rank(
 
 
 def _finalists(
-    choice: Choice, forecasts: Sequence[Forecast], menus: Sequence[Layout]
+    choice: Chosen, forecasts: Sequence[Forecast], menus: Sequence[Layout]
 ) -> tuple[Configuration, ...]:
     """The choice (the best draft where no draft is chosen) and the best of another file."""
     draft_of = {f.name: f.draft for f in forecasts}

@@ -5,35 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from cook.engines.base import (DraftSettings)
-from cook.errors import (InputError)
-from cook.formats.trace_file import (TraceFile)
-from cook.graph.execute import (Outcomes)
-from cook.scoring.noise import (TimingNoise, noise_of)
-from cook.scoring.price import (Lived, Timings, fit_overhead, fit_overheads, predict)
-from cook.scoring.simulate import (Profile, Setting)
-from cook.scoring.sampled import (SampledPrediction, predict_sampled)
-from cook.scoring.simulate import (Positions, simulate)
-from cook.steps.curve import (CurveOutcome, CurveStep, combined)
 
-from cook.build.layout import (DraftForecast, ForecastPlan)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.layout import (Layout)
-from cook.steps.replay import (ReplayStep, replayed, replies, sampled_reply)
-from cook.steps.trace import (TRACE_FILE)
-
-from collections.abc import Iterator
-from dataclasses import dataclass
+from cook.build.layout import DraftForecast, ForecastPlan, Layout
 from cook.engines.base import DraftSettings, Flavour
-from cook.scoring.price import Breakdown
-from cook.scoring.simulate import Profile
-from cook.steps.curve import CurveStep
+from cook.errors import InputError
+from cook.formats.trace_file import TraceFile
+from cook.graph.execute import Outcomes
 from cook.record.prompt_runs import PromptRun
-from cook.build.layout import DraftPlan, config_name
-from cook.steps.replay import ReplayStep
-from cook.steps.trace import Trace
+from cook.scoring.noise import TimingNoise, noise_of
+from cook.scoring.price import Breakdown, Lived, Timings, fit_overhead, fit_overheads, predict
+from cook.scoring.sampled import SampledPrediction, predict_sampled
+from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.steps.curve import CurveOutcome, CurveStep, combined
+from cook.steps.replay import ReplayStep, replayed, replies, sampled_reply
+from cook.steps.trace import TRACE_FILE
 
-Text = tuple[str, str, Positions]
+RenderedReply = tuple[str, str, Positions]
 """A reply as replayed: (prompt id, category, positions)."""
 
 
@@ -46,7 +33,7 @@ class Forecaster:
     outcomes: Outcomes
     n_predict: int
     context: int
-    read: dict[str, list[Text]] = field(default_factory=dict)
+    read: dict[str, list[RenderedReply]] = field(default_factory=dict)
     """Replays read so far, by key: every forecast looks at all of them again."""
 
     @property
@@ -210,7 +197,7 @@ class Forecaster:
 
     def _seen(
         self,
-        texts: list[Text],
+        texts: list[RenderedReply],
         live: Mapping[str, PromptRun],
         setting: Setting,
     ) -> list[Lived]:
@@ -221,7 +208,7 @@ class Forecaster:
             if name in live and live[name].predicted_n == p.reply
         ]
 
-    def _texts(self, draft: DraftForecast, wanted: set[str] | None) -> list[Text]:
+    def _texts(self, draft: DraftForecast, wanted: set[str] | None) -> list[RenderedReply]:
         return [
             text
             for replay in draft.replays
@@ -229,7 +216,7 @@ class Forecaster:
             if wanted is None or text[0] in wanted
         ]
 
-    def _replayed(self, replay: ReplayStep) -> list[Text]:
+    def _replayed(self, replay: ReplayStep) -> list[RenderedReply]:
         """All that ``replay`` holds; nothing where it has not run."""
         if replay.key not in self.read and self.outcomes.result(replay) is not None:
             self.read[replay.key] = list(
@@ -249,7 +236,7 @@ class Forecaster:
         draft: DraftForecast | None,
         settings: DraftSettings | None,
         setting: Setting,
-        texts: list[Text],
+        texts: list[RenderedReply],
         timings: Timings,
     ) -> Forecast:
         import numpy as np
@@ -325,7 +312,6 @@ PROFILES = {
 """Whose accounting a build of each flavour is taken to have; a live run is the test of it."""
 
 
-
 @dataclass(frozen=True)
 class Forecast:
     """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
@@ -346,7 +332,6 @@ class Forecast:
         """Tokens after the first a second, over all replies."""
         tokens = sum(run.predicted_n - 1 for run in self.runs)
         return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
-
 
 
 @dataclass(frozen=True)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from cook.engines.base import (DraftSettings, Engine)
-from cook.engines.spec_bench import (require_spec_bench)
-from cook.errors import (InputError)
-from cook.formats.gguf import (GgufFile)
-from cook.formats.trace_file import (TraceFile)
-from cook.build.locate import (local_path)
-from cook.prompts.prompt_set import (PromptSet, load_prompts, select)
-from cook.prompts.shares import (in_halves, race_shares)
-from cook.recipe.lint import (prompts_file)
-from cook.recipe.schema import (Recipe, ScoreSpec)
-from cook.build.adopt import (Adopted, adopt)
-from cook.trace.chain import (server_sampler)
-from cook.steps.curve import (PASSES, CurveStep, widths_for)
-from cook.build.layout import (DraftForecast, ForecastPlan)
-from cook.build.layout import (NO_DRAFT, Configuration, DraftPlan, LiveGrid, draft_args, sampling_of)
-from cook.build.locate import (Reader)
-from cook.build.locate import (ModelFile)
-from cook.steps.replay import (ReplayStep)
-from cook.steps.trace import (Trace, TraceStep)
-from cook.build.drafting import (left_to_score)
-from cook.formats.vocabulary import (compare, read_vocabulary)
+
+from cook.build.adopt import Adopted, adopt
+from cook.build.drafting import left_to_score
+from cook.build.layout import (
+    NO_DRAFT,
+    Configuration,
+    DraftForecast,
+    DraftPlan,
+    ForecastPlan,
+    LiveGrid,
+    draft_args,
+    sampling_of,
+)
+from cook.build.locate import ModelFile, SourceReader, local_path
+from cook.engines.base import DraftSettings, Engine
+from cook.engines.spec_bench import require_spec_bench
+from cook.errors import InputError
+from cook.formats.gguf import GgufFile
+from cook.formats.trace_file import TraceFile
+from cook.formats.vocabulary import compare, read_vocabulary
+from cook.prompts.prompt_set import PromptSet, load_prompts, select
+from cook.prompts.shares import in_halves, race_shares
+from cook.recipe.lint import prompts_file
+from cook.recipe.schema import Recipe, ScoreSpec
+from cook.steps.curve import PASSES, CurveStep, widths_for
+from cook.steps.replay import ReplayStep
+from cook.steps.trace import Trace, TraceStep
+from cook.trace.chain import server_sampler
 
 RACE_FROM = 8
 """Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
@@ -33,7 +40,7 @@ FLOOR_WIDTH = 24
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreLayout:
     """The score's part of a menu."""
 
     target: ModelFile
@@ -46,10 +53,10 @@ class Scored:
 def lay_score(
     engine: Engine,
     recipe: Recipe,
-    reader: Reader,
+    reader: SourceReader,
     drafts: tuple[DraftPlan, ...],
     suffix: str,
-) -> Scored | None:
+) -> ScoreLayout | None:
     """How ``drafts`` are scored on ``engine``; None for a recipe without `score`.
 
     InputError for a draft whose vocabulary is not the target's, and for prompts that replay
@@ -77,10 +84,12 @@ def lay_score(
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
-    return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
+    return ScoreLayout(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
 
 
-def _adopted(score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: Reader) -> Adopted | None:
+def _adopted(
+    score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: SourceReader
+) -> Adopted | None:
     """The trace that the recipe names, checked against target, prompts and sampling."""
     if score.trace is None:
         return None
@@ -175,7 +184,7 @@ def has_template(file: GgufFile) -> bool:
     return "tokenizer.chat_template" in file.metadata
 
 
-def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: Reader) -> None:
+def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: SourceReader) -> None:
     """Refuse a draft that the engine would silently not use, or translate (engines.md 5.2)."""
     refs = [d.source for d in recipe.drafts]
     if recipe.model is not None:

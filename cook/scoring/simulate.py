@@ -36,7 +36,7 @@ class Profile(StrEnum):
 
 
 @dataclass(frozen=True)
-class Rules:
+class LoopRules:
     """How one loop drafts and counts.
 
     ``uses_p_min``: ik computes its confidence without normalising, so its p_min never fires.
@@ -60,8 +60,8 @@ class Rules:
     carries: bool = False
 
 
-RULES: dict[Profile, Rules] = {
-    Profile.MAINLINE_2026_10: Rules(
+RULES: dict[Profile, LoopRules] = {
+    Profile.MAINLINE_2026_10: LoopRules(
         uses_p_min=True,
         keeps_low_token=False,
         breaks_at_eog=True,
@@ -69,7 +69,7 @@ RULES: dict[Profile, Rules] = {
         skips_short_room=False,
         drafts_full=False,
     ),
-    Profile.MAINLINE_2025: Rules(
+    Profile.MAINLINE_2025: LoopRules(
         uses_p_min=True,
         keeps_low_token=True,
         breaks_at_eog=False,
@@ -77,7 +77,7 @@ RULES: dict[Profile, Rules] = {
         skips_short_room=True,
         drafts_full=False,
     ),
-    Profile.IK_2026_08: Rules(
+    Profile.IK_2026_08: LoopRules(
         uses_p_min=False,
         keeps_low_token=False,
         breaks_at_eog=False,
@@ -85,7 +85,7 @@ RULES: dict[Profile, Rules] = {
         skips_short_room=True,
         drafts_full=True,
     ),
-    Profile.IK_SPEC_BENCH_2026_08: Rules(
+    Profile.IK_SPEC_BENCH_2026_08: LoopRules(
         uses_p_min=False,
         keeps_low_token=False,
         breaks_at_eog=False,
@@ -252,7 +252,7 @@ def simulate(positions: Positions, setting: Setting, profile: Profile) -> Simula
 
 
 class _Loop:
-    def __init__(self, positions: Positions, rules: Rules, setting: Setting) -> None:
+    def __init__(self, positions: Positions, rules: LoopRules, setting: Setting) -> None:
         self.p, self.rules, self.setting = positions, rules, setting
         self.runs = positions.run
         self.p_min = setting.p_min if rules.uses_p_min else 0.0

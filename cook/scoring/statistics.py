@@ -137,7 +137,7 @@ def ratio_interval(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Standings:
     """Who is best. ``probability`` of each candidate being the best (they sum to 1).
 
     ``ties``: candidates that cannot be told from the leader (leader included): the true best is
@@ -159,7 +159,7 @@ class Verdict:
     confidence: float
 
 
-def verdict(
+def standings(
     measured: Measured,
     rng: np.random.Generator,
     *,
@@ -168,7 +168,7 @@ def verdict(
     resamples: int = RESAMPLES,
     timing_sd: float = 0.0,
     timed_together: Sequence[int] | None = None,
-) -> Verdict:
+) -> Standings:
     """Name the leader and say how sure that is: "best within epsilon at confidence".
 
     ``timing_sd``: spread of the measured log-times beside that of the prompts; candidates with
@@ -209,7 +209,7 @@ def verdict(
     margin = max(0.0, float(np.expm1(others.max()))) if len(others) else 0.0
     ties = [i == lead or upper[i] >= 0.0 for i in range(len(gap))]
     close = [i == lead or (ties[i] and gap[i] + alone[i] >= 0.0) for i in range(len(gap))]
-    return Verdict(
+    return Standings(
         leader=measured.candidates[lead],
         probability={n: float(wins[i]) for i, n in enumerate(measured.candidates)},
         ties=tuple(n for n, tied in zip(measured.candidates, ties, strict=True) if tied),

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.engines.base import (DraftSettings)
-from cook.scoring.price import (NOTHING)
-from cook.build.choose import (Choice, Maximize, figure_of)
-from cook.build.finalists import (WITHIN, choose, rank)
-from cook.build.forecast import (Forecast)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.layout import (DraftPlan, Layout)
+from cook.build.choose import Chosen, Maximize, figure_of
+from cook.build.finalists import WITHIN, choose, rank
+from cook.build.forecast import Forecast
+from cook.build.layout import DraftPlan, Layout
+from cook.engines.base import DraftSettings
+from cook.record.prompt_runs import PromptRun
+from cook.scoring.price import NOTHING
 
 TOKENS = 100
 SIZES = {"small": 1_000, "middle": 2_000, "large": 3_000}
@@ -94,7 +94,7 @@ def chosen(
     disqualified: Callable[[str | None], str | None] = lambda _: None,
     sizes: Mapping[str, int | None] = SIZES,
     timing_sd: float = 0.0,
-) -> Choice:
+) -> Chosen:
     return choose(
         forecasts, maximize, 0.95, weights, disqualified, [menu(sizes)], timing_sd=timing_sd
     )
@@ -240,7 +240,7 @@ def test_the_choice_is_the_smallest_of_those_not_told_from_the_leader(
 
 
 def test_a_figure_that_does_not_exist_is_nothing() -> None:
-    from cook.scoring.figures import (figures)
+    from cook.scoring.figures import figures
 
     bare = figures(forecast(None, 100).runs)
     assert figure_of(bare, "acceptance") == figure_of(bare, "acceptance_length") == 0.0

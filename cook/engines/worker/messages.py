@@ -180,7 +180,7 @@ class Generation:
 
 
 @dataclass(frozen=True, eq=False)
-class Timing:
+class DecodeTimes:
     """Per repeat: the decode, and the engine's sampler over its outputs (0 when not asked)."""
 
     decode_ns: NanosecondArray

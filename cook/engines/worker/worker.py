@@ -31,6 +31,7 @@ from cook.engines.process.supervisor import Running, Supervisor
 from cook.engines.worker.compile import build_worker, locate
 from cook.engines.worker.messages import (
     Bare,
+    DecodeTimes,
     Divergence,
     FloatArray,
     Generation,
@@ -41,7 +42,6 @@ from cook.engines.worker.messages import (
     Replay,
     Rollouts,
     SamplerChain,
-    Timing,
 )
 from cook.errors import InputError, InternalError, StepError
 
@@ -427,7 +427,7 @@ class Worker(Closing):
         repeats: int,
         all_outputs: bool,
         sample_k: int = 0,
-    ) -> Timing:
+    ) -> DecodeTimes:
         """Time one batch of ``tokens`` tokens of ``text`` at position ``depth``, ``repeats`` times.
 
         ``all_outputs``: logits for every token (a target verifying), else for the last (a draft,
@@ -441,7 +441,7 @@ class Worker(Closing):
             "sample_k": sample_k,
         }
         _, got = self._request("time", fields, {"text": _ids(text)})
-        return Timing(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
+        return DecodeTimes(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
 
     def _request(
         self,
