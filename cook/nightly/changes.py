@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from cook.formats.arrays import Floats
 from cook.nightly.night import CandidateNight, Night
 from cook.scoring.intervals import SEED
 from cook.scoring.statistics import Measured, resampled_ratios, sign_flip_p_value
@@ -25,7 +25,6 @@ from cook.scoring.statistics import Measured, resampled_ratios, sign_flip_p_valu
 if TYPE_CHECKING:
     from cook.nightly.history import History
 
-Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 1000
 FEWEST_PROMPTS = 8

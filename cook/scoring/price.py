@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Floats
 from cook.scoring.simulate import RULES, Positions, Profile, Setting, Simulation, simulate
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ __all__ = [
     "BatchCurve",
     "Breakdown",
     "Lived",
-    "Prediction",
+    "PricedReplies",
     "Timings",
     "best",
     "break_even",

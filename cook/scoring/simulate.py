@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Ints
 
 if TYPE_CHECKING:
     from cook.engines.worker.messages import Replay
@@ -110,9 +111,6 @@ class Setting:
             raise InputError(f"impossible draft settings: {self}")
 
 
-IntArray = npt.NDArray[np.int64]
-
-
 @dataclass(frozen=True, eq=False)
 class Positions:
     """One reply as the draft sees it.
@@ -187,11 +185,11 @@ class Simulation:
     the draft's cache). The engines count as cycles only steps with a draft.
     """
 
-    start: IntArray
-    length: IntArray
-    accepted: IntArray
-    decodes: IntArray
-    catch_up: IntArray
+    start: Ints
+    length: Ints
+    accepted: Ints
+    decodes: Ints
+    catch_up: Ints
 
     @property
     def draft_n(self) -> int:
@@ -209,7 +207,7 @@ class Simulation:
     def cycles(self) -> int:
         return int((self.length > 0).sum())
 
-    def by_depth(self, n_max: int) -> tuple[IntArray, IntArray]:
+    def by_depth(self, n_max: int) -> tuple[Ints, Ints]:
         """(drafted, accepted) at each depth 1..n_max, over all cycles."""
         depth = np.arange(n_max)[:, None]
         return (self.length > depth).sum(axis=1), (self.accepted > depth).sum(axis=1)

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Floats, Ints
+from cook.record.measured import Interval
 from cook.scoring.racing import student_quantile
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 RESAMPLES = 4000
+METHOD = "stratified cluster bootstrap over prompts, paired"
 # Below this many prompts the bootstrap's bars are too small (arXiv 2503.01747): use permutation.
 SMALL_SAMPLE = 30
 SMALL_STRATUM = 4
@@ -109,16 +109,6 @@ def _strata(stratum: Ints) -> list[npt.NDArray[np.intp]]:
     return large
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and its two-sided interval at ``confidence``."""
-
-    estimate: float
-    low: float
-    high: float
-    confidence: float
-
-
 def ratio_interval(
     measured: Measured,
     a: int,
@@ -128,12 +118,11 @@ def ratio_interval(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """Candidate ``a``'s total over candidate ``b``'s: 1.05 is 5 % better, with its interval."""
+    """Interval of candidate ``a``'s total over candidate ``b``'s: 1.05 is 5 % better."""
     totals = resampled_ratios(measured, rng, resamples)
-    estimate = measured.ratios()
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(totals[a] / totals[b], [tail, 1.0 - tail])
-    return Interval(float(estimate[a] / estimate[b]), float(low), float(high), confidence)
+    return Interval(float(low), float(high), confidence, METHOD)
 
 
 @dataclass(frozen=True)

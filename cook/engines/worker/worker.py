@@ -33,9 +33,9 @@ from cook.engines.worker.messages import (
     Bare,
     DecodeTimes,
     Divergence,
-    FloatArray,
+    Floats32,
     Generation,
-    IntArray,
+    Ids,
     LiveCycles,
     ModelInfo,
     ModelLoad,
@@ -283,7 +283,7 @@ class Worker(Closing):
         width: int | None = None,
         top: int = 0,
         temperature: float | None = None,
-        reference: tuple[IntArray, FloatArray] | None = None,
+        reference: tuple[Ids, Floats32] | None = None,
         rollout_steps: int = 0,
         rollout_stop_below: float = 0.0,
     ) -> Replay:
@@ -455,11 +455,11 @@ class Worker(Closing):
         return self._pipe.request(op, fields or {}, arrays or {}, limit_s)
 
 
-def _ids(tokens: Tokens) -> IntArray:
+def _ids(tokens: Tokens) -> Ids:
     return np.ascontiguousarray(tokens, "<i4")
 
 
-def _divergence(rows: FloatArray) -> Divergence:
+def _divergence(rows: Floats32) -> Divergence:
     return Divergence(kld=rows[:, 0], rest=rows[:, 1], alpha_low=rows[:, 2], alpha_high=rows[:, 3])
 
 
