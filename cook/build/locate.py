@@ -29,8 +29,10 @@ from cook.steps.convert import Converter, ConvertStep, convert, model_files, no_
 from cook.units import size
 
 if TYPE_CHECKING:
+    from cook.formats.imatrix_file import Imatrix
     from cook.output import Output
 
+IMATRIX_ROLE = "imatrix.file"
 SMALL_BYTES = 16 << 20
 """Texts up to this size are fetched even for a plan."""
 
@@ -231,6 +233,13 @@ class SourceReader:
     def text(self, ref: Path | HubRef, role: str = "text") -> Source:
         """Any other file, whole."""
         return self._find(ref, role).source
+
+    def imatrix(self, ref: Path | HubRef) -> Imatrix | None:
+        """A ready imatrix, read; None where a plan leaves it on the Hub."""
+        from cook.formats.imatrix_file import read_imatrix
+
+        found = self._find(ref, IMATRIX_ROLE)
+        return None if found.left_bytes else read_imatrix(found.path)
 
     @property
     def origins(self) -> tuple[HubOrigin, ...]:

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cook.demo.unpack import is_unpacked
 from cook.documents.tree import Keys, Location
 from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
-from cook.recipe.rules import Matcher, Quant, Resolution, Rule, Tensor, resolve, some
+from cook.recipe.rules import ModelTensors, Quant, Resolution, Rule, some
 from cook.recipe.text_overlap import compare_texts
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ _MIXTURE_NEEDS = {
     "llama.cpp": frozenset({"IQ3_XS", "IQ3_XXS"}),
     "ik_llama.cpp": frozenset({"IQ3_XXS", "IQ3_XXS_R4"}),
 }
+_OTHER_MODEL = "collect the imatrix from this very model"
+_BLIND_TYPES = ("f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0", "mxfp4")
+"""Types that the engines write alike with and without importance data."""
 _NEVER_COVERED = ("token_embd.weight", "per_layer_token_embd.weight")
 
 
@@ -116,7 +119,25 @@ def imatrix_problems(
             yield at.problem(message, hint=hint)
         else:
             message = f"{subject} needs importance data that the imatrix lacks ({some(names)})"
-            yield at.problem(message, hint="collect the imatrix from this very model")
+            yield at.problem(message, hint=_OTHER_MODEL)
+
+
+def _without_data(
+    quant: Quant, resolution: Resolution, flavour: str, imatrix: Imatrix
+) -> Iterator[str]:
+    """Layer tensors that an imatrix would help, can do without, and get no data from this one."""
+    from cook.formats.imatrix_file import entry_for
+    from cook.formats.quant_types import needs_imatrix
+
+    for name in resolution.rule_of:
+        given = resolution.types[name]
+        if (
+            given not in _BLIND_TYPES
+            and name.startswith("blk.")
+            and entry_for(imatrix, name, flavour) is None
+            and not (given and needs_imatrix(name, given, quant.ftype, flavour))
+        ):
+            yield name
 
 
 def _base_gate(quant: Quant) -> frozenset[str]:
@@ -221,15 +242,6 @@ def prompts_file(prompts: str | Path) -> Path:
     return package_dir() / "prompts" / f"{prompts}.jsonl"
 
 
-class ModelTensors(Protocol):
-    """What is read of the source model; ``cook.formats.gguf.GgufFile`` satisfies it."""
-
-    @property
-    def tensors(self) -> Sequence[Tensor]: ...
-    @property
-    def architecture(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class _At:
     """The engine at hand, as far as it is known."""
@@ -266,22 +278,22 @@ def lint(
     engine = _At(flavour, engine_name or flavour, capabilities) if flavour else None
     if engine is not None:
         found += _engine_problems(loaded, engine)
-    matcher = Matcher(model.tensors, model.architecture) if model is not None else None
+    bare: dict[str, None] = {}
     for quant in loaded.quants:
         found += _type_problems(quant)
         lacking = _capability_problems(quant, engine) if engine is not None else []
         found += lacking
         has_imatrix = recipe.imatrix is not None and quant.use_imatrix
-        if model is not None and matcher is not None:
-            found += _rule_problems(quant, matcher)
+        if model is not None:
+            found += _rule_problems(quant, model)
             if not lacking:
                 wanted = flavour or flavour_of(loaded)
-                resolution = resolve(
-                    model.tensors, quant, wanted, model.architecture, matcher=matcher
-                )
+                resolution = model.resolve(quant, wanted)
                 found += resolution.problems
                 found += _uncovered(quant, resolution)
                 found += _requantizing(loaded, quant, model, resolution)
+                if imatrix is not None and quant.use_imatrix:
+                    bare |= dict.fromkeys(_without_data(quant, resolution, wanted, imatrix))
                 found += imatrix_problems(
                     quant,
                     resolution,
@@ -292,6 +304,10 @@ def lint(
                 )
         elif engine is not None and not has_imatrix and not lacking:
             found += _imatrix_problems_by_rule(quant, engine.flavour)
+    if bare:
+        at = loaded.locations.at("imatrix", "file")
+        message = f"the imatrix has no data for {some(list(bare))}: quantized without any"
+        found.append(at.problem(message, hint=_OTHER_MODEL, severity="warning"))
     if strict:
         found = [replace(p, severity="error") for p in found]
     unique = dict.fromkeys(found)
@@ -414,34 +430,34 @@ def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
     return problems
 
 
-def _rule_problems(quant: Quant, matcher: Matcher) -> Iterator[Problem]:
+def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
     """Rules of the quant's own list that match nothing, or are shadowed within that list."""
     seen: dict[str, tuple[set[str], list[Rule]]] = {}
     for rule in quant.rules:
         at = rule.at or _where(quant)
         try:
-            hits = matcher.hits(rule)
+            hits = model.hits(rule)
         except PatternTimeout:
             continue  # resolve() tells it
         if not hits:
             # An inherited rule is told where its own quant is checked.
             if rule.owner == quant.name:
-                hint = _case_hint(rule, matcher)
+                hint = _case_hint(rule, model)
                 message = f"rule `{rule.selector}` matches no tensor"
                 yield at.problem(message, hint=hint, severity="warning")
             continue
         covered, earlier = seen.setdefault(rule.owner, (set(), []))
         if rule.owner == quant.name and hits <= covered:
-            by = some([f"`{r.selector}`" for r in earlier if matcher.hits(r) & hits], 3)
+            by = some([f"`{r.selector}`" for r in earlier if model.hits(r) & hits], 3)
             message = f"rule `{rule.selector}` is shadowed by earlier rules: {by}"
             yield at.problem(message, severity="warning")
         covered |= hits
         earlier.append(rule)
 
 
-def _case_hint(rule: Rule, matcher: Matcher) -> str | None:
+def _case_hint(rule: Rule, model: ModelTensors) -> str | None:
     lowered = replace(rule, selector=rule.selector.lower())
-    if rule.selector != lowered.selector and matcher.hits(lowered):
+    if rule.selector != lowered.selector and model.hits(lowered):
         return f"tensor names are lower case: `{lowered.selector}`"
     return None
 
