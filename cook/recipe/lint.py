@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 from cook.demo.unpack import is_unpacked
 from cook.documents.tree import Keys, Location
 from cook.errors import PrerequisiteError, Problem, RecipeError
+from cook.formats.quant_types import Flavour
+from cook.prompts.prompt_set import prompts_file
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
 from cook.recipe.rules import ModelTensors, Quant, Resolution, Rule, some
@@ -36,9 +38,9 @@ NO_IMATRIX_HINT = "add `imatrix: {corpus: ...}` to the recipe, or choose another
 
 # Base types whose built-in mixture gives some tensor a type that demands an imatrix
 # (mainline llama_tensor_get_type_impl, ik llama_tensor_get_type), beside those whose default does.
-_MIXTURE_NEEDS = {
-    "llama.cpp": frozenset({"IQ3_XS", "IQ3_XXS"}),
-    "ik_llama.cpp": frozenset({"IQ3_XXS", "IQ3_XXS_R4"}),
+_MIXTURE_NEEDS: dict[str, frozenset[str]] = {
+    Flavour.LLAMA_CPP: frozenset({"IQ3_XS", "IQ3_XXS"}),
+    Flavour.IK_LLAMA_CPP: frozenset({"IQ3_XXS", "IQ3_XXS_R4"}),
 }
 _OTHER_MODEL = "collect the imatrix from this very model"
 _BLIND_TYPES = ("f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0", "mxfp4")
@@ -193,16 +195,16 @@ def _shared_content(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
         if not path.is_file():
             continue
         overlap = compare_texts(calibration, path)
+        if not (share := overlap.share):
+            continue
         if overlap.identical:
             message = f"the calibration text is also used for {use}"
-        elif overlap.shared:
+        else:
             message = (
                 f"the {use} text shares {overlap.shared} of {overlap.smaller} sampled passages "
                 "with the calibration text"
             )
-        else:
-            continue
-        severity = "error" if overlap.share >= SHARE_IS_ERROR else "warning"
+        severity = "error" if share >= SHARE_IS_ERROR else "warning"
         hint = "calibrate on other text: numbers on seen text flatter the quant"
         yield loaded.locations.at(*keys).problem(message, hint=hint, severity=severity)
 
@@ -229,17 +231,6 @@ def _unknown_categories(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Proble
             yield loaded.locations.key_at(*keys).problem(
                 f"the prompts have no category `{name}`", hint=hint
             )
-
-
-def prompts_file(prompts: str | Path) -> Path:
-    """The file behind a prompt set's name, or the path itself."""
-    from cook.paths import demo_dir, package_dir
-
-    if isinstance(prompts, Path):
-        return prompts
-    if prompts == "demo":
-        return demo_dir() / "data" / "prompts.jsonl"
-    return package_dir() / "prompts" / f"{prompts}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -339,7 +330,7 @@ def flavour_of(loaded: LoadedRecipe) -> str:
     from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
 
     for name in loaded.recipe.engine:
-        if name in (IK_LLAMA_CPP, LLAMA_CPP):
+        if name in tuple(Flavour):
             return name
     for quant in loaded.quants:
         wanted = [by_name(r.type).engines for r in quant.rules]
@@ -352,7 +343,7 @@ def _engine_problems(loaded: LoadedRecipe, engine: _At) -> Iterator[Problem]:
     if len(loaded.recipe.engine) != 1:
         return
     asked = loaded.recipe.engine[0]
-    if asked in ("llama.cpp", "ik_llama.cpp") and asked != engine.flavour:
+    if asked in tuple(Flavour) and asked != engine.flavour:
         at = loaded.locations.at("engine")
         yield at.problem(
             f"the recipe needs {asked}; `{engine.name}` is {engine.flavour}",
@@ -362,7 +353,7 @@ def _engine_problems(loaded: LoadedRecipe, engine: _At) -> Iterator[Problem]:
 
 
 def _engine_hint(flavour: str) -> str:
-    short = "ik" if flavour == "ik_llama.cpp" else "llama"
+    short = "ik" if flavour == Flavour.IK_LLAMA_CPP else "llama"
     return f"give a build of {flavour}: `--engine {short}=/path/to/{flavour}/build`"
 
 

@@ -361,8 +361,8 @@ class ServerTarget:
         return answer
 
     def _require_known(self, tokens: Sequence[int]) -> None:
-        size = self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else 0)
-        if any(token >= size for token in tokens):
+        size = self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else None)
+        if size is not None and any(token >= size for token in tokens):
             raise StepError(f"{self.remote.url} told a token beyond its vocabulary of {size}")
 
     def _tokenized_again(self, ids: Sequence[int], answer: Completion) -> tuple[int, ...] | str:

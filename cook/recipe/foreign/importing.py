@@ -392,7 +392,7 @@ def _common_base(rules: Sequence[ForeignRule]) -> str:
 
 
 def _checked_base(base: str, quant: ForeignQuant) -> str:
-    from cook.recipe.fields import base_type
+    from cook.recipe.schema import base_type
 
     try:
         return base_type(base)
