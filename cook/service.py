@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cook.engines.arguments import LOOPBACK
-from cook.engines.base import Engine, ServerJob
-from cook.engines.discover import discover
+from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.discover import discover, named
+from cook.engines.options import UNSAFE_FLAG, other_machines, read_flags
 from cook.engines.process.outcome import ProcessResult
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
 from cook.errors import InputError
+from cook.files import digest
 from cook.formats.naming import shard_path, split_name
+from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
 from cook.record.record import Candidate, Record
 
@@ -78,11 +81,13 @@ def service_of(
     port: int | None = None,
     context: int | None = None,
     key_file: Path | None = None,
+    unsafe_args: bool = False,
 ) -> Service:
     """The server of ``record``'s pick, or of ``candidate``; ``port`` None takes a free one.
 
-    A record that picked no draft gives the target alone. InputError for a record that has no
-    server to offer and for a model file that is gone or is not the one that was scored.
+    A record that picked no draft gives the target alone. ``unsafe_args`` lets raw flags of the
+    record through that a recipe could not say. InputError for such flags otherwise, for a record
+    that has no server to offer, and for a model file that is gone or is not the one scored.
     """
     chosen, notes = _chosen(record, candidate)
     if chosen.serving is None:
@@ -92,7 +97,12 @@ def service_of(
         )
     target = _model("target", record.target, record.target_bytes)
     draft = _draft(record, chosen)
-    found = discover(engine or chosen.engine)
+    found = discover(engine) if engine else named(chosen.engine)
+    for role, args in (
+        ("target", chosen.serving.target_args),
+        ("draft", chosen.serving.draft_args if draft is not None else None),
+    ):
+        notes += _checked_flags(found, role, args, unsafe_args) if args is not None else ()
     known = record.engines.get(chosen.engine)
     if known is not None and known.digest != found.identity.digest:
         notes.append(
@@ -223,6 +233,27 @@ def _chosen(record: Record, named: str | None) -> tuple[Candidate, list[str]]:
     return alone, [f"{why}: the target is served alone"]
 
 
+def _checked_flags(
+    engine: Engine, role: str, args: ModelArgs, unsafe_args: bool
+) -> tuple[str, ...]:
+    """What is to be told of the record's raw flags; InputError where one may not pass."""
+    offered = engine.capabilities.flags.get("server", frozenset())
+    tool = f"llama-server of {engine.name}"
+    refusals = read_flags(args.extra, [engine.flavour], offered, tool).refusals
+    stopped = [r for r in refusals if r.ours or not unsafe_args]
+    if stopped:
+        told = "; ".join(refusal.message for refusal in stopped)
+        raise InputError(f"the record's flags of the {role}: {told}", hint=stopped[0].hint)
+    if (others := other_machines(args.rpc)) and not unsafe_args:
+        raise InputError(
+            f"the record's {role} uses {others[0]}, another machine, which would get its weights "
+            "and the prompts",
+            hint=f"if it is yours, say so: {UNSAFE_FLAG}",
+        )
+    words = ", ".join(args.extra[refusal.index] for refusal in refusals)
+    return (f"the record's flags of the {role}: {words} passed ({UNSAFE_FLAG})",) if words else ()
+
+
 def _draft(record: Record, candidate: Candidate) -> Path | None:
     if candidate.draft is None:
         return None
@@ -248,7 +279,7 @@ _AGAIN = "`cook build RECIPE` (or the same `cook score`) makes what is missing a
 
 
 def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
-    """The file if it is there and as large as it was when it was scored."""
+    """The file if it is there and as large as it was when it was scored; a stored one whole."""
     path = Path(path_text)
     name = split_name(path)
     shards = (
@@ -267,6 +298,9 @@ def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
             "it is another file",
             hint=_AGAIN,
         )
+    recorded = recorded_sha256(path)
+    if recorded is not None and digest(path) != f"sha256:{recorded}":
+        raise InputError(f"{role} {path}: has other content than was scored", hint=MEND)
     return path
 
 

@@ -15,8 +15,7 @@ from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.naming import shard_path, split_name
-from cook.graph.digest import source
-from cook.graph.step import Source
+from cook.graph.step import Source, source
 from cook.hub.choice import ChosenFiles, DownloadKind, choose
 from cook.hub.client import PATIENT, Retry, offline
 from cook.hub.download import fetch, left_bytes, place
@@ -129,7 +128,7 @@ def _planned(chosen: ChosenFiles, origin: HubOrigin, left: int, retry: Retry) ->
 
 
 def _listed_digest(files: Sequence[HubFile]) -> str | None:
-    """The digest that :func:`cook.graph.digest.source` will find, from the Hub's listing."""
+    """The digest that :func:`cook.graph.step.source` will find, from the Hub's listing."""
     digests = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
     if len(digests) != len(files):
         return None

@@ -44,7 +44,7 @@ class PredictSteps:
         worker: bool,
     ) -> None:
         from cook.formats.gguf import read_gguf
-        from cook.graph.digest import source
+        from cook.graph.step import source
 
         self.asked, self.engine, self.trace = asked, engine, trace
         self.profile = asked.profile or PROFILES[Flavour(engine.flavour)]

@@ -37,7 +37,9 @@ def _shipped(kind: str, incomplete: str) -> list[str]:
         for path in here
         if path.suffix in (".yaml", ".yml") or (path.is_dir() and not path.name.startswith("."))
     ]
-    return [name for name in (*names, *files) if name.startswith(incomplete)]
+    # The shell prints what it is offered: a name with controls in it must be typed.
+    offered = (name for name in (*names, *files) if name.isprintable())
+    return [name for name in offered if name.startswith(incomplete)]
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -99,6 +101,14 @@ DemoOption = Annotated[
 
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Warnings of the recipe are errors.", show_default=False)
+]
+UnsafeArgsOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unsafe-args",
+        help="Pass raw flags (`extra`) that cook refuses: they may write, download, listen.",
+        show_default=False,
+    ),
 ]
 JobsOption = Annotated[
     int,

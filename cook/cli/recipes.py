@@ -17,6 +17,7 @@ from cook.cli.options import (
     QuietOption,
     RecipeArgument,
     StrictOption,
+    UnsafeArgsOption,
     open_output,
 )
 
@@ -153,10 +154,10 @@ def _refuse_existing(output: Path | None, force: bool) -> None:
 
 
 def _write(out: Output, text: str, output: Path | None) -> None:
-    from cook.formats.atomic import atomic_write
+    from cook.files import atomic_write
 
     if output is None:
-        out.data(text.rstrip("\n"))
+        out.block(text)
         return
     with atomic_write(output.absolute()) as file:
         file.write(text.encode())
@@ -244,7 +245,7 @@ def show(
             ],
         }
     )
-    out.data((resolved(loaded) if resolve else loaded.text).rstrip("\n"))
+    out.block(resolved(loaded) if resolve else loaded.text)
 
 
 def check(
@@ -259,6 +260,7 @@ def check(
         ),
     ] = None,
     strict: StrictOption = False,
+    allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -280,7 +282,7 @@ def check(
     from cook.recipe.load import load_recipe
 
     out = open_output(json, quiet)
-    result = check_recipe(load_recipe(recipe), engine, tensors)
+    result = check_recipe(load_recipe(recipe, unsafe_args=allow_unsafe_args), engine, tensors)
     found = [replace(p, severity="error") if strict else p for p in result.problems]
     if any(p.severity == "error" for p in found):
         raise RecipeError(found)
@@ -314,4 +316,4 @@ def schema(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out = open_output(json, quiet)
     document = json_schema()
     out.emit(document)
-    out.data(to_json(document))
+    out.block(to_json(document))

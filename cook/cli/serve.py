@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cook.cli.options import EngineOption, JsonOption, QuietOption, open_output
+from cook.cli.options import (
+    EngineOption,
+    JsonOption,
+    QuietOption,
+    UnsafeArgsOption,
+    open_output,
+)
 
 if TYPE_CHECKING:
     from cook.output import Output
@@ -51,6 +57,7 @@ def command(
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Print a systemd unit only.", show_default=False)
     ] = False,
+    allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -58,7 +65,8 @@ def command(
 
     Starts the real llama-server with the draft and the settings that a record picked, shows that
     it drafts, and runs until Ctrl-C. The server's own output goes to stderr, its address to
-    stdout. Refused: model files that are gone or have another size than when they were scored.
+    stdout. Refused: model files that are gone or have another size than when they were scored,
+    and flags in the record that a recipe could not say.
 
     Examples:
 
@@ -82,6 +90,7 @@ def command(
         port=port,
         context=context,
         key_file=api_key_file,
+        unsafe_args=allow_unsafe_args,
     )
     for note in service.notes:
         out.warn(note)
@@ -100,25 +109,20 @@ def command(
     )
     if print_ or systemd:
         read_or_make_key(service.key_file)  # what is printed must work
-        out.data(systemd_unit(service) if systemd else shell_text(service))
+        out.block(systemd_unit(service) if systemd else shell_text(service))
     else:
         raise typer.Exit(_run(service, out))
 
 
 def _run(service: Service, out: Output) -> int:
     """Run the server; the exit status is its own, 128 and the signal's number after a crash."""
-    import sys
-
     from cook.engines.process.outcome import clean
     from cook.engines.process.supervisor import Supervisor
-    from cook.output import Mode
     from cook.paths import cook_home
     from cook.service import serve
 
     def show(stream: str, chunk: bytes) -> None:
-        if out.mode is not Mode.QUIET:
-            sys.stderr.write(clean(chunk.decode("utf-8", "replace")))
-            sys.stderr.flush()
+        out.relay(clean(chunk.decode("utf-8", "replace")))
 
     def ready() -> None:
         draft = service.job.draft

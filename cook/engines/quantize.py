@@ -1,9 +1,9 @@
 """Quantize one model with ``llama-quantize`` and prove what was written.
 
 Either engine leaves partial files, exits 0 after some failures, and replaces types silently
-(engines.md, section 1); so the tool writes under a temporary name, its last line must be there,
-and the types that its log and the file show must be the ones resolved. Only then is the file
-synced and renamed.
+(docs/internals/engines.md#llama-quantize); so the tool writes under a temporary name, its last
+line must be there, and the types that its log and the file show must be the ones resolved. Only
+then is the file synced and renamed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cook.engines import tool_output
 from cook.engines.base import Flavour, QuantizeJob, QuantizeResult
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.publish import publish, temporary_beside
 from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.files import publish, temporary_beside
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools

@@ -172,23 +172,26 @@ def shipped_pipelines() -> Mapping[str, Path]:
     return {p.stem: p for p in sorted(data_dir("pipelines").glob("*.yaml"))}
 
 
-def load_pipeline(name: Path | str) -> LoadedPipeline:
+def load_pipeline(name: Path | str, *, unsafe_args: bool = False) -> LoadedPipeline:
     """Read the pipeline at a path, or the shipped one of that name, and all of its recipes.
 
     InputError when there is no such file; PipelineError with every fault of it, RecipeError with
     those of a recipe.
     """
     path = _find(name)
-    return parse_pipeline(read_text(path, PipelineError), path)
+    return parse_pipeline(read_text(path, PipelineError), path, unsafe_args=unsafe_args)
 
 
-def parse_pipeline(text: str, path: Path) -> LoadedPipeline:
-    """A pipeline from its text; ``path`` names it in errors and anchors its relative paths."""
+def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedPipeline:
+    """A pipeline from its text; ``path`` names it in errors and anchors its relative paths.
+
+    ``unsafe_args``: of all its recipes, as :func:`cook.recipe.load.load_recipe`.
+    """
     document = yaml_document(text, path, PipelineError)
     pipeline = document.validated(PipelineSpec)
     if pipeline is None:
         raise document.fault()
-    cells, more = _cells(pipeline, path, document.locations)
+    cells, more = _cells(pipeline, path, document.locations, unsafe_args)
     document.problems.extend(more)
     if document.problems:
         raise document.fault()
@@ -208,7 +211,7 @@ def _find(name: Path | str) -> Path:
 
 
 def _cells(
-    pipeline: PipelineSpec, path: Path, locations: Locations
+    pipeline: PipelineSpec, path: Path, locations: Locations, unsafe_args: bool
 ) -> tuple[tuple[Cell, ...], list[Problem]]:
     cells: dict[str, Cell] = {}
     problems: list[Problem] = []
@@ -222,7 +225,7 @@ def _cells(
             )
             problems.append(at.problem(f"no recipe {entry.recipe}", hint=hint, kind="file"))
             continue
-        loaded = load_recipe(file)
+        loaded = load_recipe(file, unsafe_args=unsafe_args)
         try:
             loaded = with_score(loaded, pipeline.score)
         except ValidationError as error:

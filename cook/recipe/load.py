@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A valid recipe, its file, its exact text, its candidates, and where each part stands."""
+    """A valid recipe, its file, its exact text, its candidates, and where each part stands.
+
+    ``unsafe_args``: the user's own word that raw flags may pass that cook would refuse.
+    """
 
     recipe: Recipe
     path: Path
     text: str
     quants: tuple[Quant, ...]
     locations: Locations
+    unsafe_args: bool = False
 
     @property
     def sha256(self) -> str:
@@ -35,13 +39,14 @@ class LoadedRecipe:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def load_recipe(path: Path | str) -> LoadedRecipe:
+def load_recipe(path: Path | str, *, unsafe_args: bool = False) -> LoadedRecipe:
     """Read the recipe at ``path``, or the shipped recipe of that name.
 
+    ``unsafe_args`` lets raw flags through that cook would refuse (``--allow-unsafe-args``).
     InputError when there is no such file; RecipeError with every fault otherwise.
     """
     found = find_recipe(path)
-    return parse_recipe(read_text(found), found)
+    return parse_recipe(read_text(found), found, unsafe_args=unsafe_args)
 
 
 def find_recipe(name: Path | str) -> Path:
@@ -66,13 +71,16 @@ def shipped_recipes() -> Mapping[str, Path]:
     return {p.stem: p for p in sorted(data_dir("recipes").glob("*.yaml"))}
 
 
-def parse_recipe(text: str, path: Path) -> LoadedRecipe:
+def parse_recipe(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedRecipe:
     """A recipe from its text; ``path`` names it in errors and anchors its relative paths."""
     from cook.documents.located import yaml_document
     from cook.recipe.expand import expand
+    from cook.recipe.raw_flags import written_flag_problems
     from cook.recipe.schema import Recipe
 
     document = yaml_document(text, path)
+    written = written_flag_problems(document.data, document.locations, unsafe=unsafe_args)
+    document.problems.extend(written)
     recipe = document.validated(Recipe)
     if recipe is None:
         document.problems.extend(_expand_valid(document))
@@ -83,7 +91,7 @@ def parse_recipe(text: str, path: Path) -> LoadedRecipe:
         document.problems.extend(error.problems)
     if document.problems:
         raise document.fault()
-    return LoadedRecipe(recipe, path, text, quants, document.locations)
+    return LoadedRecipe(recipe, path, text, quants, document.locations, unsafe_args)
 
 
 def _expand_valid(document: Document) -> tuple[Problem, ...]:
