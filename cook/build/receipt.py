@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cook.errors import InputError
-from cook.files import identity
+from cook.files import atomic_write, identity
 from cook.paths import config_file, cook_home, package_dir
 
 if TYPE_CHECKING:

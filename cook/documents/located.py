@@ -29,7 +29,7 @@ _PLACE = re.compile(r"^(.*) \(at line (\d+), column (\d+)\)$")
 
 
 @dataclass(frozen=True)
-class Document:
+class LocatedDocument:
     """A mapping as it was read, and the faults of it that are known so far."""
 
     locations: Locations
@@ -55,7 +55,7 @@ class Document:
         return self.error(tuple(dict.fromkeys(self.problems)))
 
 
-def yaml_document(text: str, path: Path, error: type[RecipeError] = RecipeError) -> Document:
+def yaml_document(text: str, path: Path, error: type[RecipeError] = RecipeError) -> LocatedDocument:
     """The YAML mapping in ``text``; ``error`` where it cannot be read as one."""
     root, found = parse(text, str(path), error)
     locations = Locations(str(path), root)
@@ -63,10 +63,10 @@ def yaml_document(text: str, path: Path, error: type[RecipeError] = RecipeError)
     if not isinstance(data, dict):
         message, hint = f"a {error.what} is a mapping", "start with `version: 1`"
         raise error([*found, locations.at().problem(message, hint=hint)])
-    return Document(locations, data, error, list(found))
+    return LocatedDocument(locations, data, error, list(found))
 
 
-def toml_document(text: str, path: Path, error: type[RecipeError]) -> Document:
+def toml_document(text: str, path: Path, error: type[RecipeError]) -> LocatedDocument:
     """The TOML in ``text``; ``error`` where it is none."""
     try:
         data = tomllib.loads(text)
@@ -79,7 +79,7 @@ def toml_document(text: str, path: Path, error: type[RecipeError]) -> Document:
             column = len(text) - text.rfind("\n")
         at = Location(str(path), line, column)
         raise error([at.problem(f"not TOML: {message}")]) from None
-    return Document(Locations(str(path), _toml_tree(data, text, str(path))), data, error, [])
+    return LocatedDocument(Locations(str(path), _toml_tree(data, text, str(path))), data, error, [])
 
 
 def _toml_tree(document: dict[str, Any], text: str, file: str) -> Node:

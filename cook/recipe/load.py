@@ -14,7 +14,7 @@ from cook.documents.tree import read_text
 from cook.errors import InputError, Problem, RecipeError
 
 if TYPE_CHECKING:
-    from cook.documents.located import Document
+    from cook.documents.located import LocatedDocument
     from cook.recipe.rules import Quant
     from cook.recipe.schema import Recipe
 
@@ -94,7 +94,7 @@ def parse_recipe(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedR
     return LoadedRecipe(recipe, path, text, quants, document.locations, unsafe_args)
 
 
-def _expand_valid(document: Document) -> tuple[Problem, ...]:
+def _expand_valid(document: LocatedDocument) -> tuple[Problem, ...]:
     """Faults between the quants that are valid, to be told beside the faults in others."""
     from cook.documents.spec import one_or_many
     from cook.recipe.expand import expand_parts

@@ -24,10 +24,10 @@ import pytest
 from cook.engines import server_api
 from cook.engines.remote import Remote
 from cook.errors import CookError, InputError, StepError
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.score_url import score_url
-from cook.formats.sampling import Sampling
 from cook.trace.server_target import ServerTarget, server_facts
 from cook.trace.session import TraceRequest, record
 from tests.attacks.mutants import VALUES
