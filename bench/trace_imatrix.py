@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from cook.build.drafting import Drafting
-from cook.build.locate import Reader
+from cook.build.drafting import DraftLayout
+from cook.build.locate import SourceReader
 from cook.engines.base import ModelArgs
 from cook.engines.discover import discover
 from cook.formats.gguf import read_gguf
+from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
 from cook.graph.step import source
 from cook.graph.store import Store
@@ -33,7 +34,6 @@ from cook.recipe.rules import resolve
 from cook.scoring.simulate import Profile, Setting, simulate
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import Sampling
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TraceStep
 
@@ -117,12 +117,12 @@ def _counts(
         ],
     }
     loaded = parse_recipe(json.dumps(recipe), Path.cwd() / "bench.yaml")
-    reader = Reader(plan_only=False)
+    reader = SourceReader(plan_only=False)
     model = reader.model(demo_dir() / "draft-f16.gguf")
     file = read_gguf(demo_dir() / "draft-f16.gguf")
     (quant,) = loaded.quants
     resolution = resolve(file.tensors, quant, engine.flavour, file.architecture)
-    drafting = Drafting(engine, loaded.recipe, reader, model, None)
+    drafting = DraftLayout(engine, loaded.recipe, reader, model, None)
     (plan,) = drafting.quants([(quant, resolution)], imatrix, None)
     replay = ReplayStep(engine, name, plan.model, scored, ModelArgs(threads=1))
     executor.run([replay])

@@ -15,23 +15,20 @@ from cook.build.layout import (
     ForecastPlan,
     LiveGrid,
     draft_args,
-    sampling_of,
 )
-from cook.build.locate import ModelFile, Reader, local_path
+from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import DraftSettings, Engine
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import compare, read_vocabulary
-from cook.prompts.prompt_set import PromptSet, load_prompts, select
+from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves, race_shares
-from cook.recipe.lint import prompts_file
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
-from cook.trace.chain import server_sampler
 
 RACE_FROM = 8
 """Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
@@ -40,7 +37,7 @@ FLOOR_WIDTH = 24
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreLayout:
     """The score's part of a menu."""
 
     target: ModelFile
@@ -53,10 +50,10 @@ class Scored:
 def lay_score(
     engine: Engine,
     recipe: Recipe,
-    reader: Reader,
+    reader: SourceReader,
     drafts: tuple[DraftPlan, ...],
     suffix: str,
-) -> Scored | None:
+) -> ScoreLayout | None:
     """How ``drafts`` are scored on ``engine``; None for a recipe without `score`.
 
     InputError for a draft whose vocabulary is not the target's, and for prompts that replay
@@ -84,30 +81,22 @@ def lay_score(
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
-    return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
+    return ScoreLayout(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
 
 
 def _adopted(
-    score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: Reader
+    score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: SourceReader
 ) -> Adopted | None:
     """The trace that the recipe names, checked against target, prompts and sampling."""
     if score.trace is None:
         return None
-    chain = score.sampling
     path = local_path(score.trace)
     reader.files.append(path)
     return adopt(
         path,
         target=(target.file.path, target.source),
         prompts=prompts,
-        sampler=server_sampler(
-            chain.temperature,
-            chain.seed,
-            top_k=chain.top_k,
-            top_p=chain.top_p,
-            min_p=chain.min_p,
-            repeat_penalty=chain.repeat_penalty,
-        ),
+        sampler=score.sampling.to_sampling().applied(),
     )
 
 
@@ -120,7 +109,7 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: Prom
         context=score.context,
         prompts=prompts.prompts,
         max_tokens=score.max_tokens,
-        sampling=sampling_of(score),
+        sampling=score.sampling.to_sampling(),
         chat=has_template(target.file),
     )
 
@@ -184,7 +173,7 @@ def has_template(file: GgufFile) -> bool:
     return "tokenizer.chat_template" in file.metadata
 
 
-def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: Reader) -> None:
+def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: SourceReader) -> None:
     """Refuse a draft that the engine would silently not use, or translate.
 
     docs/internals/engines.md#serving-without-drafting

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.graph.step import Source, Step
+from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.schema import ModelArgsSpec, ScoreSpec
 from cook.steps.compare import CompareStep
 from cook.steps.curve import CurveStep
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import LiveStep, Sampling
+from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
@@ -30,15 +30,13 @@ ROUNDS = 2
 FEW_PROMPTS = 8
 """Below this many prompts one round: a server start would cost more than drift does."""
 
-Model = Step[Any] | Source
-
 
 @dataclass(frozen=True)
 class DraftPlan:
     """One draft file: made by ``quantize``, or the user's own when that is None."""
 
     name: str
-    model: Model
+    model: Input
     quantize: QuantizeStep | None
     quality: DivergenceStep | PerplexityStep | None
     memory: MemoryStep | None
@@ -141,7 +139,7 @@ class LiveGrid:
         score = self.score
         args = score.target.args if draft is not None else _baseline_args(score)
         target_args: ModelArgs = args.to_model_args()
-        sampling = sampling_of(score)
+        sampling = score.sampling.to_sampling()
         rounds = tuple(
             LiveStep(
                 engine=self.engine,
@@ -210,19 +208,6 @@ def config_name(draft: str, settings: DraftSettings, cache_type: str | None) -> 
     if cache_type:
         parts.append(f"kv={cache_type}")
     return " ".join(parts)
-
-
-def sampling_of(score: ScoreSpec) -> Sampling:
-    """The sampling chain that the recipe states."""
-    chain = score.sampling
-    return Sampling(
-        temperature=chain.temperature,
-        seed=chain.seed,
-        top_k=chain.top_k,
-        top_p=chain.top_p,
-        min_p=chain.min_p,
-        repeat_penalty=chain.repeat_penalty,
-    )
 
 
 def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:

@@ -10,7 +10,14 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.inspection import BaseReport, ImatrixReport, ModelReport, Share, Spread, TraceReport
+    from cook.inspection import (
+        BaseReport,
+        ImatrixReport,
+        ModelReport,
+        Quantiles,
+        TensorShare,
+        TraceReport,
+    )
     from cook.output import Output
 
 
@@ -83,7 +90,7 @@ def _show_model(out: Output, report: ModelReport) -> None:
     _shares(out, "group", report.by_group, report.total)
 
 
-def _shares(out: Output, title: str, shares: tuple[Share, ...], total: Share) -> None:
+def _shares(out: Output, title: str, shares: tuple[TensorShare, ...], total: TensorShare) -> None:
     from cook import units
     from cook.output import Column
 
@@ -160,13 +167,6 @@ def _show_trace(out: Output, report: TraceReport) -> None:
     from cook.output import Column
 
     header = report.header
-    sampler = header.sampler
-    chain = "greedy"
-    if sampler.temperature:
-        chain = (
-            f"temperature {sampler.temperature:g}, top_k {sampler.top_k}, top_p {sampler.top_p:g}, "
-            f"min_p {sampler.min_p:g}, seed {sampler.seed}"
-        )
     each = report.bytes_per_token
     size = units.size(report.file_bytes)
     _facts(
@@ -184,7 +184,7 @@ def _show_trace(out: Output, report: TraceReport) -> None:
             ("recorded by", f"{header.source}, {header.flavour} {header.engine_build}"),
             ("device", header.device),
             ("KV cache", header.cache_type_k and f"{header.cache_type_k}, {header.cache_type_v}"),
-            ("sampling", chain),
+            ("sampling", str(header.sampler)),
             ("context", header.context),
             ("tokens a reply", f"at most {header.n_predict}"),
             ("batch width", header.batch_width),
@@ -224,7 +224,7 @@ def _ends(stops: dict[str, int]) -> str:
     return ", ".join(f"{count} {words[stop]}" for stop, count in stops.items())
 
 
-def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
+def _spread_row(name: str, spread: Quantiles) -> tuple[str, ...]:
     return (name, *(f"{value:.3f}" for value in (spread.mean, *spread.quantiles)))
 
 

@@ -225,8 +225,7 @@ def show(
       cook recipes show ling-flash-iq1kt --resolved
       cook recipes show ling-flash-iq1kt > mine.yaml
     """
-    from cook.recipe.load import load_recipe
-    from cook.recipe.resolved import resolved
+    from cook.recipe.load import load_recipe, resolved
 
     out = open_output(json, quiet)
     loaded = load_recipe(recipe)

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from cook.documents.faults import problems_of
+from cook.documents.located import yaml_document
 from cook.documents.places import Locations
-from cook.documents.spec import Line, Name, Spec, one_or_many
-from cook.documents.tree import parse, plain_data, read_text
-from cook.errors import InputError, PipelineError, Problem, RecipeError
+from cook.documents.spec import Name, Spec, TextLine, one_or_many
+from cook.documents.tree import read_text
+from cook.errors import InputError, PipelineError, Problem
 from cook.nightly.gates import Policy
 from cook.paths import cook_home, data_dir
 from cook.recipe.load import LoadedRecipe, load_recipe, shipped_recipes
@@ -42,7 +42,7 @@ def _distinctly_named(value: Any) -> Any:
 class EntrySpec(Spec):
     """One recipe of the sweep; a name alone stands for `{recipe: name}`."""
 
-    recipe: Line
+    recipe: TextLine
     """A file (relative to the pipeline) or the name of a shipped recipe."""
     engines: Engines | None = None
     """The engines to run it on. Absent: the pipeline's."""
@@ -90,7 +90,7 @@ class GatesSpec(Spec):
         return Policy(cells=cells, **self.model_dump())
 
 
-class Pipeline(Spec):
+class PipelineSpec(Spec):
     """A sweep: every recipe on every engine, each pair a cell."""
 
     version: Literal[1]
@@ -111,7 +111,7 @@ class Pipeline(Spec):
     """Run every recipe on the demo's models."""
     max_age_hours: Annotated[float, Field(gt=0, le=24 * 366)] = 20.0
     """A cell is stale when its last night is older, or when something it depends on changed."""
-    history: Line | None = None
+    history: TextLine | None = None
     """File of the nights. Absent: `history/NAME.jsonl` in COOK_HOME."""
     score: NightScoreSpec = NightScoreSpec()
     """Settings of every recipe's score that the nights replace."""
@@ -143,7 +143,7 @@ class Cell:
 class LoadedPipeline:
     """A valid pipeline, its file, and its cells in order."""
 
-    pipeline: Pipeline
+    pipeline: PipelineSpec
     path: Path
     cells: tuple[Cell, ...]
 
@@ -179,11 +179,7 @@ def load_pipeline(name: Path | str, *, unsafe_args: bool = False) -> LoadedPipel
     those of a recipe.
     """
     path = _find(name)
-    try:
-        text = read_text(path, "pipeline")
-        return parse_pipeline(text, path, unsafe_args=unsafe_args)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    return parse_pipeline(read_text(path, PipelineError), path, unsafe_args=unsafe_args)
 
 
 def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedPipeline:
@@ -191,24 +187,14 @@ def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> Loade
 
     ``unsafe_args``: of all its recipes, as :func:`cook.recipe.load.load_recipe`.
     """
-    try:
-        root, found = parse(text, str(path), "pipeline")
-    except RecipeError as error:
-        raise PipelineError(error.problems) from None
-    problems = list(found)
-    locations = Locations(str(path), root)
-    data = plain_data(root)
-    if not isinstance(data, dict):
-        fault = locations.at().problem("a pipeline is a mapping", hint="start with `version: 1`")
-        raise PipelineError([*problems, fault])
-    try:
-        context = {"base": path.resolve().parent}
-        pipeline = Pipeline.model_validate(data, context=context)
-    except ValidationError as error:
-        raise PipelineError([*problems, *problems_of(error, locations, Pipeline)]) from None
-    cells, more = _cells(pipeline, path, locations, unsafe_args)
-    if problems or more:
-        raise PipelineError([*problems, *more])
+    document = yaml_document(text, path, PipelineError)
+    pipeline = document.validated(PipelineSpec)
+    if pipeline is None:
+        raise document.fault()
+    cells, more = _cells(pipeline, path, document.locations, unsafe_args)
+    document.problems.extend(more)
+    if document.problems:
+        raise document.fault()
     return LoadedPipeline(pipeline, path, cells)
 
 
@@ -225,7 +211,7 @@ def _find(name: Path | str) -> Path:
 
 
 def _cells(
-    pipeline: Pipeline, path: Path, locations: Locations, unsafe_args: bool
+    pipeline: PipelineSpec, path: Path, locations: Locations, unsafe_args: bool
 ) -> tuple[tuple[Cell, ...], list[Problem]]:
     cells: dict[str, Cell] = {}
     problems: list[Problem] = []

@@ -13,6 +13,7 @@ The recipe's words for scoring drafts against a target, and for the pick.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,6 +25,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
+    StringConstraints,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -31,19 +33,79 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from cook.documents.spec import Line, Name, Spec, fault, one_or_many
-from cook.recipe.fields import BaseType, SourceField, TensorType, _source, tensor_type
+from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
+from cook.engines.base import LiveTool
+from cook.prompts.calibration import OWN_SETS
+from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN
-from cook.recipe.sources import HubRef, parse_source
+from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
+    from cook.formats.sampling import Sampling
+
+
+def _source(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, (Path, HubRef)):
+        return value
+    if not isinstance(value, str):
+        raise fault("must be a path or an hf:// reference", hint="quote it")
+    base = info.context.get("base") if isinstance(info.context, dict) else None
+    try:
+        return parse_source(value, base or Path())
+    except ValueError as error:
+        raise fault(str(error)) from None
+
+
+SourceField = Annotated[
+    SourceRef,
+    PlainValidator(_source),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
+]
+"""A path (relative to the recipe), ``demo://file``, or ``hf://org/name[@revision][/path]``."""
+
+
+def _checked(check: Callable[[str], str]) -> Any:
+    def validate(value: str) -> str:
+        from cook.errors import InputError
+
+        try:
+            return check(value)
+        except InputError as error:
+            raise fault(error.message, hint=error.hint) from None
+
+    return AfterValidator(validate)
+
+
+def tensor_type(name: str) -> str:
+    """The exact spelling of a tensor type; InputError with a suggestion when there is none."""
+    from cook.formats.quant_types import by_name
+
+    return by_name(name).name
+
+
+def base_type(name: str) -> str:
+    """The exact spelling of a base type of ``llama-quantize``; InputError with a suggestion."""
+    from cook.errors import InputError
+    from cook.formats.quant_types import ftype_by_name
+
+    if name.upper() == "COPY":
+        raise InputError("COPY makes no quant", hint="list the file under `drafts:` instead")
+    return ftype_by_name(name).name
+
+
+_TYPE = StringConstraints(min_length=1, max_length=32)
+TensorType = Annotated[str, _TYPE, _checked(tensor_type)]
+"""A tensor type by its engine's name, in any case: ``q4_K``, ``iq1_kt``, ``f16`` ..."""
+BaseType = Annotated[str, _TYPE, _checked(base_type)]
+"""A base type of ``llama-quantize``, in any case: ``Q4_K_M``, ``IQ1_KT`` ..."""
 
 Lines = Annotated[
-    tuple[Line, ...],
-    BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
+    tuple[TextLine, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=TextLine | list[TextLine]),
     Field(max_length=256),
 ]
 CacheType = Literal[
@@ -82,7 +144,7 @@ class ModelArgsSpec(Spec):
     """Physical batch in tokens (`-ub`)."""
     rpc: Lines = ()
     """RPC servers, `host:port`; one, or a list."""
-    extra: Annotated[tuple[Line, ...], Field(max_length=256)] = ()
+    extra: Annotated[tuple[TextLine, ...], Field(max_length=256)] = ()
     """Raw flags of the engine, as a list: only reviewed, harmless ones pass (flags.md);
     others need `--allow-unsafe-args` on the command line."""
 
@@ -211,7 +273,7 @@ class RuleSpec(Spec):
         }
 
 
-Rules = Annotated[tuple[RuleSpec, ...], Field(max_length=MAX_RULES)]
+RuleSpecs = Annotated[tuple[RuleSpec, ...], Field(max_length=MAX_RULES)]
 Mixture = Literal["engine", "pure"]
 
 
@@ -228,9 +290,9 @@ class QuantSpec(Spec):
     """Another quant of this recipe whose `type`, `rules` and other settings this one inherits.
 
     Its own rules go before the inherited ones, so they win."""
-    rules: Rules = ()
+    rules: RuleSpecs = ()
     """Rules in order: the first that hits a tensor decides its type."""
-    drop_rules: Annotated[tuple[Line, ...], Field(max_length=MAX_RULES)] = ()
+    drop_rules: Annotated[tuple[TextLine, ...], Field(max_length=MAX_RULES)] = ()
     """Selectors of inherited rules to leave out."""
     mixture: Mixture | None = None
     """What happens to tensors that no rule hits.
@@ -265,7 +327,7 @@ class SweepSpec(Spec):
     """The axes, in order: selector (or `type`, the base type) -> the types to try.
 
     The rules of the axes go before `rules`."""
-    rules: Rules = ()
+    rules: RuleSpecs = ()
     """Rules that all of them share, after those of the axes."""
     mixture: Mixture | None = None
     """As in a quant."""
@@ -276,7 +338,6 @@ class SweepSpec(Spec):
     @classmethod
     def _valid_axes(cls, over: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         from cook.errors import InputError
-        from cook.recipe.fields import base_type
 
         checked = {}
         for selector, types in over.items():
@@ -309,7 +370,7 @@ class DraftFileSpec(Spec):
     """The file (shard 1 if split): a path or `hf://org/name[@revision]/file`."""
 
 
-PROMPT_SETS = ("default", "long", "demo")
+PROMPT_SETS = tuple(name for name in BUNDLED if name not in OWN_SETS.values())
 """The prompt sets that ship with cook."""
 
 
@@ -372,6 +433,12 @@ class SamplingSpec(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**32 - 1)] = 1
     """Seed of the sampler."""
 
+    def to_sampling(self) -> Sampling:
+        """The same for requests, the worker and traces."""
+        from cook.formats.sampling import Sampling
+
+        return Sampling(**self.model_dump())
+
 
 def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
     if len(set(values)) < len(values):
@@ -390,7 +457,6 @@ Some = Field(min_length=1, max_length=32)
 
 
 Method = Literal["replay", "live"]
-LiveTool = Literal["server", "spec-bench"]
 REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 LIVE_LENGTHS = (4, 8, 16)
 
@@ -647,9 +713,9 @@ class Recipe(Spec):
     description: Annotated[str, Field(max_length=10_000)] | None = None
     """What it is for."""
     engine: Annotated[
-        tuple[Line, ...],
+        tuple[TextLine, ...],
         Field(max_length=8),
-        BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
+        BeforeValidator(one_or_many, json_schema_input_type=TextLine | list[TextLine]),
     ] = ()
     """The engine it needs: `llama.cpp`, `ik_llama.cpp`, `bundled`, or a name of your own
     configuration; a list sweeps over several, each making the quants whose types it has.

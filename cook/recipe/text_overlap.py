@@ -27,8 +27,11 @@ class Overlap:
     identical: bool = False
 
     @property
-    def share(self) -> float:
-        return 1.0 if self.identical else self.shared / self.smaller if self.smaller else 0.0
+    def share(self) -> float | None:
+        """``shared`` of ``smaller``; None without a passage to compare."""
+        if self.identical:
+            return 1.0
+        return self.shared / self.smaller if self.smaller else None
 
 
 def compare_texts(first: Path, second: Path) -> Overlap:

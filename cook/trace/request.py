@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cook import units
 from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError, StepError
+from cook.formats.sampling import Sampling
 from cook.output import Output
-from cook.trace.session import EXTRA, Plan, Recorded, record
-
-if TYPE_CHECKING:
-    from cook.formats.trace_file import Sampler
+from cook.trace.session import EXTRA, Recorded, TraceRequest, record
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,9 @@ def trace(asked: Recording, output: Output) -> Recorded:
     remote = is_url(asked.target)
     name = checked_url(asked.target) if remote else asked.target
     chosen = select(load_prompts(_prompt_source(asked.prompts)), asked.limit)
-    plan = Plan(chosen.prompts, asked.max_tokens, asked.context, _sampler(asked, remote), asked.top)
+    plan = TraceRequest(
+        chosen.prompts, asked.max_tokens, asked.context, _sampler(asked, remote), asked.top
+    )
     how = Opening(
         target=asked.target if remote else str(Path(asked.target).expanduser()),
         context=asked.context,
@@ -94,17 +93,15 @@ def _engine(asked: Recording, remote: bool, output: Output) -> Engine | None:
         return None
 
 
-def _sampler(asked: Recording, remote: bool) -> Sampler:
-    from cook.trace.chain import server_sampler
-
-    return server_sampler(
-        asked.temperature,
-        asked.seed,
-        "server" if remote else "worker",
+def _sampler(asked: Recording, remote: bool) -> Sampling:
+    sampling = Sampling(
+        temperature=asked.temperature,
         top_k=asked.top_k,
         top_p=asked.top_p,
         min_p=asked.min_p,
+        seed=asked.seed,
     )
+    return sampling.applied("server" if remote else "worker")
 
 
 def _prompt_source(prompts: str) -> str | Path:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cook.formats.trace_file import Reply, Sampler, TraceFile, TraceHeader, TraceWriter
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, TraceFile, TraceHeader, TraceWriter
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 
@@ -19,13 +20,13 @@ EXTRA = 33
 
 
 @dataclass(frozen=True)
-class Plan:
+class TraceRequest:
     """What is asked. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens."""
 
     prompts: tuple[Prompt, ...]
     max_tokens: int
     context: int
-    sampler: Sampler
+    sampler: Sampling
     top: int = TOP
     extra: int = EXTRA
 
@@ -51,7 +52,7 @@ class RecordingTarget(Protocol):
         """Its token texts; None when they are not known."""
         ...
 
-    def header(self, plan: Plan) -> TraceHeader:
+    def header(self, plan: TraceRequest) -> TraceHeader:
         """Under what conditions ``plan`` is recorded."""
         ...
 
@@ -59,7 +60,7 @@ class RecordingTarget(Protocol):
         """Called once with the prompts that will be asked, before the first."""
         ...
 
-    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
         """What it says to one prompt."""
         ...
 
@@ -83,7 +84,10 @@ class Recorded:
 
 
 def record(
-    target: RecordingTarget, plan: Plan, path: Path, advance: Callable[[int], None] | None = None
+    target: RecordingTarget,
+    plan: TraceRequest,
+    path: Path,
+    advance: Callable[[int], None] | None = None,
 ) -> Recorded:
     """Record ``plan`` into ``path``, going on where an earlier recording of it ended.
 

@@ -24,12 +24,12 @@ import pytest
 from cook.engines import server_api
 from cook.engines.remote import Remote
 from cook.errors import CookError, InputError, StepError
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.score_url import score_url
-from cook.trace.chain import server_sampler
 from cook.trace.server_target import ServerTarget, server_facts
-from cook.trace.session import Plan, record
+from cook.trace.session import TraceRequest, record
 from tests.attacks.mutants import VALUES
 from tests.attacks.servers import Raw, honest, liar
 
@@ -46,7 +46,7 @@ def ask(url: str, how: str, folder: Path) -> object:
         facts = server_facts(remote)
         if facts is None:
             raise InputError(f"{url} is no llama-server")
-        plan = Plan(PROMPTS, 4, 64, server_sampler(0.0, 1, "server"), top=2)
+        plan = TraceRequest(PROMPTS, 4, 64, Sampling().applied("server"), top=2)
         path = folder / "t.trace"
         try:
             return record(ServerTarget(remote, facts, None), plan, path)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cook.build.drafting import left_to_score, target_corpus
-from cook.build.locate import Reader
+from cook.build.locate import SourceReader
 from cook.engines.base import Engine, ModelArgs
+from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
 from cook.graph.step import source
 from cook.graph.store import Store
@@ -20,7 +21,6 @@ from cook.prompts.prompt_set import Prompt, load_prompts
 from cook.recipe.load import parse_recipe
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import CORPUS_FILE, ImatrixStep
-from cook.steps.live import Sampling
 from cook.steps.trace import TraceStep
 
 PROMPTS = tuple(
@@ -79,7 +79,7 @@ def test_scored_prompts_are_never_calibrated_on(
     loaded = parse_recipe(RECIPE.replace("PROMPTS", prompts), tmp_path / "r.yaml")
     recipe = loaded.recipe
     assert recipe.score is not None
-    reader = Reader(plan_only=True)
+    reader = SourceReader(plan_only=True)
     target = reader.model(demo_dir() / "target-q8_0.gguf")
     model = reader.model(demo_dir() / "draft-f16.gguf").source
     corpus = target_corpus(engine, model, target, recipe.score)
