@@ -20,14 +20,14 @@ import pytest
 # Where the readers and writers live; nothing below names a module.
 # isort: split
 from cook.cli.main import main
-from cook.formats.trace import TraceFile
+from cook.formats.trace_file import TraceFile
 from cook.inspection import inspect
+from cook.nightly.history import append, read_history
+from cook.nightly.outcome import read_outcomes, write_outcome
 from cook.output import plain
+from cook.record.record import read_record, write_record
 from cook.report.card import CardFacts, card
-from cook.report.history import append, read_history
-from cook.report.record import read_record, write_record
 from cook.report.show import shown
-from cook.sweep.outcome import read_outcomes, write_outcome
 
 # isort: split
 
