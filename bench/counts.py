@@ -17,8 +17,8 @@ from bench.study import Study, empty_kitchen
 from cook.build.finalists import live_runs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.messages import IntArray
 from cook.engines.worker.worker import Worker
+from cook.formats.arrays import Ids
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.record.prompt_runs import PromptRun
@@ -81,7 +81,7 @@ def _recount(
     replay: ReplayStep,
     model: Path,
     live: Sequence[PromptRun],
-    prompts: Mapping[str, IntArray],
+    prompts: Mapping[str, Ids],
 ) -> tuple[int, tuple[int, int]]:
     """(requests with equal counts, our (drafted, accepted)) over ``live`` requests."""
     equal, drafted, accepted = 0, 0, 0

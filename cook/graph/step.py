@@ -63,7 +63,7 @@ class Workbench:
     threads: int
     advance: Callable[[float], None]
 
-    def file(self, node: Step[Any] | Source, name: str) -> Path:
+    def file(self, node: Input, name: str) -> Path:
         """Path of ``node``'s bytes: the source itself, or file ``name`` of a step's artifact."""
         if isinstance(node, Source):
             return node.path
@@ -87,7 +87,7 @@ class Step(ABC, Generic[R]):
         """How the plan calls it, e.g. ``quantize IQ1_KT``."""
 
     @abstractmethod
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         """Named inputs; their keys are part of this step's key."""
 
     @abstractmethod
@@ -140,6 +140,10 @@ class Step(ABC, Generic[R]):
     def steps(self) -> tuple[Step[Any], ...]:
         """Input steps (without sources)."""
         return tuple(node for node in self.inputs().values() if isinstance(node, Step))
+
+
+Input = Step[Any] | Source
+"""What a step reads: an artifact of another step, or a file of the user's."""
 
 
 def decode(step: Step[R], artifact: Artifact) -> R:
