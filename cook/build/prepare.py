@@ -14,7 +14,7 @@ from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, Layout, LeftOut
 from cook.build.locate import SourceReader, local_path
 from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
-from cook.engines.discover import discover
+from cook.engines.discover import discover, named
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import by_name
 from cook.formats.trace_file import TraceFile
@@ -86,7 +86,7 @@ def prepare(
     if threads is not None:
         loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
-    chosen = _engines(loaded, engines)
+    chosen = _engines(loaded, engines, named if named_engines else discover)
     reader = SourceReader(plan_only, _converter(loaded.recipe, chosen), output)
     menus = tuple(
         _lay(share, engine, reader, strict, left_out, f"@{engine.name}" if len(chosen) > 1 else "")

@@ -206,7 +206,7 @@ def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> Loade
         pipeline = PipelineSpec.model_validate(data, context=context)
     except ValidationError as error:
         raise PipelineError([*problems, *problems_of(error, locations, PipelineSpec)]) from None
-    cells, more = _cells(pipeline, path, locations)
+    cells, more = _cells(pipeline, path, locations, unsafe_args)
     if problems or more:
         raise PipelineError([*problems, *more])
     return LoadedPipeline(pipeline, path, cells)
@@ -225,7 +225,7 @@ def _find(name: Path | str) -> Path:
 
 
 def _cells(
-    pipeline: PipelineSpec, path: Path, locations: Locations
+    pipeline: PipelineSpec, path: Path, locations: Locations, unsafe_args: bool
 ) -> tuple[tuple[Cell, ...], list[Problem]]:
     cells: dict[str, Cell] = {}
     problems: list[Problem] = []

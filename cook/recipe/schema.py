@@ -83,15 +83,8 @@ class ModelArgsSpec(Spec):
     rpc: Lines = ()
     """RPC servers, `host:port`; one, or a list."""
     extra: Annotated[tuple[TextLine, ...], Field(max_length=256)] = ()
-    """Raw flags of the engine, as a list, passed as they are."""
-
-    @field_validator("extra")
-    @classmethod
-    def _not_ours(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for flag in value:
-            if setter := _OURS.get(flag.split("=", 1)[0]):
-                raise fault(f"`{flag}` is set by {setter}, not in `extra`")
-        return value
+    """Raw flags of the engine, as a list: only reviewed, harmless ones pass (flags.md);
+    others need `--allow-unsafe-args` on the command line."""
 
     @field_validator("rpc")
     @classmethod
