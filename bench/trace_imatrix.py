@@ -21,6 +21,7 @@ from cook.build.locate import SourceReader
 from cook.engines.base import ModelArgs
 from cook.engines.discover import discover
 from cook.formats.gguf import read_gguf
+from cook.formats.sampling import Sampling
 from cook.graph.digest import source
 from cook.graph.execute import Executor
 from cook.graph.store import Store
@@ -33,7 +34,6 @@ from cook.recipe.rules import resolve
 from cook.scoring.simulate import Profile, Setting, simulate
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import Sampling
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TraceStep
 

@@ -207,7 +207,6 @@ def target_corpus(
 
     InputError when none are left.
     """
-    from cook.build.layout import sampling_of
     from cook.prompts.calibration import split_for_calibration
     from cook.prompts.prompt_set import load_prompts
     from cook.steps.trace import TraceStep
@@ -220,7 +219,7 @@ def target_corpus(
         context=score.context,
         prompts=split.calibration.prompts,
         max_tokens=score.max_tokens,
-        sampling=sampling_of(score),
+        sampling=score.sampling.to_sampling(),
         chat="tokenizer.chat_template" in target.file.metadata,
     )
     return TraceCorpusStep(engine, model, trace)

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from cook.engines.process.supervisor import Supervisor
 
 T = TypeVar("T")
+
+LiveTool = Literal["server", "spec-bench"]
+"""What runs the models live: the server, or ik's llama-spec-bench."""
 
 
 class Flavour(StrEnum):

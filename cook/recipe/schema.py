@@ -32,6 +32,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
+from cook.engines.base import LiveTool
 from cook.recipe.fields import BaseType, SourceField, TensorType, _source, tensor_type
 from cook.recipe.groups import Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
@@ -40,6 +41,7 @@ from cook.recipe.sources import HubRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
+    from cook.formats.sampling import Sampling
 
 Lines = Annotated[
     tuple[TextLine, ...],
@@ -372,6 +374,12 @@ class SamplingSpec(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**32 - 1)] = 1
     """Seed of the sampler."""
 
+    def to_sampling(self) -> Sampling:
+        """The same for requests, the worker and traces."""
+        from cook.formats.sampling import Sampling
+
+        return Sampling(**self.model_dump())
+
 
 def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
     if len(set(values)) < len(values):
@@ -390,7 +398,6 @@ Some = Field(min_length=1, max_length=32)
 
 
 Method = Literal["replay", "live"]
-LiveTool = Literal["server", "spec-bench"]
 REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 LIVE_LENGTHS = (4, 8, 16)
 

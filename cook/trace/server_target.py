@@ -29,13 +29,13 @@ from cook.errors import InputError, StepError
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
-from cook.trace.chain import chain_logp, request_of
+from cook.trace.chain import chain_logp
 from cook.trace.session import Dropped, TraceRequest, sha256
 from cook.trace.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from cook.engines.server_api import Completion, TokenProbability
-    from cook.formats.trace_file import Sampler
+    from cook.formats.sampling import Sampling
     from cook.prompts.prompt_set import Half
 
 _FALLBACK = "{%- for message in messages -%}"
@@ -165,7 +165,7 @@ def reply_of_completion(
     name: str,
     category: str,
     top: int,
-    sampler: Sampler,
+    sampler: Sampling,
     half: Half | None = None,
     rendered_sha256: str = "",
 ) -> Reply:
@@ -339,7 +339,7 @@ class ServerTarget:
 
     def _ask(self, ids: Sequence[int], plan: TraceRequest, n_predict: int) -> Completion:
         payload: dict[str, object] = {
-            **request_of(plan.sampler),
+            **plan.sampler.whole_request(),
             "prompt": list(ids),
             "n_predict": n_predict,
             "n_probs": plan.top,

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import (
     Reply,
     ReplyHead,
-    Sampler,
     TraceFile,
     TraceHeader,
     TraceWriter,
@@ -43,7 +43,7 @@ def header(**changes: object) -> TraceHeader:
         "context": 2048,
         "n_predict": 96,
         "top": 4,
-        "sampler": Sampler(temperature=0.8, seed=7),
+        "sampler": Sampling(temperature=0.8, seed=7).applied(),
     }
     return TraceHeader.model_validate({**fields, **changes})
 

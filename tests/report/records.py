@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cook.engines.base import DraftSettings, EngineIdentity, Flavour
+from cook.engines.server_api import DepthCount
 from cook.provenance import Machine
 from cook.record.measured import (
-    DepthCount,
     DraftSpeed,
     Figures,
     ImatrixCoverage,

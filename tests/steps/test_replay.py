@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cook.engines.base import Engine, ModelArgs
+from cook.formats.sampling import Sampling
 from cook.graph.digest import source
 from cook.graph.execute import Executor
 from cook.graph.store import Store
@@ -16,7 +17,6 @@ from cook.output import Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.scoring.simulate import Positions
-from cook.steps.live import Sampling
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
 

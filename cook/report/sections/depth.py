@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.record.measured import DepthCount
+from cook.engines.server_api import DepthCount
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import best_of_each, named, order_of, picked_draft, scored
