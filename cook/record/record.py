@@ -16,7 +16,6 @@ from cook.errors import InputError
 from cook.formats.atomic import atomic_write
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
-    CountCheck,
     DraftSpeed,
     Figures,
     ImatrixCoverage,
@@ -28,6 +27,7 @@ from cook.record.measured import (
     Quality,
     TypeSpan,
 )
+from cook.record.outcomes import SelfCheckOutcome
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 256 << 20
@@ -86,7 +86,7 @@ class Candidate:
     server_peak_rss_bytes: int | None
     command: tuple[str, ...]
     predicted: Prediction | None = None
-    counts: CountCheck | None = None
+    counts: SelfCheckOutcome | None = None
     counts_reason: str | None = None
     prompts: PromptFigures | None = None
     """``live``, prompt by prompt."""
