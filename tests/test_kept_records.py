@@ -22,8 +22,8 @@ import pytest
 from cook.cli.main import main
 from cook.formats.trace_file import TraceFile
 from cook.inspection import inspect
+from cook.nightly.cell_outcome import read_outcomes, write_outcome
 from cook.nightly.history import append, read_history
-from cook.nightly.outcome import read_outcomes, write_outcome
 from cook.output import plain
 from cook.record.record import read_record, write_record
 from cook.report.card import CardFacts, card

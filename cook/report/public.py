@@ -82,7 +82,7 @@ class _Names:
         paths = sorted((p for p in known if len(Path(p).parts) > 2), key=len, reverse=True)
         self._whole = _any(paths, r"(?![\w/.-])")
         self._inside = _any(longest, rf"/(?:[^{_END}]+/)*(?=[^{_END}])")
-        self._folder = _any(longest, r"(?![\w.-])/?")
+        self._folder = _any(longest, rf"(?![\w.-]|/[^{_END}])/?")
 
     def __call__(self, text: str) -> str:
         if "/" not in text:
@@ -91,8 +91,8 @@ class _Names:
         if text in self._known:
             return self._known[text]
         text = self._whole.sub(lambda m: self._known[m[0]], text)
-        text = self._inside.sub("", text)
         text = self._folder.sub(lambda m: self._known.get(m[0].rstrip("/")) or _name(m[0]), text)
+        text = self._inside.sub("", text)
         return _PATH.sub(lambda m: _name(m[0]), text)
 
 
