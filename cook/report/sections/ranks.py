@@ -181,7 +181,7 @@ def _draw(
         colour, _ = sheet.series(numbers.get(one.name, 0))
         axes.plot([0, 1], [place, other], "o-", color=colour, markersize=5)
         name = label(one.name, most)
-        for x, y, side, text in (
+        for x, y, end, text in (
             (-0.06, place, "right", f"{name}  {one.perplexity:.2f}"),
             (1.06, other, "left", f"{one.acceptance:.1%}  {name}"),
         ):
@@ -189,7 +189,7 @@ def _draw(
                 x,
                 y,
                 text,
-                ha=side,
+                ha=end,
                 va="center",
                 color=sheet.colour("ink"),
                 fontweight="bold" if one.name == best else "normal",
