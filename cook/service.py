@@ -27,6 +27,7 @@ from cook.formats.naming import shard_path, split_name
 from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
 from cook.record.record import Candidate, Record
+from cook.report.commands import by_option
 
 MAX_KEY_BYTES = 4096
 _OWN_ENVIRONMENT = ("LD_LIBRARY_PATH", "LLAMA_ARG_REPACK")
@@ -181,7 +182,7 @@ def read_or_make_key(path: Path) -> str:
 def shell_text(service: Service) -> str:
     """The command for a shell: quoted, one flag with its values a line."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in service.environment.items()]
-    return _CONTINUED.join([*variables, *_by_flag(service.command, shlex.quote)])
+    return _CONTINUED.join([*variables, *by_option(service.command)])
 
 
 def systemd_unit(service: Service) -> str:
@@ -189,7 +190,7 @@ def systemd_unit(service: Service) -> str:
     job = service.job
     models = job.target.name + (f" with draft {job.draft.name}" if job.draft else ", no draft")
     environment = [f"Environment={_unit_word(f'{k}={v}')}" for k, v in service.environment.items()]
-    command = _CONTINUED.join(_by_flag(service.command, _unit_word))
+    command = _CONTINUED.join(by_option(service.command, _unit_word))
     lines = [
         "[Unit]",
         f"Description=llama-server: {models.replace('%', '%%')}",
@@ -263,17 +264,6 @@ def _draft(record: Record, candidate: Candidate) -> Path | None:
     return _model("draft", draft.path, draft.file_bytes)
 
 
-def _by_flag(words: tuple[str, ...], quote: Callable[[str], str]) -> list[str]:
-    """The program, then each flag with the values after it."""
-    lines = [quote(words[0])]
-    for word in words[1:]:
-        if word.startswith("-") and not _is_number(word):
-            lines.append(quote(word))
-        else:
-            lines[-1] += f" {quote(word)}"
-    return lines
-
-
 _CONTINUED = " \\\n  "
 _AGAIN = "`cook build RECIPE` (or the same `cook score`) makes what is missing and a new record"
 
@@ -327,14 +317,6 @@ def _read_key(path: Path) -> str:
     if mode & 0o077:
         raise InputError(f"{path}: others may read this key", hint=f"chmod 600 {path}")
     return text
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _unit_word(word: str) -> str:

@@ -16,14 +16,13 @@ from cook.build.confirm import confirm
 from cook.build.drafts import draft_records, reference_quality, why_not
 from cook.build.finalists import Decision, reason_not_live
 from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
+from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
 from cook.provenance import HubOrigin, cook_version, machine
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.schema import Recipe
 from cook.record.measured import (
-    CountCheck,
-    DepthCount,
     ImatrixCoverage,
     Interval,
     LayerCoverage,
@@ -31,7 +30,6 @@ from cook.record.measured import (
     Prediction,
     Rejection,
 )
-from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
     SCHEMA_VERSION,
@@ -206,7 +204,7 @@ def _candidate(
         server_peak_rss_bytes=max(peaks, default=None),
         command=(first.serve or first.command) if first else (),
         predicted=_prediction(sitting, configuration, mine),
-        counts=_count_check(counts) if counts and counts.requests else None,
+        counts=counts if counts and counts.requests else None,
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
         prompts=None if isinstance(mine, str) else by_prompt(mine),
         serving=_serving(configuration.rounds[0]),
@@ -215,18 +213,6 @@ def _candidate(
 
 def _serving(step: LiveStep) -> Serving:
     return Serving(step.context, step.target_args, step.draft_args)
-
-
-def _count_check(found: SelfCheckOutcome) -> CountCheck:
-    return CountCheck(
-        requests=found.requests,
-        exact=found.exact,
-        live_drafted=found.live_drafted,
-        live_accepted=found.live_accepted,
-        replay_drafted=found.fast_drafted,
-        replay_accepted=found.fast_accepted,
-        passed_over=found.passed_over,
-    )
 
 
 def _why_not_counted(checks: Checks, outcomes: Outcomes) -> str | None:

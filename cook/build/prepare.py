@@ -13,10 +13,10 @@ from cook.build.drafting import DraftLayout
 from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, Layout, LeftOut
 from cook.build.locate import SourceReader, local_path
-from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
+from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
 from cook.errors import InputError, PrerequisiteError
-from cook.formats.quant_types import by_name
+from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
 from cook.output import Output
 from cook.paths import demo_dir

@@ -74,8 +74,14 @@ def _tell(error: CookError, output: Output) -> int:
     if isinstance(error, StepError) and error.log is not None:
         details["log"] = str(error.log)
         output.say(f"log: {error.log}")
-    _emit(output, type(error).__name__, error.message, error.hint, error.exit_code, **details)
+    _emit(output, _kind(error), error.message, error.hint, error.exit_code, **details)
     return error.exit_code
+
+
+def _kind(error: CookError) -> str:
+    """Its class among those of ``cook.errors``, which are what a program may rely on."""
+    classes = type(error).__mro__
+    return next(c.__name__ for c in classes if c.__module__ == CookError.__module__)
 
 
 def _tell_usage(error: typer.TyperException, output: Output) -> int:

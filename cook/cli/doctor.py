@@ -17,10 +17,11 @@ from pathlib import Path
 from cook import config, engine_setup, units
 from cook.cli.options import JsonOption, QuietOption, open_output
 from cook.engines import discover
-from cook.engines.base import Flavour
+from cook.engines.base import Engine
 from cook.engines.process.outcome import Outcome
 from cook.engines.process.supervisor import ask
 from cook.errors import ConfigError, CookError
+from cook.formats.quant_types import Flavour
 from cook.paths import cook_home, demo_dir, package_dir
 
 LOW_DISK_BYTES = 20 << 30
@@ -92,19 +93,25 @@ def _bundled() -> Iterator[Check]:
         detail = f"llama-cpp-python {version or 'is not installed'}: tools missing or broken"
         yield Check("bundled engine", CheckStatus.MISSING, detail, mending_line(), required=True)
     else:
-        yield from _engine(discover.BUNDLED, required=True)
+        label = "bundled engine"
+        yield from _engine(label, _discovered(discover.BUNDLED), required=True)
 
 
-def _engine(name: str, *, required: bool = False) -> Iterator[Check]:
-    label = "bundled engine" if name == discover.BUNDLED else f"engine {name}"
+def _discovered(name: str) -> Engine | CookError:
+    """The engine, or why it cannot be used."""
     try:
-        engine = discover.discover(name)
+        return discover.discover(name)
     except CookError as error:
-        yield Check(label, CheckStatus.MISSING, error.message, error.hint, required=required)
+        return error
+
+
+def _engine(label: str, found: Engine | CookError, *, required: bool = False) -> Iterator[Check]:
+    if isinstance(found, CookError):
+        yield Check(label, CheckStatus.MISSING, found.message, found.hint, required=required)
         return
-    types = len(engine.capabilities.quant_types)
-    yield Check(label, CheckStatus.OK, f"{engine.flavour} {engine.identity.build}, {types} types")
-    yield _amx(engine.tool("quantize").parent, label)
+    types = len(found.capabilities.quant_types)
+    yield Check(label, CheckStatus.OK, f"{found.flavour} {found.identity.build}, {types} types")
+    yield _amx(found.tool("quantize").parent, label)
 
 
 def _amx(bin_dir: Path, label: str) -> Check:
@@ -142,12 +149,10 @@ def _other_engines() -> Iterator[Check]:
         names = tuple(discover.configured())
     except CookError:
         return  # told by the check of the configuration
-    flavours = set()
-    for name in names:
-        for check in _engine(name):
-            yield check
-            if check.status is CheckStatus.OK and Flavour.IK_LLAMA_CPP in check.detail:
-                flavours.add(Flavour.IK_LLAMA_CPP)
+    found = {name: _discovered(name) for name in names}
+    for name, engine in found.items():
+        yield from _engine(f"engine {name}", engine)
+    flavours = {e.flavour for e in found.values() if not isinstance(e, CookError)}
     if Flavour.IK_LLAMA_CPP not in flavours:
         yield Check(
             "ik_llama.cpp",

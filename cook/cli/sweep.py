@@ -74,18 +74,19 @@ def command(
       cook sweep pipelines/nightly.yaml --report night --out report
     """
     output = open_output(json, quiet)
-    from cook.nightly.sweep import SweepRequest, sweep
+    from cook.nightly.tonight import NightRequest, tonight
 
-    asked = SweepRequest(
-        plan=plan, cell=cell, report=tuple(report or ()), accept=accept, all_cells=all_cells
-    )
-    sweep(
-        pipeline,
-        asked,
-        output,
+    asked = NightRequest(
+        pipeline=pipeline,
+        plan=plan,
+        cell=cell,
+        report=tuple(report or ()),
+        accept=accept,
+        all_cells=all_cells,
         into=out,
         verbose=verbose,
         jobs=jobs,
         threads=threads,
         unsafe_args=allow_unsafe_args,
     )
+    tonight(asked, output)

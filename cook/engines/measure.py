@@ -24,7 +24,6 @@ from cook.engines import tool_output
 from cook.engines.base import (
     DivergenceJob,
     DivergenceResult,
-    Flavour,
     ImatrixJob,
     ImatrixResult,
     PerplexityJob,
@@ -35,6 +34,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError
 from cook.files import publish, temporary_beside
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools

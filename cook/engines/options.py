@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from cook.engines.base import Flavour
+from cook.formats.quant_types import Flavour
 
 UNSAFE_FLAG = "--allow-unsafe-args"
 """The option of cook's own command line that lets refused flags through."""

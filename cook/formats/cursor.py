@@ -27,6 +27,15 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 80 else text[:77] + "...")
 
 
+class MalformedFile(InputError):
+    """``path`` does not hold what its format asks for, or ends before it does."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.said = message
+
+
 class Cursor(Closing):
     """Walks the first ``limit`` bytes of a regular file; use as a context manager.
 
@@ -53,9 +62,9 @@ class Cursor(Closing):
         os.close(self._descriptor)
 
     def fail(self, field: str, reason: str, *, at: int | None = None) -> NoReturn:
-        """Raise the InputError for ``field`` at byte ``at`` (default: here)."""
+        """Raise the MalformedFile for ``field`` at byte ``at`` (default: here)."""
         where = self.position if at is None else at
-        raise InputError(f"{self.path}: {field} at byte {where}: {reason}")
+        raise MalformedFile(self.path, f"{field} at byte {where}: {reason}")
 
     def need(self, count: int, field: str) -> None:
         """Have ``count`` more bytes in the buffer, or fail without having allocated them."""

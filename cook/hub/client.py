@@ -2,8 +2,7 @@
 
 The client's warnings print whole URLs, and the URLs that the Hub signs for a transfer are
 credentials of their own: so its log is silent, and a message of ours holds no URL and no token.
-
-Try again, a bounded number of times, longer apart each time.
+What may succeed another time is tried again, a bounded number of times, longer apart each time.
 """
 
 from __future__ import annotations

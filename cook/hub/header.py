@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cook.errors import InputError
 from cook.files import atomic_write
+from cook.formats.cursor import MalformedFile
 from cook.formats.gguf import MAX_HEADER_BYTES, read_gguf
 from cook.hub.client import PATIENT, Retry
 from cook.hub.download import address, missing, place
@@ -64,28 +65,16 @@ def _read(
         try:
             read_gguf(paths[0], complete=False)
             break
-        except InputError as error:
-            grown = _grown(error, files, paths, counts)
-            if grown == counts:
-                raise InputError(
-                    f"{listing.ref}: {error.message.replace(str(paths[0].parent) + '/', '')}"
-                ) from None
-            counts = grown
+        except MalformedFile as error:
+            short = paths.index(error.path)
+            most = min(MAX_HEADER_BYTES, files[short].size_bytes)
+            if counts[short] >= most:
+                raise InputError(f"{listing.ref}: {files[short].path}: {error.said}") from None
+            counts[short] = min(counts[short] * _GROWTH, most)
     for path, file in zip(paths, files, strict=True):
         if not path.is_symlink():
             with path.open("r+b") as stream:
                 stream.truncate(file.size_bytes)
-
-
-def _grown(
-    error: InputError, files: Sequence[HubFile], paths: Sequence[Path], counts: Sequence[int]
-) -> list[int]:
-    """Larger counts for the file that the error names, up to the largest header there is."""
-    largest = [min(MAX_HEADER_BYTES, f.size_bytes) for f in files]
-    return [
-        min(count * _GROWTH, most) if error.message.startswith(f"{path}:") else count
-        for path, count, most in zip(paths, counts, largest, strict=True)
-    ]
 
 
 def _start(listing: Listing, file: HubFile, path: Path, count: int, retry: Retry) -> None:

@@ -12,11 +12,10 @@ from cook import files
 from cook.errors import InputError
 from cook.formats.naming import split_name
 from cook.graph.store import MEND, recorded_sha256
-from cook.paths import cook_home
 from cook.recipe.sources import HubRef
 from cook.record.record import Draft, Record, to_json
-from cook.report.card import CardFacts, card
-from cook.report.secret_recipe import imatrix_path, quantize_step
+from cook.report.card import CardFacts, card, published
+from cook.report.commands import quantize_command, quantize_step
 
 CARD = "README.md"
 BIG_BYTES = 50 * 1000**3
@@ -83,11 +82,12 @@ def pack(record: Record, wanted: PublishRequest) -> Package:
         imatrix=matrix.path if matrix else None,
         quantized_by=name.repo.partition("/")[0],
     )
-    text = _impersonal(card(record, facts))
-    document = json.dumps(to_json(record), indent=1, ensure_ascii=False, allow_nan=False)
+    text = card(record, facts)
+    shown = published(record, facts)
+    document = json.dumps(to_json(shown), indent=1, ensure_ascii=False, allow_nan=False)
     for path, content in (
-        ("recipe.yaml", record.recipe_text),
-        ("record.json", _impersonal(document)),
+        ("recipe.yaml", shown.recipe_text),
+        ("record.json", document),
         (CARD, text),
     ):
         items.append(_text(path, content))
@@ -173,9 +173,10 @@ def _imatrix(record: Record, drafts: Sequence[Draft], title: str) -> Item | None
     """The importance matrix of the published quants, while it is on this disk."""
     for draft in drafts:
         step = quantize_step(record, draft)
-        path = imatrix_path(step) if step else None
-        if path and Path(path).is_file():
-            return _file(f"imatrix-{title}{Path(path).suffix}", Path(path))
+        made = quantize_command(step) if step else None
+        path = Path(made.imatrix) if made and made.imatrix else None
+        if path is not None and path.is_file():
+            return _file(f"imatrix-{title}{path.suffix}", path)
     return None
 
 
@@ -192,14 +193,6 @@ def _text(path: str, content: str) -> Item:
         )
     data = content.encode()
     return Item(path, data, len(data), sha256(data).hexdigest())
-
-
-def _impersonal(text: str) -> str:
-    """``text`` without the publisher's folders."""
-    for folder, name in ((cook_home(), "$COOK_HOME"), (Path.home(), "~")):
-        if len(folder.parts) > 1:
-            text = text.replace(f"{folder}/", f"{name}/")
-    return text
 
 
 def _warnings(items: Sequence[Item], base: str | None, wanted: PublishRequest) -> list[str]:

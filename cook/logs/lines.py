@@ -5,9 +5,6 @@ after a prefix of journald, of a container, or of the engine; or in the text of 
 What a user pasted into a prompt stands inside a JSON string and is never read. A line whose
 figures contradict each other (a rate that is not tokens over time) is refused whole.
 
-What server logs say, line by line: the events that a log is made of.
-
-The figures of one answer: the ``timings`` of its JSON, checked against each other.
 """
 
 from __future__ import annotations
@@ -16,13 +13,16 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
+from cook.engines.server_api import DepthCount
 from cook.formats.naming import model_stem
 
 MAX_NAME = 200
+MAX_COUNT = 1 << 40
 
 
 class Where(NamedTuple):
@@ -63,8 +63,7 @@ class Answer(NamedTuple):
     told: float | None
     drafted: int | None
     accepted: int | None
-    by_depth: tuple[tuple[int, int, int], ...]
-    """(depth, drafted, accepted), depth from 1."""
+    by_depth: tuple[DepthCount, ...]
 
 
 class Loading(NamedTuple):
@@ -76,28 +75,30 @@ class Loading(NamedTuple):
     file: bool
 
 
-class Drafter(NamedTuple):
-    """What one drafting method has counted since the server started."""
+@dataclass(frozen=True)
+class Drafting:
+    """What one drafting ``method`` has counted since its server, ``process``, started."""
 
-    where: Where
-    name: str
+    process: str
+    method: str
     drafts: int
     drafted: int
     accepted: int
     draft_ms: float | None
-    """Time spent drafting, where the engine tells it."""
+    """Time spent drafting, where the log tells it."""
 
 
-class Sweep(NamedTuple):
-    """A row of llama-sweep-bench: ``pp`` and ``tg`` tokens after ``n_kv`` tokens of context."""
+@dataclass(frozen=True)
+class SweepRow:
+    """Speeds of one model after ``n_kv`` tokens of context, as llama-sweep-bench measured them."""
 
-    pp: int
-    tg: int
     n_kv: int
-    pp_s: float
-    pp_per_s: float
-    tg_s: float
-    tg_per_s: float
+    prompt_tokens: int
+    prompt_s: float
+    prompt_tokens_per_s: float
+    tokens: int
+    decode_s: float
+    decode_tokens_per_s: float
 
 
 class Refused(NamedTuple):
@@ -106,7 +107,7 @@ class Refused(NamedTuple):
     why: str
 
 
-Event = Timing | Acceptance | Answer | Loading | Drafter | Sweep | Refused
+Event = Timing | Acceptance | Answer | Loading | Drafting | SweepRow | Refused
 
 
 @lru_cache(maxsize=1024)
@@ -120,78 +121,6 @@ def file_name(path: str) -> str:
 def readable(text: str) -> str:
     """``text`` without what could drive a terminal, cut at a name's length."""
     return "".join(c for c in text[: 2 * MAX_NAME] if c.isprintable()).strip()[:MAX_NAME]
-
-
-MAX_COUNT = 1 << 40
-
-
-def answer_of(document: dict[str, Any], timings: dict[str, Any], where: Where) -> Event | None:
-    """The answer in ``document``; None for a chunk whose totals are yet to come."""
-    if document.get("stop") is False:  # a chunk of /completion: the last one has the totals
-        return None
-    n, ms = _count(timings.get("predicted_n")), _time(timings.get("predicted_ms"))
-    told = _time(timings.get("predicted_per_second"))
-    if n is None or ms is None:
-        return Refused("its timings have no predicted_n and predicted_ms")
-    if told is not None and not agrees(n, ms, told, first_is_free=True, digits=1e-3):
-        return Refused(f"{n} tokens in {ms:g} ms are not {told:g} t/s")
-    drafted = _count(timings.get("draft_n"))
-    accepted = _count(timings.get("draft_n_accepted"))
-    if drafted is None or accepted is None:
-        drafted = accepted = None
-    elif accepted > drafted:
-        return Refused(f"{accepted} tokens accepted of {drafted} drafted")
-    name, model = document.get("id"), document.get("model")
-    return Answer(
-        where=where,
-        id=name[:MAX_NAME] if isinstance(name, str) else None,
-        model=file_name(model) if isinstance(model, str) and model else None,
-        prompt_n=_count(timings.get("prompt_n")),
-        prompt_ms=_time(timings.get("prompt_ms")),
-        predicted_n=n,
-        predicted_ms=ms,
-        told=told,
-        drafted=drafted,
-        accepted=accepted,
-        by_depth=_by_depth(timings.get("draft_by_depth")),
-    )
-
-
-def _by_depth(value: Any) -> tuple[tuple[int, int, int], ...]:
-    rows: list[tuple[int, int, int]] = []
-    for row in value[:1024] if isinstance(value, list) else ():
-        if not isinstance(row, dict):
-            return ()
-        depth, drafted = _count(row.get("depth")), _count(row.get("draft_n"))
-        accepted = _count(row.get("draft_n_accepted"))
-        if depth is None or drafted is None or accepted is None or accepted > drafted:
-            return ()
-        rows.append((depth, drafted, accepted))
-    return tuple(rows)
-
-
-def agrees(n: int, ms: float, rate: float, *, first_is_free: bool, digits: float) -> bool:
-    """Whether ``rate`` is ``n`` tokens over ``ms``, rounded to ``digits``.
-
-    Mainline leaves the first token out of the rate, ik and older builds do not.
-    """
-    if ms <= 0:
-        return True
-    slack = digits + rate * (digits / ms + 1e-6)
-    counted = (n, n - 1) if first_is_free else (n,)
-    return any(abs(1000 * tokens / ms - rate) <= slack for tokens in counted)
-
-
-def _count(value: Any) -> int | None:
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
-    return value if good else None
-
-
-def _time(value: Any) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    good = 0 <= value < 1e15  # false for NaN as well
-    return float(value) if good else None
 
 
 _NESTING = 4
@@ -418,7 +347,7 @@ def _sweep(told: re.Match[str]) -> Event:
     for n, s, rate in ((pp, pp_s, pp_rate), (tg, tg_s, tg_rate)):
         if not agrees(n, 1000 * s, rate, first_is_free=False, digits=0.6):
             return Refused(f"{n} tokens in {s:g} s are not {rate:g} t/s")
-    return Sweep(pp, tg, n_kv, pp_s, pp_rate, tg_s, tg_rate)
+    return SweepRow(n_kv, pp, pp_s, pp_rate, tg, tg_s, tg_rate)
 
 
 def _drafter(rest: str, told: re.Match[str], where: Where) -> Event:
@@ -427,7 +356,7 @@ def _drafter(rest: str, told: re.Match[str], where: Where) -> Event:
         return Refused(f"{accepted} tokens accepted of {drafted} drafted")
     duration = _DURATION.search(rest, told.end(), told.end() + 4096)
     draft_ms = float(duration[1]) if duration else None
-    return Drafter(where, told["name"], int(told["drafts"]), drafted, accepted, draft_ms)
+    return Drafting(where.process, told["name"], int(told["drafts"]), drafted, accepted, draft_ms)
 
 
 def _timing(rest: str, told: re.Match[str], where: Where, prompt: bool) -> Event:
@@ -449,6 +378,75 @@ def _acceptance(told: re.Match[str], where: Where) -> Event:
     if abs(accepted / drafted - float(told[1])) > 1.1e-5:
         return Refused(f"{accepted} of {drafted} is not {told[1]}")
     return Acceptance(where, drafted, accepted)
+
+
+def answer_of(document: dict[str, Any], timings: dict[str, Any], where: Where) -> Event | None:
+    """The answer in ``document``; None for a chunk whose totals are yet to come."""
+    if document.get("stop") is False:  # a chunk of /completion: the last one has the totals
+        return None
+    n, ms = _count(timings.get("predicted_n")), _time(timings.get("predicted_ms"))
+    told = _time(timings.get("predicted_per_second"))
+    if n is None or ms is None:
+        return Refused("its timings have no predicted_n and predicted_ms")
+    if told is not None and not agrees(n, ms, told, first_is_free=True, digits=1e-3):
+        return Refused(f"{n} tokens in {ms:g} ms are not {told:g} t/s")
+    drafted = _count(timings.get("draft_n"))
+    accepted = _count(timings.get("draft_n_accepted"))
+    if drafted is None or accepted is None:
+        drafted = accepted = None
+    elif accepted > drafted:
+        return Refused(f"{accepted} tokens accepted of {drafted} drafted")
+    name, model = document.get("id"), document.get("model")
+    return Answer(
+        where=where,
+        id=name[:MAX_NAME] if isinstance(name, str) else None,
+        model=file_name(model) if isinstance(model, str) and model else None,
+        prompt_n=_count(timings.get("prompt_n")),
+        prompt_ms=_time(timings.get("prompt_ms")),
+        predicted_n=n,
+        predicted_ms=ms,
+        told=told,
+        drafted=drafted,
+        accepted=accepted,
+        by_depth=_by_depth(timings.get("draft_by_depth")),
+    )
+
+
+def _by_depth(value: Any) -> tuple[DepthCount, ...]:
+    rows: list[DepthCount] = []
+    for row in value[:1024] if isinstance(value, list) else ():
+        if not isinstance(row, dict):
+            return ()
+        depth, drafted = _count(row.get("depth")), _count(row.get("draft_n"))
+        accepted = _count(row.get("draft_n_accepted"))
+        if depth is None or drafted is None or accepted is None or accepted > drafted:
+            return ()
+        rows.append(DepthCount(depth, drafted, accepted))
+    return tuple(rows)
+
+
+def agrees(n: int, ms: float, rate: float, *, first_is_free: bool, digits: float) -> bool:
+    """Whether ``rate`` is ``n`` tokens over ``ms``, rounded to ``digits``.
+
+    Mainline leaves the first token out of the rate, ik and older builds do not.
+    """
+    if ms <= 0:
+        return True
+    slack = digits + rate * (digits / ms + 1e-6)
+    counted = (n, n - 1) if first_is_free else (n,)
+    return any(abs(1000 * tokens / ms - rate) <= slack for tokens in counted)
+
+
+def _count(value: Any) -> int | None:
+    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
+    return value if good else None
+
+
+def _time(value: Any) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    good = 0 <= value < 1e15  # false for NaN as well
+    return float(value) if good else None
 
 
 def _json_at(line: str, start: int) -> Any:

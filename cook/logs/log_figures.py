@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from cook.engines.server_api import DepthCount
 from cook.errors import InputError
+from cook.logs.lines import Drafting, SweepRow
 from cook.logs.requests import LoggedRequest, ServerLog, read_server_log
 from cook.scoring.totals import Share, Total, total
 from cook.units import plural
@@ -63,15 +65,6 @@ class RequestPoint:
 
 
 @dataclass(frozen=True)
-class Depth:
-    """Tokens drafted and accepted at one position of the draft, from 1 (ik tells it)."""
-
-    depth: int
-    drafted: int
-    accepted: int
-
-
-@dataclass(frozen=True)
 class Pair:
     """A target with a draft, or with none; ``file`` only where the log names no draft."""
 
@@ -81,7 +74,7 @@ class Pair:
     figures: tuple[PairFigure, ...]
     correlation: float | None
     """Pearson's, of acceptance and decode speed over requests; None with fewer than three."""
-    by_depth: tuple[Depth, ...]
+    by_depth: tuple[DepthCount, ...]
     requests: tuple[RequestPoint, ...]
 
     @property
@@ -93,32 +86,6 @@ class Pair:
     def figure(self, name: str) -> PairFigure | None:
         """The figure called ``name``, where some request has it."""
         return next((f for f in self.figures if f.name == name), None)
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """What one drafting method had counted when the log ended, since its server started."""
-
-    process: str
-    method: str
-    drafts: int
-    drafted: int
-    accepted: int
-    draft_ms: float | None
-    """Time spent drafting, where the log tells it."""
-
-
-@dataclass(frozen=True)
-class SweepRow:
-    """Speeds of one model after ``n_kv`` tokens of context, as llama-sweep-bench measured them."""
-
-    n_kv: int
-    prompt_tokens: int
-    prompt_s: float
-    prompt_tokens_per_s: float
-    tokens: int
-    decode_s: float
-    decode_tokens_per_s: float
 
 
 @dataclass(frozen=True)
@@ -180,16 +147,8 @@ def _read(name: str, stdin: BinaryIO) -> ServerLog:
 
 
 def _file(name: str, log: ServerLog) -> LogFile:
-    drafting = tuple(
-        Drafting(d.where.process, d.name, d.drafts, d.drafted, d.accepted, d.draft_ms)
-        for d in log.drafters
-    )
-    sweeps = tuple(
-        tuple(SweepRow(r.n_kv, r.pp, r.pp_s, r.pp_per_s, r.tg, r.tg_s, r.tg_per_s) for r in rows)
-        for rows in log.sweeps
-    )
     requests = len(log.requests)
-    return LogFile(name, log.lines, requests, log.refused, log.too_long, drafting, sweeps)
+    return LogFile(name, log.lines, requests, log.refused, log.too_long, log.drafting, log.sweeps)
 
 
 def _warnings(logs: Sequence[tuple[str, ServerLog]]) -> list[str]:
@@ -330,13 +289,13 @@ def _correlation(requests: Sequence[LoggedRequest]) -> float | None:
         return None
 
 
-def _by_depth(requests: Sequence[LoggedRequest]) -> tuple[Depth, ...]:
+def _by_depth(requests: Sequence[LoggedRequest]) -> tuple[DepthCount, ...]:
     counts: dict[int, tuple[int, int]] = {}
     for request in requests:
-        for depth, drafted, accepted in request.by_depth:
-            before = counts.get(depth, (0, 0))
-            counts[depth] = (before[0] + drafted, before[1] + accepted)
-    return tuple(Depth(depth, *counts[depth]) for depth in sorted(counts))
+        for told in request.by_depth:
+            drafted, accepted = counts.get(told.depth, (0, 0))
+            counts[told.depth] = drafted + told.drafted, accepted + told.accepted
+    return tuple(DepthCount(depth, *counts[depth]) for depth in sorted(counts))
 
 
 def _point(name: str, request: LoggedRequest) -> RequestPoint:

@@ -5,8 +5,6 @@ verbose logs with the answers in them, saved answers, and tables of llama-sweep-
 request may be told twice (its timings block, then the answer's JSON): it is counted once, with
 what either of them knows. Memory is bounded by the requests found and the longest line read;
 lines are never searched by a pattern that could look back.
-
-From the events of a log to its requests: parts put together, two tellings made one.
 """
 
 from __future__ import annotations
@@ -17,17 +15,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
+from cook.engines.server_api import DepthCount
 from cook.errors import InputError
 from cook.logs.lines import (
     HIT,
     HIT_BUT_MODELS,
     Acceptance,
     Answer,
-    Drafter,
+    Drafting,
     Event,
     Loading,
     Refused,
-    Sweep,
+    SweepRow,
     Timing,
     Where,
     events_of,
@@ -39,6 +38,15 @@ _MAX_PROCESSES = 1024
 _MAX_PENDING = 256
 _ANSWER_IDS = 4096
 _MAX_SWEEP_ROWS = 100_000
+MAX_LINE_BYTES = 4 << 20
+MAX_DOCUMENT_BYTES = 64 << 20
+_BLOCK_BYTES = 1 << 20
+_MAX_REFUSED = 20
+_MAX_LOADINGS = 50_000
+
+_HIT = re.compile(HIT.encode())
+_HIT_BUT_MODELS = re.compile(HIT_BUT_MODELS.encode())
+_DOCUMENT_HEADS = (b"{", b"[", b"[{")
 
 
 @dataclass(slots=True)
@@ -60,55 +68,169 @@ class LoggedRequest:
     told_tokens_per_s: float | None = None
     drafted: int | None = None
     accepted: int | None = None
-    by_depth: tuple[tuple[int, int, int], ...] = ()
-    """(depth, drafted, accepted), depth from 1; ik tells it."""
+    by_depth: tuple[DepthCount, ...] = ()
 
 
-@dataclass
-class _Models:
-    """The models of one server process, as far as its log has told them.
+@dataclass(frozen=True)
+class Suspect:
+    """A line that looked like figures and was not used."""
 
-    Both engines load the target first; mainline says which is which, ik the file names only.
-    A model loaded after a request belongs to a new server under the same name.
-    """
+    line: int
+    why: str
 
-    target: str | None = None
-    draft: str | None = None
-    files: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    served: bool = False
 
-    def outdated_by(self, loading: Loading) -> bool:
-        """Whether ``loading`` is of a new server: this one has served, or had another target."""
-        return self.served or (loading.draft is False and self.target not in (None, loading.name))
+@dataclass(frozen=True)
+class ServerLog:
+    """Everything one log says. ``refused`` counts lines, ``suspects`` are the first of them."""
 
-    def load(self, loading: Loading) -> None:
-        if loading.draft is not None:
-            if loading.draft:
-                self.draft = loading.name
+    requests: tuple[LoggedRequest, ...]
+    drafting: tuple[Drafting, ...]
+    lines: int
+    refused: int
+    suspects: tuple[Suspect, ...]
+    too_long: int
+    """Lines of more than 4 MiB, not read."""
+    sweeps: tuple[tuple[SweepRow, ...], ...] = ()
+    """Tables of llama-sweep-bench, each from its first row to its last."""
+
+
+def read_server_log(stream: BinaryIO) -> ServerLog:
+    """Read ``stream`` to its end. InputError with more than 1,000,000 requests in it."""
+    reader = LogReader()
+    head = _read(stream)
+    # A saved answer, indented: one document over many lines.
+    if head.lstrip().split(b"\n", 1)[0].rstrip() in _DOCUMENT_HEADS:
+        body = head
+        while len(body) < MAX_DOCUMENT_BYTES and (more := _read(stream)):
+            body += more
+        if reader.document(body):
+            return reader.result()
+        head = body
+    while head:
+        reader.feed(head)
+        head = _read(stream)
+    return reader.result()
+
+
+def _read(stream: BinaryIO) -> bytes:
+    return stream.read(_BLOCK_BYTES) or b""
+
+
+class LogReader:
+    """Takes a log in blocks of any size; :meth:`result` ends it."""
+
+    def __init__(self) -> None:
+        self._requests = Requests()
+        self._rest = b""
+        self._skipping = False
+        self._hit = _HIT
+        self._loadings = 0
+        self._lines = self._refused = self._too_long = 0
+        self._suspects: list[Suspect] = []
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the log."""
+        if self._skipping:
+            end = data.find(b"\n")
+            if end < 0:
+                return
+            data = data[end + 1 :]
+            self._lines += 1
+            self._skipping = False
+        data = self._rest + data if self._rest else data
+        end = data.rfind(b"\n") + 1
+        self._rest = data[end:]
+        self._block(data[:end])
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._rest, self._skipping = b"", True
+            self._too_long += 1
+
+    def document(self, body: bytes) -> bool:
+        """Read ``body`` as one or more JSON documents; False, and nothing read, if it is none."""
+        found = list(_documents(body))
+        if not found or found[-1] is None:
+            return False
+        self._lines = body.count(b"\n") + 1
+        for document in found:
+            for event in objects(document, Where()):
+                self._take(event, 1)
+        return True
+
+    def result(self) -> ServerLog:
+        """What was read; the last line needs no newline."""
+        if self._rest or self._skipping:
+            self._block(self._rest + b"\n")
+            self._rest = b""
+        return ServerLog(
+            requests=self._requests.all(),
+            drafting=tuple(self._requests.drafters.values()),
+            lines=self._lines,
+            refused=self._refused,
+            suspects=tuple(self._suspects),
+            too_long=self._too_long,
+            sweeps=tuple(tuple(rows) for rows in self._requests.sweeps),
+        )
+
+    def _block(self, block: bytes) -> None:
+        """Whole lines. Every byte is passed at most a few times, whatever stands in them."""
+        start = counted = 0
+        while found := self._hit.search(block, start):
+            begin = block.rfind(b"\n", start, found.start()) + 1 or start
+            end = block.find(b"\n", found.end())
+            self._lines += block.count(b"\n", counted, begin)
+            counted = begin
+            if end - begin > MAX_LINE_BYTES:
+                self._too_long += 1
             else:
-                self.target = loading.name
+                prefix = block[begin : found.start()].decode("utf-8", "replace")
+                rest = block[found.start() : end].decode("utf-8", "replace")
+                for event in events_of(prefix, rest):
+                    self._take(event, self._lines + 1)
+            start = end + 1
+        self._lines += block.count(b"\n", counted)
+
+    def _take(self, event: Event, line: int) -> None:
+        if not isinstance(event, Refused):
+            self._requests.take(event, line)
+            if isinstance(event, Loading):
+                self._loadings += 1
+                if self._loadings == _MAX_LOADINGS:  # no server loads so often: noise
+                    self._hit = _HIT_BUT_MODELS
             return
-        seen = self.files if loading.file else self.names
-        if loading.name and loading.name not in seen and len(seen) < 2:
-            seen.append(loading.name)
-
-    def pair(self) -> tuple[str | None, str | None]:
-        target = self.target or _nth(self.files, 0) or _nth(self.names, 0)
-        draft = self.draft or _nth(self.files, 1) or _nth(self.names, 1)
-        return target, draft
+        self._refused += 1
+        if len(self._suspects) < _MAX_REFUSED:
+            self._suspects.append(Suspect(line, event.why))
 
 
-def _nth(items: list[str], index: int) -> str | None:
-    return items[index] if index < len(items) else None
+def _documents(body: bytes) -> Iterator[object]:
+    """The JSON documents one after the other in ``body``; None where it is not JSON."""
+    import json
+
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        yield None
+        return
+    decoder, at = json.JSONDecoder(), 0
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at >= len(text):
+            return
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            yield None
+            return
+        yield document
 
 
 class Requests:
     """Puts the lines of a request together, and the two tellings of one request."""
 
     def __init__(self) -> None:
-        self.drafters: dict[tuple[str, str], Drafter] = {}
-        self.sweeps: list[list[Sweep]] = []
+        self.drafters: dict[tuple[str, str], Drafting] = {}
+        self.sweeps: list[list[SweepRow]] = []
         self._sweep_rows = 0
         self._found: list[LoggedRequest] = []
         self._by_times: dict[tuple[int | None, str, int | None, str], int] = {}
@@ -125,12 +247,12 @@ class Requests:
             self._answer(event, line)
         elif isinstance(event, Loading):
             self._load(event)
-        elif isinstance(event, Sweep):
+        elif isinstance(event, SweepRow):
             self._sweep(event)
-        elif isinstance(event, Drafter) and len(self.drafters) < _MAX_PROCESSES:
-            self.drafters[event.where.process, event.name] = event
+        elif isinstance(event, Drafting) and len(self.drafters) < _MAX_PROCESSES:
+            self.drafters[event.process, event.method] = event
 
-    def _sweep(self, row: Sweep) -> None:
+    def _sweep(self, row: SweepRow) -> None:
         self._sweep_rows += 1
         if self._sweep_rows > _MAX_SWEEP_ROWS:
             return
@@ -270,167 +392,40 @@ def _merged(first: LoggedRequest, second: LoggedRequest) -> LoggedRequest:
     )
 
 
-MAX_LINE_BYTES = 4 << 20
-MAX_DOCUMENT_BYTES = 64 << 20
-_BLOCK_BYTES = 1 << 20
-_MAX_REFUSED = 20
+@dataclass
+class _Models:
+    """The models of one server process, as far as its log has told them.
 
-_MAX_LOADINGS = 50_000
+    Both engines load the target first; mainline says which is which, ik the file names only.
+    A model loaded after a request belongs to a new server under the same name.
+    """
 
-_HIT = re.compile(HIT.encode())
-_HIT_BUT_MODELS = re.compile(HIT_BUT_MODELS.encode())
-_DOCUMENT_HEADS = (b"{", b"[", b"[{")
+    target: str | None = None
+    draft: str | None = None
+    files: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    served: bool = False
 
+    def outdated_by(self, loading: Loading) -> bool:
+        """Whether ``loading`` is of a new server: this one has served, or had another target."""
+        return self.served or (loading.draft is False and self.target not in (None, loading.name))
 
-@dataclass(frozen=True)
-class Suspect:
-    """A line that looked like figures and was not used."""
-
-    line: int
-    why: str
-
-
-@dataclass(frozen=True)
-class ServerLog:
-    """Everything one log says. ``refused`` counts lines, ``suspects`` are the first of them."""
-
-    requests: tuple[LoggedRequest, ...]
-    drafters: tuple[Drafter, ...]
-    lines: int
-    refused: int
-    suspects: tuple[Suspect, ...]
-    too_long: int
-    """Lines of more than 4 MiB, not read."""
-    sweeps: tuple[tuple[Sweep, ...], ...] = ()
-    """Tables of llama-sweep-bench, each from its first row to its last."""
-
-
-def read_server_log(stream: BinaryIO) -> ServerLog:
-    """Read ``stream`` to its end. InputError with more than 1,000,000 requests in it."""
-    reader = LogReader()
-    head = _read(stream)
-    # A saved answer, indented: one document over many lines.
-    if head.lstrip().split(b"\n", 1)[0].rstrip() in _DOCUMENT_HEADS:
-        body = head
-        while len(body) < MAX_DOCUMENT_BYTES and (more := _read(stream)):
-            body += more
-        if reader.document(body):
-            return reader.result()
-        head = body
-    while head:
-        reader.feed(head)
-        head = _read(stream)
-    return reader.result()
-
-
-def _read(stream: BinaryIO) -> bytes:
-    return stream.read(_BLOCK_BYTES) or b""
-
-
-class LogReader:
-    """Takes a log in blocks of any size; :meth:`result` ends it."""
-
-    def __init__(self) -> None:
-        self._requests = Requests()
-        self._rest = b""
-        self._skipping = False
-        self._hit = _HIT
-        self._loadings = 0
-        self._lines = self._refused = self._too_long = 0
-        self._suspects: list[Suspect] = []
-
-    def feed(self, data: bytes) -> None:
-        """The next bytes of the log."""
-        if self._skipping:
-            end = data.find(b"\n")
-            if end < 0:
-                return
-            data = data[end + 1 :]
-            self._lines += 1
-            self._skipping = False
-        data = self._rest + data if self._rest else data
-        end = data.rfind(b"\n") + 1
-        self._rest = data[end:]
-        self._block(data[:end])
-        if len(self._rest) > MAX_LINE_BYTES:
-            self._rest, self._skipping = b"", True
-            self._too_long += 1
-
-    def document(self, body: bytes) -> bool:
-        """Read ``body`` as one or more JSON documents; False, and nothing read, if it is none."""
-        found = list(_documents(body))
-        if not found or found[-1] is None:
-            return False
-        self._lines = body.count(b"\n") + 1
-        for document in found:
-            for event in objects(document, Where()):
-                self._take(event, 1)
-        return True
-
-    def result(self) -> ServerLog:
-        """What was read; the last line needs no newline."""
-        if self._rest or self._skipping:
-            self._block(self._rest + b"\n")
-            self._rest = b""
-        return ServerLog(
-            requests=self._requests.all(),
-            drafters=tuple(self._requests.drafters.values()),
-            lines=self._lines,
-            refused=self._refused,
-            suspects=tuple(self._suspects),
-            too_long=self._too_long,
-            sweeps=tuple(tuple(rows) for rows in self._requests.sweeps),
-        )
-
-    def _block(self, block: bytes) -> None:
-        """Whole lines. Every byte is passed at most a few times, whatever stands in them."""
-        start = counted = 0
-        while found := self._hit.search(block, start):
-            begin = block.rfind(b"\n", start, found.start()) + 1 or start
-            end = block.find(b"\n", found.end())
-            self._lines += block.count(b"\n", counted, begin)
-            counted = begin
-            if end - begin > MAX_LINE_BYTES:
-                self._too_long += 1
+    def load(self, loading: Loading) -> None:
+        if loading.draft is not None:
+            if loading.draft:
+                self.draft = loading.name
             else:
-                prefix = block[begin : found.start()].decode("utf-8", "replace")
-                rest = block[found.start() : end].decode("utf-8", "replace")
-                for event in events_of(prefix, rest):
-                    self._take(event, self._lines + 1)
-            start = end + 1
-        self._lines += block.count(b"\n", counted)
-
-    def _take(self, event: Event, line: int) -> None:
-        if not isinstance(event, Refused):
-            self._requests.take(event, line)
-            if isinstance(event, Loading):
-                self._loadings += 1
-                if self._loadings == _MAX_LOADINGS:  # no server loads so often: noise
-                    self._hit = _HIT_BUT_MODELS
+                self.target = loading.name
             return
-        self._refused += 1
-        if len(self._suspects) < _MAX_REFUSED:
-            self._suspects.append(Suspect(line, event.why))
+        seen = self.files if loading.file else self.names
+        if loading.name and loading.name not in seen and len(seen) < 2:
+            seen.append(loading.name)
+
+    def pair(self) -> tuple[str | None, str | None]:
+        target = self.target or _nth(self.files, 0) or _nth(self.names, 0)
+        draft = self.draft or _nth(self.files, 1) or _nth(self.names, 1)
+        return target, draft
 
 
-def _documents(body: bytes) -> Iterator[object]:
-    """The JSON documents one after the other in ``body``; None where it is not JSON."""
-    import json
-
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError:
-        yield None
-        return
-    decoder, at = json.JSONDecoder(), 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if at >= len(text):
-            return
-        try:
-            document, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            yield None
-            return
-        yield document
+def _nth(items: list[str], index: int) -> str | None:
+    return items[index] if index < len(items) else None

@@ -8,10 +8,16 @@ from pathlib import Path
 from cook.build.prepare import prepare
 from cook.build.run import Built, build, raise_for
 from cook.errors import CookError, Interrupted
+from cook.nightly.cell_outcome import (
+    RECORD,
+    REGRESSION_EXIT,
+    CellOutcome,
+    CellStatus,
+    write_outcome,
+)
 from cook.nightly.gates import Judgement, judge
 from cook.nightly.history import append, read_history
 from cook.nightly.night import Night, night_of
-from cook.nightly.outcome import EXIT_CODES, RECORD, VERSION, CellOutcome, CellStatus, write_outcome
 from cook.nightly.pipeline import Cell, LoadedPipeline
 from cook.output import Output
 from cook.paths import cook_home
@@ -72,12 +78,11 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
     status = CellStatus.OK
     exit_code = 0
     if judgement.regressions:
-        status, exit_code = CellStatus.REGRESSION, EXIT_CODES[CellStatus.REGRESSION]
+        status, exit_code = CellStatus.REGRESSION, REGRESSION_EXIT
     elif error is not None:
         status, exit_code = CellStatus.FAILED, error.exit_code
     seconds = time.monotonic() - started
     return CellOutcome(
-        version=VERSION,
         cell=cell.name,
         recipe=night.recipe,
         engine=cell.engine_label,
@@ -109,7 +114,6 @@ def _failed(cell: Cell, error: CookError, started: float) -> CellOutcome:
     first = _short(error)
     mend = f" ({error.hint})" if error.hint else ""
     return CellOutcome(
-        version=VERSION,
         cell=cell.name,
         recipe=cell.loaded.recipe.name,
         engine=cell.engine_label,
@@ -119,11 +123,6 @@ def _failed(cell: Cell, error: CookError, started: float) -> CellOutcome:
         seconds=seconds,
         summary=f"failed: {first}{mend}",
         error=error.message,
-        pick=None,
-        findings=(),
-        notes=(),
-        against=None,
-        record=None,
     )
 
 

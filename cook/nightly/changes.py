@@ -259,13 +259,13 @@ class _Pair:
             found = self.sums[name, "tokens"] - self.sums[name, "accepted"]
             self.sums[name, "cycles"] = np.maximum(found, 0.0)
 
-    def _positive(self, *parts: Stratum) -> bool:
+    def _positive(self, *parts: CandidateColumn) -> bool:
         return all((self.sums[part].sum(axis=1) > 0).all() for part in parts)
 
 
-Stratum = tuple[str, str]
+CandidateColumn = tuple[str, str]
 """(candidate, column)."""
-Ratio = tuple[Stratum, Stratum]
+Ratio = tuple[CandidateColumn, CandidateColumn]
 """Sum of one column over sum of another."""
 Terms = list[tuple[int, Ratio]]
 """Ratios and whether each multiplies (1) or divides (-1)."""

@@ -28,7 +28,7 @@ def compare(record: Record, against: Path, policy: Policy | None = None) -> Judg
         raise InputError(f"{against}: no such history", hint="`cook sweep PIPELINE` writes one")
     history = read_history(against)
     night = night_of(record)
-    # A record does not know which cell of a sweep it was; what it measured says so.
+    # A record does not know which cell of a pipeline it was; what it measured says so.
     earlier = [
         n for n in history.nights if n.series[1:] == night.series[1:] and n.created < night.created
     ]

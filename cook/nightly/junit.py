@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from cook.nightly.gates import Verdict
 
 if TYPE_CHECKING:
-    from cook.nightly.outcome import CellOutcome
+    from cook.nightly.cell_outcome import CellOutcome
 
 # What XML 1.0 cannot carry, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -51,7 +51,7 @@ class NightDraft:
 
 @dataclass(frozen=True)
 class Night:
-    """One record in small. ``good`` None: not judged yet; ``cell`` names its place in a sweep."""
+    """One record in small. ``good`` None: not judged yet; ``cell`` is its place in a pipeline."""
 
     version: int
     id: str

@@ -40,7 +40,7 @@ def _distinctly_named(value: Any) -> Any:
 
 
 class EntrySpec(Spec):
-    """One recipe of the sweep; a name alone stands for `{recipe: name}`."""
+    """One recipe of the pipeline; a name alone stands for `{recipe: name}`."""
 
     recipe: TextLine
     """A file (relative to the pipeline) or the name of a shipped recipe."""
@@ -91,12 +91,12 @@ class GatesSpec(Spec):
 
 
 class PipelineSpec(Spec):
-    """A sweep: every recipe on every engine, each pair a cell."""
+    """Nights to run: every recipe on every engine, each pair a cell."""
 
     version: Literal[1]
     """Version of the pipeline language."""
     name: Name
-    """Names the sweep and its history."""
+    """Names the pipeline and its history."""
     description: Annotated[str, Field(max_length=10_000)] | None = None
     """What it is for."""
     recipes: Annotated[

@@ -7,31 +7,39 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cook.nightly.cell_outcome import CellStatus
 from cook.nightly.gates import Finding, Verdict
-from cook.report.markdown import fenced, text
+from cook.report.markdown import fenced, head, row, text
 from cook.units import plural
 
 if TYPE_CHECKING:
-    from cook.nightly.outcome import CellOutcome
+    from cook.nightly.cell_outcome import CellOutcome
 
 MAX_BYTES = 1 << 20
 """What GitHub shows of one step's summary (1 MiB); a longer one is refused as a whole."""
 ENVIRONMENT = "GITHUB_STEP_SUMMARY"
-_CUT = "\n\n_The rest did not fit; it is in the artifacts._\n"
-MARK = {"ok": "✅", "regression": "❌", "failed": "⚠️", "fresh": "💤"}
+_REST = "\n\n_The rest did not fit; it is in the artifacts._\n"
+MARK = {
+    CellStatus.OK: "✅",
+    CellStatus.REGRESSION: "❌",
+    CellStatus.FAILED: "⚠️",
+    CellStatus.FRESH: "💤",
+}
+MOST_TEXT, MOST_ERROR = 2_000, 20_000
+"""Characters of a name or sentence, and of an error, that are shown."""
 
 
-def markdown(title: str, outcomes: Sequence[CellOutcome], limit_bytes: int = MAX_BYTES) -> str:
+def summary(title: str, outcomes: Sequence[CellOutcome], limit_bytes: int = MAX_BYTES) -> str:
     """The summary, at most ``limit_bytes`` of UTF-8.
 
     Order is importance: the table of cells, what got worse, what failed, what got better, then
     each cell's figures; it is cut between two parts, and says so.
     """
     outcomes = tuple(outcomes)
-    parts = [f"## {_short(title)}\n", _verdict(outcomes), *_table(outcomes)]
+    parts = [f"## {_cut(title)}\n", _verdict(outcomes), *_table(outcomes)]
     parts += _listed("Got worse", outcomes, Verdict.REGRESSION)
     parts += [
-        f"\n### {_short(o.cell)} failed\n\n{fenced((o.error or o.summary)[:20_000], 'text')}\n"
+        f"\n### {_cut(o.cell)} failed\n\n{fenced((o.error or o.summary)[:MOST_ERROR], 'text')}\n"
         for o in outcomes
         if o.error is not None
     ]
@@ -40,7 +48,7 @@ def markdown(title: str, outcomes: Sequence[CellOutcome], limit_bytes: int = MAX
     return _fitted(parts, limit_bytes)
 
 
-def publish(text: str, limit_bytes: int = MAX_BYTES) -> Path | None:
+def publish(told: str, limit_bytes: int = MAX_BYTES) -> Path | None:
     """Append to the running job's summary; None outside of GitHub Actions.
 
     What earlier commands of the step wrote there counts towards the limit.
@@ -51,7 +59,7 @@ def publish(text: str, limit_bytes: int = MAX_BYTES) -> Path | None:
     path = Path(name)
     room = limit_bytes - (path.stat().st_size if path.exists() else 0)
     with path.open("a", encoding="utf-8") as stream:
-        stream.write(_fitted(text.splitlines(keepends=True), max(room, 0)))
+        stream.write(_fitted(told.splitlines(keepends=True), max(room, 0)))
     return path
 
 
@@ -61,29 +69,28 @@ def _fitted(parts: Iterable[str], limit_bytes: int) -> str:
     total = sum(len(part.encode()) for part in parts)
     if total <= limit_bytes:
         return "".join(parts)
-    room = limit_bytes - len(_CUT.encode())
+    room = limit_bytes - len(_REST.encode())
     for part in parts:
         size = len(part.encode())
         if size > room:
             break
         kept.append(part)
         room -= size
-    return "".join([*kept, _CUT]) if room >= 0 else ""
+    return "".join([*kept, _REST]) if room >= 0 else ""
 
 
 def _verdict(outcomes: Sequence[CellOutcome]) -> str:
-    worse = sum(o.status == "regression" for o in outcomes)
-    failed = sum(o.status == "failed" for o in outcomes)
+    worse = sum(o.status is CellStatus.REGRESSION for o in outcomes)
+    failed = sum(o.status is CellStatus.FAILED for o in outcomes)
     told = [f"{plural(worse, 'cell')} got worse"] if worse else []
     told += [f"{plural(failed, 'cell')} failed"] if failed else []
     return f"\n{plural(len(outcomes), 'cell')}: {', '.join(told) or 'nothing got worse'}.\n"
 
 
 def _table(outcomes: Sequence[CellOutcome]) -> Iterable[str]:
-    yield "\n| | recipe | engine | tonight |\n|---|---|---|---|\n"
+    yield f"\n{head((name, 'left') for name in ('', 'recipe', 'engine', 'tonight'))}\n"
     for o in outcomes:
-        mark = MARK.get(o.status, "")
-        yield f"| {mark} | {_short(o.recipe)} | {_short(o.engine)} | {_short(o.summary)} |\n"
+        yield row((MARK[o.status], _cut(o.recipe), _cut(o.engine), _cut(o.summary))) + "\n"
 
 
 def _listed(title: str, outcomes: Sequence[CellOutcome], verdict: Verdict) -> Iterable[str]:
@@ -91,30 +98,30 @@ def _listed(title: str, outcomes: Sequence[CellOutcome], verdict: Verdict) -> It
     if found:
         yield f"\n### {title}\n\n"
     for outcome, finding in found:
-        what = f"{finding.gate} of {_short(finding.subject)}"
-        yield f"- **{_short(outcome.cell)}**: {what}: {_told(finding)}\n"
+        what = f"{finding.gate} of {_cut(finding.subject)}"
+        yield f"- **{_cut(outcome.cell)}**: {what}: {_told(finding)}\n"
 
 
 def _details(outcome: CellOutcome) -> Iterable[str]:
-    yield f"\n<details><summary>{_short(outcome.cell)}</summary>\n\n"
+    yield f"\n<details><summary>{_cut(outcome.cell)}</summary>\n\n"
     against = outcome.against or "nothing: there is no earlier good night"
-    yield f"Compared with {_short(against)}.\n\n"
+    yield f"Compared with {_cut(against)}.\n\n"
     for note in outcome.notes:
-        yield f"- {_short(note)}\n"
+        yield f"- {_cut(note)}\n"
     if outcome.findings:
-        yield "\n| gate | of | verdict | figures |\n|---|---|---|---|\n"
+        yield f"\n{head((name, 'left') for name in ('gate', 'of', 'verdict', 'figures'))}\n"
     for f in outcome.findings:
-        yield f"| {f.gate} | {_short(f.subject)} | {f.verdict} | {_short(f.text)} |\n"
+        yield row((f.gate, _cut(f.subject), f.verdict, _cut(f.text))) + "\n"
     yield "\n</details>\n"
 
 
 def _told(finding: Finding) -> str:
-    told = _short(finding.text)
+    told = _cut(finding.text)
     if finding.p_value is not None and finding.level is not None:
         told += f" (p = {finding.p_value:.1g}, alarm from {finding.level:.1g})"
     return told
 
 
-def _short(value: str) -> str:
-    """Plain words of a name or a finding, which are not ours, of bounded length."""
-    return text(value[:2_000])
+def _cut(value: str) -> str:
+    """A name or a sentence, of a length that leaves room for others."""
+    return text(value[:MOST_TEXT])

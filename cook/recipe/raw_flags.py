@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cook.documents.places import Locations
-from cook.engines.base import Flavour
 from cook.engines.options import UNSAFE_FLAG, Reading, other_machines, read_flags
 from cook.errors import Problem
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.base import Capabilities

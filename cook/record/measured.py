@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cook.engines.server_api import DepthCount as DepthCount
+from cook.record.outcomes import ControlOutcome
 
 
 @dataclass(frozen=True)
@@ -91,41 +92,6 @@ class PromptFigures:
 
 
 @dataclass(frozen=True)
-class Control:
-    """What batch width alone does to the target, no draft loaded (``cook.steps.control``).
-
-    ``flips`` of ``positions`` tokens change in batches of ``width``; ``p50``, ``p99`` and
-    ``largest`` are differences of the emitted token's log-probability, nats.
-    """
-
-    width: int
-    positions: int
-    flips: int
-    p50: float
-    p99: float
-    largest: float
-    largest_flip: float | None
-
-
-@dataclass(frozen=True)
-class CountCheck:
-    """Live requests recounted: ``exact`` of ``requests`` at the server's own batch shapes.
-
-    The totals are the server's and those of one-pass replay, by which candidates are scored.
-    Counts are called exact only where every request agreed. ``passed_over``: live requests whose
-    tokens are not known for certain (ik tells only text), which were not recounted.
-    """
-
-    requests: int
-    exact: int
-    live_drafted: int
-    live_accepted: int
-    replay_drafted: int
-    replay_accepted: int
-    passed_over: int = 0
-
-
-@dataclass(frozen=True)
 class NoiseFloor:
     """What two measurements of one file differ by on ``engine``.
 
@@ -161,7 +127,7 @@ class OutputCheck:
     without_draft_tried: int = 0
     gap_is_measured: bool = False
     """``near_tie_gap`` comes from a control run on this engine, else from the literature."""
-    control: Control | None = None
+    control: ControlOutcome | None = None
 
 
 @dataclass(frozen=True)

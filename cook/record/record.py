@@ -18,7 +18,6 @@ from cook.files import atomic_write
 from cook.formats import strict_json
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
-    CountCheck,
     DraftSpeed,
     Figures,
     ImatrixCoverage,
@@ -30,6 +29,7 @@ from cook.record.measured import (
     Quality,
     TypeSpan,
 )
+from cook.record.outcomes import SelfCheckOutcome
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -91,7 +91,7 @@ class Candidate:
     server_peak_rss_bytes: int | None
     command: tuple[str, ...]
     predicted: Prediction | None = None
-    counts: CountCheck | None = None
+    counts: SelfCheckOutcome | None = None
     counts_reason: str | None = None
     prompts: PromptFigures | None = None
     """``live``, prompt by prompt."""

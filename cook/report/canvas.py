@@ -97,6 +97,52 @@ class Sheet:
         if grid in ("x", "y", "both"):
             axes.grid(visible=True, axis=grid, linewidth=0.8)  # type: ignore[arg-type]
 
+    def short(self, text: str) -> str:
+        """``text`` cut to what a legend has room for."""
+        return label(text, 16 if self.narrow else 22)
+
+    def line(
+        self,
+        axes: Axes,
+        index: int,
+        points: Sequence[tuple[float, float]],
+        text: str,
+        *,
+        strong: bool = False,
+    ) -> None:
+        """The ``index``-th series as a line, named in the legend."""
+        colour, marker = self.series(index)
+        axes.plot(
+            [x for x, _ in points],
+            [y for _, y in points],
+            marker=marker,
+            markersize=4.5,
+            color=colour,
+            linewidth=2.8 if strong else 1.7,
+            label=self.short(text),
+        )
+
+    def level(self, axes: Axes, y: float, text: str) -> None:
+        """A dotted line across the axes at ``y``, with its name on it."""
+        axes.axhline(y, color=self.colour("ink"), linestyle=":", linewidth=1.4)
+        axes.annotate(
+            text,
+            (1, y),
+            xycoords=("axes fraction", "data"),
+            xytext=(-3, 4),
+            textcoords="offset points",
+            ha="right",
+            color=self.colour("ink"),
+        )
+
+    def rows(self, axes: Axes, names: Sequence[str], most: int, strong: str | None = None) -> None:
+        """Names down the side, from the top; one is ``strong``."""
+        axes.set_yticks(range(len(names)), [label(name, most) for name in names])
+        for tick, name in zip(axes.get_yticklabels(), names, strict=True):
+            tick.set_color(self.colour("ink"))
+            tick.set_fontweight("bold" if name == strong else "normal")
+        axes.tick_params(axis="y", length=0)
+
     def ring(self, axes: Axes, x: float, y: float) -> None:
         """The mark of the pick around a point."""
         axes.plot(
@@ -110,13 +156,18 @@ class Sheet:
             zorder=5,
         )
 
-    def name(self, axes: Axes, points: Sequence[Named]) -> None:
+    def name(self, axes: Axes, points: Sequence[Named], most: int) -> None:
         """Words beside points, where they cover neither each other nor a point, if there is room.
 
+        With more than ``most`` points only strong ones are named; these have the pick's ring.
         Call it last: it counts in pixels of the limits that the axes have by then.
         """
         axes.get_xlim(), axes.get_ylim()  # brings the limits up to date
-        ordered = sorted(points, key=lambda point: not point.strong)
+        for point in points:
+            if point.strong:
+                self.ring(axes, point.x, point.y)
+        named = [point for point in points if point.strong or len(points) <= most]
+        ordered = sorted(named, key=lambda point: not point.strong)
         texts = [label(point.text, 20 if self.narrow else 28) for point in ordered]
         spots = [
             (float(x), float(y))

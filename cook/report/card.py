@@ -13,20 +13,22 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from cook.record.measured import Figures, Quality
+from cook.record.measured import Figures
 from cook.record.record import Candidate, Draft, Record
-from cook.report.markdown import fenced, text
-from cook.report.secret_recipe import (
-    imatrix_path,
+from cook.report.commands import (
     imatrix_step,
-    line,
+    quantize_command,
     quantize_step,
     script,
-    source_path,
+    server_command,
+    shell,
+    value_of,
 )
+from cook.report.markdown import code, fenced, head, row, text
+from cook.report.numbers import counts, divergence, number, perplexity, ratio
+from cook.report.public import public
 
 MARK = "<!-- written by cook publish -->"
-_TAKES_PLACE = ("--port", "--host", "--api-key-file")
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,42 @@ class CardFacts:
 
 def card(record: Record, facts: CardFacts) -> str:
     """The whole README.md."""
+    record = published(record, facts)
     drafts = [d for d in record.drafts if d.quant in facts.files]
     parts = [
         _front_matter(record, facts, drafts),
         f"{MARK}\n\n# {text(facts.title)}",
         _introduction(record, facts),
-        _pick(record, facts, drafts),
-        _table(record, facts, drafts),
+        _pick(record, facts),
+        _table(record, drafts),
         _method(record),
         *(_secret(record, facts, draft) for draft in drafts),
         _files(facts),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def published(record: Record, facts: CardFacts) -> Record:
+    """``record`` as others may see it, its files called what they are called where they are."""
+    names: dict[str, str] = {}
+    for draft in record.drafts:
+        if draft.quant not in facts.files:
+            continue
+        if draft.path:
+            names[draft.path] = facts.files[draft.quant]
+        step = quantize_step(record, draft)
+        made = quantize_command(step) if step else None
+        if step is None or made is None:
+            continue
+        names[made.output] = PurePosixPath(facts.files[draft.quant]).name
+        if PurePosixPath(made.source).name == "model.gguf":  # converted here
+            names[made.source] = f"{facts.title}-BF16.gguf"
+        matrix = imatrix_step(record, step)
+        output = value_of(matrix.command, "-o") if matrix else None
+        for path in (made.imatrix, output):
+            if path and facts.imatrix:
+                names[path] = facts.imatrix
+    return public(record, names)
 
 
 def _front_matter(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
@@ -79,8 +105,8 @@ def _front_matter(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> 
     matter["library_name"] = "gguf"
     imatrix = ["imatrix"] if any(_uses_imatrix(record, d) for d in drafts) else []
     matter["tags"] = ["gguf", *imatrix, *map(str, flavours), "speculative-decoding", "cook"]
-    front: str = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000)
-    return f"---\n{front}---"
+    found: str = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000)
+    return f"---\n{found}---"
 
 
 def _introduction(record: Record, facts: CardFacts) -> str:
@@ -108,61 +134,52 @@ def _introduction(record: Record, facts: CardFacts) -> str:
     return told
 
 
-def _pick(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
+def _pick(record: Record, facts: CardFacts) -> str:
     if not record.candidates:
         return ""
     told = f"## Pick\n\n{text(record.pick.sentence)}"
     chosen = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if chosen is None or not chosen.command or chosen.draft not in facts.files:
         return told
-    names = {d.path: facts.files[d.quant] for d in drafts if d.path}
-    kept: list[str] = []
-    words = iter(chosen.command)
-    for word in words:
-        if word in _TAKES_PLACE:
-            next(words, None)
-        else:
-            kept.append(word)
-    return f"{told}\n\n{fenced(line(kept, names), 'bash')}"
+    return f"{told}\n\n{fenced(shell(server_command(chosen.command)), 'bash')}"
 
 
-def _table(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
-    head = (
-        "| quant | size (GiB) | bpw | PPL | KLD | acceptance | tokens/cycle | draft settings "
-        "| decode t/s | end-to-end t/s | vs no draft |"
-    )
-    rows = ["## Quants", "", head, "|---|" + "---:|" * 6 + "---|" + "---:|" * 3]
-    rows += [_row(record, draft) for draft in drafts]
+_COLUMNS = (
+    ("quant", "left"),
+    *((t, "right") for t in ("size (GiB)", "bpw", "PPL", "KLD", "acceptance", "tokens/cycle")),
+    ("draft settings", "left"),
+    *((title, "right") for title in ("decode t/s", "end-to-end t/s", "vs no draft")),
+)
+REPLAYED = "~"
+"""Before figures that were counted by replay."""
+
+
+def _table(record: Record, drafts: Sequence[Draft]) -> str:
+    best = {draft.quant: _best(record, draft.quant) for draft in drafts}
+    rows = [_row(draft, best[draft.quant]) for draft in drafts]
     for candidate in record.candidates:
         if candidate.draft is None and candidate.live is not None:
-            rows.append(_cells(text(candidate.name), *[None] * 7, *_speeds(candidate)))
-    told = "\n".join(rows)
+            rows.append(_cells(candidate.name, *[None] * 7, *_speeds(candidate)))
+    told = "\n".join(["## Quants", "", head(_COLUMNS), *rows])
     if record.source_quality is not None:
-        told += f"\n\nUnquantized, on the same text: PPL {_perplexity(record.source_quality)}."
-    if "~" in told:
-        told += "\n\n~ counted by replaying the target's own tokens, not in a live run."
+        told += f"\n\nUnquantized, on the same text: PPL {perplexity(record.source_quality)}."
+    if any(_counted(candidate)[1] for candidate in best.values()):
+        told += f"\n\n{REPLAYED} counted by replaying the target's own tokens, not in a live run."
     return told
 
 
-def _row(record: Record, draft: Draft) -> str:
-    best = _best(record, draft.quant)
+def _row(draft: Draft, best: Candidate | None) -> str:
     figures, mark = _counted(best)
-    rate = length = None
-    if figures is not None and figures.acceptance_rate is not None:
-        rate = f"{mark}{figures.acceptance_rate:.2%} ({figures.accepted}/{figures.drafted})"
-        if figures.acceptance_length is not None:
-            length = f"{mark}{figures.acceptance_length:.2f}"
-    quality = draft.quality
+    rate = number(figures.acceptance_rate, ".2%") if figures else None
+    length = number(figures.acceptance_length, ".2f") if figures else None
     return _cells(
-        text(draft.quant),
-        f"{draft.file_bytes / 2**30:.3f}" if draft.file_bytes is not None else None,
-        f"{draft.bpw:.3f}" if draft.bpw is not None else None,
-        _perplexity(quality) if quality else None,
-        f"{quality.mean_kld:.4f} ± {quality.mean_kld_error or 0:.4f}"
-        if quality and quality.mean_kld is not None
-        else None,
-        rate,
-        length,
+        draft.quant,
+        number(draft.file_bytes / 2**30, ".3f") if draft.file_bytes is not None else None,
+        number(draft.bpw, ".3f"),
+        perplexity(draft.quality),
+        divergence(draft.quality),
+        f"{mark}{rate} ({counts(figures)})" if rate else None,
+        f"{mark}{length}" if rate and length else None,
         _settings(best),
         *_speeds(best),
     )
@@ -171,20 +188,16 @@ def _row(record: Record, draft: Draft) -> str:
 def _best(record: Record, quant: str) -> Candidate | None:
     """The fastest live candidate of ``quant``, else the one predicted to be the fastest."""
     mine = [c for c in record.candidates if c.draft == quant]
-    live = [c for c in mine if c.live is not None]
-    if live:
-        return max(live, key=lambda c: c.live.end_to_end_speed if c.live else 0)
-    guessed = [c for c in mine if c.predicted is not None]
-    key = lambda c: c.predicted.figures.end_to_end_speed  # noqa: E731
-    return max(guessed, key=key) if guessed else None
+    mine = [c for c in mine if c.live is not None] or mine
+    speeds = [(f.end_to_end_speed, c) for c in mine if (f := _counted(c)[0]) is not None]
+    return max(speeds, key=lambda pair: pair[0])[1] if speeds else None
 
 
 def _counted(candidate: Candidate | None) -> tuple[Figures | None, str]:
-    if candidate is None:
-        return None, ""
-    if candidate.live is not None:
-        return candidate.live, ""
-    return (candidate.predicted.figures if candidate.predicted else None), "~"
+    """Live figures, or else the forecast's with the mark of a replay."""
+    if candidate is None or candidate.live is not None:
+        return (candidate.live if candidate else None), ""
+    return (candidate.predicted.figures, REPLAYED) if candidate.predicted else (None, "")
 
 
 def _settings(candidate: Candidate | None) -> str | None:
@@ -199,18 +212,9 @@ def _speeds(candidate: Candidate | None) -> tuple[str | None, str | None, str | 
     figures, mark = _counted(candidate)
     if candidate is None or figures is None:
         return None, None, None
-    speedup = None
-    if candidate.speedup is not None:
-        speedup = f"{candidate.speedup:.2f}x"
-        if candidate.speedup_interval is not None:
-            found = candidate.speedup_interval
-            speedup += f" ({found.low:.2f}-{found.high:.2f})"
     decode, whole = figures.decode_speed, figures.end_to_end_speed
+    speedup = ratio(candidate.speedup, candidate.speedup_interval)
     return f"{mark}{decode:.2f}", f"{mark}{whole:.2f}", speedup
-
-
-def _perplexity(quality: Quality) -> str:
-    return f"{quality.perplexity:.4f} ± {quality.perplexity_error:.4f}"
 
 
 def _method(record: Record) -> str:
@@ -219,8 +223,8 @@ def _method(record: Record) -> str:
     lines = []
     if record.candidates:
         lines.append(
-            f"acceptance is accepted/drafted tokens against the target {text(target)} "
-            f"({record.target_bytes / 2**30:.2f} GiB), prompts {text(record.prompts)} "
+            f"acceptance is accepted/drafted tokens against the target {code(target)} "
+            f"({record.target_bytes / 2**30:.2f} GiB), prompts {code(record.prompts)} "
             f"(SHA-256 {record.prompts_sha256[:12]}), at most {record.max_tokens} tokens a "
             f"reply, temperature {record.temperature:g}"
         )
@@ -240,7 +244,7 @@ def _method(record: Record) -> str:
         f"measured on {text(machine.processor)}, {machine.cores} cores, "
         f"{machine.memory_bytes / 2**30:.0f} GiB, {text(devices)}, {record.created[:10]}"
     )
-    return "### How it was measured\n\n" + "\n".join(f"- {each}" for each in lines)
+    return "### How it was measured\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
 def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
@@ -250,52 +254,34 @@ def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
     bpw = f" ({draft.bpw:.3f} BPW)" if draft.bpw is not None else ""
     body = [f"## {text(draft.quant)} {gib}{bpw}"]
     if draft.quality is not None:
-        body.append(f"PPL = {_perplexity(draft.quality)}")
+        body.append(f"PPL = {perplexity(draft.quality)}")
     if step is None:
         body.append("This file was not made by cook; it is here as it was measured.")
         return "\n\n".join(body)
-    names = _names(record, facts, draft)
     engine = record.engines.get(draft.engine)
     comment = f"{engine.flavour} {engine.build}" if engine else draft.engine
-    inside = [f"Tensors: {text(types)}.", fenced(script(step, names, comment), "bash")]
+    inside = [f"Tensors: {text(types)}.", fenced(script(step, comment), "bash")]
     made = imatrix_step(record, step)
     if made is not None:
-        inside += ["The importance matrix:", fenced(line(made.command, names), "bash")]
+        inside += ["The importance matrix:", fenced(shell(made.command), "bash")]
     details = "\n\n".join(inside)
     body.append(f"<details>\n\n<summary>Secret recipe</summary>\n\n{details}\n\n</details>")
     return "\n\n".join(body)
-
-
-def _names(record: Record, facts: CardFacts, draft: Draft) -> dict[str, str]:
-    """Public names of the files in the commands that made ``draft``."""
-    step = quantize_step(record, draft)
-    assert step is not None, "asked only for drafts that cook made"
-    source = source_path(step)
-    name = PurePosixPath(source).name
-    names = {source: f"{facts.title}-BF16.gguf" if name == "model.gguf" else name}
-    # In the step's own words the output has a temporary name in the store.
-    names[step.command[-3]] = PurePosixPath(facts.files[draft.quant]).name
-    matrix = imatrix_path(step)
-    if matrix is not None:
-        names[matrix] = facts.imatrix or PurePosixPath(matrix).name
-        made = imatrix_step(record, step)
-        if made is not None and "-o" in made.command[:-1]:
-            names[made.command[made.command.index("-o") + 1]] = names[matrix]
-    return names
 
 
 def _files(facts: CardFacts) -> str:
     lines = ["## Files", "", "- `recipe.yaml`: cook's recipe, whole: `cook build recipe.yaml`"]
     lines.append("- `record.json`: every figure with its counts, intervals, commands and hashes")
     if facts.imatrix:
-        lines.append(f"- {text(facts.imatrix)}: the importance matrix")
+        lines.append(f"- {code(facts.imatrix)}: the importance matrix")
     return "\n".join(lines)
 
 
 def _uses_imatrix(record: Record, draft: Draft) -> bool:
     step = quantize_step(record, draft)
-    return step is not None and imatrix_path(step) is not None
+    made = quantize_command(step) if step else None
+    return made is not None and made.imatrix is not None
 
 
 def _cells(*cells: str | None) -> str:
-    return "| " + " | ".join("-" if c is None else c for c in cells) + " |"
+    return row(text(cell) if cell is not None else None for cell in cells)

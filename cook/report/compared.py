@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
 from cook.record.measured import Figures, PromptFigures
 from cook.record.record import Candidate, Draft, Record
+from cook.report.document import Text
 from cook.report.plain import clipped
 
 Basis = Literal["live", "predicted"]
@@ -180,3 +181,19 @@ def named(names: Iterable[str], most: int = 4) -> str:
     every = list(names)
     head = ", ".join(clipped(name, 60) for name in every[:most])
     return head if len(every) <= most else f"{head} and {len(every) - most} more"
+
+
+def drawn(names: Sequence[str], most: int, best: str | None) -> list[str]:
+    """The first ``most`` of ``names``, the pick's in the last one's place where it comes later."""
+    first = list(names[:most])
+    return [*first[:-1], best] if best in names[most:] and best is not None else first
+
+
+def not_drawn(names: Sequence[str], shown: Collection[str]) -> list[Text]:
+    """A note on those of ``names`` that a plot has no room for."""
+    rest = [name for name in names if name not in shown]
+    return [Text(f"Not drawn: {named(rest)}.", quiet=True)] if rest else []
+
+
+HOW: dict[Basis, str] = {"predicted": "as replayed", "live": "measured live"}
+"""Where acceptance of a kind comes from."""

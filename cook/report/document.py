@@ -5,13 +5,10 @@ All text here is plain and untrusted; whoever gives it a form escapes it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cook.report.canvas import Plot
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,21 @@ class Table:
     title: str | None = None
     strong: int | None = None
     caption: str | None = None
+
+
+def figures(
+    titles: Sequence[str],
+    rows: Iterable[tuple[str | None, ...]],
+    *,
+    title: str | None = "Figures",
+    pick: str | None = None,
+    caption: str | None = None,
+) -> Table:
+    """A table of names, and of figures to their right; ``pick`` names the strong row."""
+    every = tuple(rows)
+    columns = tuple((text, "right" if index else "left") for index, text in enumerate(titles))
+    strong = next((i for i, row in enumerate(every) if pick is not None and row[0] == pick), None)
+    return Table(columns, every, title, strong, caption)
 
 
 Block = Text | Items | Code | Table | Plot

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 
 from cook.record.record import Candidate, Record
+from cook.report.commands import server_command
 from cook.report.compared import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
 from cook.report.plain import clipped
-from cook.report.show import deployable
 from cook.units import size
 
 
@@ -25,7 +25,7 @@ def headline(record: Record) -> Headline:
         title=winner.name if winner.draft else winner.name[:1].upper() + winner.name[1:],
         why=record.pick.sentence,
         facts=tuple(f for f in _facts(record, winner) if f is not None),
-        command=shlex.join(deployable(winner.command)) if winner.command else None,
+        command=shlex.join(server_command(winner.command)) if winner.command else None,
         command_absent=None if winner.command else "the pick did not run live",
         warnings=warnings,
     )

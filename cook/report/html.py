@@ -12,6 +12,7 @@ from cook.report.canvas import inline_svg
 from cook.report.document import Document
 from cook.report.palette import DARK, LIGHT, css
 from cook.report.plain import clipped
+from cook.report.public import SAID
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -52,6 +53,7 @@ def _render(document: Document, pictures: Mapping[str, tuple[str, str]], most_ro
         dark=Markup(css(DARK)),
         style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
         characters_a_row=CHARACTERS_A_ROW,
+        said=SAID,
     )
 
 

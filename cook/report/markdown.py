@@ -1,14 +1,16 @@
-"""A report as Markdown that stands by itself on GitHub."""
+"""Markdown as GitHub reads it: its words, code and tables, and a whole report of them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePath
 from urllib.parse import quote
 
 from cook.report.canvas import Plot
 from cook.report.document import Block, Code, Document, Items, Section, Table, Text
 from cook.report.plain import plain
+from cook.report.public import SAID
 
 MISSING = "-"
 _SPECIAL = re.compile(r"[&<>|`*\[\]~@#$\\]|^[-+=]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -40,6 +42,23 @@ def text(value: str) -> str:
     return escaped.replace("://", ":&#47;/")
 
 
+def code(value: str) -> str:
+    """``value`` as code within a line; backticks, which would end it, become apostrophes."""
+    return f"`{plain(_BREAKS.sub(' ', value)).strip().replace('`', chr(39))}`"
+
+
+def row(cells: Iterable[str | None]) -> str:
+    """A line of a table. Cells are Markdown already; None is a missing value."""
+    return f"| {' | '.join(MISSING if cell is None else cell for cell in cells)} |"
+
+
+def head(columns: Iterable[tuple[str, str]]) -> str:
+    """The head of a table from (title, alignment): two lines."""
+    pairs = tuple(columns)
+    rule = "".join("---:|" if align == "right" else "---|" for _, align in pairs)
+    return f"{row(text(title) or ' ' for title, _ in pairs)}\n|{rule}"
+
+
 def fenced(value: str, language: str = "") -> str:
     """``value`` as a code block that it cannot end by itself."""
     clean = plain(value.replace("\r", "\n"))
@@ -49,26 +68,25 @@ def fenced(value: str, language: str = "") -> str:
 
 
 def _headline(document: Document) -> list[str]:
-    head = document.headline
-    parts = [f"**{text(head.why)}**"]
-    if head.facts:
+    first = document.headline
+    parts = [f"**{text(first.why)}**"]
+    if first.facts:
         parts.append(
             "\n".join(
                 [
-                    "| " + " | ".join(text(f.label) for f in head.facts) + " |",
-                    "|" + "---|" * len(head.facts),
-                    "| " + " | ".join(f"**{text(f.value)}**" for f in head.facts) + " |",
-                    "| " + " | ".join(text(f.note) for f in head.facts) + " |",
+                    head((fact.label, "left") for fact in first.facts),
+                    row(f"**{text(fact.value)}**" for fact in first.facts),
+                    row(text(fact.note) for fact in first.facts),
                 ]
             )
         )
-    if head.warnings:
-        word = "warning" if head.warnings == 1 else "warnings"
-        parts.append(f"{head.warnings} {word}: see below.")
-    if head.command is not None:
-        parts.append(fenced(head.command, "sh"))
+    if first.warnings:
+        word = "warning" if first.warnings == 1 else "warnings"
+        parts.append(f"{first.warnings} {word}: see below.")
+    if first.command is not None:
+        parts += [fenced(first.command, "sh"), text(SAID)]
     else:
-        parts.append(f"No server command: {text(head.command_absent or 'not recorded')}.")
+        parts.append(f"No server command: {text(first.command_absent or 'not recorded')}.")
     return parts
 
 
@@ -98,13 +116,11 @@ def _folded(title: str | None, body: str) -> str:
 
 
 def _table(table: Table) -> str:
-    lines = ["| " + " | ".join(text(title) or " " for title, _ in table.columns) + " |"]
-    lines.append("|" + "".join("---:|" if a == "right" else "---|" for _, a in table.columns))
-    for index, row in enumerate(table.rows):
-        cells = [text(cell) if cell is not None else MISSING for cell in row]
-        if index == table.strong:
-            cells = [f"**{cell}**" if cell and cell != MISSING else cell for cell in cells]
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = [head(table.columns)]
+    for index, cells in enumerate(table.rows):
+        shown = [text(cell) if cell is not None else None for cell in cells]
+        strong = index == table.strong
+        lines.append(row(f"**{cell}**" if strong and cell else cell for cell in shown))
     if table.caption:
         lines += ["", text(table.caption)]
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cook.output import Column, Mode, Output
+from cook.report.commands import server_command
 
 if TYPE_CHECKING:
     from cook.record.measured import NoiseFloor
@@ -32,12 +33,18 @@ class Shown:
 
 def shown(record: Record) -> Shown:
     """``record`` as it is printed."""
-    from cook.report.table import columns, draft_columns, draft_rows, short_rows
+    from cook.report.table import columns, draft_columns, draft_row, row, to_look_at
 
     scored = bool(record.candidates)
+    marks = {True: "* ", False: "  "}
+    rows = [
+        (f"{marks[candidate.name == record.pick.candidate]}{name}", *cells)
+        for candidate in to_look_at(record)
+        for name, *cells in [row(record, candidate)]
+    ]
     return Shown(
         columns=columns(record) if scored else draft_columns(),
-        rows=tuple(short_rows(record) if scored else draft_rows(record)),
+        rows=tuple(rows if scored else map(draft_row, record.drafts)),
         answers=(f"pick: {record.pick.sentence}",) if scored else (),
         warnings=record.warnings,
         notes=tuple(_notes(record)) if scored else (),
@@ -74,15 +81,15 @@ def _notes(record: Record) -> list[str]:
     ]
     winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if winner is not None and winner.command:
-        notes.append("run it: " + shlex.join(deployable(winner.command)))
+        notes.append("run it: " + shlex.join(server_command(winner.command)))
     return notes
 
 
 def _folded(record: Record) -> str | None:
     """How many candidates the printed table leaves out."""
-    from cook.report.table import short_rows
+    from cook.report.table import to_look_at
 
-    more = len(record.candidates) - len(short_rows(record))
+    more = len(record.candidates) - len(to_look_at(record))
     if not more:
         return None
     return f"{more} more settings of these drafts are in the record: `cook report` shows them all"
@@ -171,18 +178,3 @@ def noise_told(found: NoiseFloor) -> str:
             "acceptance"
         )
     return f"noise floor on {found.engine}: {', '.join(parts) or 'not measured'}"
-
-
-def deployable(command: tuple[str, ...]) -> list[str]:
-    """The measured server command without cook's own port and key file."""
-    kept: list[str] = []
-    skip = False
-    for word in command:
-        if skip:
-            skip = False
-            continue
-        if word in ("--port", "--api-key-file", "--host"):
-            skip = True
-            continue
-        kept.append(word)
-    return kept

@@ -7,25 +7,23 @@ from collections.abc import Callable
 from cook.record.record import Record
 from cook.report.document import Document, Section
 from cook.report.headline import headline
+from cook.report.public import public
 from cook.report.sections import (
-    candidates,
     category,
     coverage,
     depth,
     frontier,
     lengths,
-    origins,
-    output_check,
     predicted_live,
     quality,
     ranks,
+    tables,
     time,
     types,
-    warnings,
 )
 
 SECTIONS: tuple[Callable[[Record], Section], ...] = (
-    candidates.section,
+    tables.candidates,
     frontier.section,
     lengths.section,
     quality.section,
@@ -36,15 +34,16 @@ SECTIONS: tuple[Callable[[Record], Section], ...] = (
     types.section,
     time.section,
     coverage.section,
-    output_check.section,
-    warnings.section,
-    origins.section,
+    tables.output,
+    tables.warnings,
+    tables.provenance,
 )
 """In the order in which a reader meets them; a new one is one module and one line here."""
 
 
 def document(record: Record) -> Document:
-    """The whole report of ``record``."""
+    """The whole report of ``record``, as others may see it."""
+    record = public(record)
     subtitle = [record.created, f"engine {', '.join(record.engines) or 'none'}"]
     subtitle.append(record.machine.processor)
     subtitle += list(record.machine.accelerators)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
 from cook.errors import InternalError
-from cook.record.measured import Control, Figures, OutputCheck, PromptFigures
+from cook.record.measured import Figures, OutputCheck, PromptFigures
 from cook.record.outcomes import CompareOutcome, ControlOutcome
 from cook.record.prompt_runs import PromptRun
 
@@ -105,19 +105,7 @@ def output_check(outcome: CompareOutcome, control: ControlOutcome | None = None)
         without_draft=sum(tried),
         without_draft_tried=len(tried),
         gap_is_measured=control is not None,
-        control=_control(control) if control is not None else None,
-    )
-
-
-def _control(found: ControlOutcome) -> Control:
-    return Control(
-        width=found.width,
-        positions=found.positions,
-        flips=found.flips,
-        p50=found.p50,
-        p99=found.p99,
-        largest=found.largest,
-        largest_flip=found.largest_flip,
+        control=control,
     )
 
 

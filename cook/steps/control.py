@@ -84,7 +84,6 @@ class ControlStep(Step[ControlOutcome]):
         flips = np.concatenate(margins)
         return ControlOutcome(
             width=self.width,
-            replies=len(chosen),
             positions=len(every),
             flips=len(flips),
             p50=float(np.quantile(every, 0.5)),

@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
-from cook.engines.base import Engine, Flavour, ModelArgs, QuantizeJob, TypeRule
+from cook.engines.base import Engine, ModelArgs, QuantizeJob, TypeRule
 from cook.errors import InputError, StepError
+from cook.formats.quant_types import Flavour
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
 
 if TYPE_CHECKING:

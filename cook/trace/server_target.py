@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cook.engines.base import Flavour
 from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
 from cook.errors import InputError, StepError
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt

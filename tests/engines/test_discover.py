@@ -13,7 +13,6 @@ import pytest
 
 from cook import files
 from cook.engines import facts
-from cook.engines.base import Flavour
 from cook.engines.discover import (
     configured,
     discover,
@@ -24,6 +23,7 @@ from cook.engines.discover import (
 )
 from cook.engines.facts import find_bin_dir
 from cook.errors import ConfigError, InputError, PrerequisiteError
+from cook.formats.quant_types import Flavour
 
 Make = Callable[..., Any]
 RECORDED = Path(__file__).parent / "standins" / "recorded"

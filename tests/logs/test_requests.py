@@ -254,8 +254,8 @@ def test_recorded_logs_of_both_engines() -> None:
         (54, 24),
         (37, 19),
     ]
-    drafter = lines.drafters[0]
-    assert (drafter.name, drafter.drafted, drafter.accepted) == ("draft-simple", 164, 102)
+    drafter = lines.drafting[0]
+    assert (drafter.method, drafter.drafted, drafter.accepted) == ("draft-simple", 164, 102)
     assert drafter.draft_ms is not None
     verbose = read((DATA / "llama-cpp-verbose.log").read_bytes())
     assert [(r.predicted_n, r.drafted, r.accepted) for r in verbose.requests] == [(30, 37, 19)]
@@ -269,9 +269,10 @@ def test_a_recorded_log_of_ik_and_its_verbose_half() -> None:
     both = read(text + verbose).requests
     assert [(r.drafted, r.accepted) for r in both] == counts
     assert {(r.target, r.draft) for r in both} == {("target-q8_0", "draft-f16")}
-    assert both[0].by_depth == ((1, 10, 9), (2, 10, 8), (3, 9, 6), (4, 9, 6))
-    assert sum(drafted for _, drafted, _ in both[0].by_depth) == 38
-    assert read(text).drafters[0].accepted == 102
+    depths = [(d.depth, d.drafted, d.accepted) for d in both[0].by_depth]
+    assert depths == [(1, 10, 9), (2, 10, 8), (3, 9, 6), (4, 9, 6)]
+    assert sum(d.drafted for d in both[0].by_depth) == 38
+    assert read(text).drafting[0].accepted == 102
 
 
 def test_the_logs_of_the_field() -> None:
@@ -306,7 +307,7 @@ def check_timings(log: ServerLog) -> None:
 
 
 def check_sweeps(log: ServerLog) -> None:
-    at_20k = [row.tg_per_s for rows in log.sweeps for row in rows if row.n_kv == 20480]
+    at_20k = [row.decode_tokens_per_s for rows in log.sweeps for row in rows if row.n_kv == 20480]
     # The thread's table: 85, 81, 83 and 81 t/s, and 103 with flags that were not deployed.
     assert at_20k == [84.99, 81.44, 81.86, 81.86, 102.61, 82.80, 80.70]
     assert {len(rows) for rows in log.sweeps} == {8}
@@ -317,9 +318,11 @@ def test_tables_of_sweep_bench() -> None:
     row = "|  4096 |   1024 |  20480 |    2.139 |  1915.29 |   12.048 |    84.99 |\n"
     rule = "|-------|--------|--------|----------|----------|----------|----------|\n"
     log = read(head + rule + row + head + rule + row)
-    assert [[(r.pp, r.tg, r.n_kv, r.tg_per_s) for r in rows] for rows in log.sweeps] == [
-        [(4096, 1024, 20480, 84.99)]
-    ] * 2
+    rows = [row for rows in log.sweeps for row in rows]
+    assert len(log.sweeps) == len(rows) == 2
+    for r in rows:
+        assert (r.prompt_tokens, r.tokens, r.n_kv) == (4096, 1024, 20480)
+        assert r.decode_tokens_per_s == 84.99
     assert log.requests == ()
     assert read(row.replace("84.99", "94.99")).refused == 1
     assert read(row.replace("84.99 |", "84.99 | 1 |")).sweeps == ()

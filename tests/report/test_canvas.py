@@ -94,7 +94,7 @@ def test_names_of_points_that_coincide_do_not_cover_each_other() -> None:
     def draw(sheet: Sheet) -> None:
         axes = sheet.axes()
         axes.plot([0, 1, 2], [0, 1, 2], "o")
-        sheet.name(axes, [Named(1, 1, f"name {i}", i == 0) for i in range(4)])
+        sheet.name(axes, [Named(1, 1, f"name {i}", i == 0) for i in range(4)], 9)
 
     root = ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw), False))
     names = [e for e in root.iter(f"{SVG}text") if (e.text or "").startswith("name")]

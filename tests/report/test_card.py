@@ -13,10 +13,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.base import EngineIdentity, Flavour
+from cook.engines.base import EngineIdentity
+from cook.formats.quant_types import Flavour
 from cook.record.record import Record, StepRecord
 from cook.report.card import MARK, CardFacts, card
-from cook.report.secret_recipe import line, script
+from cook.report.commands import script, shell
 
 RULES = r"blk\..*\.attn_qkv.*=q8_0,blk\..*\.ffn_down_exps\.weight=iq1_kt,token_embd\.weight=q8_0"
 FACTS = CardFacts(
@@ -33,7 +34,8 @@ def made(record: Record) -> Record:
     """``record`` with the commands that made its quants: one of each engine's manner."""
     first, second, _ = record.drafts
     tool = "/opt/build/bin/llama-quantize"
-    ends = ("/models/Ling-BF16-00001-of-00002.gguf", "/home/me/store/tmp/ab12/model.gguf")
+    source = "/models/Ling-BF16-00001-of-00002.gguf"
+    outputs = ("/home/me/store/tmp/ab12/model.gguf", "/home/me/store/tmp/cd34/model.gguf")
     matrix = ("--imatrix", "/home/me/store/imatrix/77/imatrix.dat")
     return replace(
         record,
@@ -46,7 +48,7 @@ def made(record: Record) -> Record:
                 "ran",
                 9.0,
                 (
-                    *("/opt/build/bin/llama-imatrix", "-m", ends[0], "-f", "/x/calibration v1.txt"),
+                    *("/opt/build/bin/llama-imatrix", "-m", source, "-f", "/x/calibration v1.txt"),
                     *("-o", "/home/me/store/tmp/77/imatrix.dat", "-c", "512", "-fa", "off"),
                 ),
             ),
@@ -56,7 +58,7 @@ def made(record: Record) -> Record:
                 first.key,
                 "ran",
                 9.0,
-                (tool, *matrix, "--custom-q", RULES, *ends, "IQ1_KT", "8"),
+                (tool, *matrix, "--custom-q", RULES, source, outputs[0], "IQ1_KT", "8"),
             ),
             StepRecord(
                 "quantize Q4_K_M (llama.cpp)",
@@ -64,7 +66,10 @@ def made(record: Record) -> Record:
                 second.key,
                 "ran",
                 9.0,
-                (tool, "--pure", "--tensor-type", r"attn_[qk]\.weight=q8_0", *ends, "Q4_K_M", "8"),
+                (
+                    *(tool, "--pure", "--tensor-type", r"attn_[qk]\.weight=q8_0"),
+                    *(source, outputs[1], "Q4_K_M", "8"),
+                ),
             ),
         ),
     )
@@ -121,7 +126,7 @@ def test_figures_of_a_replay_are_marked(record: Record) -> None:
     )
     text = card(replace(record, candidates=predicted), FACTS)
     (row,) = [r for r in text.splitlines() if r.startswith("| Q8_0 |")]
-    assert row.count("~") == 4
+    assert row.count("&#126;") == 4
     assert "~ counted by replaying" in text
 
 
@@ -193,7 +198,7 @@ def test_bash_gives_back_any_words(
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "words"
     joined = ",".join(f"{rule}=q8_0" for rule in rules)
-    argv = ("/b/llama-quantize", "--custom-q", joined, "IN", "OUT", "Q8_0", "4")
+    argv = ("llama-quantize", "--custom-q", joined, "IN", "OUT", "Q8_0", "4")
     step = StepRecord("quantize", "quantize", "0", "ran", 1.0, argv)
-    assert ran(script(step, {}, "a comment\nof two lines"), "llama-quantize", folder) == [*argv[1:]]
-    assert ran(line(["llama-server", *words], {}), "llama-server", folder) == words
+    assert ran(script(step, "a comment\nof two lines"), "llama-quantize", folder) == [*argv[1:]]
+    assert ran(shell(["llama-server", *words]), "llama-server", folder) == words

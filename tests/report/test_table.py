@@ -5,28 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
+from cook.record.record import Candidate
 from cook.report.show import shown
-from cook.report.table import columns, rows, short_rows
+from cook.report.table import columns, in_order, row, to_look_at
 
 
-def names(found: list[tuple[str | None, ...]]) -> list[str]:
-    return [(row[0] or "").strip(" *") for row in found]
+def names(found: list[Candidate]) -> list[str]:
+    return [candidate.name for candidate in found]
 
 
 def test_every_candidate_has_a_row_the_pick_first_then_by_prediction(records: ModuleType) -> None:
     record = records.record()
-    found = rows(record)
+    found = in_order(record)
     assert names(found)[:2] == ["Q8_0 n_max=4", "no draft"]
     assert sorted(names(found)) == sorted(c.name for c in record.candidates)
-    assert (found[0][0] or "").startswith("* ")
+    assert [(line[0] or "")[:2] for line in shown(record).rows[:2]] == ["* ", "  "]
     heads = [title for title, _ in columns(record)]
-    guesses = [float(row[heads.index("predicted t/s")] or "nan") for row in found[2:]]
+    guesses = [float(row(record, c)[heads.index("predicted t/s")] or "nan") for c in found[2:]]
     assert guesses == sorted(guesses, reverse=True)
 
 
 def test_the_short_table_keeps_what_ran_live_and_each_drafts_best(records: ModuleType) -> None:
     record = records.record()
-    short = names(short_rows(record))
+    short = names(to_look_at(record))
     assert short == ["Q8_0 n_max=4", "no draft", "Q4_K_M n_max=4", "IQ1_S n_max=4"]
     live = {c.name for c in record.candidates if c.live is not None}
     assert live <= set(short)
@@ -42,10 +43,10 @@ def test_one_draft_on_two_engines_is_two(records: ModuleType) -> None:
         if c.draft is not None
     ]
     both = replace(record, candidates=record.candidates + tuple(other))
-    assert names(short_rows(both)) == ["Q8_0 n_max=4", "no draft", "Q8_0 n_max=4 @ik"]
+    assert names(to_look_at(both)) == ["Q8_0 n_max=4", "no draft", "Q8_0 n_max=4 @ik"]
 
 
 def test_a_table_without_anything_left_out_does_not_say_so(records: ModuleType) -> None:
     record = records.record(("Q8_0",), (4,))
-    assert short_rows(record) == rows(record)
+    assert to_look_at(record) == in_order(record)
     assert not any("more settings" in note for note in shown(record).notes)

@@ -79,7 +79,7 @@ def ask_live(
 
 def fast_error(found: SelfCheckOutcome) -> float:
     """Acceptance by one-pass replay minus live, a fraction."""
-    return found.fast_accepted / found.fast_drafted - found.live_accepted / found.live_drafted
+    return found.replay_accepted / found.replay_drafted - found.live_accepted / found.live_drafted
 
 
 def count(

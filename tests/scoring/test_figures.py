@@ -112,7 +112,7 @@ def test_output_check_classes_each_difference() -> None:
 
 def test_a_control_run_draws_the_line_of_near_ties() -> None:
     outcome = CompareOutcome(1, 0, (Difference("a", 3, 12, 1, 2, 0.05, None),))
-    control = ControlOutcome(5, 2, 300, 1, 0.001, 0.02, 0.3, 0.01)
+    control = ControlOutcome(5, 300, 1, 0.001, 0.02, 0.3, 0.01)
     check = output_check(outcome, control)
     assert check.near_tie_gap == 0.04
     assert (check.near_ties, check.material) == (0, 1)

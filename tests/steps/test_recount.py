@@ -78,5 +78,5 @@ def test_a_text_of_its_own_is_tokenized_where_that_leaves_no_doubt() -> None:
 
 @pytest.mark.parametrize(("requests", "exact", "passed"), [(4, 4, True), (4, 3, False)])
 def test_passed(requests: int, exact: int, passed: bool) -> None:
-    assert SelfCheckOutcome(requests, exact, 2, 9, 5, 9, 5).passed is passed
-    assert not SelfCheckOutcome(0, 0, 0, 0, 0, 0, 0, passed_over=4).passed
+    assert SelfCheckOutcome(requests, exact, 9, 5, 9, 5).passed is passed
+    assert not SelfCheckOutcome(0, 0, 0, 0, 0, 0, passed_over=4).passed

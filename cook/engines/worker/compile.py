@@ -17,10 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cook.engines.base import Engine, Flavour
+from cook.engines.base import Engine
 from cook.engines.process.outcome import Outcome, ProcessSpec, clean, failure
 from cook.engines.process.supervisor import Supervisor, ask
 from cook.errors import PrerequisiteError, StepError
+from cook.formats.quant_types import Flavour
 from cook.paths import cook_home
 
 SOURCES = (

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 
 from cook.record.measured import Figures
 from cook.record.record import Record
-from cook.report.canvas import Plot, Sheet, label
+from cook.report.canvas import Plot, Sheet
 from cook.report.compared import (
+    HOW,
     best_of_each,
     categories_of,
+    drawn,
     finite,
     kind_of,
     order_of,
     picked_draft,
 )
-from cook.report.document import Section, Table
+from cook.report.document import Section, figures
+from cook.report.numbers import counts
 
 TITLE = "Acceptance by category"
 MOST_DRAFTS = 8
@@ -41,41 +44,37 @@ def section(record: Record) -> Section:
         return Section("category", TITLE, absent="no candidate has counts by category")
     drafts = list(rates)
     best = picked_draft(record)
-    drawn = drafts[:MOST_DRAFTS]
-    if best in drafts and best not in drawn:
-        drawn = [*drawn[:-1], best]
-    first = rates[drawn[0]]
-    alt = f"Acceptance by category, {drawn[0]}: " + "; ".join(
-        f"{c} {_rate(f):.1%}" for c, f in list(first.items())[:10]
+    shown = {name: rates[name] for name in drawn(drafts, MOST_DRAFTS, best)}
+    first, figures_of_first = next(iter(shown.items()))
+    alt = f"Acceptance by category, {first}: " + "; ".join(
+        f"{c} {_rate(f):.1%}" for c, f in list(figures_of_first.items())[:10]
     )
     numbers = order_of(record)
-    shown = categories[:MOST_CATEGORIES]
+    rows = categories[:MOST_CATEGORIES]
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, {name: rates[name] for name in drawn}, shown, numbers, best)
+        _draw(sheet, shown, rows, numbers, best)
 
-    table = Table(
-        columns=(("draft", "left"), *((c, "right") for c in categories)),
-        rows=tuple((name, *(_cell(rates[name].get(c)) for c in categories)) for name in drafts),
+    table = figures(
+        ("draft", *categories),
+        ((name, *(_cell(rates[name].get(c)) for c in categories)) for name in drafts),
         title="Figures: acceptance, accepted/drafted",
-        strong=drafts.index(best) if best in drafts else None,
+        pick=best,
     )
-    height = 110 + 30 * len(shown) + 9 * len(drawn)
+    height = 110 + 30 * len(rows) + 9 * len(shown)
     plot = Plot(
-        "category", TITLE, alt + ".", draw, height=height, narrow_height=height + 10 * len(drawn)
+        "category", TITLE, alt + ".", draw, height=height, narrow_height=height + 10 * len(shown)
     )
-    how = "from its replay" if kind == "predicted" else "measured live"
-    return Section("category", TITLE, f"Each draft at its best setting, {how}.", (plot, table))
+    lead = f"Each draft at its best setting, {HOW[kind]}."
+    return Section("category", TITLE, lead, (plot, table))
 
 
 def _rate(figures: Figures) -> float:
     return finite(figures.acceptance_rate) or 0.0
 
 
-def _cell(figures: Figures | None) -> str | None:
-    if figures is None:
-        return None
-    return f"{_rate(figures):.1%} ({figures.accepted}/{figures.drafted})"
+def _cell(found: Figures | None) -> str | None:
+    return f"{_rate(found):.1%} ({counts(found)})" if found else None
 
 
 def _draw(
@@ -92,11 +91,9 @@ def _draw(
             marker if len(numbers) > 8 else "o",
             color=colour,
             markersize=9 if name == best else 6.5,
-            label=label(name, 16 if sheet.narrow else 22),
+            label=sheet.short(name),
         )
-    axes.set_yticks(
-        range(len(categories)), [label(c, 14 if sheet.narrow else 22) for c in categories]
-    )
+    sheet.rows(axes, categories, 14 if sheet.narrow else 22)
     axes.set_ylim(len(categories) - 0.5, -0.5)
     axes.margins(x=0.06)
     sheet.legend(axes)

@@ -6,6 +6,7 @@ from cook.record.measured import ImatrixCoverage
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
 from cook.report.document import Items, Section, Table, Text
+from cook.report.numbers import number
 
 TITLE = "Importance matrix"
 
@@ -18,7 +19,7 @@ def section(record: Record) -> Section:
     rows: list[tuple[str | None, ...]] = [
         ("chunks", f"{found.chunks} of {found.context} tokens"),
         ("entries", str(found.entries)),
-        ("perplexity of the source meanwhile", _number(found.perplexity)),
+        ("perplexity of the source meanwhile", number(found.perplexity, ".4f")),
     ]
     fraction = found.fraction
     if fraction is not None:
@@ -41,10 +42,6 @@ def section(record: Record) -> Section:
         blocks += [Text("Tensors without any data:"), Items(tuple(names))]
     lead = "Experts that saw no token of the calibration text are quantized blindly."
     return Section("imatrix", TITLE, lead, tuple(blocks))
-
-
-def _number(value: float | None) -> str | None:
-    return f"{value:.4f}" if value is not None else None
 
 
 def _plot(found: ImatrixCoverage) -> Plot:

@@ -8,7 +8,8 @@ from statistics import median
 from cook.record.record import Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import Scored, at_common_setting, draft_of, finite, order_of, picked_draft
-from cook.report.document import Section, Table
+from cook.report.document import Section, figures
+from cook.report.numbers import counts
 
 TITLE = "Acceptance against draft speed"
 CURVES = 5
@@ -64,26 +65,19 @@ def section(record: Record) -> Section:
     def draw(sheet: Sheet) -> None:
         _draw(sheet, points, cost, best, numbers)
 
-    table = Table(
-        columns=(
-            ("draft", "left"),
-            ("draft alone t/s", "right"),
-            ("accepted", "right"),
-            ("acceptance", "right"),
-            ("predicted decode t/s", "right"),
-        ),
-        rows=tuple(
+    table = figures(
+        ("draft", "draft alone t/s", "accepted", "acceptance", "predicted decode t/s"),
+        (
             (
                 p.name,
                 f"{p.speed:.1f}",
-                f"{p.scored.figures.accepted}/{p.scored.figures.drafted}",
+                counts(p.scored.figures),
                 f"{p.acceptance:.1%}",
                 f"{p.scored.figures.decode_speed:.2f}",
             )
             for p in ordered
         ),
-        title="Figures",
-        strong=next((i for i, p in enumerate(ordered) if p.name == best), None),
+        pick=best,
     )
     lead = (
         f"Every draft at {chosen}. A draft is worth what it accepts and what it costs: along a "
@@ -161,26 +155,10 @@ def _draw(
                     fontsize=9.5,
                     bbox={"facecolor": sheet.colour("page"), "edgecolor": "none", "pad": 1.0},
                 )
-    crowded = len(points) > MOST_LABELS
     for point in points:
         colour, marker = sheet.series(numbers.get(point.name, 0))
-        chosen = point.name == best
-        y = 100 * point.acceptance
         axes.plot(
-            [point.speed],
-            [y],
-            marker,
-            color=colour,
-            markersize=7,
-            zorder=3,
+            [point.speed], [100 * point.acceptance], marker, color=colour, markersize=7, zorder=3
         )
-        if chosen:
-            sheet.ring(axes, point.speed, y)
-    sheet.name(
-        axes,
-        [
-            Named(p.speed, 100 * p.acceptance, p.name, p.name == best)
-            for p in points
-            if not crowded or p.name == best
-        ],
-    )
+    named = [Named(p.speed, 100 * p.acceptance, p.name, p.name == best) for p in points]
+    sheet.name(axes, named, MOST_LABELS)

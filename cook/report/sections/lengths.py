@@ -7,21 +7,22 @@ from dataclasses import dataclass
 
 from cook.record.measured import Figures
 from cook.record.record import Record
-from cook.report.canvas import Plot, Sheet, label
+from cook.report.canvas import Plot, Sheet
 from cook.report.compared import (
     Basis,
     Scored,
     figures_of,
     finite,
     kind_of,
-    named,
+    not_drawn,
     order_of,
     other_settings,
     picked,
     scored,
     value,
 )
-from cook.report.document import Section, Table, Text
+from cook.report.document import Section, figures
+from cook.report.numbers import number
 
 TITLE = "Speed against draft length"
 MOST_LINES = 12
@@ -56,27 +57,26 @@ def section(record: Record) -> Section:
     base = _baseline(record, kind, decode)
     mark = _mark(record, kind, decode)
     numbers = order_of(record)
-    drawn = lines[:MOST_LINES]
+    shown = lines[:MOST_LINES]
     alt = f"{what} speed at each draft length: " + "; ".join(
         f"{line.name} " + ", ".join(f"{n}: {speed:.1f}" for n, speed in line.points)
-        for line in drawn[:6]
+        for line in shown[:6]
     )
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, drawn, base, mark, numbers, what)
+        _draw(sheet, shown, base, mark, numbers, what)
 
     lengths = sorted({n for line in lines for n, _ in line.points})
-    table = Table(
-        columns=(("draft", "left"), *((f"n_max {n}", "right") for n in lengths)),
-        rows=tuple((line.name, *(_cell(line, n) for n in lengths)) for line in lines),
+    table = figures(
+        ("draft", *(f"n_max {n}" for n in lengths)),
+        (
+            (line.name, *(number(dict(line.points).get(n), ".2f") for n in lengths))
+            for line in lines
+        ),
         title=f"Figures: tokens/s, {what}",
         caption=f"Without a draft: {base:.2f} tokens/s." if base else None,
     )
-    notes = (
-        [Text(f"Not drawn: {named(x.name for x in lines[MOST_LINES:])}.", quiet=True)]
-        if lines[MOST_LINES:]
-        else []
-    )
+    notes = not_drawn([line.name for line in lines], {line.name for line in shown})
     how = "predicted" if kind == "predicted" else "measured live"
     lead = f"Tokens a second {what}, {how}{'; the ring is the pick' if mark else ''}."
     if base:
@@ -116,10 +116,6 @@ def _mark(record: Record, kind: Basis, decode: bool) -> tuple[int, float] | None
     return (winner.settings.n_max, speed) if speed else None
 
 
-def _cell(line: LengthCurve, n_max: int) -> str | None:
-    return next((f"{speed:.2f}" for n, speed in line.points if n == n_max), None)
-
-
 def _draw(
     sheet: Sheet,
     lines: list[LengthCurve],
@@ -131,27 +127,9 @@ def _draw(
     axes = sheet.axes("draft length, n_max", f"tokens/s {what}")
     several = len({line.draft for line in lines}) < len(lines)
     for index, line in enumerate(lines):
-        colour, marker = sheet.series(index if several else numbers.get(line.draft, 0))
-        axes.plot(
-            [n for n, _ in line.points],
-            [speed for _, speed in line.points],
-            marker=marker,
-            markersize=4.5,
-            color=colour,
-            linewidth=1.7,
-            label=label(line.name, 16 if sheet.narrow else 22),
-        )
+        sheet.line(axes, index if several else numbers.get(line.draft, 0), line.points, line.name)
     if base is not None:
-        axes.axhline(base, color=sheet.colour("ink"), linestyle=":", linewidth=1.4)
-        axes.annotate(
-            "no draft",
-            (1, base),
-            xycoords=("axes fraction", "data"),
-            xytext=(-3, 4),
-            textcoords="offset points",
-            ha="right",
-            color=sheet.colour("ink"),
-        )
+        sheet.level(axes, base, "no draft")
     if mark is not None:
         sheet.ring(axes, *mark)
     lengths = sorted({n for line in lines for n, _ in line.points})

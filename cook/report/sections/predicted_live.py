@@ -5,7 +5,8 @@ from __future__ import annotations
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
-from cook.report.document import Section, Table, Text
+from cook.report.document import Section, Text, figures
+from cook.report.numbers import number
 from cook.report.show import counted, noise_told
 
 TITLE = "Predicted and live"
@@ -21,17 +22,9 @@ def section(record: Record) -> Section:
     alt = "Predicted and live end-to-end speed: " + "; ".join(
         f"{c.name} predicted {guess:.2f} t/s, live {live:.2f} t/s" for c, live, guess in pairs[:6]
     )
-    rows = tuple(_row(c, live, guess) for c, live, guess in pairs)
-    table = Table(
-        columns=(
-            ("candidate", "left"),
-            ("predicted t/s", "right"),
-            ("live t/s", "right"),
-            ("off by", "right"),
-            ("predicted/live, interval", "right"),
-        ),
-        rows=rows,
-        title="Figures",
+    table = figures(
+        ("candidate", "predicted t/s", "live t/s", "off by", "predicted/live, interval"),
+        (_row(c, live, guess) for c, live, guess in pairs),
     )
 
     def draw(sheet: Sheet) -> None:
@@ -69,7 +62,7 @@ def _row(candidate: Candidate, live: float, guess: float) -> tuple[str | None, .
         candidate.name,
         f"{guess:.2f}",
         f"{live:.2f}",
-        f"{off_by:+.1%}" if off_by is not None else None,
+        number(off_by, "+.1%"),
         f"{interval.low:.3f} to {interval.high:.3f}" if interval else None,
     )
 
@@ -83,7 +76,6 @@ def _draw(sheet: Sheet, pairs: list[tuple[Candidate, float, float]], pick: str |
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     for candidate, live, guess in pairs:
-        chosen = candidate.name == pick
         found = candidate.predicted
         interval = found.off_by_interval if found else None
         if interval and finite(interval.low) and finite(interval.high):
@@ -98,13 +90,5 @@ def _draw(sheet: Sheet, pairs: list[tuple[Candidate, float, float]], pick: str |
             markersize=7,
             zorder=3,
         )
-        if chosen:
-            sheet.ring(axes, guess, live)
-    sheet.name(
-        axes,
-        [
-            Named(guess, live, candidate.name, candidate.name == pick)
-            for candidate, live, guess in pairs
-            if len(pairs) <= MOST_LABELS or candidate.name == pick
-        ],
-    )
+    named = [Named(guess, live, c.name, c.name == pick) for c, live, guess in pairs]
+    sheet.name(axes, named, MOST_LABELS)

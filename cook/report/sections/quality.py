@@ -8,6 +8,7 @@ from cook.record.record import Draft, Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite, label_of, order_of, picked_draft
 from cook.report.document import Section, Table, Text
+from cook.report.numbers import divergence, number, perplexity
 from cook.units import size
 
 TITLE = "Quality against size"
@@ -112,18 +113,9 @@ def _draw(
         zorder=1,
     )
     if source is not None:
-        axes.axhline(source, color=sheet.colour("muted"), linewidth=1.2, linestyle=":")
-        axes.annotate(
-            "source",
-            (0, source),
-            xycoords=("axes fraction", "data"),
-            xytext=(5, 3),
-            textcoords="offset points",
-            color=sheet.colour("muted"),
-        )
+        sheet.level(axes, source, "source")
     for point in points:
         colour, marker = sheet.series(numbers.get(point.name, 0))
-        chosen = point.name == best
         axes.errorbar(
             [point.size_bytes / unit],
             [point.figure],
@@ -135,17 +127,9 @@ def _draw(
             elinewidth=1.2,
             zorder=3,
         )
-        if chosen:
-            sheet.ring(axes, point.size_bytes / unit, point.figure)
     axes.margins(x=0.14, y=0.15)
-    sheet.name(
-        axes,
-        [
-            Named(p.size_bytes / unit, p.figure, p.name, p.name == best)
-            for p in points
-            if len(points) <= MOST_LABELS or p.name == best
-        ],
-    )
+    named = [Named(p.size_bytes / unit, p.figure, p.name, p.name == best) for p in points]
+    sheet.name(axes, named, MOST_LABELS)
 
 
 def _table(record: Record, front: set[str]) -> Table:
@@ -153,20 +137,16 @@ def _table(record: Record, front: set[str]) -> Table:
     rows: list[tuple[str | None, ...]] = []
     for draft in sorted(record.drafts, key=lambda d: d.file_bytes or 0):
         found, name = draft.quality, label_of(record, draft)
-        kld = found.mean_kld if found else None
+        same = number(found.same_top_percent, ".1f") if found else None
         rows.append(
             (
                 name,
                 size(draft.file_bytes),
-                f"{draft.bpw:.3f}" if draft.bpw is not None else None,
-                f"{found.perplexity:.4f} ± {found.perplexity_error:.4f}" if found else None,
-                f"{kld:.5f} ± {found.mean_kld_error or 0:.5f}"
-                if found and kld is not None
-                else None,
-                f"{found.p99_kld:.4f}" if found and found.p99_kld is not None else None,
-                f"{found.same_top_percent:.1f} %"
-                if found and found.same_top_percent is not None
-                else None,
+                number(draft.bpw, ".3f"),
+                perplexity(found),
+                divergence(found, 5),
+                number(found.p99_kld, ".4f") if found else None,
+                f"{same} %" if same else None,
                 "yes" if name in front else "",
                 draft.quality_reason,
             )

@@ -10,6 +10,7 @@ from cook.record.record import Record
 from cook.report.acceptance import acceptance_ratio
 from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import (
+    HOW,
     at_common_setting,
     draft_of,
     finite,
@@ -19,6 +20,7 @@ from cook.report.compared import (
     prompts_of,
 )
 from cook.report.document import Items, Section, Table, Text
+from cook.report.numbers import counts, with_error
 from cook.report.plain import clipped
 
 TITLE = "Order by perplexity, order by acceptance"
@@ -67,10 +69,10 @@ def section(record: Record) -> Section:
         rate = finite(one.figures.acceptance_rate)
         if found is None or perplexity is None or rate is None:
             continue
-        counts = f"{one.figures.accepted}/{one.figures.drafted}"
+        counted = counts(one.figures) or ""
         error = finite(found.perplexity_error) or 0.0
         prompts = prompts_of(one.candidate, kind)
-        ranked.append(Ranked(one.draft, perplexity, error, rate, counts, prompts))
+        ranked.append(Ranked(one.draft, perplexity, error, rate, counted, prompts))
     if len(ranked) < 2:
         return Section(
             "ranks", TITLE, absent="fewer than two drafts have both a perplexity and an acceptance"
@@ -97,7 +99,7 @@ def section(record: Record) -> Section:
             (
                 str(place),
                 one.name,
-                f"{one.perplexity:.4f} ± {one.error:.4f}",
+                with_error(one.perplexity, one.error),
                 other.name,
                 other.counts,
                 f"{other.acceptance:.1%}",
@@ -115,7 +117,7 @@ def section(record: Record) -> Section:
     )
     rows = max(len(drawn), 3)
     plot = Plot("ranks", TITLE, alt, draw, height=110 + 26 * rows, narrow_height=110 + 24 * rows)
-    lead = f"Acceptance at {chosen}, {'as replayed' if kind == 'predicted' else 'measured live'}."
+    lead = f"Acceptance at {chosen}, {HOW[kind]}."
     told: Text | Items = Items(_told(found_pairs, record.pick.confidence))
     if not found_pairs:
         told = Text("No inversion: both orders are the same in this record.")
@@ -177,25 +179,18 @@ def _draw(
     for place, one in enumerate(by_perplexity):
         other = by_acceptance.index(one)
         colour, _ = sheet.series(numbers.get(one.name, 0))
-        weight = "bold" if one.name == best else "normal"
         axes.plot([0, 1], [place, other], "o-", color=colour, markersize=5)
         name = label(one.name, most)
-        ink = sheet.colour("ink")
-        axes.text(
-            -0.06,
-            place,
-            f"{name}  {one.perplexity:.2f}",
-            ha="right",
-            va="center",
-            color=ink,
-            fontweight=weight,
-        )
-        axes.text(
-            1.06,
-            other,
-            f"{one.acceptance:.1%}  {name}",
-            ha="left",
-            va="center",
-            color=ink,
-            fontweight=weight,
-        )
+        for x, y, end, text in (
+            (-0.06, place, "right", f"{name}  {one.perplexity:.2f}"),
+            (1.06, other, "left", f"{one.acceptance:.1%}  {name}"),
+        ):
+            axes.text(
+                x,
+                y,
+                text,
+                ha=end,
+                va="center",
+                color=sheet.colour("ink"),
+                fontweight="bold" if one.name == best else "normal",
+            )

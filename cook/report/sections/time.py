@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cook.record.record import Candidate, Record
-from cook.report.canvas import Plot, Sheet, label
+from cook.report.canvas import Plot, Sheet
 from cook.report.compared import Basis, best_of_each, figures_of, finite, kind_of, picked
-from cook.report.document import Section, Table
+from cook.report.document import Section, figures
+from cook.report.numbers import number
 
 TITLE = "Where the time goes"
 MOST_BARS = 16
@@ -66,19 +67,14 @@ def section(record: Record) -> Section:
     def draw(sheet: Sheet) -> None:
         _draw(sheet, drawn, used, winner.name if winner else None)
 
-    names = [bar.name for bar in bars]
-    table = Table(
-        columns=(("candidate", "left"), *((part, "right") for part in used), ("sum", "right")),
-        rows=tuple(
-            (
-                bar.name,
-                *(f"{bar.parts[p]:.3f}" if p in bar.parts else None for p in used),
-                f"{bar.total:.3f}",
-            )
+    table = figures(
+        ("candidate", *used, "sum"),
+        (
+            (bar.name, *(number(bar.parts.get(p), ".3f") for p in used), f"{bar.total:.3f}")
             for bar in bars
         ),
         title="Figures: ms a token",
-        strong=names.index(winner.name) if winner and winner.name in names else None,
+        pick=winner.name if winner else None,
     )
     lead = "Milliseconds for each token, prompts included; each draft at its best setting. " + (
         "Parts as predicted from measured times: "
@@ -141,13 +137,8 @@ def _draw(sheet: Sheet, bars: list[Bar], used: list[str], pick: str | None) -> N
             va="center",
             color=sheet.colour("ink"),
         )
-    most = 20 if sheet.narrow else 34
-    axes.set_yticks(list(rows), [label(bar.name, most) for bar in bars])
-    for tick, bar in zip(axes.get_yticklabels(), bars, strict=True):
-        tick.set_color(sheet.colour("ink"))
-        tick.set_fontweight("bold" if bar.name == pick else "normal")
+    sheet.rows(axes, [bar.name for bar in bars], 20 if sheet.narrow else 34, pick)
     axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.margins(x=0.1)
     axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
     sheet.legend(axes, 3 if sheet.narrow else len(used))

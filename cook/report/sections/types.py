@@ -8,8 +8,9 @@ from math import log2
 from cook.record.measured import TypeSpan
 from cook.record.record import Draft, Record
 from cook.report.canvas import Plot, Sheet, label
-from cook.report.compared import best_of_each, kind_of, label_of, named, picked_draft
-from cook.report.document import Section, Table, Text
+from cook.report.compared import best_of_each, kind_of, label_of, not_drawn, picked_draft
+from cook.report.document import Section, Table
+from cook.report.numbers import number
 from cook.report.palette import ramp
 
 TITLE = "Types by layer and tensor group"
@@ -59,14 +60,11 @@ def section(record: Record) -> Section:
         rows=tuple(_row(name, span) for name in order for span in mapped[name].types),
         title="Figures",
     )
-    notes = (
-        [Text(f"Not drawn: {named(order[MOST_MAPS:])}.", quiet=True)] if order[MOST_MAPS:] else []
-    )
     lead = (
         "Bits per weight and types of the matrices, darker for more bits (lighter on a dark page); "
         "layers that are alike stand as one block. Norms and biases are never quantized."
     )
-    return Section("types", TITLE, lead, (plot, *notes, table))
+    return Section("types", TITLE, lead, (plot, *not_drawn(order, drawn), table))
 
 
 def _height(rows: Sequence[int]) -> int:
@@ -98,8 +96,7 @@ def _told(span: TypeSpan) -> str:
 
 def _row(name: str, span: TypeSpan) -> tuple[str | None, ...]:
     counts = ", ".join(f"{count} {type_name}" for type_name, count in span.types.items())
-    bpw = f"{span.bpw:.3f}" if span.bpw is not None else None
-    return name, span.group, _layers(span), counts, bpw
+    return name, span.group, _layers(span), counts, number(span.bpw, ".3f")
 
 
 def _draw(sheet: Sheet, maps: Sequence[tuple[str, tuple[TypeSpan, ...]]], best: str | None) -> None:

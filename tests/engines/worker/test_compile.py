@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines.base import Flavour
 from cook.engines.worker import compile
 from cook.engines.worker.compile import EngineFiles, build_worker
 from cook.errors import StepError
+from cook.formats.quant_types import Flavour
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on this machine")
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 
-from cook.errors import InputError
+from cook.errors import GateError, InputError
 from cook.files import atomic_write
 from cook.nightly.gates import Finding, Verdict
 
@@ -29,29 +29,29 @@ class CellStatus(StrEnum):
     FRESH = "fresh"  # its last night is recent: not run
 
 
-EXIT_CODES = {CellStatus.OK: 0, CellStatus.FRESH: 0, CellStatus.REGRESSION: 4}
+REGRESSION_EXIT = GateError.exit_code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CellOutcome:
     """One cell. ``exit_code`` is what its own run exits with; ``summary`` one line for people."""
 
-    version: int
+    version: int = VERSION
     cell: str
     recipe: str
     engine: str
     status: CellStatus
-    exit_code: int
+    exit_code: int = 0
     created: str
-    seconds: float
+    seconds: float = 0.0
     summary: str
-    error: str | None
-    pick: str | None
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    against: str | None
+    error: str | None = None
+    pick: str | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    against: str | None = None
     """When the night was that this one is compared with; None: there is none."""
-    record: str | None
+    record: str | None = None
 
     @property
     def regressions(self) -> tuple[Finding, ...]:
@@ -114,4 +114,4 @@ def _read(path: Path) -> CellOutcome:
 def worst(outcomes: Iterable[CellOutcome]) -> int:
     """The exit status of a whole night: a regression before a failure before all well."""
     codes = {o.exit_code for o in outcomes}
-    return 4 if 4 in codes else max(codes, default=0)
+    return REGRESSION_EXIT if REGRESSION_EXIT in codes else max(codes, default=0)

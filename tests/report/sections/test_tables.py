@@ -6,7 +6,8 @@ from dataclasses import replace
 from types import ModuleType
 
 from cook.report.document import Table
-from cook.report.sections.candidates import FIRST, section
+from cook.report.sections.tables import FIRST
+from cook.report.sections.tables import candidates as section
 
 
 def tables(blocks: tuple[object, ...]) -> list[Table]:

@@ -1,0 +1,119 @@
+"""Commands that a record holds: read by their options, and shown so that they can be run again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cook.record.record import Draft, Record, StepRecord
+
+OWN = ("--host", "--port", "--api-key-file")
+"""What cook's own server is told beyond how it runs; whoever runs it again chooses these."""
+_CUSTOM = "--custom-q"
+# One rule a line reads best; llama-quantize wants them joined by commas.
+_JOIN = "sed -Ez 's:\\n+:,:g;s:,$::;s:^,::'"
+
+
+@dataclass(frozen=True)
+class QuantizeCommand:
+    """``llama-quantize [options] SOURCE OUTPUT TYPE THREADS``, as a step ran it.
+
+    ``output`` is a temporary name in the store.
+    """
+
+    source: str
+    output: str
+    imatrix: str | None
+
+
+def quantize_step(record: Record, draft: Draft) -> StepRecord | None:
+    """The step that made ``draft``; None for a file that cook was given."""
+    steps = (s for s in record.steps if s.kind == "quantize" and quantize_command(s))
+    return next((s for s in steps if s.key == draft.key), None)
+
+
+def quantize_command(step: StepRecord) -> QuantizeCommand | None:
+    """What ``step`` quantized; None where its command was not recorded."""
+    if len(step.command) < 5:
+        return None
+    *options, source, output, _type, _threads = step.command
+    return QuantizeCommand(source, output, value_of(options, "--imatrix"))
+
+
+def imatrix_step(record: Record, step: StepRecord) -> StepRecord | None:
+    """The step that computed the importance matrix which ``step`` was given, if one did."""
+    found = quantize_command(step)
+    if found is None or found.imatrix is None:
+        return None
+    return next((s for s in record.steps if s.kind == "imatrix" and s.command), None)
+
+
+def value_of(words: Sequence[str], option: str) -> str | None:
+    """The word after ``option``; None where it is not given."""
+    rest = iter(words)
+    return next(rest, None) if option in rest else None
+
+
+def server_command(words: Sequence[str]) -> tuple[str, ...]:
+    """The measured server command without cook's own address and key."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in OWN:
+            next(rest, None)
+        else:
+            kept.append(word)
+    return tuple(kept)
+
+
+def by_option(words: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> list[str]:
+    """The program, then each option with the word after it, and each other word, quoted."""
+    lines = [quote(words[0])]
+    waiting = False
+    for word in words[1:]:
+        option = word.startswith("-") and not _is_number(word)
+        if waiting and not option:
+            lines[-1] += f" {quote(word)}"
+        else:
+            lines.append(quote(word))
+        waiting = option
+    return lines
+
+
+def shell(words: Sequence[str]) -> str:
+    """A command over several lines."""
+    return _continued(by_option(words))
+
+
+def script(step: StepRecord, comment: str) -> str:
+    """A quantize step's command as this community shows it: the rules one a line, in bash."""
+    lines = ["#!/usr/bin/env bash", f"# {' '.join(comment.split())}", ""]
+    quoted: list[str] = []
+    blocks = 0
+    before = ""
+    for word in step.command:
+        if before == _CUSTOM:
+            blocks += 1
+            name = "custom" if blocks == 1 else f"custom{blocks}"
+            lines += [
+                f"{name}={shlex.quote(chr(10).join(['', *word.split(','), '']))}",
+                f"{name}=$(printf '%s' \"${name}\" | {_JOIN})",
+                "",
+            ]
+        quoted.append(f'"${name}"' if before == _CUSTOM else shlex.quote(word))
+        before = word
+    texts = iter(quoted)
+    return "\n".join([*lines, _continued(by_option(step.command, lambda _: next(texts)))])
+
+
+def _continued(lines: Sequence[str]) -> str:
+    return " \\\n    ".join(lines)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

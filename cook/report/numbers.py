@@ -1,0 +1,41 @@
+"""How reports write figures: one form each, and nothing for what was not measured."""
+
+from __future__ import annotations
+
+from cook.record.measured import Figures, Interval, Quality
+
+
+def number(value: float | None, form: str) -> str | None:
+    """``value`` in a format of Python's, such as ``.2f``; None where it is missing."""
+    return format(value, form) if value is not None else None
+
+
+def with_error(value: float | None, error: float | None, digits: int = 4) -> str | None:
+    """``3.1416 ± 0.0012``; the value alone where its error is not known."""
+    if value is None or error is None:
+        return number(value, f".{digits}f")
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def perplexity(quality: Quality | None) -> str | None:
+    """With its standard error."""
+    return with_error(quality.perplexity, quality.perplexity_error) if quality else None
+
+
+def divergence(quality: Quality | None, digits: int = 4) -> str | None:
+    """Mean KLD in nats with its standard error."""
+    return with_error(quality.mean_kld, quality.mean_kld_error, digits) if quality else None
+
+
+def ratio(value: float | None, interval: Interval | None) -> str | None:
+    """``1.41x (1.32-1.50)``."""
+    if value is None or interval is None:
+        return None if value is None else f"{value:.2f}x"
+    return f"{value:.2f}x ({interval.low:.2f}-{interval.high:.2f})"
+
+
+def counts(figures: Figures | None) -> str | None:
+    """``accepted/drafted``; None where nothing was drafted."""
+    if figures is None or figures.acceptance_rate is None:
+        return None
+    return f"{figures.accepted}/{figures.drafted}"

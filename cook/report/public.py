@@ -1,0 +1,119 @@
+"""A record as others may see it: files by their names, no path of the machine that made it.
+
+A path helps nobody on another machine, and tells who made the record. What starts at the root is
+replaced wherever it stands, in commands, in messages and in the recipe's text; names that a recipe
+gave relative to itself stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from cook.paths import cook_home
+from cook.record.record import Draft, Record
+from cook.report.commands import quantize_command, quantize_step
+
+SAID = "Files stand by their names, without the paths of the machine that made this record."
+
+_END = r"\s/\"'`,;:()\[\]{}<>|="
+_PATH = re.compile(rf"(?<![\w/.~)%-])/(?:[^{_END}]+/)+[^{_END}]*")
+_HOMES = ("home", "Users")
+
+
+def public(record: Record, names: Mapping[str, str] | None = None) -> Record:
+    """``record`` with the name of each file for its path; ``names`` gives paths other names."""
+    known = {path: _name(path) for path in _paths(record)}
+    for draft in record.drafts:
+        known |= _draft_names(record, draft)
+    shortened = _Names({**known, **(names or {})})
+    program, *rest = record.command or ("",)
+    # Python's own word for `python -m cook`, else the installed script.
+    own = PurePosixPath(program).name in ("__main__.py", "cook")
+    found: Record = _mapped(record, shortened)
+    if not record.command:
+        return found
+    words = tuple(shortened(word) for word in rest)
+    return replace(found, command=("cook" if own else shortened(program), *words))
+
+
+def _draft_names(record: Record, draft: Draft) -> dict[str, str]:
+    """A quant that cook made is called after itself: in the store all have one name."""
+    step = quantize_step(record, draft)
+    made = quantize_command(step) if step else None
+    if made is None:
+        return {}
+    return {path: f"{draft.quant}.gguf" for path in (made.output, draft.path) if path}
+
+
+def _paths(record: Record) -> Iterator[str]:
+    """Words that are a whole path, whatever characters it has."""
+    words = [record.target, *(d.path or "" for d in record.drafts), *record.command]
+    for command in (*(c.command for c in record.candidates), *(s.command for s in record.steps)):
+        words += command
+    for word in words:
+        if word.startswith("/"):
+            yield word
+
+
+def _name(path: str) -> str:
+    """The last part; of somebody's home only that it is one."""
+    parts = PurePosixPath(path).parts
+    if len(parts) == 3 and parts[1] in _HOMES:
+        return "~"
+    return parts[-1] if len(parts) > 1 else path
+
+
+class _Names:
+    """Turns a text into one that names files: ``known`` paths first, then all that look like one.
+
+    Folders of known paths are found in a text even where they hold spaces or brackets.
+    """
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self._known = {**known, str(Path.home()): "~", str(cook_home()): "$COOK_HOME"}
+        folders = {str(parent) for path in known for parent in PurePosixPath(path).parents}
+        folders |= {str(Path.home()), str(cook_home())}
+        longest = sorted((f for f in folders if len(Path(f).parts) > 2), key=len, reverse=True)
+        paths = sorted((p for p in known if len(Path(p).parts) > 2), key=len, reverse=True)
+        self._whole = _any(paths, r"(?![\w/.-])")
+        self._inside = _any(longest, rf"/(?:[^{_END}]+/)*(?=[^{_END}])")
+        self._folder = _any(longest, rf"(?![\w.-]|/[^{_END}])/?")
+
+    def __call__(self, text: str) -> str:
+        if "/" not in text:
+            return text
+        text = text.replace("file:///", "/")
+        if text in self._known:
+            return self._known[text]
+        text = self._whole.sub(lambda m: self._known[m[0]], text)
+        text = self._folder.sub(lambda m: self._known.get(m[0].rstrip("/")) or _name(m[0]), text)
+        text = self._inside.sub("", text)
+        return _PATH.sub(lambda m: _name(m[0]), text)
+
+
+def _any(texts: list[str], after: str) -> re.Pattern[str]:
+    """Finds any of ``texts`` that is no part of a longer path; nothing where there is none."""
+    every = "|".join(map(re.escape, texts)) or r"(?!)"
+    return re.compile(rf"(?<![\w/])(?:{every}){after}")
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """``value`` with every text in it changed, keys and enumerations apart."""
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_mapped(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{f.name: _mapped(getattr(value, f.name), change) for f in fields(value)}
+        )
+    return value

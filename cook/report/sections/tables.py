@@ -1,0 +1,173 @@
+"""Sections that are tables: all candidates, the same output, what was warned of, provenance."""
+
+from __future__ import annotations
+
+import shlex
+
+from cook.record.measured import OutputCheck
+from cook.record.record import Record
+from cook.report.commands import server_command
+from cook.report.compared import label_of
+from cook.report.document import Block, Code, Items, Section, Table, Text, figures
+from cook.report.numbers import number
+from cook.report.public import SAID
+from cook.report.table import (
+    REPLAYED,
+    columns,
+    draft_columns,
+    draft_row,
+    in_order,
+    row,
+    to_look_at,
+)
+from cook.units import size
+
+FIRST = 12
+"""Candidates in sight at most; the rest is folded away."""
+MOST_REASONS = 200
+
+
+def candidates(record: Record) -> Section:
+    """One row a candidate, or a quant where nothing was scored."""
+    if not record.candidates:
+        return _quants(record)
+    sight = to_look_at(record)[:FIRST]
+    folded = [c for c in in_order(record) if c not in sight]
+    heads = columns(record, quality=False)  # which has a section of its own
+    names = [c.name for c in sight]
+    pick = record.pick.candidate
+    rows = tuple(row(record, c, quality=False) for c in sight)
+    blocks: list[Block] = [Table(heads, rows, strong=names.index(pick) if pick in names else None)]
+    if folded:
+        more = tuple(row(record, c, quality=False) for c in folded)
+        blocks.append(Table(heads, more, title=f"{len(folded)} more candidates"))
+    if any(c.live is None and c.predicted is not None for c in record.candidates):
+        told = f"{REPLAYED} marks counts of a replay: that candidate did not run live."
+        blocks.append(Text(told, quiet=True))
+    lead = "The pick is marked; a dash is what was not measured."
+    return Section("candidates", "All candidates", lead, tuple(blocks))
+
+
+def _quants(record: Record) -> Section:
+    rows = tuple(draft_row(draft) for draft in record.drafts)
+    if not rows:
+        why = "the record has no quants and no candidates"
+        return Section("candidates", "All quants", absent=why)
+    blocks = [Table(draft_columns(), rows[:FIRST])]
+    if rows[FIRST:]:
+        title = f"{len(rows) - FIRST} more quants"
+        blocks.append(Table(draft_columns(), rows[FIRST:], title=title))
+    return Section("candidates", "All quants", blocks=tuple(blocks))
+
+
+def output(record: Record) -> Section:
+    """Whether replies are the same as without a draft, token by token."""
+    title = "Same output as without a draft"
+    checked = [(c.name, c.output) for c in record.candidates if c.output is not None]
+    if not checked:
+        why = "no replies were compared with those without a draft"
+        return Section("output", title, absent=why)
+    titles = (
+        *("candidate", "identical", "near ties", "larger gaps", "unknown", "largest gap"),
+        *("earliest at token", "so without a draft"),
+    )
+    rows = tuple((name, *_differences(check)) for name, check in checked)
+    first = checked[0][1]
+    how = "measured on this engine" if first.gap_is_measured else "from the literature"
+    lead = (
+        "Speculation changes speed, not text, except that a batch may round otherwise than single "
+        f"tokens do. A near tie: the target's two logits were at most {first.near_tie_gap:.3g} "
+        f"apart ({how}). The last column counts differences that the target alone makes as well, "
+        "at that batch width."
+    )
+    table = figures(titles, rows, title=None, pick=record.pick.candidate)
+    return Section("output", title, lead, (table,))
+
+
+def _differences(check: OutputCheck) -> tuple[str | None, ...]:
+    tried = check.without_draft_tried
+    return (
+        f"{check.identical}/{check.replies}",
+        str(check.near_ties),
+        str(check.material),
+        str(check.unknown),
+        number(check.largest_gap, ".3f"),
+        str(min(check.first_positions)) if check.first_positions else None,
+        f"{check.without_draft}/{tried}" if tried else None,
+    )
+
+
+def warnings(record: Record) -> Section:
+    """Everything that was told, most urgent first; who could not win or did not run."""
+    title = "Warnings and what was left out"
+    blocks: list[Block] = []
+    failed = [s for s in record.steps if s.error]
+    if failed:
+        blocks.append(Items(tuple(f"{s.label} failed: {s.error}" for s in failed), marked=True))
+    if record.warnings:
+        blocks.append(Items(record.warnings, marked=True))
+    reasons = {e.candidate: e.reason for e in (*record.pick.excluded, *record.left_out)}
+    if reasons:
+        rows = tuple(reasons.items())
+        told = f"{len(rows)} that could not win or did not run"
+        heads = (("cannot win", "left"), ("why", "left"))
+        blocks.append(Table(heads, rows[:MOST_REASONS], title=told))
+    return Section("warnings", title, blocks=tuple(blocks or [Text("None.")]))
+
+
+def provenance(record: Record) -> Section:
+    """What made this record, so that it can be made again: machine, engines, files, steps."""
+    blocks: list[Block] = [_made(record), _files(record), _steps(record)]
+    commands = [
+        f"# {step.label}\n{shlex.join(server_command(step.command))}"
+        for step in record.steps
+        if step.command
+    ]
+    if commands:
+        blocks.append(Code("\n\n".join(commands), title="Commands of the steps"))
+    if record.recipe_text:
+        blocks.append(Code(record.recipe_text, title="The recipe"))
+    return Section("provenance", "Provenance", SAID, tuple(blocks))
+
+
+def _made(record: Record) -> Table:
+    machine = record.machine
+    rows: list[tuple[str | None, ...]] = [
+        ("recipe", record.recipe),
+        ("recipe SHA-256", record.recipe_sha256),
+        ("made", record.created),
+        ("by", f"cook {record.cook}, record schema {record.schema_version}"),
+        ("command", shlex.join(record.command)),
+        ("processor", f"{machine.processor}, {machine.cores} cores used"),
+        ("memory", size(machine.memory_bytes)),
+        ("accelerators", ", ".join(machine.accelerators) or None),
+        ("system", machine.system),
+    ]
+    for name, engine in record.engines.items():
+        commit = f", commit {engine.commit}" if engine.commit else ""
+        rows.append((f"engine {name}", f"{engine.flavour}, {engine.build}{commit}"))
+        rows.append((f"engine {name} SHA-256", engine.digest))
+    if record.target:
+        rows.append(("target", f"{record.target} ({size(record.target_bytes)})"))
+    if record.prompts:
+        rows.append(("prompts", f"{record.prompts}, SHA-256 {record.prompts_sha256}"))
+        rows.append(
+            ("sampling", f"temperature {record.temperature:g}, at most {record.max_tokens} tokens")
+        )
+    return Table((("what", "left"), ("", "left")), tuple(r for r in rows if r[1]))
+
+
+def _files(record: Record) -> Table:
+    return Table(
+        (("quant", "left"), ("size", "right"), ("key", "left"), ("file", "left")),
+        tuple((label_of(record, d), size(d.file_bytes), d.key, d.path) for d in record.drafts),
+        title="Draft files",
+    )
+
+
+def _steps(record: Record) -> Table:
+    return Table(
+        (("step", "left"), ("state", "left"), ("seconds", "right"), ("key", "left")),
+        tuple((s.label, s.state, number(s.seconds, ".1f"), s.key[:16]) for s in record.steps),
+        title="Steps",
+    )

@@ -1,0 +1,46 @@
+"""Outcomes of cells, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cook.nightly.cell_outcome import VERSION, CellOutcome, CellStatus
+from cook.nightly.gates import Finding, Verdict
+
+
+def finding(verdict: Verdict, gate: str = "acceptance") -> Finding:
+    return Finding(
+        gate, "Q4 n_max=8", verdict, 0.62, 0.59, -3.0, -3.9, -2.1, 1e-6, 1e-3, "62 to 59"
+    )
+
+
+def outcome(cell: str = "demo-bundled", *found: Finding, **changes: object) -> CellOutcome:
+    worse = any(f.verdict is Verdict.REGRESSION for f in found)
+    made = CellOutcome(
+        version=VERSION,
+        cell=cell,
+        recipe="demo",
+        engine="bundled",
+        status=CellStatus.REGRESSION if worse else CellStatus.OK,
+        exit_code=4 if worse else 0,
+        created="2026-11-21T02:17:00Z",
+        seconds=12.5,
+        summary="ok; pick Q4",
+        error=None,
+        pick="Q4",
+        findings=found,
+        notes=("engine bundled: b1 then, b2 now",),
+        against="2026-11-20T02:17:00Z",
+        record="record.json",
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+FAILED = outcome(
+    "broken-ik",
+    status=CellStatus.FAILED,
+    exit_code=5,
+    error="no engine\nis called ik",
+    summary="failed",
+)
+WORSE = outcome("demo-ik", finding(Verdict.REGRESSION), finding(Verdict.NOT_JUDGED, "speed ratio"))

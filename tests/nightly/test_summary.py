@@ -1,0 +1,56 @@
+"""A summary that fits, and that no name can break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cook.nightly.gates import Verdict
+from cook.nightly.summary import publish, summary
+from tests.nightly.outcomes import FAILED, WORSE, finding, outcome
+
+
+def test_the_summary_tells_the_worst_first() -> None:
+    text = summary("nightly", [outcome(), WORSE, FAILED])
+    assert "3 cells: 1 cell got worse, 1 cell failed." in text
+    assert text.index("### Got worse") < text.index("broken-ik failed") < text.index("<details>")
+    assert "- **demo-ik**: acceptance of Q4 n_max=8: 62 to 59 (p = 1e-06, alarm from 0.001)" in text
+
+
+def test_a_summary_over_the_limit_is_cut_between_parts_and_says_so() -> None:
+    cells = [outcome(f"cell-{i}", *[finding(Verdict.SAME)] * 50) for i in range(500)]
+    whole = summary("nightly", [WORSE, *cells], limit_bytes=1 << 30)
+    cut = summary("nightly", [WORSE, *cells])
+    assert len(whole.encode()) > 1 << 20
+    assert len(cut.encode()) <= 1 << 20
+    assert cut.endswith("_The rest did not fit; it is in the artifacts._\n")
+    assert "### Got worse" in cut
+    assert whole.startswith(cut.partition("\n\n_The rest")[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.text(max_size=60), limit=st.integers(0, 3000))
+def test_no_name_breaks_the_table_or_the_limit(name: str, limit: int) -> None:
+    text = summary(name, [outcome(summary=name, error=name)], limit_bytes=limit)
+    assert len(text.encode("utf-8", "surrogatepass")) <= limit
+    whole = summary("x", [outcome(recipe=name, summary=name)])
+    row = next(line for line in whole.splitlines() if line.startswith("| ✅"))
+    assert len([c for i, c in enumerate(row) if c == "|" and row[i - 1] != "\\"]) == 5
+    assert "<" not in row
+
+
+def test_the_jobs_summary_is_filled_within_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "summary"
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    assert publish("text\n") is None
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
+    file.write_text("x" * 950)
+    publish("line of text\n" * 100, limit_bytes=1000)
+    assert len(file.read_bytes()) <= 1000
+    publish("more\n" * 100, limit_bytes=1000)
+    assert len(file.read_bytes()) <= 1000

@@ -1,0 +1,150 @@
+"""Documents that an earlier cook wrote, read by this one: whoever has a record keeps it.
+
+``tests/data/records`` holds what real runs on the bundled engine left, with paths of no machine:
+the record of a small live score, a sweep's history and cell, a trace. What is read is written again
+with the same names and values, and the reports say what they said then.
+COOK_UPDATE_SNAPSHOTS=1 writes the reports' texts anew, never the documents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Where the readers and writers live; nothing below names a module.
+# isort: split
+from cook.cli.main import main
+from cook.formats.trace_file import TraceFile
+from cook.inspection import inspect
+from cook.nightly.cell_outcome import read_outcomes, write_outcome
+from cook.nightly.history import append, read_history
+from cook.output import plain
+from cook.record.record import read_record, write_record
+from cook.report.card import CardFacts, card
+from cook.report.show import shown
+
+# isort: split
+
+RECORDS = Path(__file__).parent / "data" / "records"
+NAMES = ("live",)
+PATHS = re.compile(r"[\"\s=,](/(?:home|work|root|Users)/[^\"\s]*)")
+
+
+def values(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def check(text: str, kept: Path) -> None:
+    """``text`` is what ``kept`` says."""
+    if os.environ.get("COOK_UPDATE_SNAPSHOTS") == "1":
+        kept.write_text(text, encoding="utf-8")
+    assert text == kept.read_text(encoding="utf-8"), "if meant, run with COOK_UPDATE_SNAPSHOTS=1"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_is_read_and_written_as_it_was(name: str, tmp_path: Path) -> None:
+    kept = RECORDS / f"{name}.json"
+    record = read_record(kept)
+    write_record(record, tmp_path / "again.json")
+    assert values(tmp_path / "again.json") == values(kept)
+
+
+def test_the_record_holds_what_the_reports_show() -> None:
+    """Else reading it would show little."""
+    live = read_record(RECORDS / "live.json")
+    assert live.pick.candidate is not None
+    assert live.pick.choice is None
+    assert all(c.live is not None and c.predicted is None for c in live.candidates)
+    assert all(d.quality is not None and d.memory_bytes for d in live.drafts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_report_of_a_record_says_what_it_said(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = RECORDS / f"{name}.json"
+    page = tmp_path / "report.html"
+    assert main(["report", str(kept), "--html", str(page)]) == 0
+    written = page.read_text(encoding="utf-8")
+    assert str(read_record(kept).pick.candidate) in written
+    assert written.count("<svg") >= 4
+    capsys.readouterr()
+    assert main(["report", str(kept), "--markdown", "-"]) == 0
+    check(capsys.readouterr().out, RECORDS / f"{name}.md")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_of_a_record_says_what_it_said(name: str) -> None:
+    record = read_record(RECORDS / f"{name}.json")
+    files = {d.quant: f"Model-{d.quant}.gguf" for d in record.drafts}
+    facts = CardFacts("Model", files, "org/model", "mit", imatrix="imatrix.gguf")
+    check(card(record, facts), RECORDS / f"{name}.card.md")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_build_prints_of_a_record_is_what_it_printed(name: str) -> None:
+    text = json.dumps(plain(shown(read_record(RECORDS / f"{name}.json"))), indent=1)
+    check(text + "\n", RECORDS / f"{name}.printed.json")
+
+
+def test_a_history_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    kept = RECORDS / "history.jsonl"
+    found = read_history(kept)
+    assert not found.warnings
+    assert [night.good for night in found.nights] == [True]
+    for night in found.nights:
+        append(tmp_path / "again.jsonl", night)
+    lines, again = (p.read_text(encoding="utf-8") for p in (kept, tmp_path / "again.jsonl"))
+    assert [json.loads(line) for line in again.splitlines()] == [
+        json.loads(line) for line in lines.splitlines()
+    ]
+
+
+def test_a_record_is_compared_with_the_night_that_was_made_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The gates judge the same figures a day later against themselves: nothing got worse."""
+    later = values(RECORDS / "live.json") | {"created": "2027-01-01T00:00:00Z"}
+    (tmp_path / "later.json").write_text(json.dumps(later), encoding="utf-8")
+    told = ("--against", str(RECORDS / "history.jsonl"), "--json")
+    assert main(["report", str(tmp_path / "later.json"), *told]) == 0
+    against = json.loads(capsys.readouterr().out)["against"]
+    check(json.dumps(against, indent=1) + "\n", RECORDS / "live.against.json")
+
+
+def test_a_cell_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    (outcome,) = read_outcomes([RECORDS / "cell"])
+    again = write_outcome(outcome, tmp_path)
+    assert values(again) == values(RECORDS / "cell" / "cell.json")
+
+
+def test_a_trace_is_read_as_it_was() -> None:
+    kept = RECORDS / "target.trace"
+    document = plain(inspect(kept)) | {"path": kept.name}
+    trace = TraceFile(kept)
+    document["header"] = trace.header.model_dump(mode="json")
+    document["tokens"] = [[reply.head.id, reply.tokens.tolist()] for reply in trace]
+    check(json.dumps(document, indent=1) + "\n", RECORDS / "target.trace.json")
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def test_no_path_of_a_machine_is_among_them() -> None:
+    for path in RECORDS.rglob("*.*"):
+        assert not PATHS.findall(path.read_bytes().decode("utf-8", "replace")), path.name
