@@ -223,6 +223,7 @@ class SourceReader:
     output: Output | None = None
     files: list[Path] = field(default_factory=list)
     located: dict[Path | HubRef, Located] = field(default_factory=dict)
+    matrices: dict[Path, Imatrix] = field(default_factory=dict)
 
     def model(self, ref: Path | HubRef, role: str = "model") -> ModelFile:
         """A GGUF (all its shards), fetched or converted where need be."""
@@ -238,7 +239,11 @@ class SourceReader:
         from cook.formats.imatrix_file import read_imatrix
 
         found = self._find(ref, IMATRIX_ROLE)
-        return None if found.left_bytes else read_imatrix(found.path)
+        if found.left_bytes:
+            return None
+        if found.path not in self.matrices:
+            self.matrices[found.path] = read_imatrix(found.path)
+        return self.matrices[found.path]
 
     @property
     def origins(self) -> tuple[HubOrigin, ...]:
