@@ -307,7 +307,7 @@ class Shell:
                 current = value if current is None else _plus(current, value)
                 continue
             pieces = list(value.words())
-            if pieces and value.text[0].isspace() and current is not None:
+            if value.text[:1].isspace() and current is not None:
                 fields.append(current)
                 current = None
             for number, piece in enumerate(pieces):
