@@ -209,5 +209,5 @@ def test_what_is_allowed_means_what_ecmascript_means(patterns: list[str]) -> Non
         timeout=60,
         check=True,
     )
-    for pattern, hits in zip(allowed, json.loads(judged.stdout), strict=True):
-        assert [pattern.search(name) for name in names] == hits, pattern.source
+    for read, hits in zip(allowed, json.loads(judged.stdout), strict=True):
+        assert [read.search(name) for name in names] == hits, read.source
