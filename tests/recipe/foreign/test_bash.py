@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.errors import RecipeError
 from cook.recipe.foreign.bash import parse_script
 from cook.recipe.foreign.shell import Shell
 from cook.recipe.foreign.text import ForeignText, Spanned
@@ -90,7 +93,7 @@ SCRIPTS = st.lists(
 END = '\nprintf \'%s\\0\' "$x" "$y" "$z"\n'
 
 
-def bash_prints(script: str) -> list[str]:
+def bash_prints(script: str, path: str = "/nonexistent") -> list[str]:
     """What the script prints, word for word: bash without files to match and programs to run."""
     done = subprocess.run(
         [str(BASH), "--norc", "--noprofile", "-f", "-s"],
@@ -98,7 +101,7 @@ def bash_prints(script: str) -> list[str]:
         capture_output=True,
         timeout=10,
         check=False,
-        env={"PATH": "/nonexistent", "LC_ALL": "C.UTF-8", "HOME": "~"},
+        env={"PATH": path, "LC_ALL": "C.UTF-8", "HOME": "~"},
     )
     return done.stdout.decode().split("\0")[:-1]
 
@@ -122,3 +125,55 @@ def test_words_are_those_of_bash(script: str) -> None:
     if None in read:
         return
     assert read == bash_prints(script + END)
+
+
+SAMPLES = sorted((Path(__file__).parents[2] / "data").glob("make-quant-*.sh"))
+PIECES = [
+    "\n",
+    "\n\n",
+    "# a",
+    " ",
+    "\t",
+    "\\",
+    "\\\n",
+    "\\#",
+    "\\$",
+    '\\"',
+    "$",
+    "$.",
+    "'",
+    ",",
+    "=",
+]
+PIECES += [",\n", "\n#", "\n #", " # b", "a=q8_0", "$x", "é", "{", "}", "*", "&", ";", "|", "!"]
+TOOLS = [path for tool in ("grep", "sed") if (path := shutil.which(tool))]
+
+
+@needs_bash
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_sample_with_another_block_is_what_bash_makes_of_it(
+    sample: Path, data: st.DataObject
+) -> None:
+    """The scripts of the field, with pieces put into the list of rules that they join."""
+    head, opening, rest = sample.read_text().partition('custom="')
+    block, closing, pipeline = rest.partition('"\n\n')
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(block)))
+        drop = data.draw(st.sampled_from([0, 0, 1, 3]))
+        piece = data.draw(st.sampled_from(PIECES))
+        block = block[:at] + piece + block[at + drop :]
+    script = head + opening + block + closing + pipeline.partition("./ik_llama.cpp")[0]
+    shell = Shell()
+    try:
+        list(shell.calls(parse_script(ForeignText("x.sh", script))))
+    except RecipeError:
+        return
+    value = shell.variables.get("custom")
+    if isinstance(value, Spanned):
+        with tempfile.TemporaryDirectory() as folder:
+            for tool in TOOLS:
+                Path(folder, Path(tool).name).symlink_to(tool)
+            printed = bash_prints(f"{script}\nprintf '%s\\0' \"$custom\"\n", path=folder)
+        assert printed == [value.text]
