@@ -4,6 +4,9 @@ Enough of the grammar to know where a word ends and what is quoted: quotes, comm
 continuations, variables, command substitution, here-documents, redirections. What is read but
 not understood (arithmetic, arrays, ``${x%y}``) stays in the tree as :class:`Unknown` with its
 reason, which matters only where that text is wanted.
+
+Written by hand because tree-sitter-bash (0.25.1) reads `x=a\\` and `b` on the next line as an
+assignment and a command, without a fault, and refuses an unquoted `weight$=q8_0`.
 """
 
 from __future__ import annotations
