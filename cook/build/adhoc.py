@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
-from cook.errors import (InputError, RecipeError)
-from cook.formats.naming import (model_stem)
-from cook.recipe.load import (LoadedRecipe, load_recipe, parse_recipe)
+
+from cook.errors import InputError, RecipeError
+from cook.formats.naming import model_stem
+from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
 
 SOURCE_NAME = "source"
 """The candidate that a recipe's own source model is."""
@@ -71,7 +72,7 @@ def _override(
         document["drafts"] = [*document.get("drafts", []), *_named(drafts, taken)]
     from pydantic import ValidationError
 
-    from cook.recipe.schema import (Recipe)
+    from cook.recipe.schema import Recipe
 
     context = {"base": loaded.path.parent}
     try:

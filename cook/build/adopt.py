@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from cook.errors import (InputError)
-from cook.formats.trace_file import (TraceFile)
-from cook.formats.trace_file import (Sampler)
-from cook.graph.step import (Source)
-from cook.prompts.prompt_set import (HALVES, Prompt, PromptSet, subset)
-from cook.trace.compatible import (require_target)
-from cook.trace.session import (prompts_digest, sha256)
-from cook.steps.trace import (RecordedTraceStep, given_trace)
+
+from cook.errors import InputError
+from cook.formats.trace_file import Sampler, TraceFile
+from cook.graph.step import Source
+from cook.prompts.prompt_set import HALVES, Prompt, PromptSet, subset
+from cook.steps.trace import RecordedTraceStep, given_trace
+from cook.trace.compatible import require_target
+from cook.trace.session import prompts_digest, sha256
+
 
 @dataclass(frozen=True)
 class Adopted:

@@ -9,12 +9,14 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from cook.build import (receipt)
-from cook.output import (Mode, Output)
-from cook.report.show import (NOTHING_RAN, Shown, show, shown)
+
+from cook.build import receipt
+from cook.output import Mode, Output
+from cook.report.show import NOTHING_RAN, Shown, show, shown
 
 if TYPE_CHECKING:
-    from cook.build.run import (Built)
+    from cook.build.run import Built
+
 
 def answer(
     question: Mapping[str, object],
@@ -39,7 +41,7 @@ def answer(
     if good and pinned:
         receipt.keep(question, built.files, told, built.path)
     _print(told, built.path, built.ran, output)
-    from cook.build.run import (raise_for)
+    from cook.build.run import raise_for
 
     raise_for(built)
 

@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from cook.graph.execute import (Outcomes, closure)
-from cook.graph.step import (Step)
-from cook.provenance import (HubOrigin, cook_version, machine)
-from cook.recipe.load import (LoadedRecipe)
-from cook.recipe.schema import (Recipe)
+from typing import TYPE_CHECKING, Any
 
-from cook.build.drafts import (draft_records, reference_quality, why_not)
-from cook.scoring.figures import (by_category, by_prompt, figures, merge_repeats, output_check)
-from cook.scoring.intervals import (paired_ratio)
-from cook.record.measured import (DepthCount, Interval, NoiseFloor, Prediction, Rejection)
-from cook.record.measured import (CountCheck)
-from cook.record.record import (SCHEMA_VERSION, Candidate, Draft, Excluded, Pick, Record, Serving, StepRecord)
-from cook.scoring.sampled import (SampledPrediction)
-from cook.build.checks import (Checks, checks_of, checks_of_all)
-from cook.build.confirm import (confirm)
-from cook.build.finalists import (Decision, reason_not_live)
-from cook.build.layout import (ForecastPlan)
-from cook.steps.live import (LiveStep)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.layout import (Configuration, Layout, interleaved)
-from cook.build.choose import (Limits, pick)
-from cook.record.outcomes import (SelfCheckOutcome)
+from cook.build.checks import Checks, checks_of, checks_of_all
+from cook.build.choose import Limits, pick
+from cook.build.confirm import confirm
+from cook.build.drafts import draft_records, reference_quality, why_not
+from cook.build.finalists import Decision, reason_not_live
+from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
+from cook.graph.execute import Outcomes, closure
+from cook.graph.step import Step
+from cook.provenance import HubOrigin, cook_version, machine
+from cook.recipe.load import LoadedRecipe
+from cook.recipe.schema import Recipe
+from cook.record.measured import (
+    CountCheck,
+    DepthCount,
+    ImatrixCoverage,
+    Interval,
+    LayerCoverage,
+    NoiseFloor,
+    Prediction,
+    Rejection,
+)
+from cook.record.outcomes import SelfCheckOutcome
+from cook.record.prompt_runs import PromptRun
+from cook.record.record import (
+    SCHEMA_VERSION,
+    Candidate,
+    Draft,
+    Excluded,
+    Pick,
+    Record,
+    Serving,
+    StepRecord,
+)
+from cook.scoring.figures import by_category, by_prompt, figures, merge_repeats, output_check
+from cook.scoring.intervals import paired_ratio
+from cook.scoring.sampled import SampledPrediction
+from cook.steps.live import LiveStep
 
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from cook.record.measured import (ImatrixCoverage, LayerCoverage)
 if TYPE_CHECKING:
     from cook.graph.execute import Outcomes
     from cook.steps.imatrix import ImatrixStep
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -388,9 +402,7 @@ MAX_SKIPPED = 64
 """Names of tensors without data that a record lists; their number it always has."""
 
 
-
 _LAYER = re.compile(r"blk\.(\d{1,6})\.")
-
 
 
 def imatrix_coverage(step: ImatrixStep | None, outcomes: Outcomes) -> ImatrixCoverage | None:

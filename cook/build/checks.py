@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from cook.graph.step import (Step)
-from cook.scoring.simulate import (Profile)
-from cook.steps.control import (ControlStep)
-from cook.build.forecast import (PROFILES)
-from cook.build.layout import (Configuration, Layout)
-from cook.steps.recount import (SelfCheckStep)
+
+from cook.build.forecast import PROFILES
+from cook.build.layout import Configuration, Layout
+from cook.graph.step import Step
+from cook.scoring.simulate import Profile
+from cook.steps.control import ControlStep
+from cook.steps.recount import SelfCheckStep
 
 BENCH_PROFILE = Profile.IK_SPEC_BENCH_2026_08
 

@@ -11,14 +11,12 @@ The predicted choice, before anything is confirmed live.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from cook.record.measured import (Figures)
-from cook.record.record import (Excluded)
-from collections.abc import Callable, Mapping, Sequence
-from cook.record.measured import (Interval)
-from cook.record.record import (Candidate, Draft, Excluded, Pick)
+
+from cook.record.measured import Figures, Interval
+from cook.record.record import Candidate, Draft, Excluded, Pick
 
 Maximize = Literal["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"]
 
@@ -57,6 +55,7 @@ def figure_of(found: Figures, maximize: Maximize) -> float:
     if maximize == "acceptance":
         return found.acceptance_rate or 0.0
     return found.acceptance_length or 0.0
+
 
 GIB = 1 << 30
 RatioInterval = Callable[[Candidate, Candidate], Interval | None]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from cook.record import (record)
-from cook.record.record import (Candidate, Draft, Pick)
-from cook.build.choose import (Choice)
-from cook.build.choose import (RatioInterval, sentence_of, value_of)
+
+from cook.build.choose import Choice, RatioInterval, sentence_of, value_of
+from cook.record import record
+from cook.record.record import Candidate, Draft, Pick
+
 
 def confirm(
     choice: Choice,

@@ -6,40 +6,32 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from cook.engines.base import (Engine)
-from cook.engines.mixture import (mixture_types)
-from cook.formats.gguf import (GgufFile, TensorInfo)
-from cook.formats.quant_types import (by_name)
-from cook.graph.step import (Source)
-from cook.recipe.engine_rules import (to_engine_rules)
-from cook.recipe.rules import (Quant, Resolution)
-from cook.recipe.schema import (Recipe)
-from cook.recipe.size import (predicted_bytes)
-from cook.recipe.sources import (HubRef)
-from cook.steps.imatrix import (ImatrixStep)
-from cook.steps.live import (Model)
-from cook.steps.memory import (MemoryStep)
-from cook.build.layout import (DraftPlan)
-from cook.steps.perplexity import (DivergenceStep, PerplexityStep)
-from cook.steps.quantize import (QuantizeStep)
-from cook.build.locate import ModelFile
-from cook.build.locate import (Reader)
-from cook.steps.corpus import (TraceCorpusStep, corpus_args)
-from cook.formats.vocabulary import (read_vocabulary)
+from typing import TYPE_CHECKING
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from cook.build.layout import DraftPlan
+from cook.build.locate import ModelFile, Reader
 from cook.engines.base import Engine
-from cook.errors import StepError
-from cook.formats.trace_file import TraceFile
-from cook.graph.step import JsonValue, Source, Step, Workbench
-from cook.steps.imatrix import CORPUS_FILE
-from cook.steps.trace import TRACE_FILE, Trace
-from cook.steps.corpus import TraceCorpusStep
+from cook.engines.mixture import mixture_types
+from cook.formats.gguf import GgufFile, TensorInfo
+from cook.formats.quant_types import by_name
+from cook.formats.vocabulary import read_vocabulary
+from cook.graph.step import Source
+from cook.recipe.engine_rules import to_engine_rules
+from cook.recipe.rules import Quant, Resolution
+from cook.recipe.schema import Recipe
+from cook.recipe.size import predicted_bytes
+from cook.recipe.sources import HubRef
+from cook.steps.corpus import TraceCorpusStep, corpus_args
+from cook.steps.imatrix import ImatrixStep
+from cook.steps.live import Model
+from cook.steps.memory import MemoryStep
+from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.quantize import QuantizeStep
+
 if TYPE_CHECKING:
     from cook.prompts.prompt_set import PromptSet
     from cook.recipe.schema import Recipe, ScoreSpec
+
 
 @dataclass(frozen=True)
 class Drafting:
@@ -233,7 +225,6 @@ def target_corpus(
         chat="tokenizer.chat_template" in target.file.metadata,
     )
     return TraceCorpusStep(engine, model, trace)
-
 
 
 def left_to_score(recipe: Recipe, prompts: PromptSet) -> PromptSet:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-from cook.graph.execute import (Outcomes)
-from cook.graph.step import (Source, Step)
+from typing import TYPE_CHECKING, Any
 
-from cook.record.measured import (Quality)
-from cook.record.record import (Draft)
-from cook.build.type_map import (type_map)
-from cook.build.layout import (DraftPlan, Layout)
-from cook.steps.quantize import (MODEL_FILE)
+from cook.build.layout import DraftPlan, Layout
+from cook.build.type_map import type_map
+from cook.graph.execute import Outcomes
+from cook.graph.step import Source, Step
+from cook.record.measured import DraftSpeed, Quality
+from cook.record.record import Draft
+from cook.steps.quantize import MODEL_FILE
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from cook.record.measured import (DraftSpeed)
 if TYPE_CHECKING:
     from cook.build.layout import DraftPlan, Layout
     from cook.graph.execute import Outcomes
+
 
 def draft_records(menus: Sequence[Layout], outcomes: Outcomes) -> tuple[Draft, ...]:
     """Every draft of every engine, as it is known by now."""

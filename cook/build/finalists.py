@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from cook.graph.execute import (Executor)
-from cook.prompts.prompt_set import (PromptSet)
-from cook.recipe.schema import (ScoreSpec)
-from cook.scoring.figures import (figures)
-from cook.scoring.intervals import (SEED, paired)
-from cook.record.record import (Excluded)
-from cook.scoring.noise import (TimingNoise)
-from cook.scoring.sampled import (SampledPrediction)
-from cook.build.choose import (Choice, Maximize, figure_of)
-from cook.build.forecast import (Forecast, Overheads)
-from cook.steps.live import (LiveStep)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.layout import (Configuration, Layout, interleaved)
-from cook.build.forecast import (Forecaster)
-from cook.build.race import (DraftKey, run_race)
+
+from cook.build.choose import Choice, Maximize, figure_of
+from cook.build.forecast import Forecast, Forecaster, Overheads
+from cook.build.layout import Configuration, Layout, interleaved
+from cook.build.race import DraftKey, run_race
+from cook.graph.execute import Executor
+from cook.prompts.prompt_set import PromptSet
+from cook.recipe.schema import ScoreSpec
+from cook.record.prompt_runs import PromptRun
+from cook.record.record import Excluded
+from cook.scoring.figures import figures
+from cook.scoring.intervals import SEED, paired
+from cook.scoring.noise import TimingNoise
+from cook.scoring.sampled import SampledPrediction
+from cook.steps.live import LiveStep
 
 WITHIN = 0.01
 """The stopping rule: the leader is within this share of the best, at the confidence asked for."""
@@ -137,7 +137,7 @@ def choose(
     """
     import numpy as np
 
-    from cook.scoring.statistics import (verdict)
+    from cook.scoring.statistics import verdict
 
     excluded = []
     runners = []

@@ -5,33 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from cook.engines.base import (DraftSettings)
-from cook.errors import (InputError)
-from cook.formats.trace_file import (TraceFile)
-from cook.graph.execute import (Outcomes)
-from cook.scoring.noise import (TimingNoise, noise_of)
-from cook.scoring.price import (Lived, Timings, fit_overhead, fit_overheads, predict)
-from cook.scoring.simulate import (Profile, Setting)
-from cook.scoring.sampled import (SampledPrediction, predict_sampled)
-from cook.scoring.simulate import (Positions, simulate)
-from cook.steps.curve import (CurveOutcome, CurveStep, combined)
 
-from cook.build.layout import (DraftForecast, ForecastPlan)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.layout import (Layout)
-from cook.steps.replay import (ReplayStep, replayed, replies, sampled_reply)
-from cook.steps.trace import (TRACE_FILE)
-
-from collections.abc import Iterator
-from dataclasses import dataclass
+from cook.build.layout import DraftForecast, ForecastPlan, Layout
 from cook.engines.base import DraftSettings, Flavour
-from cook.scoring.price import Breakdown
-from cook.scoring.simulate import Profile
-from cook.steps.curve import CurveStep
+from cook.errors import InputError
+from cook.formats.trace_file import TraceFile
+from cook.graph.execute import Outcomes
 from cook.record.prompt_runs import PromptRun
-from cook.build.layout import DraftPlan, config_name
-from cook.steps.replay import ReplayStep
-from cook.steps.trace import Trace
+from cook.scoring.noise import TimingNoise, noise_of
+from cook.scoring.price import Breakdown, Lived, Timings, fit_overhead, fit_overheads, predict
+from cook.scoring.sampled import SampledPrediction, predict_sampled
+from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.steps.curve import CurveOutcome, CurveStep, combined
+from cook.steps.replay import ReplayStep, replayed, replies, sampled_reply
+from cook.steps.trace import TRACE_FILE
 
 Text = tuple[str, str, Positions]
 """A reply as replayed: (prompt id, category, positions)."""
@@ -325,7 +312,6 @@ PROFILES = {
 """Whose accounting a build of each flavour is taken to have; a live run is the test of it."""
 
 
-
 @dataclass(frozen=True)
 class Forecast:
     """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
@@ -346,7 +332,6 @@ class Forecast:
         """Tokens after the first a second, over all replies."""
         tokens = sum(run.predicted_n - 1 for run in self.runs)
         return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
-
 
 
 @dataclass(frozen=True)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from cook.engines.base import (DraftSettings, Engine)
-from cook.engines.spec_bench import (require_spec_bench)
-from cook.errors import (InputError)
-from cook.formats.gguf import (GgufFile)
-from cook.formats.trace_file import (TraceFile)
-from cook.build.locate import (local_path)
-from cook.prompts.prompt_set import (PromptSet, load_prompts, select)
-from cook.prompts.shares import (in_halves, race_shares)
-from cook.recipe.lint import (prompts_file)
-from cook.recipe.schema import (Recipe, ScoreSpec)
-from cook.build.adopt import (Adopted, adopt)
-from cook.trace.chain import (server_sampler)
-from cook.steps.curve import (PASSES, CurveStep, widths_for)
-from cook.build.layout import (DraftForecast, ForecastPlan)
-from cook.build.layout import (NO_DRAFT, Configuration, DraftPlan, LiveGrid, draft_args, sampling_of)
-from cook.build.locate import (Reader)
-from cook.build.locate import (ModelFile)
-from cook.steps.replay import (ReplayStep)
-from cook.steps.trace import (Trace, TraceStep)
-from cook.build.drafting import (left_to_score)
-from cook.formats.vocabulary import (compare, read_vocabulary)
+
+from cook.build.adopt import Adopted, adopt
+from cook.build.drafting import left_to_score
+from cook.build.layout import (
+    NO_DRAFT,
+    Configuration,
+    DraftForecast,
+    DraftPlan,
+    ForecastPlan,
+    LiveGrid,
+    draft_args,
+    sampling_of,
+)
+from cook.build.locate import ModelFile, Reader, local_path
+from cook.engines.base import DraftSettings, Engine
+from cook.engines.spec_bench import require_spec_bench
+from cook.errors import InputError
+from cook.formats.gguf import GgufFile
+from cook.formats.trace_file import TraceFile
+from cook.formats.vocabulary import compare, read_vocabulary
+from cook.prompts.prompt_set import PromptSet, load_prompts, select
+from cook.prompts.shares import in_halves, race_shares
+from cook.recipe.lint import prompts_file
+from cook.recipe.schema import Recipe, ScoreSpec
+from cook.steps.curve import PASSES, CurveStep, widths_for
+from cook.steps.replay import ReplayStep
+from cook.steps.trace import Trace, TraceStep
+from cook.trace.chain import server_sampler
 
 RACE_FROM = 8
 """Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
@@ -80,7 +87,9 @@ def lay_score(
     return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
 
 
-def _adopted(score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: Reader) -> Adopted | None:
+def _adopted(
+    score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: Reader
+) -> Adopted | None:
     """The trace that the recipe names, checked against target, prompts and sampling."""
     if score.trace is None:
         return None

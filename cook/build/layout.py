@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from cook.engines.base import (DraftSettings, Engine, ModelArgs)
-from cook.graph.step import (Source, Step)
-from cook.prompts.prompt_set import (Prompt, PromptSet)
-from cook.recipe.schema import (ModelArgsSpec)
-from cook.recipe.schema import (ScoreSpec)
-from cook.steps.compare import (CompareStep)
-from cook.steps.imatrix import (ImatrixStep)
-from cook.steps.live import (LiveStep, Sampling)
-from cook.steps.memory import (MemoryStep)
-from cook.steps.perplexity import (DivergenceStep, PerplexityStep)
-from cook.steps.quantize import (QuantizeStep)
-from cook.steps.type_speed import (TypeSpeedStep)
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from cook.engines.base import DraftSettings, Flavour
-from cook.scoring.price import Breakdown
-from cook.scoring.simulate import Profile
+from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.graph.step import Source, Step
+from cook.prompts.prompt_set import Prompt, PromptSet
+from cook.recipe.schema import ModelArgsSpec, ScoreSpec
+from cook.steps.compare import CompareStep
 from cook.steps.curve import CurveStep
-from cook.record.prompt_runs import PromptRun
+from cook.steps.imatrix import ImatrixStep
+from cook.steps.live import LiveStep, Sampling
+from cook.steps.memory import MemoryStep
+from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
+from cook.steps.type_speed import TypeSpeedStep
 
 if TYPE_CHECKING:
     pass
@@ -260,7 +253,6 @@ class DraftForecast:
     cache_type: str
     replays: tuple[ReplayStep, ...]
     curves: tuple[CurveStep, ...]
-
 
 
 @dataclass(frozen=True)

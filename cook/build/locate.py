@@ -7,32 +7,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from cook.demo.unpack import (is_unpacked, unpacked)
-from cook.errors import (InputError, PrerequisiteError)
-from cook.formats.naming import (shard_path, split_name)
-from cook.graph.digest import (source)
-from cook.graph.step import (Source)
-from cook.hub.choice import (Choice, Kind, choose)
-from cook.hub.client import (offline)
-from cook.steps.convert import (Converter, ConvertStep, convert, model_files, no_converter)
-from cook.hub.download import (fetch, left_bytes, place)
-from cook.hub.header import (stand_in)
-from cook.hub.listing import (HubFile, listing)
-from cook.hub.client import (PATIENT, Retry)
-from cook.provenance import (HubOrigin)
-from cook.recipe.sources import (HubRef)
-from cook.units import (size)
-from dataclasses import dataclass, field
-from cook.formats.gguf import (read_gguf)
-from cook.formats.gguf import (GgufFile)
-from cook.steps.convert import (Converter)
-from cook.output import (Output)
+
+from cook.demo.unpack import is_unpacked, unpacked
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.naming import shard_path, split_name
+from cook.graph.digest import source
+from cook.graph.step import Source
+from cook.hub.choice import Choice, Kind, choose
+from cook.hub.client import PATIENT, Retry, offline
+from cook.hub.download import fetch, left_bytes, place
+from cook.hub.header import stand_in
+from cook.hub.listing import HubFile, listing
+from cook.output import Output
+from cook.provenance import HubOrigin
+from cook.recipe.sources import HubRef
+from cook.steps.convert import Converter, ConvertStep, convert, model_files, no_converter
+from cook.units import size
 
 if TYPE_CHECKING:
-    from cook.output import (Output)
+    from cook.output import Output
 
 SMALL_BYTES = 16 << 20
 """Texts up to this size are fetched even for a plan."""
@@ -200,6 +197,7 @@ def _converted(
             hint="`cook build` converts it; or name a BF16 GGUF of this model as the source",
         )
     return Located(path, source([path], plan_only=plan_only), (*files, path))
+
 
 @dataclass(frozen=True)
 class ModelFile:

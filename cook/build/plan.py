@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
-from cook.graph.execute import (closure)
-from cook.graph.step import (Source, Step, decode)
-from cook.graph.store import (Artifact, Store)
-from cook.output import (Column, Output)
-from cook.paths import (cook_home)
-from cook.provenance import (available_memory_bytes)
-from cook.units import (size)
-from cook.paths import free_bytes
-from cook.units import duration
+
+from cook.graph.execute import closure
+from cook.graph.step import Source, Step, decode
+from cook.graph.store import Artifact, Store
+from cook.output import Column, Output
+from cook.paths import cook_home, free_bytes
+from cook.provenance import available_memory_bytes
+from cook.units import duration, size
 
 if TYPE_CHECKING:
-    from cook.build.layout import (Layout)
-    from cook.build.prepare import (Prepared)
+    from cook.build.layout import Layout
+    from cook.build.prepare import Prepared
 
 ROUGH_BYTES_PER_SECOND = 4e9
 """Memory bandwidth assumed for a server's speed before anything was measured here."""
@@ -108,8 +105,8 @@ class Plan:
 
 def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
-    from cook.build.run import (within_budget)
-    from cook.build.layout import (interleaved)
+    from cook.build.layout import interleaved
+    from cook.build.run import within_budget
 
     recipe = prepared.recipe
     store = Store(cook_home() / "store")
@@ -201,8 +198,6 @@ def show_plan(planned: Plan, output: Output) -> None:
         text += f", about {duration(total)}"
         text += f" and {unknown} steps never timed here" if unknown else ""
     output.say(text)
-
-
 
 
 def _planned(step: Step[Any], store: Store, history: Sequence[Artifact]) -> Planned:
@@ -309,12 +304,10 @@ def _download(left_bytes: int) -> tuple[Need, ...]:
     """What has to come from the Hub first, and the room in its cache."""
     if not left_bytes:
         return ()
-    from cook.hub.download import (free_cache_bytes)
+    from cook.hub.download import free_cache_bytes
 
     return (Need("download", left_bytes, free_cache_bytes()),)
 
 
 def _model_bytes(model: Step[Any] | Source) -> int | None:
     return model.size_bytes if isinstance(model, Source) else model.predicted_bytes()
-
-

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from cook.engines.base import (Engine, ModelArgs)
-from cook.errors import (InputError, PrerequisiteError)
-from cook.formats.trace_file import (TraceFile)
-from cook.graph.execute import (Executor)
-from cook.graph.store import (Store)
-from cook.output import (Output)
-from cook.paths import (cook_home)
-from cook.scoring.price import (BatchCurve)
-from cook.steps.http_replay import (Agreement)
-from cook.scoring.price import (Prediction, best)
-from cook.scoring.simulate import (Profile)
-from cook.scoring.sampled import (SampledPrediction)
-from cook.steps.replay import (ReplayOutcome)
-from cook.steps.trace import (given_trace)
+
+from cook.engines.base import Engine, ModelArgs
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.trace_file import TraceFile
+from cook.graph.execute import Executor
+from cook.graph.store import Store
+from cook.output import Output
+from cook.paths import cook_home
+from cook.scoring.price import BatchCurve, Prediction, best
+from cook.scoring.sampled import SampledPrediction
+from cook.scoring.simulate import Profile
+from cook.steps.http_replay import Agreement
+from cook.steps.replay import ReplayOutcome
+from cook.steps.trace import given_trace
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -99,11 +100,11 @@ class Told:
 
 def run(asked: Asked, output: Output) -> Told:
     """Replay and time what is not stored yet, then predict every setting of every draft."""
-    from cook.engines.discover import (discover)
-    from cook.formats.gguf import (read_gguf)
-    from cook.graph.digest import (source)
-    from cook.trace.compatible import (require_draft, require_target)
-    from cook.build.predict_steps import (Plan)
+    from cook.build.predict_steps import Plan
+    from cook.engines.discover import discover
+    from cook.formats.gguf import read_gguf
+    from cook.graph.digest import source
+    from cook.trace.compatible import require_draft, require_target
 
     trace = TraceFile(asked.trace)
     step = given_trace(asked.trace)
@@ -141,7 +142,7 @@ def run(asked: Asked, output: Output) -> Told:
 
 def _no_worker(engine: Engine) -> PrerequisiteError | None:
     """Why ``engine`` has no worker: no headers, no compiler, a static build."""
-    from cook.engines.worker.compile import (build_worker, locate)
+    from cook.engines.worker.compile import build_worker, locate
 
     try:
         build_worker(locate(engine))

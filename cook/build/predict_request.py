@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from cook.errors import (InputError)
-from cook.output import (Output)
-from cook.scoring.simulate import (Profile)
+
+from cook.errors import InputError
+from cook.output import Output
+from cook.scoring.simulate import Profile
 
 if TYPE_CHECKING:
-    from cook.scoring.price import (BatchCurve)
+    from cook.scoring.price import BatchCurve
 
 PROFILES = {
     "mainline": Profile.MAINLINE_2026_10,
@@ -46,9 +47,9 @@ class Typed:
 
 def predict_trace(typed: Typed, trace: Path | None, drafts: Sequence[Path], output: Output) -> None:
     """Replay ``drafts`` on ``trace`` and print what they would bring."""
-    from cook.engines.base import (ModelArgs)
-    from cook.build.predict import (Asked, run)
-    from cook.build.predict_show import (show)
+    from cook.build.predict import Asked, run
+    from cook.build.predict_show import show
+    from cook.engines.base import ModelArgs
 
     if trace is None or not drafts:
         raise InputError(
@@ -88,8 +89,8 @@ def predict_trace(typed: Typed, trace: Path | None, drafts: Sequence[Path], outp
 
 def predict_typed(typed: Typed, trace: Path | None, output: Output) -> None:
     """Print what the typed numbers say, as if tokens were accepted independently."""
-    from cook.build.predict_show import (show_typed)
-    from cook.scoring.iid import (alpha_of, best_length, iid_row)
+    from cook.build.predict_show import show_typed
+    from cook.scoring.iid import alpha_of, best_length, iid_row
 
     if trace is not None:
         raise InputError("--acceptance replaces the trace: give one of them")
@@ -124,7 +125,7 @@ def typed_curve(points: str | None, target_ms: float | None) -> BatchCurve | Non
 
     InputError for anything else, and for two different times of one token.
     """
-    from cook.scoring.price import (BatchCurve)
+    from cook.scoring.price import BatchCurve
 
     if points is None:
         return None if target_ms is None else BatchCurve((0,), (1,), ((target_ms / 1000,),))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from cook.output import (Column, Output, plain)
-from cook.build.predict import (Predicted, Row, Told)
-from cook.scoring.iid import (CAVEAT, IidRow)
-from cook.scoring.price import (Breakdown, Prediction)
-from cook.scoring.sampled import (SampledPrediction)
+
+from cook.build.predict import Predicted, Row, Told
+from cook.output import Column, Output, plain
+from cook.scoring.iid import CAVEAT, IidRow
+from cook.scoring.price import Breakdown, Prediction
+from cook.scoring.sampled import SampledPrediction
 
 TAIL = "the draft draws at the target's temperature from all its tokens"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from cook.engines.base import (Engine, Flavour, ModelArgs)
-from cook.formats.naming import (model_stem)
-from cook.formats.trace_file import (TraceFile)
-from cook.graph.execute import (Executor)
-from cook.graph.step import (Source, Step)
-from cook.build.predict import (Asked, Predicted, Row, Told)
-from cook.scoring.price import (BatchCurve)
-from cook.steps.http_replay import (Agreement, agreement)
-from cook.scoring.price import (Prediction, Timings, break_even, predict)
-from cook.scoring.simulate import (RULES, Profile, Setting)
-from cook.scoring.sampled import (SampledPrediction, SampledReply, predict_sampled)
-from cook.scoring.simulate import (Positions, simulate)
-from cook.steps.curve import (PASSES, CurveOutcome, CurveStep, combined, widths_for)
-from cook.build.forecast import (PROFILES)
-from cook.steps.http_replay import (HttpReplayStep, http_positions)
-from cook.steps.replay import (ReplayStep, positions_in, replayed, sampled_reply)
-from cook.steps.trace import (RecordedTraceStep)
+
+from cook.build.forecast import PROFILES
+from cook.build.predict import Asked, Predicted, Row, Told
+from cook.engines.base import Engine, Flavour, ModelArgs
+from cook.formats.naming import model_stem
+from cook.formats.trace_file import TraceFile
+from cook.graph.execute import Executor
+from cook.graph.step import Source, Step
+from cook.scoring.price import BatchCurve, Prediction, Timings, break_even, predict
+from cook.scoring.sampled import SampledPrediction, SampledReply, predict_sampled
+from cook.scoring.simulate import RULES, Positions, Profile, Setting, simulate
+from cook.steps.curve import PASSES, CurveOutcome, CurveStep, combined, widths_for
+from cook.steps.http_replay import Agreement, HttpReplayStep, agreement, http_positions
+from cook.steps.replay import ReplayStep, positions_in, replayed, sampled_reply
+from cook.steps.trace import RecordedTraceStep
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from cook.engines.worker.messages import (Replay)
-    from cook.formats.trace_file import (Reply)
-    from cook.formats.trace_file import (ReplyHead)
+    from cook.engines.worker.messages import Replay
+    from cook.formats.trace_file import Reply, ReplyHead
 
 Curve = tuple[CurveStep, ...]
 """One curve, a step a pass."""
@@ -46,8 +43,8 @@ class Plan:
         *,
         worker: bool,
     ) -> None:
-        from cook.formats.gguf import (read_gguf)
-        from cook.graph.digest import (source)
+        from cook.formats.gguf import read_gguf
+        from cook.graph.digest import source
 
         self.asked, self.engine, self.trace = asked, engine, trace
         self.profile = asked.profile or PROFILES[Flavour(engine.flavour)]

@@ -8,26 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from cook.engines.base import (Engine, Flavour, ModelArgs, ServerJob)
-from cook.engines.discover import (discover)
-from cook.errors import (InputError, PrerequisiteError)
-from cook.formats.quant_types import (by_name)
-from cook.formats.trace_file import (TraceFile)
-from cook.build.locate import (local_path)
-from cook.steps.convert import (Converter, find_converter)
-from cook.output import (Output)
-from cook.paths import (demo_dir)
-from cook.provenance import (HubOrigin)
-from cook.recipe.lint import (lacks_types, lint, raise_problems)
-from cook.recipe.load import (LoadedRecipe, load_recipe)
-from cook.recipe.rules import (Quant, resolve)
-from cook.recipe.schema import (ModelArgsSpec, Recipe)
-from cook.build.drafting import (Drafting)
-from cook.steps.imatrix import (ImatrixStep)
-from cook.build.layout import (Configuration, DraftPlan, LeftOut, Layout)
-from cook.build.locate import (Reader)
-from cook.build.lay_score import (lay_score, shared_device_warning, trace_warning)
-from cook.steps.type_speed import (TypeSpeedStep, type_speed)
+
+from cook.build.drafting import Drafting
+from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
+from cook.build.layout import Configuration, DraftPlan, Layout, LeftOut
+from cook.build.locate import Reader, local_path
+from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
+from cook.engines.discover import discover
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.quant_types import by_name
+from cook.formats.trace_file import TraceFile
+from cook.output import Output
+from cook.paths import demo_dir
+from cook.provenance import HubOrigin
+from cook.recipe.lint import lacks_types, lint, raise_problems
+from cook.recipe.load import LoadedRecipe, load_recipe
+from cook.recipe.rules import Quant, resolve
+from cook.recipe.schema import ModelArgsSpec, Recipe
+from cook.steps.convert import Converter, find_converter
+from cook.steps.imatrix import ImatrixStep
+from cook.steps.type_speed import TypeSpeedStep, type_speed
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -70,7 +71,7 @@ def prepare(
     Errors: RecipeError with every fault of the recipe; PrerequisiteError when no engine at hand
     has a type, naming the engine that has it; InputError for unusable files.
     """
-    from cook.recipe.demo import (apply_demo)
+    from cook.recipe.demo import apply_demo
 
     loaded = recipe if isinstance(recipe, LoadedRecipe) else load_recipe(recipe)
     if demo:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
 import numpy as np
-from cook.graph.execute import (Executor)
-from cook.scoring.figures import (figures)
-from cook.scoring.intervals import (paired)
-from cook.scoring.racing import (RaceRules, survivors)
-from cook.scoring.statistics import (Floats, Measured)
-from cook.build.choose import (Maximize, figure_of)
-from cook.build.forecast import (Forecast, Overheads)
-from cook.build.layout import (DraftForecast)
-from cook.build.forecast import (Forecaster)
+
+from cook.build.choose import Maximize, figure_of
+from cook.build.forecast import Forecast, Forecaster, Overheads
+from cook.build.layout import DraftForecast
+from cook.graph.execute import Executor
+from cook.scoring.figures import figures
+from cook.scoring.intervals import paired
+from cook.scoring.racing import RaceRules, survivors
+from cook.scoring.statistics import Floats, Measured
 
 EPSILON = 0.01
 """A draft stays while it may yet come within this share of the leader."""

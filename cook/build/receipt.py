@@ -17,17 +17,18 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from cook.paths import (config_file, cook_home, package_dir)
+
+from cook.paths import config_file, cook_home, package_dir
 
 if TYPE_CHECKING:
-    from cook.report.show import (Shown)
+    from cook.report.show import Shown
 
 FORMAT = 1
 
 
 def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
     """The answer kept for ``question`` and the record's path, if nothing has changed since."""
-    from cook.report.show import (Shown)
+    from cook.report.show import Shown
 
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         document = json.loads(_path(question).read_text(encoding="utf-8"))
@@ -51,7 +52,7 @@ def keep(question: Mapping[str, object], files: Iterable[Path], shown: Shown, re
     """Keep the answer of a build that ended well and depends on ``files`` (and what it left)."""
     from dataclasses import asdict
 
-    from cook.formats.atomic import (atomic_write)
+    from cook.formats.atomic import atomic_write
 
     watched = dict.fromkeys([*files, record, *_own_code()])
     document = {

@@ -7,22 +7,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from cook.errors import (CookError, GateError, PrerequisiteError, StepError)
-from cook.graph.execute import (Executor, Outcomes, closure)
-from cook.paths import (free_bytes)
-from cook.graph.store import (Store)
-from cook.output import (Output)
-from cook.paths import (cook_home)
-from cook.build.assemble import (Finished, assemble)
-from cook.build.drafts import (draft_records)
-from cook.record.record import (Excluded, Record, write_record)
-from cook.build.checks import (checks_of_all)
-from cook.build.finalists import (Decision, judge)
-from cook.steps.live import (LiveStep)
-from cook.build.layout import (Configuration, Layout, interleaved)
-from cook.build.choose import (Limits, over_limits)
-from cook.build.prepare import (Prepared)
-from cook.units import (size)
+
+from cook.build.assemble import Finished, assemble
+from cook.build.checks import checks_of_all
+from cook.build.choose import Limits, over_limits
+from cook.build.drafts import draft_records
+from cook.build.finalists import Decision, judge
+from cook.build.layout import Configuration, Layout, interleaved
+from cook.build.prepare import Prepared
+from cook.errors import CookError, GateError, PrerequisiteError, StepError
+from cook.graph.execute import Executor, Outcomes, closure
+from cook.graph.store import Store
+from cook.output import Output
+from cook.paths import cook_home, free_bytes
+from cook.record.record import Excluded, Record, write_record
+from cook.steps.live import LiveStep
+from cook.units import size
+
 
 @dataclass(frozen=True)
 class Built:

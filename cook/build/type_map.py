@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from cook.record.measured import (TypeSpan)
+
+from cook.record.measured import TypeSpan
+
 if TYPE_CHECKING:
     from cook.formats.gguf import TensorInfo
 
 
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,6})\.")
-
 
 
 def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
@@ -47,7 +47,6 @@ def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
     return tuple(_merged(cells))
 
 
-
 def _merged(cells: dict[tuple[str, int | None], list[TensorInfo]]) -> Iterator[TypeSpan]:
     """Cells as spans, in the order of groups; neighbours that are alike become one."""
     last: TypeSpan | None = None
@@ -65,13 +64,11 @@ def _merged(cells: dict[tuple[str, int | None], list[TensorInfo]]) -> Iterator[T
         yield last
 
 
-
 def _order(cell: tuple[str, int | None]) -> tuple[int, int]:
     from cook.recipe.groups import Group
 
     group, layer = cell
     return [str(g) for g in Group].index(group), -1 if layer is None else layer
-
 
 
 def _span(group: str, layer: int | None, tensors: list[TensorInfo]) -> TypeSpan:
@@ -88,7 +85,6 @@ def _span(group: str, layer: int | None, tensors: list[TensorInfo]) -> TypeSpan:
         elements=sum(t.elements for t in tensors),
         size_bytes=sum(known) if len(known) == len(sizes) else None,
     )
-
 
 
 def _continues(last: TypeSpan, span: TypeSpan) -> bool:

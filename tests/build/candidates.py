@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cook.engines.base import (DraftSettings)
-from cook.record.measured import (Figures, Quality)
-from cook.record.record import (Candidate, Draft)
-from cook.build.choose import (GIB)
-from tests.bare_records import (CANDIDATE)
+from cook.build.choose import GIB
+from cook.engines.base import DraftSettings
+from cook.record.measured import Figures, Quality
+from cook.record.record import Candidate, Draft
+from tests.bare_records import CANDIDATE
 
 
 def figures(speed: float, accepted: int | None = None) -> Figures:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cook.errors import (InputError)
-from cook.recipe.load import (LoadedRecipe)
-from cook.recipe.schema import (ScoreSpec)
-from cook.build.adhoc import (score_recipe)
+from cook.build.adhoc import score_recipe
+from cook.errors import InputError
+from cook.recipe.load import LoadedRecipe
+from cook.recipe.schema import ScoreSpec
 
 RECIPE: dict[str, Any] = {
     "version": 1,
@@ -100,7 +100,7 @@ def test_over_a_recipe_maps_are_merged_key_by_key(recipe: Path) -> None:
 
 
 def test_nothing_given_changes_nothing(recipe: Path) -> None:
-    from cook.recipe.load import (load_recipe)
+    from cook.recipe.load import load_recipe
 
     empty: dict[str, Any] = {"limit": None, "target": {"args": {}}, "sampling": {}, "draft": {}}
     assert score_recipe(None, [], recipe, empty).recipe == load_recipe(recipe).recipe

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cook.errors import (InputError)
-from cook.formats.trace_file import (Reply, TraceWriter)
-from cook.formats.trace_file import (ReplyHead, Sampler)
-from cook.prompts.prompt_set import (Prompt, PromptSet, subset)
-from cook.build.adopt import (adopt)
-from cook.trace.chain import (server_sampler)
-from cook.trace.session import (prompts_digest, sha256)
-from tests.traces import (blank_reply, server_header)
+from cook.build.adopt import adopt
+from cook.errors import InputError
+from cook.formats.trace_file import Reply, ReplyHead, Sampler, TraceWriter
+from cook.prompts.prompt_set import Prompt, PromptSet, subset
+from cook.trace.chain import server_sampler
+from cook.trace.session import prompts_digest, sha256
+from tests.traces import blank_reply, server_header
 
 PROMPTS = tuple(
     Prompt(f"p{i}", "code", f"text {i}", "report" if i % 2 else "pick") for i in range(4)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cook.record.measured import (Interval)
-from cook.record.record import (Candidate, Draft, Pick)
-from cook.build.choose import (Limits, pick)
-from tests.build.candidates import (DRAFTS, SURE, candidate, draft)
+from cook.build.choose import Limits, pick
+from cook.record.measured import Interval
+from cook.record.record import Candidate, Draft, Pick
+from tests.build.candidates import DRAFTS, SURE, candidate, draft
 
 
 def choose(

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.engines.base import (DraftSettings)
-from cook.scoring.price import (NOTHING)
-from cook.build.choose import (Choice, Maximize, figure_of)
-from cook.build.finalists import (WITHIN, choose, rank)
-from cook.build.forecast import (Forecast)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.layout import (DraftPlan, Layout)
+from cook.build.choose import Choice, Maximize, figure_of
+from cook.build.finalists import WITHIN, choose, rank
+from cook.build.forecast import Forecast
+from cook.build.layout import DraftPlan, Layout
+from cook.engines.base import DraftSettings
+from cook.record.prompt_runs import PromptRun
+from cook.scoring.price import NOTHING
 
 TOKENS = 100
 SIZES = {"small": 1_000, "middle": 2_000, "large": 3_000}
@@ -240,7 +240,7 @@ def test_the_choice_is_the_smallest_of_those_not_told_from_the_leader(
 
 
 def test_a_figure_that_does_not_exist_is_nothing() -> None:
-    from cook.scoring.figures import (figures)
+    from cook.scoring.figures import figures
 
     bare = figures(forecast(None, 100).runs)
     assert figure_of(bare, "acceptance") == figure_of(bare, "acceptance_length") == 0.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cook.record.measured import (Interval)
-from cook.record.record import (Candidate, Excluded, Pick)
-from cook.build.choose import (Choice)
-from cook.build.confirm import (confirm)
-from tests.build.candidates import (DRAFTS, candidate)
+from cook.build.choose import Choice
+from cook.build.confirm import confirm
+from cook.record.measured import Interval
+from cook.record.record import Candidate, Excluded, Pick
+from tests.build.candidates import DRAFTS, candidate
 
 
 def predicted(

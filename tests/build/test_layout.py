@@ -7,10 +7,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.base import (DraftSettings)
-from cook.build.run import (within_budget)
-from cook.prompts.prompt_set import (Prompt)
-from cook.build.layout import (ROUNDS, Configuration, config_name, split_rounds)
+from cook.build.layout import ROUNDS, Configuration, config_name, split_rounds
+from cook.build.run import within_budget
+from cook.engines.base import DraftSettings
+from cook.prompts.prompt_set import Prompt
 
 
 def prompts(counts: dict[str, int]) -> list[Prompt]:

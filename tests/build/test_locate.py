@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cook.errors import (InputError, PrerequisiteError)
-from cook.formats.gguf import (read_gguf)
-from cook.graph.digest import (source)
-from cook.build.locate import (local_path, locate)
-from cook.recipe.sources import (HubRef)
+from cook.build.locate import local_path, locate
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.gguf import read_gguf
+from cook.graph.digest import source
+from cook.recipe.sources import HubRef
 
 Writer = Callable[..., Path]
 
@@ -29,7 +29,7 @@ def ref(text: str) -> HubRef:
 def test_a_plan_reads_the_header_and_knows_the_digest(
     hub: Any, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cook.hub import (header)
+    from cook.hub import header
 
     # The tiny model is smaller than what a plan would ask of a real one.
     monkeypatch.setattr(header, "FIRST_BYTES", 1000)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cook.build.plan import (LATER, RACE, plan)
-from cook.build.prepare import (prepare)
+from cook.build.plan import LATER, RACE, plan
+from cook.build.prepare import prepare
 
 pytestmark = pytest.mark.engine
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from cook.engines.base import (Engine, ModelArgs)
-from cook.engines.process.supervisor import (Supervisor)
-from cook.errors import (InputError, PrerequisiteError)
-from cook.formats.trace_file import (TraceFile)
-from cook.graph.digest import (source)
-from cook.output import (Mode, Output)
-from cook.paths import (demo_dir)
-from cook.build.predict_request import (Typed, predict_trace, predict_typed, typed_curve)
-from cook.prompts.prompt_set import (Prompt)
-from cook.trace.chain import (server_sampler)
-from cook.trace.compatible import (require_draft, require_target)
-from cook.trace.session import (Plan, record)
-from cook.trace.worker_target import (WorkerTarget)
+from cook.build.predict_request import Typed, predict_trace, predict_typed, typed_curve
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.process.supervisor import Supervisor
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.trace_file import TraceFile
+from cook.graph.digest import source
+from cook.output import Mode, Output
+from cook.paths import demo_dir
+from cook.prompts.prompt_set import Prompt
+from cook.trace.chain import server_sampler
+from cook.trace.compatible import require_draft, require_target
+from cook.trace.session import Plan, record
+from cook.trace.worker_target import WorkerTarget
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 TARGET = demo_dir() / "target-q8_0.gguf"

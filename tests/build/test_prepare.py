@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cook.errors import (InputError, PrerequisiteError)
-from cook.build.layout import (NO_DRAFT)
-from cook.build.prepare import (Prepared, prepare)
-from cook.steps.trace import (TraceStep)
+from cook.build.layout import NO_DRAFT
+from cook.build.prepare import Prepared, prepare
+from cook.errors import InputError, PrerequisiteError
+from cook.steps.trace import TraceStep
 
 pytestmark = pytest.mark.engine
 

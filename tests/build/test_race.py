@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.engines.base import (DraftSettings)
-from cook.scoring.noise import (TimingNoise)
-from cook.scoring.price import (NOTHING)
-from cook.scoring.statistics import (Measured)
-from cook.build.choose import (Maximize)
-from cook.build.forecast import (Forecast)
-from cook.record.prompt_runs import (PromptRun)
-from cook.build.race import (relative_scores, run_race)
+from cook.build.choose import Maximize
+from cook.build.forecast import Forecast
+from cook.build.race import relative_scores, run_race
+from cook.engines.base import DraftSettings
+from cook.record.prompt_runs import PromptRun
+from cook.scoring.noise import TimingNoise
+from cook.scoring.price import NOTHING
+from cook.scoring.statistics import Measured
 
 ROUNDS = (tuple(f"p{i}" for i in range(12)), tuple(f"p{i}" for i in range(12, 24)))
 REPORT = tuple(f"p{i}" for i in range(24, 36))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cook.build import (receipt)
-from cook.report.show import (Shown)
+from cook.build import receipt
+from cook.report.show import Shown
 
 QUESTION = {"build": Path("r.yaml"), "engine": None}
 ANSWER = Shown((("quant", "left"),), (("Q8_0",), (None,)), ("pick: x",), ("careful",), ("note",))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cook.cli.main import (main)
-from cook.record.record import (Record)
-from tests.builds import (build)
+from cook.cli.main import main
+from cook.record.record import Record
+from tests.builds import build
 
 pytestmark = pytest.mark.engine
 

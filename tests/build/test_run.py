@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cook.cli.main import (main)
-from cook.formats.gguf import (read_gguf)
-from cook.graph.store import (Store)
-from cook.record.record import (Record, to_json)
-from tests.builds import (build)
+from cook.cli.main import main
+from cook.formats.gguf import read_gguf
+from cook.graph.store import Store
+from cook.record.record import Record, to_json
+from tests.builds import build
 
 pytestmark = pytest.mark.engine
 
@@ -261,6 +261,6 @@ def test_one_broken_quant_does_not_stop_the_sweep(
 
 
 def _demo(name: str) -> Path:
-    from cook.paths import (demo_dir)
+    from cook.paths import demo_dir
 
     return demo_dir() / name
