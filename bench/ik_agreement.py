@@ -2,8 +2,8 @@
 
 Live runs go through ``llama-server`` and through ``llama-spec-bench``; replay is of one trace,
 recorded by the same engine. Each of the two tools counts in its own way, so each is compared
-with the simulation of its own loop (scoring.md 2.2). Not needed where COOK_ENGINE_IK names no
-build: the study then says so.
+with the simulation of its own loop (docs/internals/scoring.md#profiles). Not needed where
+COOK_ENGINE_IK names no build: the study then says so.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ def score_url(
             f"{len(rendered) - len(fitting)} of {len(rendered)} prompts left out: with "
             f"{max_tokens} tokens of reply they exceed the server's context of {facts.context}"
         )
-    # Warms the server up, and parts us from whatever it was asked before (ik: engines.md 5.3).
+    # Warms the server up, and parts us from whatever it was asked before
+    # (ik: docs/internals/engines.md#a-prompt-that-was-asked-before).
     _ask(remote, WARM_UP, WARM_UP_TOKENS, Sampling())
     runs = []
     for prompt, text in fitting:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cook.engines.arguments import LOOPBACK
-from cook.engines.base import Engine, ServerJob
-from cook.engines.discover import discover
+from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.discover import discover, named
+from cook.engines.options import UNSAFE_FLAG, read_flags
 from cook.engines.process.outcome import ProcessResult
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
@@ -78,11 +79,13 @@ def service_of(
     port: int | None = None,
     context: int | None = None,
     key_file: Path | None = None,
+    unsafe_args: bool = False,
 ) -> Service:
     """The server of ``record``'s pick, or of ``candidate``; ``port`` None takes a free one.
 
-    A record that picked no draft gives the target alone. InputError for a record that has no
-    server to offer and for a model file that is gone or is not the one that was scored.
+    A record that picked no draft gives the target alone. ``unsafe_args`` lets raw flags of the
+    record through that a recipe could not say. InputError for such flags otherwise, for a record
+    that has no server to offer, and for a model file that is gone or is not the one scored.
     """
     chosen, notes = _chosen(record, candidate)
     if chosen.serving is None:
@@ -92,7 +95,12 @@ def service_of(
         )
     target = _model("target", record.target, record.target_bytes)
     draft = _draft(record, chosen)
-    found = discover(engine or chosen.engine)
+    found = discover(engine) if engine else named(chosen.engine)
+    for role, args in (
+        ("target", chosen.serving.target_args),
+        ("draft", chosen.serving.draft_args if draft is not None else None),
+    ):
+        notes += _checked_flags(found, role, args, unsafe_args) if args is not None else ()
     known = record.engines.get(chosen.engine)
     if known is not None and known.digest != found.identity.digest:
         notes.append(
@@ -221,6 +229,21 @@ def _chosen(record: Record, named: str | None) -> tuple[Candidate, list[str]]:
         raise InputError(f"nothing was picked: {record.pick.sentence}", hint="--candidate NAME")
     why = "no draft was picked" if picked else f"nothing was picked ({record.pick.sentence})"
     return alone, [f"{why}: the target is served alone"]
+
+
+def _checked_flags(
+    engine: Engine, role: str, args: ModelArgs, unsafe_args: bool
+) -> tuple[str, ...]:
+    """What is to be told of the record's raw flags; InputError where one may not pass."""
+    offered = engine.capabilities.flags.get("server", frozenset())
+    tool = f"llama-server of {engine.name}"
+    refusals = read_flags(args.extra, [engine.flavour], offered, tool).refusals
+    stopped = [r for r in refusals if r.ours or not unsafe_args]
+    if stopped:
+        told = "; ".join(refusal.message for refusal in stopped)
+        raise InputError(f"the record's flags of the {role}: {told}", hint=stopped[0].hint)
+    words = ", ".join(args.extra[refusal.index] for refusal in refusals)
+    return (f"the record's flags of the {role}: {words} passed ({UNSAFE_FLAG})",) if words else ()
 
 
 def _draft(record: Record, candidate: Candidate) -> Path | None:

@@ -132,7 +132,17 @@ def test_the_graph_knows_no_word_of_quantization() -> None:
 
 
 def test_a_report_reads_records_and_nothing_else() -> None:
-    allowed = ("report", "record", "formats", "output", "units", "paths", "files", "errors")
+    allowed = (
+        "report",
+        "record",
+        "scoring",
+        "formats",
+        "output",
+        "units",
+        "paths",
+        "files",
+        "errors",
+    )
     wrong = [
         f"{name} imports {other}"
         for name, others in imports().items()

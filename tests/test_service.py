@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
+from cook.engines.base import ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
-from cook.record.record import read_record, write_record
+from cook.record.record import Candidate, Record, read_record, write_record
 from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
 from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
 
@@ -51,6 +52,73 @@ def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
     assert words[words.index("--ctx-size") + 1] == "512"
     assert "an" not in words
     assert any("another digest" not in n and "speed may differ" in n for n in service.notes)
+
+
+def with_flags(role: str, *words: str) -> Record:
+    """A record whose pick is served with raw flags of a stranger's choice."""
+    scored = record("ml")
+    flags = ModelArgs(threads=1, extra=words)
+
+    def changed(chosen: Candidate) -> Candidate:
+        assert chosen.serving is not None
+        serving = chosen.serving
+        if role == "target":
+            return replace(chosen, serving=replace(serving, target_args=flags))
+        return replace(chosen, serving=replace(serving, draft_args=flags))
+
+    return replace(scored, candidates=tuple(map(changed, scored.candidates)))
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model-url", "http://x/y.gguf"),
+        ("--model_url", "http://x/y.gguf"),
+        ("-mu", "http://x/y.gguf"),
+        ("--model-url=http://x/y.gguf",),
+        ("--spec-draft-hf", "a/b"),
+        ("--poll", "--lora", "x.gguf"),
+        ("--host", "0.0.0.0"),
+        ("--tools", "all"),
+        ("x.gguf",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_stranger_s_record_says_nothing_that_a_recipe_could_not(
+    ml: Any, role: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError, match="the record's flags of the " + role):
+        service_of(with_flags(role, *words))
+
+
+def test_the_record_s_own_command_is_never_run(ml: Any) -> None:
+    hostile = ("/bin/sh", "-c", "touch /tmp/x", "--model-url", "http://x/y.gguf")
+    scored = record("ml")
+    altered = replace(
+        scored, candidates=tuple(replace(c, command=hostile) for c in scored.candidates)
+    )
+    assert service_of(altered, port=18080).command == service_of(scored, port=18080).command
+
+
+def test_harmless_flags_of_a_record_are_served(ml: Any) -> None:
+    words = service_of(with_flags("target", "--numa", "isolate"), port=18080).command
+    assert words[-2:] == ("--numa", "isolate")
+
+
+def test_the_user_s_own_word_lets_a_record_s_flags_through(ml: Any) -> None:
+    hostile = with_flags("target", "--lora", "x.gguf")
+    service = service_of(hostile, port=18080, unsafe_args=True)
+    assert service.command[-2:] == ("--lora", "x.gguf")
+    assert any("--lora" in note and "--allow-unsafe-args" in note for note in service.notes)
+    with pytest.raises(InputError):
+        service_of(with_flags("target", "--host", "0.0.0.0"), unsafe_args=True)
+
+
+def test_a_record_brings_no_engine_of_its_own(ml: Any) -> None:
+    for engine in (f"x={ml.facts.bin_dir}", str(ml.facts.bin_dir)):
+        with pytest.raises(InputError, match="no name of an engine"):
+            service_of(record(engine))
 
 
 def test_the_same_record_on_the_other_engine(ik: Any) -> None:

@@ -1,4 +1,4 @@
-"""Writes what is generated from the code: docs/cli.md, docs/recipe.md and the recipe's schema.
+"""Writes what is generated from the code: docs/cli.md, flags.md, recipe.md, the recipe's schema.
 
 ``--check`` writes nothing and exits 1 when one of them is stale (`make lint`).
 """
@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +22,23 @@ stdout is the answer, stderr everything else. `--json` prints one JSON document,
 error; `--quiet` prints the answer alone, tables as tab-separated values. Exit status: 0 ok,
 1 a step failed, 2 usage or recipe, 3 a bug of cook, 4 a gate failed (nothing qualifies, or a
 regression), 5 a prerequisite is missing, 130 interrupted.
+"""
+FLAGS_TITLE = """# Raw flags
+
+Written by `make docs` from cook/engines/options.py; do not edit.
+
+`extra` in a recipe's `args` passes flags to the engine's own programs. Recipes are shared between
+strangers, and those programs can download over your model, write files, load libraries and listen
+to the world, so only flags that were reviewed and found harmless pass, each with a value of its
+form, each said once, and only where the program's own `--help` offers it. All others are refused
+with the reason, at their line and column, before anything runs. So are they in a record that
+`cook serve` is given. What a key of the recipe says is said there.
+
+`--allow-unsafe-args` on the command line lets refused flags through, for a recipe that you trust;
+no file can say it. llama.cpp's programs run with `--offline` either way, and no variable of your
+shell by which an engine takes options (`LLAMA_ARG_*`, `HF_*`) reaches them.
+
+Reviewed: the bundled llama.cpp (of llama-cpp-python 0.3.36) and ik_llama.cpp 8337e4cd.
 """
 RECIPE_NOTE = "<!-- Written by `make docs` from cook/recipe/schema.py; do not edit. -->\n\n"
 
@@ -55,6 +73,33 @@ def cli() -> str:
     return "\n".join(parts)
 
 
+def flags() -> str:
+    from cook.engines.options import OPTIONS, Harm, Sets
+
+    parts = [FLAGS_TITLE]
+    for flavour, table in OPTIONS.items():
+        options = list({option.spellings: option for option in table.values()}.values())
+        parts += [f"## {flavour}", "| flag | value | sets | what |\n|---|---|---|---|"]
+        for sets in Sets:
+            rows = [
+                f"| {_codes(o.spellings)} | {o.value.says if o.value else '-'} | {sets} | {o.why} |"
+                for o in options
+                if o.sets is sets
+            ]
+            parts[-1] += "".join(f"\n{row}" for row in rows)
+        parts.append("Refused:")
+        refused = []
+        for harm in Harm:
+            words = [word for o in options if o.harm is harm for word in o.spellings]
+            refused.append(f"- {harm}: {_codes(words)}")
+        parts.append("\n".join(refused))
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _codes(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
 def generated() -> dict[Path, str]:
     """Every generated file with the text it should have."""
     from cook.recipe.json_schema import SCHEMA_FILE, schema_text
@@ -62,6 +107,7 @@ def generated() -> dict[Path, str]:
 
     return {
         ROOT / "docs" / "cli.md": cli(),
+        ROOT / "docs" / "flags.md": flags(),
         ROOT / "docs" / "recipe.md": RECIPE_NOTE + markdown().rstrip("\n") + "\n",
         SCHEMA_FILE: schema_text(),
     }

@@ -23,19 +23,22 @@ def score_recipe(
     recipe: Path | str | None,
     settings: Mapping[str, object],
     maximize: str | None = None,
+    *,
+    unsafe_args: bool = False,
 ) -> LoadedRecipe:
     """The recipe that scores ``drafts``, or the quants of ``recipe``, against ``target``.
 
     ``settings`` are keys of ``score`` that replace the recipe's or the defaults, maps within
-    them key by key; None and empty maps are "not given". ``maximize``: the pick's. InputError
-    when there is nothing to score or nothing to score against.
+    them key by key; None and empty maps are "not given". ``maximize``: the pick's.
+    ``unsafe_args``: as :func:`cook.recipe.load.load_recipe`. InputError when there is nothing to
+    score or nothing to score against.
     """
     given = {key: value for key, value in settings.items() if value not in (None, {})}
     if target is not None:
         given["target"] = _merged({"source": _absolute(target)}, given.get("target"))
     pick = {"maximize": maximize} if maximize else {}
     if recipe is not None:
-        return _override(load_recipe(recipe), drafts, given, pick)
+        return _override(load_recipe(recipe, unsafe_args=unsafe_args), drafts, given, pick)
     if target is None:
         raise InputError("no target", hint="--target TARGET.gguf, or --recipe with a score.target")
     if not drafts:

@@ -1,8 +1,9 @@
 """From replays to finalists: predict everything, calibrate on live runs, choose who goes live.
 
 The choice is made on one half of the prompts and its figures are reported on the other
-(winner's curse, scoring.md section 3). Live go: the choice, its closest rival of another draft
-file, and no draft, so that a prediction is always confronted with the real server.
+(winner's curse, docs/internals/scoring.md#choosing-and-reporting). Live go: the choice, its closest
+rival of another draft file, and no draft, so that a prediction is always confronted with the real
+server.
 """
 
 from __future__ import annotations

@@ -185,7 +185,10 @@ def has_template(file: GgufFile) -> bool:
 
 
 def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: Reader) -> None:
-    """Refuse a draft that the engine would silently not use, or translate (engines.md 5.2)."""
+    """Refuse a draft that the engine would silently not use, or translate.
+
+    docs/internals/engines.md#serving-without-drafting
+    """
     refs = [d.source for d in recipe.drafts]
     if recipe.model is not None:
         refs.append(recipe.model.source)

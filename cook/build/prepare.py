@@ -5,7 +5,7 @@ Nothing runs here but header reads, hashing of sources and the engines' own ``--
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, Layout, LeftOut
 from cook.build.locate import Reader, local_path
 from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
-from cook.engines.discover import discover
+from cook.engines.discover import discover, named
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import by_name
 from cook.formats.trace_file import TraceFile
@@ -61,11 +61,15 @@ def prepare(
     strict: bool = False,
     plan_only: bool = False,
     threads: int | None = None,
+    unsafe_args: bool = False,
+    named_engines: bool = False,
     output: Output | None = None,
 ) -> Prepared:
     """Load, check and lay out ``recipe`` on ``engines``, or those it names; warnings are kept.
 
     ``threads``: of target and drafts where the recipe states none; part of what is measured.
+    ``unsafe_args``: for a recipe's path, as :func:`cook.recipe.load.load_recipe`.
+    ``named_engines``: a file says ``engines``, not the user, so that none of them is a directory.
 
     On several engines each makes the quants whose types it has, and scores them itself.
     Errors: RecipeError with every fault of the recipe; PrerequisiteError when no engine at hand
@@ -73,13 +77,16 @@ def prepare(
     """
     from cook.recipe.demo import apply_demo
 
-    loaded = recipe if isinstance(recipe, LoadedRecipe) else load_recipe(recipe)
+    if isinstance(recipe, LoadedRecipe):
+        loaded = recipe
+    else:
+        loaded = load_recipe(recipe, unsafe_args=unsafe_args)
     if demo:
         loaded = replace(loaded, recipe=apply_demo(loaded.recipe))
     if threads is not None:
         loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
-    chosen = _engines(loaded, engines)
+    chosen = _engines(loaded, engines, named if named_engines else discover)
     reader = Reader(plan_only, _converter(loaded.recipe, chosen), output)
     menus = tuple(
         _lay(share, engine, reader, strict, left_out, f"@{engine.name}" if len(chosen) > 1 else "")
@@ -233,10 +240,12 @@ def _with_threads(recipe: Recipe, threads: int) -> Recipe:
     return recipe.model_copy(update={"score": score.model_copy(update=changes)})
 
 
-def _engines(loaded: LoadedRecipe, asked: Sequence[str]) -> tuple[Engine, ...]:
+def _engines(
+    loaded: LoadedRecipe, asked: Sequence[str], find: Callable[[str], Engine]
+) -> tuple[Engine, ...]:
     """The engines asked for, else the recipe's, else the default one."""
     if asked:
-        found = tuple(discover(name) for name in asked)
+        found = tuple(find(name) for name in asked)
     else:
         found = tuple(_wanted(loaded, name) for name in loaded.recipe.engine) or (discover(None),)
     names = [engine.name for engine in found]
@@ -251,7 +260,7 @@ def _engines(loaded: LoadedRecipe, asked: Sequence[str]) -> tuple[Engine, ...]:
 def _wanted(loaded: LoadedRecipe, name: str) -> Engine:
     """The recipe's engine; PrerequisiteError says which of its types need it."""
     try:
-        return discover(name)
+        return named(name)
     except PrerequisiteError as error:
         needs = _only_in(loaded, name) if name in tuple(Flavour) else ""
         if needs:

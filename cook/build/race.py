@@ -1,7 +1,7 @@
 """Racing drafts over shares of the prompts: those that cannot win are not replayed to the end.
 
 Scores are paired by prompt, so only the spread of differences counts; every round spends its
-part of the error probability (scoring.md section 3).
+part of the error probability (docs/internals/scoring.md#the-race).
 """
 
 from __future__ import annotations

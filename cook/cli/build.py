@@ -16,6 +16,7 @@ from cook.cli.options import (
     RecipeArgument,
     StrictOption,
     ThreadsOption,
+    UnsafeArgsOption,
     open_output,
 )
 
@@ -30,6 +31,7 @@ def command(
     strict: StrictOption = False,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    allow_unsafe_args: UnsafeArgsOption = False,
     fresh: Annotated[
         bool,
         typer.Option("--fresh", help="Run every step again, stored or not.", show_default=False),
@@ -60,9 +62,16 @@ def command(
             demo=demo,
             strict=strict,
             threads=threads,
+            unsafe_args=allow_unsafe_args,
             output=output,
         )
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
-    question = {"build": recipe, "from": Path.cwd(), "engine": engine, "demo": demo}
-    answer({**question, "strict": strict, "threads": threads}, build_it, output, fresh=fresh)
+    question: dict[str, object] = {
+        "build": recipe,
+        "from": Path.cwd(),
+        "engine": engine,
+        "demo": demo,
+    }
+    question |= {"strict": strict, "threads": threads, "unsafe_args": allow_unsafe_args}
+    answer(question, build_it, output, fresh=fresh)

@@ -100,6 +100,14 @@ DemoOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Warnings of the recipe are errors.", show_default=False)
 ]
+UnsafeArgsOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unsafe-args",
+        help="Pass raw flags (`extra`) that cook refuses: they may write, download, listen.",
+        show_default=False,
+    ),
+]
 JobsOption = Annotated[
     int,
     typer.Option(

@@ -14,6 +14,7 @@ from cook.cli.options import (
     RecipeArgument,
     StrictOption,
     ThreadsOption,
+    UnsafeArgsOption,
     open_output,
 )
 
@@ -24,6 +25,7 @@ def command(
     demo: DemoOption = False,
     strict: StrictOption = False,
     threads: ThreadsOption = None,
+    allow_unsafe_args: UnsafeArgsOption = False,
     check: Annotated[
         bool,
         typer.Option("--check", help="Exit 1 when anything would run.", show_default=False),
@@ -50,6 +52,7 @@ def command(
         strict=strict,
         plan_only=True,
         threads=threads,
+        unsafe_args=allow_unsafe_args,
     )
     planned = plan(prepared)
     show_plan(planned, output)

@@ -17,6 +17,7 @@ from cook.cli.options import (
     QuietOption,
     RecipeArgument,
     StrictOption,
+    UnsafeArgsOption,
     open_output,
 )
 
@@ -260,6 +261,7 @@ def check(
         ),
     ] = None,
     strict: StrictOption = False,
+    allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -281,7 +283,7 @@ def check(
     from cook.recipe.load import load_recipe
 
     out = open_output(json, quiet)
-    result = check_recipe(load_recipe(recipe), engine, tensors)
+    result = check_recipe(load_recipe(recipe, unsafe_args=allow_unsafe_args), engine, tensors)
     found = [replace(p, severity="error") if strict else p for p in result.problems]
     if any(p.severity == "error" for p in found):
         raise RecipeError(found)

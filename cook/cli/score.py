@@ -16,6 +16,7 @@ from cook.cli.options import (
     JsonOption,
     QuietOption,
     ThreadsOption,
+    UnsafeArgsOption,
     open_output,
 )
 
@@ -189,6 +190,7 @@ def command(
     ] = None,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    allow_unsafe_args: UnsafeArgsOption = False,
     fresh: Annotated[
         bool,
         typer.Option("--fresh", help="Measure again, stored or not.", show_default=False),
@@ -212,7 +214,7 @@ def command(
     if url is not None:
         others: list[object] = [target, drafts, recipe, engine, context, n_max, p_min]
         others += [draft_cache_type, target_cache_type, temperature, seed, method, trace]
-        others += [maximize, budget, threads, live]
+        others += [maximize, budget, threads, live, allow_unsafe_args or None]
         alone = all(other in (None, []) for other in others)
         score_url_command(output, url, api_key_file, prompts, limit, max_tokens, alone=alone)
         return
@@ -239,7 +241,9 @@ def command(
         from cook.build.prepare import prepare
         from cook.build.run import build
 
-        loaded = score_recipe(target, drafts or [], recipe, settings, maximize)
+        loaded = score_recipe(
+            target, drafts or [], recipe, settings, maximize, unsafe_args=allow_unsafe_args
+        )
         prepared = prepare(loaded, engines=engine or (), threads=threads, output=output)
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
 
@@ -250,6 +254,7 @@ def command(
         "drafts": drafts,
         "recipe": recipe,
         "from": Path.cwd(),
+        "unsafe_args": allow_unsafe_args,
     }
     answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh)
 

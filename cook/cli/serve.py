@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cook.cli.options import EngineOption, JsonOption, QuietOption, open_output
+from cook.cli.options import (
+    EngineOption,
+    JsonOption,
+    QuietOption,
+    UnsafeArgsOption,
+    open_output,
+)
 
 if TYPE_CHECKING:
     from cook.output import Output
@@ -51,6 +57,7 @@ def command(
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Print a systemd unit only.", show_default=False)
     ] = False,
+    allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -58,7 +65,8 @@ def command(
 
     Starts the real llama-server with the draft and the settings that a record picked, shows that
     it drafts, and runs until Ctrl-C. The server's own output goes to stderr, its address to
-    stdout. Refused: model files that are gone or have another size than when they were scored.
+    stdout. Refused: model files that are gone or have another size than when they were scored,
+    and flags in the record that a recipe could not say.
 
     Examples:
 
@@ -82,6 +90,7 @@ def command(
         port=port,
         context=context,
         key_file=api_key_file,
+        unsafe_args=allow_unsafe_args,
     )
     for note in service.notes:
         out.warn(note)

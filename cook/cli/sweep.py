@@ -12,6 +12,7 @@ from cook.cli.options import (
     JsonOption,
     QuietOption,
     ThreadsOption,
+    UnsafeArgsOption,
     complete_pipeline,
     open_output,
 )
@@ -56,6 +57,7 @@ def command(
     ] = False,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -77,4 +79,13 @@ def command(
     asked = Asked(
         plan=plan, cell=cell, report=tuple(report or ()), accept=accept, all_cells=all_cells
     )
-    sweep(pipeline, asked, output, into=out, verbose=verbose, jobs=jobs, threads=threads)
+    sweep(
+        pipeline,
+        asked,
+        output,
+        into=out,
+        verbose=verbose,
+        jobs=jobs,
+        threads=threads,
+        unsafe_args=allow_unsafe_args,
+    )

@@ -41,11 +41,24 @@ def discover(spec: str | None = None) -> Engine:
         return engine_at(path.name or "engine", path)
     if spec in tuple(Flavour):
         return of_flavour(Flavour(spec))
-    names = ", ".join([BUNDLED, *known])
-    raise PrerequisiteError(
-        f"no engine is called {spec!r} (known: {names})",
-        hint=f"name its build directory: --engine {spec}=DIR, or {_PREFIX}{_variable(spec)}=DIR",
-    )
+    raise _unknown(spec)
+
+
+def named(name: str) -> Engine:
+    """The engine that a file calls ``name``: bundled, a flavour, or one of the configuration.
+
+    Never a directory: a recipe or a record that came from a stranger would bring its own programs.
+    InputError for what is none of them by its form, PrerequisiteError for one that is not at hand.
+    """
+    if name not in (BUNDLED, *configured(), *Flavour):
+        if os.sep in name or "=" in name:
+            raise InputError(
+                f"{name!r} is no name of an engine: only you can say which directory's programs"
+                " run",
+                hint="--engine NAME=DIRECTORY",
+            )
+        raise _unknown(name)
+    return discover(name)
 
 
 def discover_all() -> tuple[Engine, ...]:
@@ -124,6 +137,14 @@ def _bundled_dir() -> Path:
             hint="`make setup` builds them (five minutes, once)",
         )
     return directory
+
+
+def _unknown(spec: str) -> PrerequisiteError:
+    names = ", ".join([BUNDLED, *configured()])
+    return PrerequisiteError(
+        f"no engine is called {spec!r} (known: {names})",
+        hint=f"name its build directory: --engine {spec}=DIR, or {_PREFIX}{_variable(spec)}=DIR",
+    )
 
 
 def _checked_name(name: str) -> str:

@@ -1,7 +1,9 @@
 """The environment that engine programs get: little, and nothing that changes what they do.
 
-Both engines take options from ``LLAMA_ARG_*`` variables, mainline also from ``config.ini``
-under ``~/.config`` (engines.md, section 0): only what is listed here passes.
+Both engines take options from ``LLAMA_ARG_*`` variables (``LLAMA_ARG_MODEL_URL`` downloads),
+mainline also from ``config.ini`` under ``~/.config``
+(docs/internals/engines.md#environment-and-configuration): only what is listed here passes, and no
+variable that makes the engine load a library, run a program or write a file.
 """
 
 from __future__ import annotations
@@ -19,6 +21,20 @@ _PASS = frozenset({"PATH", "TMPDIR", "TZ", "LD_LIBRARY_PATH"})
 _PASS_PREFIXES = (
     *("CUDA_", "NVIDIA_", "NCCL_", "HIP_", "HSA_", "ROCR_", "ROCM_", "AMD_", "VK_", "SYCL_"),
     *("ONEAPI_", "ZE_", "UR_", "GGML_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+)
+# By the getenv calls of both engines' sources, and by the documents of CUDA, ROCm and OpenMP.
+_BLOCK = frozenset(
+    {
+        "GGML_BACKEND_PATH",  # loads a library
+        "GGML_ET_KERNELS_PATH",  # loads code
+        "GGML_ET_PROFILE",  # writes a file
+        "GGML_OPENCL_KERNEL_CACHE_DIR",  # writes and loads code
+        "GGML_BACKTRACE_LLDB",  # runs a debugger
+        "CUDA_INJECTION32_PATH",
+        "CUDA_INJECTION64_PATH",
+        "HSA_TOOLS_LIB",
+        "OMP_TOOL_LIBRARIES",
+    }
 )
 
 
@@ -61,4 +77,4 @@ def loader_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _passes(key: str) -> bool:
-    return key in _PASS or key.startswith(_PASS_PREFIXES)
+    return key not in _BLOCK and (key in _PASS or key.startswith(_PASS_PREFIXES))

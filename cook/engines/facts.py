@@ -61,7 +61,7 @@ for i in range(512):
 """
 
 # Executes the instruction that mainline's AMX path starts with. Some virtual machines
-# advertise AMX, grant the permission, and then fault (engines.md, section 0).
+# advertise AMX, grant the permission, and then fault (docs/internals/engines.md#amx).
 _AMX_CHILD = """\
 import ctypes, mmap
 libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""ik_llama.cpp: its command lines (engines.md describes the flags and their traps).
+"""ik_llama.cpp: its command lines (docs/internals/engines.md has their traps).
 
 The draft's own arguments on ik_llama.cpp, which starts from a copy of the target's.
 

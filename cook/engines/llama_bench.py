@@ -1,7 +1,7 @@
 """How fast a model reads a prompt and decodes one token at a time, by ``llama-bench``.
 
-ik checks no decode result, so that a failure looks like a very fast run (engines.md, section 4):
-its complaints are searched for.
+ik checks no decode result, so that a failure looks like a very fast run
+(docs/internals/engines.md#llama-bench): its complaints are searched for.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def _command(
     words.add("-b", args.batch)
     words.add("-ub", args.ubatch)
     words.add("-rpc", ",".join(args.rpc) or None)
+    words.add_flag_if_known("--offline")
     if not engine.facts.repack:
         # llama-bench has its own parser and ignores LLAMA_ARG_REPACK.
         words.add("--repack", 0)

@@ -1,4 +1,4 @@
-"""Mainline llama.cpp: its command lines (engines.md describes the flags and their traps)."""
+"""Mainline llama.cpp: its command lines (docs/internals/engines.md has their traps)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class LlamaCpp(Tools):
             ("--no-log-timestamps", ("--no-log-timestamps",)),
             # --fit may change the context and the placement of layers behind our back.
             ("--fit", ("--fit", "off")),
+            # Nothing that cook runs may fetch anything.
+            ("--offline", ("--offline",)),
         )
         return tuple(f for flag, words in wanted if self.has_flag(tool, flag) for f in words)
 
@@ -48,6 +50,7 @@ class LlamaCpp(Tools):
         args.add_flag_if_known("--no-log-prefix")
         args.add_flag_if_known("--no-log-timestamps")
         args.add_if_known("--fit", "off")
+        args.add_flag_if_known("--offline")
         if job.draft is not None:
             self._draft_args(args, job, job.draft)
         return args.argv(job.target_args.extra)

@@ -5,8 +5,9 @@ purpose), so that a run which did its work can end before its last lines are pri
 of 60 short runs on a busy machine. Such a run is repeated; nothing else is.
 
 ``llama-perplexity`` exits 0 after nearly every failure, and both tools can print ``nan``
-(engines.md, sections 2 and 3): a result needs its final line, finite, over all the chunks that
-the tool said it would compute, and a file that reads back where one was asked for.
+(docs/internals/engines.md#llama-perplexity, docs/internals/engines.md#llama-imatrix):
+a result needs its final line, finite, over all the chunks that the tool said it would compute,
+and a file that reads back where one was asked for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Quantize one model with ``llama-quantize`` and prove what was written.
 
 Either engine leaves partial files, exits 0 after some failures, and replaces types silently
-(engines.md, section 1); so the tool writes under a temporary name, its last line must be there,
-and the types that its log and the file show must be the ones resolved. Only then is the file
-synced and renamed.
+(docs/internals/engines.md#llama-quantize); so the tool writes under a temporary name, its last
+line must be there, and the types that its log and the file show must be the ones resolved. Only
+then is the file synced and renamed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It listens on loopback, on a free port, with a key that is in a file of mode 0600 and nowhere
 else. A server that was given a draft is shown to draft, or refused: both engines otherwise
-serve on without a word (engines.md, section 5).
+serve on without a word (docs/internals/engines.md#serving-without-drafting).
 """
 
 from __future__ import annotations

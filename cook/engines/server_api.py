@@ -1,7 +1,7 @@
 """A typed client of ``llama-server``: what it answers is checked before anyone uses it.
 
-Both flavours' wire formats are in engines.md, section 5.3. An answer that is too long, no JSON,
-or not of the expected form is a StepError naming the field.
+Both flavours' wire formats are in docs/internals/engines.md#answers. An answer that is too
+long, no JSON, or not of the expected form is a StepError naming the field.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ik's ``llama-spec-bench``: drafting measured in one process, without a server.
 
 It decodes the prompts of a JSONL file one after the other and tells, for each, what was drafted
-and accepted (engines.md, section 6). Two ways in which its figures lie are avoided here: a
-prompt is asked once (a repeated one is drafted from the cache of its first run, at 100 %), and
-unrelated text parts the prompts (so is one that begins as the last one did).
+and accepted (docs/internals/engines.md#llama-spec-bench). Two ways in which its figures lie are
+avoided here: a prompt is asked once (a repeated one is drafted from the cache of its first run,
+at 100 %), and unrelated text parts the prompts (so is one that begins as the last one did).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 What llama-quantize, -imatrix and -perplexity say, read from their raw output.
 
-Both engines; the wording is in engines.md, sections 1.6, 2 and 3. Output is never trusted:
-whatever does not match, or is not a finite number, is simply not there (``None``).
+Both engines; the wording is in docs/internals/engines.md#output-of-llama-quantize and the
+sections after it. Output is never trusted: whatever does not match, or is not a finite number, is
+simply not there (``None``).
 """
 
 from __future__ import annotations

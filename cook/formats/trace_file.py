@@ -7,9 +7,9 @@ draft can be refused with the differing tokens although the target is not there.
 flushed to the disk before the next is recorded, so a crash costs one reply: a block cut short
 at the end is ignored by the reader and cut off by the writer.
 
-Per token (scoring.md 8): id, log-probability raw and under the sampling chain, log-sum-exp,
-top-1/top-2 margin, and the K largest: ids, and logits relative to the largest in half precision;
-with K = 64 that is 408 bytes. Log-probabilities are natural logarithms.
+Per token (docs/internals/scoring.md#the-trace): id, log-probability raw and under the sampling
+chain, log-sum-exp, top-1/top-2 margin, and the K largest: ids, and logits relative to the largest
+in half precision; with K = 64 that is 408 bytes. Log-probabilities are natural logarithms.
 
 The JSON parts of a trace file: under what conditions it was recorded, and each reply's head.
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from cook.errors import InputError
 from cook.formats.atomic import atomic_write
 from cook.logs.log_figures import Pair
-from cook.report.canvas import Sheet, label, png, svg_file
-from cook.report.document import Plot
+from cook.report.canvas import Plot, Sheet, label, png, svg_file
 
 SUFFIXES = (".svg", ".png")
 MOST_PAIRS = 16

@@ -41,7 +41,12 @@ def run_cell(
     outcome: Outcome
     try:
         prepared = prepare(
-            cell.loaded, engines=cell.engines, demo=cell.demo, threads=threads, output=output
+            cell.loaded,
+            engines=cell.engines,
+            demo=cell.demo,
+            threads=threads,
+            named_engines=True,
+            output=output,
         )
         built = build(prepared, output, jobs=jobs, threads=threads, remeasure=True)
         outcome = _judged(loaded, cell, built, started)

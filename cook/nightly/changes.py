@@ -1,8 +1,8 @@
 """What changed between two nights of one series, paired by prompt, with its standard error.
 
-Prompts are clusters (scoring.md section 3): every figure is a ratio of sums over prompts, both
-nights are resampled by the same draw of prompts, and the spread of the *difference* is its
-error. Where a drafted and an undrafted speed are divided, both come from the same night, so
+Prompts are clusters (docs/internals/scoring.md#statistics): every figure is a ratio of sums over
+prompts, both nights are resampled by the same draw of prompts, and the spread of the *difference*
+is its error. Where a drafted and an undrafted speed are divided, both come from the same night, so
 that a machine that is a few per cent slower tonight cancels.
 """
 

@@ -44,7 +44,9 @@ def _reason(
     if age > loaded.pipeline.max_age_hours:
         return f"its last night is {age:.0f} hours old"
     try:
-        prepared = prepare(cell.loaded, engines=cell.engines, demo=cell.demo, plan_only=True)
+        prepared = prepare(
+            cell.loaded, engines=cell.engines, demo=cell.demo, plan_only=True, named_engines=True
+        )
         planned = plan(prepared)
     except Interrupted:
         raise

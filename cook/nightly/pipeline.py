@@ -172,7 +172,7 @@ def shipped_pipelines() -> Mapping[str, Path]:
     return {p.stem: p for p in sorted(data_dir("pipelines").glob("*.yaml"))}
 
 
-def load_pipeline(name: Path | str) -> LoadedPipeline:
+def load_pipeline(name: Path | str, *, unsafe_args: bool = False) -> LoadedPipeline:
     """Read the pipeline at a path, or the shipped one of that name, and all of its recipes.
 
     InputError when there is no such file; PipelineError with every fault of it, RecipeError with
@@ -181,13 +181,16 @@ def load_pipeline(name: Path | str) -> LoadedPipeline:
     path = _find(name)
     try:
         text = read_text(path, "pipeline")
-        return parse_pipeline(text, path)
+        return parse_pipeline(text, path, unsafe_args=unsafe_args)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
-def parse_pipeline(text: str, path: Path) -> LoadedPipeline:
-    """A pipeline from its text; ``path`` names it in errors and anchors its relative paths."""
+def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedPipeline:
+    """A pipeline from its text; ``path`` names it in errors and anchors its relative paths.
+
+    ``unsafe_args``: of all its recipes, as :func:`cook.recipe.load.load_recipe`.
+    """
     try:
         root, found = parse(text, str(path), "pipeline")
     except RecipeError as error:
@@ -203,7 +206,7 @@ def parse_pipeline(text: str, path: Path) -> LoadedPipeline:
         pipeline = Pipeline.model_validate(data, context=context)
     except ValidationError as error:
         raise PipelineError([*problems, *problems_of(error, locations, Pipeline)]) from None
-    cells, more = _cells(pipeline, path, locations)
+    cells, more = _cells(pipeline, path, locations, unsafe_args)
     if problems or more:
         raise PipelineError([*problems, *more])
     return LoadedPipeline(pipeline, path, cells)
@@ -222,7 +225,7 @@ def _find(name: Path | str) -> Path:
 
 
 def _cells(
-    pipeline: Pipeline, path: Path, locations: Locations
+    pipeline: Pipeline, path: Path, locations: Locations, unsafe_args: bool
 ) -> tuple[tuple[Cell, ...], list[Problem]]:
     cells: dict[str, Cell] = {}
     problems: list[Problem] = []
@@ -236,7 +239,7 @@ def _cells(
             )
             problems.append(at.problem(f"no recipe {entry.recipe}", hint=hint, kind="file"))
             continue
-        loaded = load_recipe(file)
+        loaded = load_recipe(file, unsafe_args=unsafe_args)
         try:
             loaded = with_score(loaded, pipeline.score)
         except ValidationError as error:

@@ -48,10 +48,11 @@ def sweep(
     verbose: bool = False,
     jobs: int = 1,
     threads: int | None = None,
+    unsafe_args: bool = False,
 ) -> None:
     """Do it; GateError when something got worse, StepError when a cell failed."""
     asked.check()
-    loaded = load_pipeline(pipeline)
+    loaded = load_pipeline(pipeline, unsafe_args=unsafe_args)
     if asked.plan:
         _plan(loaded, output)
     elif asked.accept is not None:

@@ -5,8 +5,9 @@ and rules against the tensors. All findings at once, each at its place in the re
 
 Which tensors cannot be quantized without importance data, by engine.
 
-The engines fail late (after hours, with a partial file) or abort; engines.md section 1.4. On
-mainline also whole base types fail, since their mixtures use such types.
+The engines fail late (after hours, with a partial file) or abort
+(docs/internals/engines.md#types-that-need-an-imatrix). On mainline also whole base types fail,
+since their mixtures use such types.
 
 The texts and files that a recipe names: there, and not scored on what they were made from.
 """
@@ -24,6 +25,7 @@ from cook.documents.tree import Keys, Location
 from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
+from cook.recipe.raw_flags import flag_problems
 from cook.recipe.rules import Matcher, Quant, Resolution, Rule, Tensor, resolve, some
 from cook.recipe.text_overlap import compare_texts
 
@@ -266,6 +268,14 @@ def lint(
     engine = _At(flavour, engine_name or flavour, capabilities) if flavour else None
     if engine is not None:
         found += _engine_problems(loaded, engine)
+        found += flag_problems(
+            recipe,
+            loaded.locations,
+            engine.flavour,
+            capabilities,
+            engine.name,
+            unsafe=loaded.unsafe_args,
+        )
     matcher = Matcher(model.tensors, model.architecture) if model is not None else None
     for quant in loaded.quants:
         found += _type_problems(quant)

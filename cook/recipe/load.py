@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A valid recipe, its file, its exact text, its candidates, and where each part stands."""
+    """A valid recipe, its file, its exact text, its candidates, and where each part stands.
+
+    ``unsafe_args``: the user's own word that raw flags may pass that cook would refuse.
+    """
 
     recipe: Recipe
     path: Path
     text: str
     quants: tuple[Quant, ...]
     locations: Locations
+    unsafe_args: bool = False
 
     @property
     def sha256(self) -> str:
@@ -34,9 +38,10 @@ class LoadedRecipe:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def load_recipe(path: Path | str) -> LoadedRecipe:
+def load_recipe(path: Path | str, *, unsafe_args: bool = False) -> LoadedRecipe:
     """Read the recipe at ``path``, or the shipped recipe of that name.
 
+    ``unsafe_args`` lets raw flags through that cook would refuse (``--allow-unsafe-args``).
     InputError when there is no such file; RecipeError with every fault otherwise.
     """
     found = find_recipe(path)
@@ -44,7 +49,7 @@ def load_recipe(path: Path | str) -> LoadedRecipe:
         text = read_text(found)
     except OSError as error:
         raise InputError(f"cannot read {found}: {error.strerror}") from None
-    return parse_recipe(text, found)
+    return parse_recipe(text, found, unsafe_args=unsafe_args)
 
 
 def find_recipe(name: Path | str) -> Path:
@@ -69,12 +74,13 @@ def shipped_recipes() -> Mapping[str, Path]:
     return {p.stem: p for p in sorted(data_dir("recipes").glob("*.yaml"))}
 
 
-def parse_recipe(text: str, path: Path) -> LoadedRecipe:
+def parse_recipe(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedRecipe:
     """A recipe from its text; ``path`` names it in errors and anchors its relative paths."""
     from pydantic import ValidationError
 
     from cook.documents.faults import problems_of
     from cook.recipe.expand import expand
+    from cook.recipe.raw_flags import written_flag_problems
     from cook.recipe.schema import Recipe
 
     root, found = parse(text, str(path))
@@ -85,6 +91,7 @@ def parse_recipe(text: str, path: Path) -> LoadedRecipe:
         at = locations.at()
         hint = "start with `version: 1`"
         raise RecipeError([*problems, at.problem("a recipe is a mapping", hint=hint)])
+    problems += written_flag_problems(data, locations, unsafe=unsafe_args)
     context = {"base": path.resolve().parent}
     recipe = None
     try:
@@ -100,7 +107,7 @@ def parse_recipe(text: str, path: Path) -> LoadedRecipe:
         raise RecipeError(_unique([*problems, *error.problems])) from None
     if problems:
         raise RecipeError(_unique(problems))
-    return LoadedRecipe(recipe, path, text, quants, locations)
+    return LoadedRecipe(recipe, path, text, quants, locations, unsafe_args)
 
 
 def _expand_valid(

@@ -52,26 +52,6 @@ CacheType = Literal[
 Threads = Annotated[int, Field(ge=1, le=1024)]
 Batch = Annotated[int, Field(ge=1, le=1 << 20)]
 
-# cook sets these itself; two of them would fight, or a secret would show in a process list.
-_OURS = {
-    **dict.fromkeys(("-m", "--model", "-md", "--model-draft", "--hf-repo", "-hf"), "`source:`"),
-    **dict.fromkeys(("--port", "--host", "--api-key", "--api-key-file", "--slots"), "cook itself"),
-    **dict.fromkeys(("--spec-type", "--draft", "--draft-max", "--draft-n-max"), "`score.draft:`"),
-    **dict.fromkeys(("--spec-draft-model", "--draft-params", "-draft"), "`score.draft:`"),
-    **dict.fromkeys(("--spec-draft-n-max", "--spec-draft-n-min"), "`score.draft:`"),
-    **dict.fromkeys(("--spec-draft-p-min", "--draft-p-min"), "`score.draft:`"),
-    **dict.fromkeys(("-c", "--ctx-size", "-cd", "--ctx-size-draft"), "`score.context:`"),
-    **dict.fromkeys(("-ngl", "--n-gpu-layers", "--gpu-layers"), "`n_gpu_layers:`"),
-    **dict.fromkeys(("-ot", "--override-tensor"), "`override_tensor:`"),
-    **dict.fromkeys(("-ctk", "--cache-type-k"), "`cache_type_k:`"),
-    **dict.fromkeys(("-ctv", "--cache-type-v"), "`cache_type_v:`"),
-    **dict.fromkeys(("-t", "--threads"), "`threads:`"),
-    **dict.fromkeys(("-b", "--batch-size"), "`batch:`"),
-    **dict.fromkeys(("-ub", "--ubatch-size"), "`ubatch:`"),
-    **dict.fromkeys(("-np", "--parallel"), "cook itself"),
-    **dict.fromkeys(("--log-disable", "--log-file"), "cook itself"),
-}
-
 
 class ModelArgsSpec(Spec):
     """Where a model's weights go and how it runs. What is absent is the engine's default."""
@@ -103,15 +83,8 @@ class ModelArgsSpec(Spec):
     rpc: Lines = ()
     """RPC servers, `host:port`; one, or a list."""
     extra: Annotated[tuple[Line, ...], Field(max_length=256)] = ()
-    """Raw flags of the engine, as a list, passed as they are."""
-
-    @field_validator("extra")
-    @classmethod
-    def _not_ours(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for flag in value:
-            if setter := _OURS.get(flag.split("=", 1)[0]):
-                raise fault(f"`{flag}` is set by {setter}, not in `extra`")
-        return value
+    """Raw flags of the engine, as a list: only reviewed, harmless ones pass (flags.md);
+    others need `--allow-unsafe-args` on the command line."""
 
     @field_validator("rpc")
     @classmethod

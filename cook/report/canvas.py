@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cook.report.document import Plot
 from cook.report.labels import places
 from cook.report.palette import DARK, LIGHT, SERIES, Colours, css
 from cook.report.plain import clipped
@@ -47,6 +46,23 @@ class Named:
     y: float
     text: str
     strong: bool = False
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture to be drawn; ``alt`` says in words what it shows.
+
+    ``height`` is in CSS pixels for a full-width or half-width drawing, ``narrow_height`` for one
+    on a phone.
+    """
+
+    name: str
+    title: str
+    alt: str
+    draw: Callable[[Sheet], None] = field(repr=False)
+    height: int = 330
+    narrow_height: int = 300
+    width: Literal["half", "full"] = "half"
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ All text here is plain and untrusted; whoever gives it a form escapes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cook.report.canvas import Plot
 
 if TYPE_CHECKING:
-    from cook.report.canvas import Sheet
+    pass
 
 
 @dataclass(frozen=True)
@@ -49,23 +50,6 @@ class Table:
     title: str | None = None
     strong: int | None = None
     caption: str | None = None
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A picture to be drawn; ``alt`` says in words what it shows.
-
-    ``height`` is in CSS pixels for a full-width or half-width drawing, ``narrow_height`` for one
-    on a phone.
-    """
-
-    name: str
-    title: str
-    alt: str
-    draw: Callable[[Sheet], None] = field(repr=False)
-    height: int = 330
-    narrow_height: int = 300
-    width: Literal["half", "full"] = "half"
 
 
 Block = Text | Items | Code | Table | Plot

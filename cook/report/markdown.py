@@ -6,7 +6,8 @@ import re
 from pathlib import PurePath
 from urllib.parse import quote
 
-from cook.report.document import Block, Code, Document, Items, Plot, Section, Table, Text
+from cook.report.canvas import Plot
+from cook.report.document import Block, Code, Document, Items, Section, Table, Text
 from cook.report.plain import plain
 
 MISSING = "-"

@@ -1,6 +1,7 @@
 """Is our accounting the engine's? A short live run, recounted from its own tokens.
 
-Counts are called exact only where this has passed for the engine build at hand (scoring.md 2.4).
+Counts are called exact only where this has passed for the engine build at hand
+(docs/internals/scoring.md#recount).
 """
 
 from __future__ import annotations

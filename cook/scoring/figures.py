@@ -11,10 +11,10 @@ from cook.record.outcomes import CompareOutcome, ControlOutcome
 from cook.record.prompt_runs import PromptRun
 
 NEAR_TIE_GAP = 0.15
-"""Logit gap up to which batched verification is known to flip greedy choices (scoring.md 4).
+"""Logit gap up to which batched verification is known to flip greedy choices.
 
 Used only where no control run measured this engine's own: the largest gap reported for pure
-kernel noise.
+kernel noise (docs/internals/scoring.md#same-output-as-without-a-draft).
 """
 
 

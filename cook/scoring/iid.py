@@ -1,8 +1,9 @@
 """Speed from a handful of numbers, as if every drafted token were accepted independently.
 
-Leviathan et al. 2023 with a measured verification curve (scoring.md 1.1 to 1.3). Real text is
-not so: acceptance varies over contents, and since 1/tau is convex in it, one pooled number is
-biased up (by 0.4 to 7.4 % measured on a tiny model). A trace has no such bias.
+Leviathan et al. 2023 with a measured verification curve
+(docs/internals/scoring.md#one-acceptance-for-all-text). Real text is not so: acceptance varies over
+contents, and since 1/tau is convex in it, one pooled number is biased up (by 0.4 to 7.4 % measured
+on a tiny model). A trace has no such bias.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def best_length(alpha: float, verify_s: float, draft_s: float) -> float:
     """The real-valued optimum of (1 - alpha^(g+1)) / (g c + v), v and c constant.
 
     g = (-W_-1(-e^-k) - k) / L - 1 with L = -ln alpha, k = L (v/c - 1) + 1, W_-1 the lower branch
-    of Lambert's function (scoring.md 1.3). A sanity value: a real v grows with g.
+    of Lambert's function (docs/internals/scoring.md#the-best-length-in-closed-form).
+    A sanity value: a real v grows with g.
     """
     if not 0.0 < alpha < 1.0 or not verify_s > draft_s > 0.0:
         raise InputError("the closed form needs 0 < alpha < 1 and a draft faster than its target")

@@ -1,7 +1,8 @@
 """Racing over rounds of prompts: drop candidates that cannot win, measure the rest further.
 
 Maron and Moore's races with common random numbers: scores are paired by prompt, so only the
-spread of *differences* counts. Every round spends part of the error probability (scoring.md 3).
+spread of *differences* counts. Every round spends part of the error probability
+(docs/internals/scoring.md#the-race).
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ Rejection sampling (Leviathan et al. 2023), scored from a trace without Monte Ca
 
 Neither engine's server verifies this way today (llama.cpp PR #27694 would), so the trace keeps
 what is needed to score it: given that the target emitted y, y was an accepted draft token with
-probability a = min(1, q(y) / p(y)), both after temperature (scoring.md 1.6). Expectations over
-all runs follow by dynamic programming, exactly.
+probability a = min(1, q(y) / p(y)), both after temperature
+(docs/internals/scoring.md#rejection-sampling). Expectations over all runs follow by dynamic
+programming, exactly.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 Greedy and sampled replies alike: both engines draw the target's token first and only compare
 (common_sampler_sample_and_accept_n, common/sampling.cpp), so given the emitted tokens the run
-is a deterministic function of the draft's argmax and confidence at each position (scoring.md
-2.4). Only what follows the draft's first wrong token needs rollouts, and only when p_min > 0.
+is a deterministic function of the draft's argmax and confidence at each position
+(docs/internals/scoring.md#replay). Only what follows the draft's first wrong token needs rollouts,
+and only when p_min > 0.
 
 Whose accounting: the drafting loops of the engines, as they were at a date.
 
-Read in the sources and verified against live servers; scoring.md 2.1 to 2.3 name the files.
+Read in the sources and verified against live servers; docs/internals/scoring.md#profiles has them
+side by side.
 """
 
 from __future__ import annotations
@@ -247,7 +249,7 @@ def positions_of(
 
 
 def simulate(positions: Positions, setting: Setting, profile: Profile) -> Simulation:
-    """Run the drafting loop of ``profile`` over one reply (scoring.md 2.4)."""
+    """Run the drafting loop of ``profile`` over one reply (docs/internals/scoring.md#the-loop)."""
     return _Loop(positions, RULES[profile], setting).run()
 
 

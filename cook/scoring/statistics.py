@@ -1,8 +1,9 @@
 """Comparing candidates measured on the same prompts: intervals, who is best, when to stop.
 
 Replies are clusters (tokens within one are not independent; naive binomial bars are 2-3 times
-too small, scoring.md 3), prompts fall in strata (categories), and candidates are paired. So
-everything resamples whole prompts within their category and recomputes the statistic.
+too small, docs/internals/scoring.md#statistics), prompts fall in strata (categories), and
+candidates are paired. So everything resamples whole prompts within their category and recomputes
+the statistic.
 
 A candidate's figures are per-prompt numerators and denominators: tokens and seconds for speed
 (their ratio of sums *is* the token-weighted harmonic mean of the per-prompt speeds), accepted

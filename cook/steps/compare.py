@@ -1,9 +1,9 @@
 """Step: where drafting changed the output, how near a tie was it?
 
 Greedy output under batched verification can differ from single decoding, since kernels differ
-by batch width (scoring.md section 4). So a difference is not called wrong: it is reported with
-its first position and the gap between the two tokens' logits, as the target itself, decoding
-without a draft, sees them after the same tokens.
+by batch width (docs/internals/scoring.md#same-output-as-without-a-draft). So a difference is not
+called wrong: it is reported with its first position and the gap between the two tokens' logits, as
+the target itself, decoding without a draft, sees them after the same tokens.
 """
 
 from __future__ import annotations

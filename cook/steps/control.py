@@ -1,9 +1,10 @@
 """Step: the no-draft control of losslessness: what batch width alone does to the target.
 
 The target reads its own trace again in batches as wide as a verification, with no draft loaded.
-Where its log-probabilities differ from those of single decoding, only kernels differ (scoring.md
-section 4). Twice the 99th percentile of that difference is the line below which a changed token
-is a near tie, measured on this engine instead of assumed.
+Where its log-probabilities differ from those of single decoding, only kernels differ
+(docs/internals/scoring.md#same-output-as-without-a-draft). Twice the 99th percentile of that
+difference is the line below which a changed token is a near tie, measured on this engine instead
+of assumed.
 """
 
 from __future__ import annotations

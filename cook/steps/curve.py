@@ -1,8 +1,8 @@
 """Step: what a decode of b tokens costs, on real windows of the trace, at real depths.
 
-Verification is far from flat in b (scoring.md 2.5), a mixture of experts pays for every expert
-that the batch touches, so real windows are timed and not repeated ids; and cost grows with the
-context. Alone on the machine, repeats interleaved over widths, medians.
+Verification is far from flat in b (docs/internals/scoring.md#prices), a mixture of experts pays for
+every expert that the batch touches, so real windows are timed and not repeated ids; and cost grows
+with the context. Alone on the machine, repeats interleaved over widths, medians.
 """
 
 from __future__ import annotations

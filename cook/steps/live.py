@@ -3,8 +3,9 @@
 Who else used the processors while something was timed?
 
 A timing is worth little when another program ran beside it: two busy OpenMP programs on two
-cores slow each other by orders of magnitude (engines.md section 8). The kernel's own accounts
-tell: processor time of the whole machine, less that of the timed processes and of cook.
+cores slow each other by orders of magnitude (docs/internals/engines.md#two-programs-at-once).
+The kernel's own accounts tell: processor time of the whole machine, less that of the timed
+processes and of cook.
 
 Step: run prompts through the engine's real llama-server, with one draft or none.
 
@@ -13,7 +14,7 @@ Or through ik's llama-spec-bench (:mod:`cook.steps.live`), where the recipe says
 A round holds a share of the prompts; every configuration runs a round before any runs the next,
 so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
 cannot change draft settings on a running one, and ik replays old drafts on repeated prompts
-(engines.md 5.3).
+(docs/internals/engines.md#a-prompt-that-was-asked-before).
 """
 
 from __future__ import annotations
@@ -270,7 +271,10 @@ class LiveStep(Step[LiveOutcome]):
 
     @property
     def remembers(self) -> bool:
-        """ik drafts from its last request where the next one begins alike (engines.md 5.3)."""
+        """ik drafts from its last request where the next one begins alike.
+
+        docs/internals/engines.md#a-prompt-that-was-asked-before
+        """
         return self.draft is not None and self.engine.flavour is Flavour.IK_LLAMA_CPP
 
     @property
@@ -292,7 +296,10 @@ class LiveStep(Step[LiveOutcome]):
         return run_of(prompt, answer, wall_ms)
 
     def _require_drafting(self, runs: Sequence[PromptRun]) -> None:
-        """Both engines serve on without a word when drafting is off (engines.md 5.2)."""
+        """Both engines serve on without a word when drafting is off.
+
+        docs/internals/engines.md#serving-without-drafting
+        """
         if self.settings is None or self.settings.n_max == 0:
             return
         long_enough = [r for r in runs if r.predicted_n > 2]

@@ -72,7 +72,7 @@ class MemoryStep(Step[MemoryOutcome]):
 
         args = self.args
         if self.engine.flavour is Flavour.LLAMA_CPP:
-            # Mainline prints its buffers at trace level only (engines.md section 0).
+            # Mainline prints its buffers at trace level only (docs/internals/engines.md#logs).
             args = replace(args, extra=(*args.extra, "-lv", "4"))
         job = ServerJob(
             target=bench.file(self.model, MODEL_FILE), target_args=args, context=self.context

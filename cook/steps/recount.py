@@ -1,11 +1,11 @@
 """Step: is our accounting this engine's? A live run of the score, recounted from its own tokens.
 
-Counts are called exact only where this has passed (scoring.md 2.4). The requests are those that
-were run live anyway. ik returns no token ids, and leaves out of the text some that it counted:
-there only replies are recounted whose text is that of the trace, or has as many tokens as the
-server counted. Even so a request may differ there that we count rightly: ik's draft keeps what its
-cache holds of the request before wherever tokens match by chance, though computed behind another
-text.
+Counts are called exact only where this has passed (docs/internals/scoring.md#recount). The requests
+are those that were run live anyway. ik returns no token ids, and leaves out of the text some that
+it counted: there only replies are recounted whose text is that of the trace, or has as many tokens
+as the server counted. Even so a request may differ there that we count rightly: ik's draft keeps
+what its cache holds of the request before wherever tokens match by chance, though computed behind
+another text.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ A trace's reply from what a stock ``llama-server`` answers (no worker at hand, o
 Drafting must be off while recording: with a draft loaded mainline reports log-probability 0 for
 every drafted token (#27972). Probabilities may be fewer than tokens, because entries are left out
 while the text ends inside a UTF-8 character: they are joined on token ids, and what cannot be
-told apart is marked as a hole (scoring.md 8).
+told apart is marked as a hole (docs/internals/scoring.md#holes).
 """
 
 from __future__ import annotations

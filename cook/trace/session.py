@@ -13,7 +13,7 @@ from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 
 TOP = 64
-"""Candidates kept a token: K of scoring.md section 8, 408 bytes a token."""
+"""Candidates kept a token: K of docs/internals/scoring.md#the-trace, 408 bytes a token."""
 EXTRA = 33
 """Tokens recorded beyond an end of reply: ik counts drafts of up to n_max = 32 past it."""
 

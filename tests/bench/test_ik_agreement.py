@@ -14,7 +14,7 @@ from bench.study import empty_kitchen
 pytestmark = pytest.mark.ik
 
 CLUSTERED = 1.8
-"""Least factor by which prompts widen the binomial error (scoring.md, section 3)."""
+"""Least factor by which prompts widen the binomial error (docs/internals/scoring.md#statistics)."""
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,14 @@ import pytest
 
 from cook.engines import facts
 from cook.engines.base import Flavour
-from cook.engines.discover import configured, discover, discover_all, engine_at, of_flavour
+from cook.engines.discover import (
+    configured,
+    discover,
+    discover_all,
+    engine_at,
+    named,
+    of_flavour,
+)
 from cook.engines.facts import find_bin_dir
 from cook.errors import ConfigError, InputError, PrerequisiteError
 
@@ -222,3 +229,21 @@ def test_recorded_help_texts() -> None:
 def test_garbage_is_no_type() -> None:
     rows = "q4_K\t12\t256\t144\t1\nNONE\t43\t1\t1\t0\nq9\tx\t1\t1\t1\n\x00\nq4_Z\t50\t77\t3\t1\n"
     assert facts.parse_types(rows) == {"q4_K": 12}
+
+
+def test_a_file_names_no_directory_of_programs(
+    standin_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe or a record would bring its own programs; only the user's word may."""
+    engine = standin_engine(name="beside")
+    folder = Path(engine.facts.bin_dir)
+    monkeypatch.chdir(folder.parent)
+    for spec in (str(folder), f"x={folder}", "./bin", "../beside/bin"):
+        assert discover(spec).name
+        with pytest.raises(InputError, match="no name of an engine"):
+            named(spec)
+    assert discover("bin").name == "bin"  # a directory here, when the user says so
+    with pytest.raises(PrerequisiteError, match="no engine is called 'bin'"):
+        named("bin")
+    monkeypatch.setenv("COOK_ENGINE_BIN", str(folder))
+    assert named("bin").name == "bin"

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cook.report.canvas import NARROW, WIDTHS, Named, Sheet, inline_svg, label, png, svg_file
-from cook.report.document import Plot
+from cook.report.canvas import NARROW, WIDTHS, Named, Plot, Sheet, inline_svg, label, png, svg_file
 
 NASTY = '"><script>alert(1)</script> id="a" $\\frac$ #1c2127; : #1c2127'
 SVG = "{http://www.w3.org/2000/svg}"

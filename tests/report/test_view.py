@@ -6,7 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from cook.report.document import Plot, Table
+from cook.report.canvas import Plot
+from cook.report.document import Table
 from cook.report.view import SECTIONS, document
 
 

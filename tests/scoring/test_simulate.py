@@ -310,7 +310,7 @@ def test_spec_bench_past_what_is_known() -> None:
 @given(seed=st.integers(0, 10**6), skill=st.floats(0, 1), n_max=st.integers(0, 16))
 @settings(max_examples=100, deadline=None)
 def test_token_identity(seed: int, skill: float, n_max: int) -> None:
-    """emitted = 1 + accepted + steps, for any process (scoring.md 1.6)."""
+    """emitted = 1 + accepted + steps, always (docs/internals/scoring.md#token-identity)."""
     case = make_case(seed, 50, skill, False, 0)
     reply = positions(case, 50, 1000, 1)
     run = simulate(reply, Setting(n_max), Profile.MAINLINE_2026_10)

@@ -1,6 +1,7 @@
 """What became of an engine's process, and the error that tells it.
 
-Engines crash, hang and lie: an exit status alone proves nothing (engines.md, section 8).
+Engines crash, hang and lie: an exit status alone proves nothing
+(docs/internals/engines.md#how-a-run-ends).
 :func:`classify` reads what the system and the last output say; an adapter that finds its
 marker or artifact missing after a clean exit says :attr:`Outcome.SILENT_FAILURE` itself.
 

@@ -22,7 +22,7 @@ class ModelLoad:
 
     ``context`` tokens of KV cache; ``batch``/``ubatch`` tokens; ``cache_type_k``/``_v`` by the
     engine's spelling (``f16``, ``q8_0``); ``repack=False`` keeps mainline's CPU build off its
-    repacked weights (the AMX trap of engines.md 0); ``cpu_tensors`` are regular expressions of
+    repacked weights (docs/internals/engines.md#amx); ``cpu_tensors`` are regular expressions of
     tensors kept in the CPU's memory.
     """
 
@@ -78,7 +78,9 @@ class SamplerChain:
 
 @dataclass(frozen=True, eq=False)
 class Divergence:
-    """Against the trace's stored top-K (scoring.md 8).
+    """Against the trace's stored top-K.
+
+    docs/internals/scoring.md#divergence-from-the-stored-candidates
 
     ``kld`` >= 0 nats: the stored tokens exactly and all others as one; the true divergence is
     no less. ``rest``: the target's probability outside the stored set, the size of what is

@@ -354,7 +354,9 @@ class Worker(Closing):
         server_context: int | None = None,
         width: int | None = None,
     ) -> LiveCycles:
-        """Drive this model as draft exactly as the server of ``profile`` does (scoring.md 2).
+        """Drive this model as draft exactly as the server of ``profile`` does.
+
+        docs/internals/scoring.md#accounting
 
         ``emitted`` is what the target said; ``n_predict`` the request's limit (default: its
         length); ``server_context`` the server's slot context; ``width`` its batch size.

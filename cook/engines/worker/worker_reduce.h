@@ -150,8 +150,9 @@ static void block_exp_scaled(const float * x, int n, float m, float scale, float
     *s1 = a; *s2 = b; *st = c;
 }
 
-// The trace's stored top-K against this row (scoring.md 8): divergence with all other tokens taken
-// as one, the target's probability outside the K, and bounds of the acceptance of rejection sampling.
+// The trace's stored top-K against this row (docs/internals/scoring.md#divergence-from-the-stored-candidates):
+// divergence with all other tokens taken as one, the target's probability outside the K, and bounds
+// of the acceptance of rejection sampling.
 static void compare_top(const row_job * job, double lse) {
     float q_log[REF_CHUNK], p_log[REF_CHUNK];
     double kld = 0.0, p_in = 0.0, q_in = 0.0, both = 0.0;

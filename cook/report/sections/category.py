@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cook.record.measured import Figures
 from cook.record.record import Record
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import (
     best_of_each,
     categories_of,
@@ -15,7 +15,7 @@ from cook.report.compared import (
     order_of,
     picked_draft,
 )
-from cook.report.document import Plot, Section, Table
+from cook.report.document import Section, Table
 
 TITLE = "Acceptance by category"
 MOST_DRAFTS = 8

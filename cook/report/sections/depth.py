@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cook.record.measured import DepthCount
 from cook.record.record import Record
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import best_of_each, named, order_of, picked_draft, scored
-from cook.report.document import Plot, Section, Table, Text
+from cook.report.document import Section, Table, Text
 
 TITLE = "Acceptance by position"
 MOST_LINES = 12

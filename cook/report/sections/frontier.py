@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from cook.record.record import Record
-from cook.report.canvas import Named, Sheet
+from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import Scored, at_common_setting, draft_of, finite, order_of, picked_draft
-from cook.report.document import Plot, Section, Table
+from cook.report.document import Section, Table
 
 TITLE = "Acceptance against draft speed"
 CURVES = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cook.record.measured import Figures
 from cook.record.record import Record
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import (
     Kind,
     Scored,
@@ -21,7 +21,7 @@ from cook.report.compared import (
     scored,
     value,
 )
-from cook.report.document import Plot, Section, Table, Text
+from cook.report.document import Section, Table, Text
 
 TITLE = "Speed against draft length"
 MOST_LINES = 12

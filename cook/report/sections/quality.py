@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cook.record.record import Draft, Record
-from cook.report.canvas import Named, Sheet
+from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite, label_of, order_of, picked_draft
-from cook.report.document import Plot, Section, Table, Text
+from cook.report.document import Section, Table, Text
 from cook.units import size
 
 TITLE = "Quality against size"

@@ -8,7 +8,7 @@ from math import hypot
 from cook.record.measured import PromptFigures
 from cook.record.record import Record
 from cook.report.acceptance import acceptance_ratio
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import (
     at_common_setting,
     draft_of,
@@ -18,7 +18,7 @@ from cook.report.compared import (
     picked_draft,
     prompts_of,
 )
-from cook.report.document import Items, Plot, Section, Table, Text
+from cook.report.document import Items, Section, Table, Text
 from cook.report.plain import clipped
 
 TITLE = "Order by perplexity, order by acceptance"

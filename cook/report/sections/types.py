@@ -7,9 +7,9 @@ from math import log2
 
 from cook.record.measured import TypeSpan
 from cook.record.record import Draft, Record
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import best_of_each, kind_of, label_of, named, picked_draft
-from cook.report.document import Plot, Section, Table, Text
+from cook.report.document import Section, Table, Text
 from cook.report.palette import ramp
 
 TITLE = "Types by layer and tensor group"

@@ -4,7 +4,7 @@ It lies in a bin directory under the names of all tools, beside ``standin.json``
 ``recorded`` (a folder of real help texts), ``real`` (the directory of the real tools, or null)
 and ``faults``, a list of ``{tool, fault, when}``. A call whose arguments contain ``when`` shows
 the fault; any other becomes the real tool. The environment cannot carry the choice: cook scrubs
-it. Where each fault was seen is in engines.md.
+it. Where each fault was seen is in docs/internals/engines.md.
 """
 
 from __future__ import annotations

@@ -339,3 +339,37 @@ def test_llama_cpp_itself_gives_these_types(bundled: Any, tmp_path: Path) -> Non
     back = tmp_path / "back.txt"
     back.write_text(export_quant(found.loaded, None, Format.TENSOR_TYPE_FILE).text)
     assert dry_run(bundled, ["--tensor-type-file", str(back)], "Q5_K_M", tmp_path) == types
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--model-url http://x/y.gguf",
+        "--model_url http://x/y.gguf",
+        "--output-tensor-type=q8_0",
+        "-mu http://x/y.gguf",
+        "--lora x.gguf",
+        "--allow-unsafe-args",
+        "--override-kv a.b=str:c",
+        "--log-file /tmp/x",
+    ],
+)
+def test_a_script_brings_no_flag_of_its_own(tmp_path: Path, words: str) -> None:
+    script = tmp_path / "quant.sh"
+    script.write_text(f"llama-quantize {words} in.gguf out.gguf Q4_0\n")
+    with pytest.raises((RecipeError, InputError)):
+        import_recipe(script)
+
+
+def test_what_else_a_script_runs_is_not_taken_over(tmp_path: Path) -> None:
+    script = tmp_path / "quant.sh"
+    others = (
+        "llama-server -m in.gguf --model-url http://x/y.gguf --host 0.0.0.0",
+        "LLAMA_ARG_MODEL_URL=http://x/y.gguf llama-imatrix -m in.gguf -f x --log-file /tmp/x",
+        "curl http://x/y.gguf -o in.gguf",
+    )
+    script.write_text("\n".join([*others, "llama-quantize in.gguf out.gguf Q4_0", *others]))
+    imported = import_recipe(script)
+    assert "extra" not in imported.text
+    assert "http" not in imported.text
+    assert imported.loaded.recipe.engine in ((), ("llama.cpp",))

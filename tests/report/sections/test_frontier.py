@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.report.document import Plot
+from cook.report.canvas import Plot
 from cook.report.sections.frontier import Cost, section
 
 

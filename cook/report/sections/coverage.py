@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cook.record.measured import ImatrixCoverage
 from cook.record.record import Record
-from cook.report.canvas import Sheet
-from cook.report.document import Items, Plot, Section, Table, Text
+from cook.report.canvas import Plot, Sheet
+from cook.report.document import Items, Section, Table, Text
 
 TITLE = "Importance matrix"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cook.record.record import Candidate, Record
-from cook.report.canvas import Named, Sheet
+from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
-from cook.report.document import Plot, Section, Table, Text
+from cook.report.document import Section, Table, Text
 from cook.report.show import counted, noise_told
 
 TITLE = "Predicted and live"

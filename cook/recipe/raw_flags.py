@@ -1,0 +1,90 @@
+"""The raw flags of a recipe (``extra``), held against the reviewed table of the engines' options.
+
+Once while the recipe is read, against both engines, so that a recipe that could do harm is
+refused before anything is fetched for it; and again by :mod:`cook.recipe.lint`, against the
+engine at hand and the help of the very tool that would get the flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cook.documents.places import Locations
+from cook.engines.base import Flavour
+from cook.engines.options import UNSAFE_FLAG, Reading, read_flags
+from cook.errors import Problem
+
+if TYPE_CHECKING:
+    from cook.engines.base import Capabilities
+    from cook.recipe.schema import Recipe
+
+Path = tuple[str, ...]
+PLACES: Mapping[Path, str] = {
+    ("imatrix", "args"): "imatrix",
+    ("evaluate", "args"): "perplexity",
+    ("score", "target", "args"): "server",
+    ("score", "baseline", "args"): "server",
+    ("score", "draft", "args"): "server",
+}
+"""Where a recipe has model arguments, and the tool that their raw flags reach."""
+
+
+def written_flag_problems(
+    data: Mapping[str, object], locations: Locations, *, unsafe: bool
+) -> Iterator[Problem]:
+    """Faults in the raw flags of a recipe as it is written, whether the rest of it is valid."""
+    for place in PLACES:
+        words = _at(data, (*place, "extra"))
+        if isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words):
+            reading = read_flags([str(word) for word in words])
+            yield from _problems(reading, words, locations, place, unsafe=unsafe)
+
+
+def flag_problems(
+    recipe: Recipe,
+    locations: Locations,
+    flavour: str,
+    capabilities: Capabilities | None,
+    engine_name: str,
+    *,
+    unsafe: bool,
+) -> Iterator[Problem]:
+    """Faults in the raw flags of ``recipe`` for the engine at hand, and what is let through."""
+    spec_bench = recipe.score is not None and recipe.score.live == "spec-bench"
+    for place, tool in PLACES.items():
+        words = _at(recipe, (*place, "extra"))
+        if not isinstance(words, tuple) or not words:
+            continue
+        if tool == "server" and spec_bench:
+            tool = "spec-bench"
+        offered: Collection[str] | None = None
+        if capabilities is not None:
+            offered = capabilities.flags.get(tool) or capabilities.flags.get("server", ())
+        reading = read_flags(words, [Flavour(flavour)], offered, f"llama-{tool} of {engine_name}")
+        yield from _problems(reading, words, locations, place, unsafe=unsafe)
+        if unsafe and (passed := [r for r in reading.refusals if not r.ours]):
+            at = locations.at(*place, "extra", passed[0].index)
+            flags = ", ".join(f"`{words[r.index]}`" for r in passed)
+            yield at.problem(f"{flags}: let through by {UNSAFE_FLAG}", severity="warning")
+
+
+def _problems(
+    reading: Reading,
+    words: Sequence[object],
+    locations: Locations,
+    place: Path,
+    *,
+    unsafe: bool,
+) -> Iterator[Problem]:
+    for refusal in reading.refusals:
+        if refusal.ours or not unsafe:
+            at = locations.at(*place, "extra", refusal.index)
+            kind = "prerequisite" if refusal.lacking else "recipe"
+            yield at.problem(refusal.message, hint=refusal.hint, kind=kind)
+
+
+def _at(part: object, keys: Path) -> object:
+    for key in keys:
+        part = part.get(key) if isinstance(part, Mapping) else getattr(part, key, None)
+    return part

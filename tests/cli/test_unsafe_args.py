@@ -1,0 +1,235 @@
+"""A stranger's recipe against the user's own model, with a real server to download from."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import main
+from cook.engines.environment import engine_environment
+from cook.engines.server import free_port
+from cook.paths import demo_dir
+
+ATTACKS = {
+    "the flag": ["--model-url", "URL"],
+    "short": ["-mu", "URL"],
+    "underscores": ["--model_url", "URL"],
+    "equals": ["--model-url=URL"],
+    "behind a harmless one": ["--numa", "isolate", "--model-url", "URL"],
+    "as a value": ["--numa", "--model-url", "URL"],
+    "twice": ["--numa", "isolate", "--numa", "--model-url", "URL"],
+}
+PLACES = ("imatrix", "evaluate", "target", "baseline", "draft")
+RECIPE = """\
+version: 1
+name: gift
+engine: bundled
+model: {source: demo://draft-f16.gguf}
+imatrix: {corpus: demo://data/calibration.txt, chunks: 1IMATRIX}
+evaluate: {corpus: demo://data/evaluation.txt, context: 256, chunks: 2EVALUATE}
+quants: [{name: Q4_0, type: Q4_0}]
+score:
+  method: live
+  target: {source: mine.ggufTARGET}
+  baseline: {args: {threads: 1BASELINE}}
+  prompts: demo
+  categories: [docstring, literal]
+  limit: 4
+  max_tokens: 8
+  context: 2048
+  draft: {n_max: [4]DRAFT}
+pick: {maximize: decode_speed}
+"""
+
+
+@dataclass
+class Site:
+    """Where the attacker's file lies, and every request that reached it."""
+
+    url: str
+    requests: list[str] = field(default_factory=list)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def __init__(self, site: Site, *args: Any) -> None:
+        self.site = site
+        super().__init__(*args)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        self.site.requests.append(f"{self.command} {self.path}")
+        evil = (demo_dir() / "draft-f16.gguf").read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(evil)))
+        self.send_header("ETag", '"1"')
+        self.end_headers()
+        if body:
+            self.wfile.write(evil)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    found = Site("")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, found))
+    found.url = f"http://127.0.0.1:{server.server_address[1]}/evil.gguf"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield found
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's model, beside the recipe; cook runs here."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "cook-home"))
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.gguf"
+    shutil.copy(demo_dir() / "target-q8_0.gguf", path)
+    path.chmod(0o644)
+    return path
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def recipe(folder: Path, place: str = "", words: list[str] | None = None, url: str = "") -> Path:
+    text = RECIPE
+    for name in PLACES:
+        listed = ", ".join(f"'{word.replace('URL', url)}'" for word in words or ())
+        extra = f"extra: [{listed}]" if name == place else ""
+        if name == "baseline":
+            said = f", {extra}" if extra else ""
+        else:
+            said = f", args: {{{extra}}}" if extra else ""
+        text = text.replace(name.upper(), said)
+    path = folder / "gift.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.engine
+def test_the_attack_is_a_real_one(site: Site, mine: Path, bundled: Any, tmp_path: Path) -> None:
+    """What the guard is for: this engine, started so, overwrites the file that it was to load."""
+    before = sha256(mine)
+    argv = [str(bundled.tool("server")), "-m", str(mine), "--port", str(free_port())]
+    argv += ["--host", "127.0.0.1", "--model-url", site.url]
+    environment = engine_environment(tuple(map(Path, bundled.facts.library_path)), repack=False)
+    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
+        deadline = time.monotonic() + 60
+        while sha256(mine) == before and time.monotonic() < deadline and server.poll() is None:
+            time.sleep(0.2)
+        server.kill()
+    assert site.requests
+    assert sha256(mine) != before
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_spelling_in_no_place_reaches_the_model(
+    site: Site, mine: Path, place: str, attack: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sha256(mine)
+    path = recipe(mine.parent, place, ATTACKS[attack], site.url)
+    assert main(["build", str(path)]) == 2
+    told = capsys.readouterr().err
+    row = next(n for n, line in enumerate(path.read_text().splitlines(), 1) if site.url in line)
+    assert f"gift.yaml:{row}:" in told
+    assert "it downloads, and writes over files" in told
+    assert site.requests == []
+    assert sha256(mine) == before
+    assert not (mine.parent / "cook-home" / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plan", "gift.yaml"],
+        ["build", "gift.yaml", "--demo"],
+        ["score", "--recipe", "gift.yaml"],
+        ["score", "--recipe", "gift.yaml", "--target", "mine.gguf"],
+        ["recipes", "check", "gift.yaml"],
+        ["sweep", "night.yaml"],
+        ["sweep", "night.yaml", "--plan"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_that_takes_a_recipe(
+    site: Site, mine: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sha256(mine)
+    recipe(mine.parent, "target", ATTACKS["the flag"], site.url)
+    (mine.parent / "night.yaml").write_text("version: 1\nname: n\nrecipes: [gift.yaml]\n")
+    assert main(command) == 2
+    assert "it downloads, and writes over files" in capsys.readouterr().err
+    assert (site.requests, sha256(mine)) == ([], before)
+
+
+def test_a_recipe_beside_its_own_programs(
+    mine: Path, standin_engine: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which directory's programs run is for the user to say, not for a recipe."""
+    folder = standin_engine(name="beside").facts.bin_dir
+    path = recipe(mine.parent)
+    path.write_text(path.read_text().replace("bundled", f"x={folder}"))
+    assert main(["plan", str(path)]) == 2
+    assert "no name of an engine" in capsys.readouterr().err
+
+
+@pytest.mark.engine
+def test_the_user_s_own_word_passes_flags_but_nothing_is_fetched(
+    site: Site, mine: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The flag reaches the tool, as the user says; the engine's offline mode still holds."""
+    before = sha256(mine)
+    path = recipe(mine.parent, "target", ATTACKS["the flag"], site.url)
+    assert main(["plan", str(path), "--allow-unsafe-args"]) == 0
+    assert "let through by --allow-unsafe-args" in capsys.readouterr().err
+    main(["build", str(path), "--allow-unsafe-args", "--threads", "1"])
+    logs = (mine.parent / "cook-home" / "logs").rglob("*")
+    assert any(site.url in file.read_text(errors="replace") for file in logs if file.is_file())
+    assert site.requests == []
+    assert sha256(mine) == before
+
+
+@pytest.mark.engine
+def test_a_shell_s_variables_reach_no_tool(
+    site: Site, mine: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sha256(mine)
+    for name in ("LLAMA_ARG_MODEL_URL", "HF_ENDPOINT", "MODEL_ENDPOINT"):
+        monkeypatch.setenv(name, site.url)
+    monkeypatch.setenv("LLAMA_ARG_HF_REPO", "a/b")
+    monkeypatch.setenv("LLAMA_ARG_MODEL", "/nowhere.gguf")
+    assert main(["build", str(recipe(mine.parent)), "--threads", "1"]) == 0
+    assert site.requests == []
+    assert sha256(mine) == before
+
+
+@pytest.mark.engine
+def test_every_tool_that_could_fetch_is_offline(bundled: Any) -> None:
+    for tool in ("server", "imatrix", "perplexity", "bench"):
+        assert bundled.has_flag(tool, "--offline")
+    for tool in ("imatrix", "perplexity"):
+        assert "--offline" in bundled.text_flags(tool)

@@ -1,0 +1,52 @@
+"""What of a user's shell reaches an engine's program: little, and nothing that does harm."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from cook.engines.environment import engine_environment
+from cook.engines.process.outcome import ProcessSpec
+from cook.engines.process.supervisor import Supervisor
+
+RECORDED = Path(__file__).parent / "standins" / "recorded"
+OF_THE_HELP = sorted(
+    {
+        name
+        for file in RECORDED.glob("*/*.txt")
+        for name in re.findall(r"\benv: ([A-Z_0-9]+)", file.read_text(errors="replace"))
+    }
+)
+OTHERS = (
+    *("LLAMA_ARG_NO_MMAP", "LLAMA_OFFLINE", "LLAMA_CACHE", "LLAMA_HOTSWAP_CONTROL_FILE"),
+    *("LLAMA_PERPLEXITY_PRE_RELOAD_SCRIPT", "HF_TOKEN", "HF_HOME", "HF_ENDPOINT"),
+    *("HUGGING_FACE_HUB_TOKEN", "MODEL_ENDPOINT", "GGML_BACKEND_PATH", "GGML_ET_KERNELS_PATH"),
+    *("GGML_OPENCL_KERNEL_CACHE_DIR", "CUDA_INJECTION64_PATH", "HSA_TOOLS_LIB"),
+    *("OMP_TOOL_LIBRARIES", "LD_PRELOAD", "LD_AUDIT", "XDG_CONFIG_HOME", "BASH_ENV"),
+    *("http_proxy", "HTTPS_PROXY", "ALL_PROXY", "COOK_API_KEY"),
+)
+
+
+def test_the_help_names_variables() -> None:
+    assert {"LLAMA_ARG_MODEL_URL", "LLAMA_ARG_HF_REPO", "HF_TOKEN"} <= set(OF_THE_HELP)
+    assert len(OF_THE_HELP) > 100
+
+
+def test_no_variable_of_the_engines_reaches_a_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hostile = f"http://127.0.0.1:1/{tmp_path.name}"
+    for name in (*OF_THE_HELP, *OTHERS):
+        monkeypatch.setenv(name, hostile)
+    for name in ("CUDA_VISIBLE_DEVICES", "GGML_CUDA_DISABLE_GRAPHS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    code = "import json, os; print(json.dumps(dict(os.environ)))"
+    argv = (sys.executable, "-IS", "-c", code)
+    result = Supervisor(tmp_path).run(ProcessSpec(argv, "env", engine_environment())).check()
+    seen = json.loads(result.stdout.read_text())
+    assert [name for name, value in seen.items() if hostile in value] == []
+    assert seen["CUDA_VISIBLE_DEVICES"] == seen["GGML_CUDA_DISABLE_GRAPHS"] == "1"

@@ -1,0 +1,165 @@
+"""Raw flags in recipes: refused at their place, before anything is looked at for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from cook.build.adhoc import score_recipe
+from cook.engines.base import Flavour
+from cook.errors import PrerequisiteError, RecipeError
+from cook.recipe.lint import lint, raise_problems
+from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
+from cook.recipe.raw_flags import PLACES
+from cook.recipe.schema import ModelArgsSpec, Recipe
+
+RECIPE = """\
+version: 1
+name: r
+model: {source: demo://draft-f16.gguf}
+quants: [{name: A, type: Q4_0}]
+imatrix: {corpus: demo://data/calibration.txt}
+evaluate: {corpus: demo://data/evaluation.txt}
+score:
+  target: {source: demo://target-q8_0.gguf}
+  draft: {}
+  baseline: {}
+"""
+NAMES = ["/".join(place) for place in PLACES]
+LINES = {"imatrix": 5, "evaluate": 6, "target": 8, "draft": 9, "baseline": 10}
+
+
+def with_flags(place: str, *words: str) -> str:
+    """The recipe with ``words`` as the raw flags at ``place``."""
+    lines = RECIPE.splitlines()
+    number = LINES[place.split("/")[-2]] - 1
+    listed = ", ".join(f"'{word}'" for word in words)
+    comma = "" if lines[number].endswith("{}") else ", "
+    lines[number] = f"{lines[number][:-1]}{comma}args: {{extra: [{listed}]}}}}"
+    return "\n".join(lines)
+
+
+def loaded(place: str, *words: str, unsafe: bool = False) -> LoadedRecipe:
+    return parse_recipe(with_flags(place, *words), Path("r.yaml"), unsafe_args=unsafe)
+
+
+def models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        if issubclass(annotation, BaseModel):
+            yield annotation
+        return
+    for part in typing.get_args(annotation):
+        yield from models(part)
+
+
+def places_of(model: type[BaseModel], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, field in model.model_fields.items():
+        for part in models(field.annotation):
+            if part is ModelArgsSpec:
+                yield (*before, name)
+            else:
+                yield from places_of(part, (*before, name))
+
+
+def test_every_place_of_model_arguments_is_read() -> None:
+    assert set(places_of(Recipe)) == set(PLACES)
+
+
+@pytest.mark.parametrize("place", NAMES)
+def test_a_refused_flag_at_its_line_and_column(place: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        loaded(place, "--numa", "isolate", "--model_url", "http://x/y.gguf")
+    (problem,) = caught.value.problems
+    line = with_flags(place, "--numa", "isolate", "--model_url", "x").splitlines()
+    row = LINES[place.split("/")[-2]]
+    assert (problem.line, problem.column) == (row, line[row - 1].index("'--model_url'") + 1)
+    assert "it downloads" in problem.message
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("place", NAMES)
+def test_the_user_s_own_word_lets_it_through_and_is_told(place: str) -> None:
+    words = ("--lora", "x.gguf", "--numa", "isolate")
+    recipe = loaded(place, *words, unsafe=True)
+    found = lint(recipe, flavour=Flavour.LLAMA_CPP, check_files=False)
+    (told,) = [p for p in found if "--allow-unsafe-args" in p.message]
+    assert told.severity == "warning"
+    assert "`--lora`" in told.message
+    assert all(p.severity == "warning" for p in found)
+
+
+@pytest.mark.parametrize("flag", ["--port", "--api-key", "-m", "-ot", "--allow-unsafe-args"])
+def test_what_cook_says_itself_is_never_let_through(flag: str) -> None:
+    with pytest.raises(RecipeError):
+        loaded("score/target/args", flag, "1", unsafe=True)
+
+
+def test_no_file_can_say_that_flags_are_safe() -> None:
+    for line in ("allow_unsafe_args: true", "unsafe_args: true"):
+        with pytest.raises(RecipeError, match="unknown key"):
+            parse_recipe(f"{RECIPE}{line}\n", Path("r.yaml"))
+
+
+def test_a_harmless_flag_of_the_other_engine() -> None:
+    recipe = loaded("score/target/args", "--no-mmap")
+    found = lint(recipe, flavour=Flavour.LLAMA_CPP, check_files=False)
+    assert ["--no-mmap" in p.message and p.severity for p in found] == ["error"]
+    assert not lint(recipe, flavour=Flavour.IK_LLAMA_CPP, check_files=False)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("imatrix/args", ("--no-warmup",)),
+        ("evaluate/args", ("--threads-http", "2")),
+        ("imatrix/args", ("--jinja",)),
+    ],
+)
+def test_a_harmless_flag_that_the_very_tool_lacks(
+    place: str, words: tuple[str, ...], standin_engine: Callable[..., Any]
+) -> None:
+    engine = standin_engine()
+    recipe = loaded(place, *words)
+    at_hand = {
+        "flavour": engine.flavour,
+        "capabilities": engine.capabilities,
+        "engine_name": engine.name,
+    }
+    found = lint(recipe, **at_hand, check_files=False)
+    assert [p.kind for p in found] == ["prerequisite"]
+    assert f"has no {words[0]}" in found[0].message
+    with pytest.raises(PrerequisiteError):
+        raise_problems(found)
+    assert not lint(loaded("score/target/args", *words), **at_hand, check_files=False)
+
+
+def test_spec_bench_has_its_own_help(standin_engine: Callable[..., Any]) -> None:
+    engine = standin_engine(flavour="ik_llama.cpp")
+    flags = {**engine.capabilities.flags, "spec-bench": frozenset({"--no-mmap"})}
+    capabilities = dataclasses.replace(engine.capabilities, flags=flags)
+    text = with_flags("score/target/args", "--no-mmap", "--mlock")
+    recipe = parse_recipe(text + "\n  live: spec-bench\n", Path("r.yaml"))
+    found = lint(
+        recipe,
+        flavour=engine.flavour,
+        capabilities=capabilities,
+        engine_name="ik",
+        check_files=False,
+    )
+    assert [p.message for p in found] == ["llama-spec-bench of ik has no --mlock"]
+
+
+def test_a_recipe_scored_from_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(with_flags("score/draft/args", "--lora", "x"))
+    with pytest.raises(RecipeError, match="--lora"):
+        score_recipe(None, [], file, {})
+    assert score_recipe(None, [], file, {}, unsafe_args=True).unsafe_args
+    assert load_recipe(file, unsafe_args=True).unsafe_args
