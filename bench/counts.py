@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from cook.formats.arrays import Ids
 
 from bench.demo_score import DOWN_TO_ONE_BIT, study_menu
 from bench.study import Study, empty_kitchen
 from cook.build.finalists import live_runs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.messages import IntArray
 from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
@@ -81,7 +81,7 @@ def _recount(
     replay: ReplayStep,
     model: Path,
     live: Sequence[PromptRun],
-    prompts: Mapping[str, IntArray],
+    prompts: Mapping[str, Ids],
 ) -> tuple[int, tuple[int, int]]:
     """(requests with equal counts, our (drafted, accepted)) over ``live`` requests."""
     equal, drafted, accepted = 0, 0, 0

@@ -17,13 +17,14 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from cook.formats.arrays import Floats32, Ids
 
 from bench.random_model import write_random_model
 from bench.study import Study, empty_kitchen
 from cook.engines.base import Engine, Flavour
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.messages import FloatArray, IntArray, ModelLoad
+from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.paths import demo_dir
 from cook.steps.quantize import MODEL_FILE
@@ -36,9 +37,9 @@ ROUNDS, PROMPT, REPLY, TOP = 15, 128, 384, 64
 class Text:
     """A prompt, a reply, and a target's top candidates at each of its tokens."""
 
-    prompt: IntArray
-    reply: IntArray
-    reference: tuple[IntArray, FloatArray]
+    prompt: Ids
+    reply: Ids
+    reference: tuple[Ids, Floats32]
 
 
 def replay_cost() -> Study:
@@ -128,7 +129,7 @@ def _peak_bytes(engine: Engine, directory: str, replies: int) -> int:
 
 
 def _text(vocabulary: int, rng: np.random.Generator) -> Text:
-    def tokens(*shape: int) -> IntArray:
+    def tokens(*shape: int) -> Ids:
         return rng.integers(3, vocabulary, size=shape, dtype=np.int32)
 
     logp = np.sort(rng.normal(-8, 2, size=(REPLY, TOP)).astype(np.float32))[:, ::-1]

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from cook.build.drafting import Drafting
-from cook.build.locate import Reader
+from cook.build.drafting import DraftLayout
+from cook.build.locate import SourceReader
 from cook.engines.base import ModelArgs
 from cook.engines.discover import discover
 from cook.formats.gguf import read_gguf
@@ -117,12 +117,12 @@ def _counts(
         ],
     }
     loaded = parse_recipe(json.dumps(recipe), Path.cwd() / "bench.yaml")
-    reader = Reader(plan_only=False)
+    reader = SourceReader(plan_only=False)
     model = reader.model(demo_dir() / "draft-f16.gguf")
     file = read_gguf(demo_dir() / "draft-f16.gguf")
     (quant,) = loaded.quants
     resolution = resolve(file.tensors, quant, engine.flavour, file.architecture)
-    drafting = Drafting(engine, loaded.recipe, reader, model, None)
+    drafting = DraftLayout(engine, loaded.recipe, reader, model, None)
     (plan,) = drafting.quants([(quant, resolution)], imatrix, None)
     replay = ReplayStep(engine, name, plan.model, scored, ModelArgs(threads=1))
     executor.run([replay])

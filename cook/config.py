@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from cook.documents.spec import Line, Spec, fault
+from cook.documents.spec import Spec, TextLine, fault
 from cook.errors import ConfigError
 from cook.paths import config_file
 
@@ -43,13 +43,13 @@ EngineName = Annotated[
 class ConfigSpec(Spec):
     """The whole file."""
 
-    home: Line | None = None
+    home: TextLine | None = None
     """Where cook keeps the store, records, history and logs; `COOK_HOME`."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of every engine program, as `--threads`; `COOK_THREADS`."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None
     """Candidates quantized side by side, as `--jobs`; `COOK_JOBS`."""
-    engines: Annotated[dict[EngineName, Line], Field(max_length=64, default_factory=dict)]
+    engines: Annotated[dict[EngineName, TextLine], Field(max_length=64, default_factory=dict)]
     """Build directories by name, as `--engine NAME=DIR`; `COOK_ENGINE_<NAME>`."""
 
 

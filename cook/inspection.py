@@ -35,7 +35,7 @@ class CategoryCount:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Quantiles:
     """Mean and quantiles (5, 25, 50, 75 and 95 %) of a number over tokens."""
 
     mean: float
@@ -65,9 +65,9 @@ class TraceReport:
     holes: int
     stops: dict[str, int]
     categories: tuple[CategoryCount, ...]
-    entropy: Spread | None
-    margin: Spread | None
-    stored: Spread | None
+    entropy: Quantiles | None
+    margin: Quantiles | None
+    stored: Quantiles | None
     certain: float | None
     bytes_per_token: float | None
 
@@ -129,12 +129,12 @@ def _entropy(
     return np.maximum(-parts - last, 0.0), stored
 
 
-def _spread(columns: list[npt.NDArray[Any]]) -> Spread | None:
+def _spread(columns: list[npt.NDArray[Any]]) -> Quantiles | None:
     values = np.concatenate(columns)
     if not len(values):
         return None
     quantiles = np.quantile(values, QUANTILES)
-    return Spread(float(values.mean()), tuple(float(q) for q in quantiles))
+    return Quantiles(float(values.mean()), tuple(float(q) for q in quantiles))
 
 
 def _categories(trace: TraceFile, holes: dict[str, int]) -> list[CategoryCount]:
@@ -155,7 +155,7 @@ IMATRIX_TYPE = "imatrix"  # general.type of an importance matrix in GGUF
 
 
 @dataclass(frozen=True)
-class Share:
+class TensorShare:
     """Tensors taken together: by type, or by group. ``size_bytes`` is None for unknown types."""
 
     name: str
@@ -188,9 +188,9 @@ class ModelReport:
     context: int | None
     vocabulary: int | None
     imatrix: str | None
-    total: Share
-    by_type: tuple[Share, ...]
-    by_group: tuple[Share, ...]
+    total: TensorShare
+    by_type: tuple[TensorShare, ...]
+    by_group: tuple[TensorShare, ...]
 
 
 @dataclass(frozen=True)
@@ -373,10 +373,10 @@ def _base(path: Path) -> BaseReport:
     )
 
 
-def _share(name: str, tensors: Sequence[TensorInfo]) -> Share:
+def _share(name: str, tensors: Sequence[TensorInfo]) -> TensorShare:
     sizes = [tensor.size_bytes for tensor in tensors]
     known = [size for size in sizes if size is not None]
-    return Share(
+    return TensorShare(
         name=name,
         tensors=len(tensors),
         elements=sum(tensor.elements for tensor in tensors),
@@ -385,7 +385,7 @@ def _share(name: str, tensors: Sequence[TensorInfo]) -> Share:
     )
 
 
-def _types(tensors: Sequence[TensorInfo]) -> tuple[Share, ...]:
+def _types(tensors: Sequence[TensorInfo]) -> tuple[TensorShare, ...]:
     """By type, the one with the most weights first."""
     by_type: dict[str, list[TensorInfo]] = {}
     for tensor in tensors:
@@ -396,7 +396,7 @@ def _types(tensors: Sequence[TensorInfo]) -> tuple[Share, ...]:
 
 def _groups(
     tensors: Iterable[TensorInfo], architecture: str, layers: int | None, predict: int | None
-) -> tuple[Share, ...]:
+) -> tuple[TensorShare, ...]:
     """By group, in the order of :class:`cook.recipe.groups.Group`; empty groups left out."""
     from cook.recipe.groups import Group, group_of, mtp_layers_of
 

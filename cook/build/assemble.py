@@ -16,6 +16,7 @@ from cook.build.confirm import confirm
 from cook.build.drafts import draft_records, reference_quality, why_not
 from cook.build.finalists import Decision, reason_not_live
 from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
+from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
 from cook.provenance import HubOrigin, cook_version, machine
@@ -23,7 +24,6 @@ from cook.recipe.load import LoadedRecipe
 from cook.recipe.schema import Recipe
 from cook.record.measured import (
     CountCheck,
-    DepthCount,
     ImatrixCoverage,
     Interval,
     LayerCoverage,

@@ -22,7 +22,7 @@ Maximize = Literal["end_to_end_speed", "decode_speed", "acceptance", "acceptance
 
 
 @dataclass(frozen=True)
-class Choice:
+class Chosen:
     """Chosen on ``prompts`` prompts by predicted figures.
 
     ``ranking`` best first; ``ties`` could not be told from the best, and the choice is the

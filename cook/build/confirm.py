@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cook.build.choose import Choice, RatioInterval, sentence_of, value_of
+from cook.build.choose import Chosen, RatioInterval, sentence_of, value_of
 from cook.record import record
 from cook.record.record import Candidate, Draft, Pick
 
 
 def confirm(
-    choice: Choice,
+    choice: Chosen,
     candidates: Sequence[Candidate],
     drafts: Mapping[str, Draft],
     *,
@@ -88,7 +88,7 @@ def _held_against(
     return chosen, None
 
 
-def _certainty(choice: Choice, draft: str | None, confidence: float) -> str:
+def _certainty(choice: Chosen, draft: str | None, confidence: float) -> str:
     """How sure the prediction was, for a choice of the file ``draft`` (None is no draft)."""
     if choice.margin is None:
         return "predicted best (too few prompts to say how surely)"
@@ -109,7 +109,7 @@ def _certainty(choice: Choice, draft: str | None, confidence: float) -> str:
 
 
 def _unconfirmed(
-    choice: Choice,
+    choice: Chosen,
     kept: record.Choice,
     candidates: Sequence[Candidate],
     maximize: str,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.build.layout import DraftPlan
-from cook.build.locate import ModelFile, Reader
+from cook.build.locate import ModelFile, SourceReader
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.quant_types import by_name
 from cook.formats.vocabulary import read_vocabulary
-from cook.graph.step import Source
+from cook.graph.step import Input, Source
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Quant, Resolution
 from cook.recipe.schema import Recipe
@@ -23,7 +23,6 @@ from cook.recipe.size import predicted_bytes
 from cook.recipe.sources import HubRef
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import Model
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Drafting:
+class DraftLayout:
     """Lays out the drafts of one recipe on one engine.
 
     ``suffix`` ends every name where several engines make the same quants.
@@ -42,7 +41,7 @@ class Drafting:
 
     engine: Engine
     recipe: Recipe
-    reader: Reader
+    reader: SourceReader
     source: ModelFile | None
     corpus: Source | None
     suffix: str = ""
@@ -172,7 +171,7 @@ class Drafting:
         return replace(step, expected=stated, predicted_tensor_bytes=total), dict(types)
 
     def _quality(
-        self, name: str, model: Model, reference: PerplexityStep | None
+        self, name: str, model: Input, reference: PerplexityStep | None
     ) -> DivergenceStep | PerplexityStep | None:
         spec = self.recipe.evaluate
         if spec is None or self.corpus is None:
@@ -184,7 +183,7 @@ class Drafting:
             self.engine, name, model, self.corpus, spec.context, spec.chunks, None, args
         )
 
-    def _memory(self, name: str, model: Model) -> MemoryStep | None:
+    def _memory(self, name: str, model: Input) -> MemoryStep | None:
         score = self.recipe.score
         if score is None:
             return None

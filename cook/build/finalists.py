@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cook.build.choose import Choice, Maximize, figure_of
+from cook.build.choose import Chosen, Maximize, figure_of
 from cook.build.forecast import Forecast, Forecaster, Overheads
 from cook.build.layout import Configuration, Layout, interleaved
 from cook.build.race import DraftKey, run_race
@@ -43,7 +43,7 @@ class Decision:
     """
 
     reported: tuple[Forecast, ...]
-    choice: Choice
+    choice: Chosen
     finalists: tuple[Configuration, ...]
     overheads: Mapping[str, Overheads]
     calibration: tuple[LiveStep, ...]
@@ -131,14 +131,14 @@ def choose(
     menus: Sequence[Layout],
     *,
     timing_sd: float = 0.0,
-) -> Choice:
+) -> Chosen:
     """The predicted pick among those that qualify; of those close to the best, the smallest file.
 
     ``timing_sd``: spread of a draft's log-speed that is owed to its timing; acceptance has none.
     """
     import numpy as np
 
-    from cook.scoring.statistics import verdict
+    from cook.scoring.statistics import standings
 
     excluded = []
     runners = []
@@ -160,10 +160,10 @@ def choose(
     ranking = tuple(sorted(order, key=lambda name: order[name]))
     if measured is None:
         name = ranking[0] if ranking else None
-        return Choice(name, ranking, (), {}, None, WITHIN, tuple(excluded), prompts=0)
+        return Chosen(name, ranking, (), {}, None, WITHIN, tuple(excluded), prompts=0)
     # Settings of one draft are priced with the same measured times, so they err together.
     files = {(f.draft, f.cache_type): number for number, f in enumerate(runners)}
-    told = verdict(
+    told = standings(
         measured,
         np.random.default_rng(SEED),
         epsilon=WITHIN,
@@ -174,7 +174,7 @@ def choose(
     sizes = _file_bytes(menus)
     draft_of = {f.name: f.draft for f in runners}
     name = min(told.close, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
-    return Choice(
+    return Chosen(
         name=name,
         ranking=ranking,
         ties=tuple(n for n in ranking if n in told.ties and n != name),
@@ -195,7 +195,7 @@ def rank(
 
 
 def _finalists(
-    choice: Choice, forecasts: Sequence[Forecast], menus: Sequence[Layout]
+    choice: Chosen, forecasts: Sequence[Forecast], menus: Sequence[Layout]
 ) -> tuple[Configuration, ...]:
     """The choice (the best draft where no draft is chosen) and the best of another file."""
     draft_of = {f.name: f.draft for f in forecasts}

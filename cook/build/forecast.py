@@ -20,7 +20,7 @@ from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.replay import ReplayStep, replayed, replies, sampled_reply
 from cook.steps.trace import TRACE_FILE
 
-Text = tuple[str, str, Positions]
+RenderedReply = tuple[str, str, Positions]
 """A reply as replayed: (prompt id, category, positions)."""
 
 
@@ -33,7 +33,7 @@ class Forecaster:
     outcomes: Outcomes
     n_predict: int
     context: int
-    read: dict[str, list[Text]] = field(default_factory=dict)
+    read: dict[str, list[RenderedReply]] = field(default_factory=dict)
     """Replays read so far, by key: every forecast looks at all of them again."""
 
     @property
@@ -197,7 +197,7 @@ class Forecaster:
 
     def _seen(
         self,
-        texts: list[Text],
+        texts: list[RenderedReply],
         live: Mapping[str, PromptRun],
         setting: Setting,
     ) -> list[Lived]:
@@ -208,7 +208,7 @@ class Forecaster:
             if name in live and live[name].predicted_n == p.reply
         ]
 
-    def _texts(self, draft: DraftForecast, wanted: set[str] | None) -> list[Text]:
+    def _texts(self, draft: DraftForecast, wanted: set[str] | None) -> list[RenderedReply]:
         return [
             text
             for replay in draft.replays
@@ -216,7 +216,7 @@ class Forecaster:
             if wanted is None or text[0] in wanted
         ]
 
-    def _replayed(self, replay: ReplayStep) -> list[Text]:
+    def _replayed(self, replay: ReplayStep) -> list[RenderedReply]:
         """All that ``replay`` holds; nothing where it has not run."""
         if replay.key not in self.read and self.outcomes.result(replay) is not None:
             self.read[replay.key] = list(
@@ -236,7 +236,7 @@ class Forecaster:
         draft: DraftForecast | None,
         settings: DraftSettings | None,
         setting: Setting,
-        texts: list[Text],
+        texts: list[RenderedReply],
         timings: Timings,
     ) -> Forecast:
         import numpy as np

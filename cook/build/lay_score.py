@@ -17,7 +17,7 @@ from cook.build.layout import (
     draft_args,
     sampling_of,
 )
-from cook.build.locate import ModelFile, Reader, local_path
+from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import DraftSettings, Engine
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
@@ -40,7 +40,7 @@ FLOOR_WIDTH = 24
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreLayout:
     """The score's part of a menu."""
 
     target: ModelFile
@@ -53,10 +53,10 @@ class Scored:
 def lay_score(
     engine: Engine,
     recipe: Recipe,
-    reader: Reader,
+    reader: SourceReader,
     drafts: tuple[DraftPlan, ...],
     suffix: str,
-) -> Scored | None:
+) -> ScoreLayout | None:
     """How ``drafts`` are scored on ``engine``; None for a recipe without `score`.
 
     InputError for a draft whose vocabulary is not the target's, and for prompts that replay
@@ -84,11 +84,11 @@ def lay_score(
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
-    return Scored(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
+    return ScoreLayout(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
 
 
 def _adopted(
-    score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: Reader
+    score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: SourceReader
 ) -> Adopted | None:
     """The trace that the recipe names, checked against target, prompts and sampling."""
     if score.trace is None:
@@ -184,7 +184,7 @@ def has_template(file: GgufFile) -> bool:
     return "tokenizer.chat_template" in file.metadata
 
 
-def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: Reader) -> None:
+def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: SourceReader) -> None:
     """Refuse a draft that the engine would silently not use, or translate.
 
     docs/internals/engines.md#serving-without-drafting

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.graph.step import Source, Step
+from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.schema import ModelArgsSpec, ScoreSpec
 from cook.steps.compare import CompareStep
@@ -30,15 +30,13 @@ ROUNDS = 2
 FEW_PROMPTS = 8
 """Below this many prompts one round: a server start would cost more than drift does."""
 
-Model = Step[Any] | Source
-
 
 @dataclass(frozen=True)
 class DraftPlan:
     """One draft file: made by ``quantize``, or the user's own when that is None."""
 
     name: str
-    model: Model
+    model: Input
     quantize: QuantizeStep | None
     quality: DivergenceStep | PerplexityStep | None
     memory: MemoryStep | None

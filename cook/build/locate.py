@@ -17,7 +17,7 @@ from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.naming import shard_path, split_name
 from cook.graph.digest import source
 from cook.graph.step import Source
-from cook.hub.choice import Choice, Kind, choose
+from cook.hub.choice import ChosenFiles, DownloadKind, choose
 from cook.hub.client import PATIENT, Retry, offline
 from cook.hub.download import fetch, left_bytes, place
 from cook.hub.header import stand_in
@@ -79,7 +79,7 @@ def locate(
         output.warn(f"{ref}: the Hub cannot be reached; commit {commit} from this disk is used")
     origin = _origin(role, ref, chosen)
     left = left_bytes(chosen.listing, chosen.files)
-    if chosen.kind is Kind.SAFETENSORS:
+    if chosen.kind is DownloadKind.SAFETENSORS:
         return _to_convert(chosen, origin, left, plan_only, output, converter, retry)
     if plan_only and left:
         return _planned(chosen, origin, left, retry)
@@ -113,13 +113,13 @@ def _with_shards(path: Path) -> tuple[Path, ...]:
     return shards if all(s.is_file() for s in shards) else (path,)
 
 
-def _planned(chosen: Choice, origin: HubOrigin, left: int, retry: Retry) -> Located:
+def _planned(chosen: ChosenFiles, origin: HubOrigin, left: int, retry: Retry) -> Located:
     """A source that is not here yet, with what a plan needs of it."""
     digest = _listed_digest(chosen.files)
-    if digest is None or (chosen.kind is Kind.FILE and chosen.size_bytes <= SMALL_BYTES):
+    if digest is None or (chosen.kind is DownloadKind.FILE and chosen.size_bytes <= SMALL_BYTES):
         paths = _fetched(chosen, left, None, retry)
         return Located(paths[0], source(paths, plan_only=True), paths, 0, origin)
-    if chosen.kind is Kind.GGUF:
+    if chosen.kind is DownloadKind.GGUF:
         path = stand_in(chosen.listing, chosen.files, retry)
     else:
         path = place(chosen.listing, chosen.files[0])
@@ -136,7 +136,9 @@ def _listed_digest(files: Sequence[HubFile]) -> str | None:
     return f"sha256:{hashlib.sha256(chr(10).join(digests).encode()).hexdigest()}"
 
 
-def _fetched(chosen: Choice, left: int, output: Output | None, retry: Retry) -> tuple[Path, ...]:
+def _fetched(
+    chosen: ChosenFiles, left: int, output: Output | None, retry: Retry
+) -> tuple[Path, ...]:
     if output is None or not left:
         return fetch(chosen.listing, chosen.files, retry=retry)
     label = f"fetch {chosen.listing.ref} ({size(left)})"
@@ -152,13 +154,13 @@ def _fetched(chosen: Choice, left: int, output: Output | None, retry: Retry) -> 
         return fetch(chosen.listing, chosen.files, retry=retry, gained=gained)
 
 
-def _origin(role: str, ref: HubRef, chosen: Choice) -> HubOrigin:
+def _origin(role: str, ref: HubRef, chosen: ChosenFiles) -> HubOrigin:
     files = tuple((f.path, f.sha256) for f in chosen.files)
     return HubOrigin(role, str(ref), chosen.listing.commit, files, chosen.size_bytes)
 
 
 def _to_convert(
-    chosen: Choice,
+    chosen: ChosenFiles,
     origin: HubOrigin,
     left: int,
     plan_only: bool,
@@ -208,7 +210,7 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
-class Reader:
+class SourceReader:
     """``plan_only``: fetch and hash nothing that was not before. ``files``: everything read.
 
     ``converter`` is for safetensors models; ``output`` shows downloads and conversions.

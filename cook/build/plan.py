@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from cook.graph.execute import closure
-from cook.graph.step import Source, Step, decode
+from cook.graph.step import Input, Source, Step, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Column, Output
 from cook.paths import cook_home, free_bytes
@@ -309,5 +309,5 @@ def _download(left_bytes: int) -> tuple[Need, ...]:
     return (Need("download", left_bytes, free_cache_bytes()),)
 
 
-def _model_bytes(model: Step[Any] | Source) -> int | None:
+def _model_bytes(model: Input) -> int | None:
     return model.size_bytes if isinstance(model, Source) else model.predicted_bytes()

@@ -12,7 +12,7 @@ from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
-from cook.scoring.price import BatchCurve, Prediction, best
+from cook.scoring.price import BatchCurve, PricedReplies, best
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import Profile
 from cook.steps.http_replay import Agreement
@@ -50,7 +50,7 @@ class Row:
     ``by_depth``: (drafted, accepted) at places 1, 2 ... of a draft.
     """
 
-    prediction: Prediction
+    prediction: PricedReplies
     by_depth: tuple[tuple[int, int], ...]
     break_even: float | None
 
@@ -86,7 +86,7 @@ class Told:
     trace: TraceFile
     profile: Profile
     engine: str
-    no_draft: Prediction | None
+    no_draft: PricedReplies | None
     drafts: tuple[Predicted, ...]
     warnings: tuple[str, ...]
     prefill_known: bool
@@ -100,7 +100,7 @@ class Told:
 
 def run(asked: Asked, output: Output) -> Told:
     """Replay and time what is not stored yet, then predict every setting of every draft."""
-    from cook.build.predict_steps import Plan
+    from cook.build.predict_steps import PredictSteps
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
     from cook.graph.digest import source
@@ -130,7 +130,7 @@ def run(asked: Asked, output: Output) -> Told:
             )
     if asked.over_http and any(asked.p_min):
         raise InputError("replay over HTTP scores p_min 0 only", hint="leave --p-min out")
-    plan = Plan(asked, engine, step, target, worker=reason is None)
+    plan = PredictSteps(asked, engine, step, target, worker=reason is None)
     home = cook_home()
     executor = Executor(Store(home / "store"), output, logs=home / "logs", threads=asked.threads)
     executor.run(plan.steps())

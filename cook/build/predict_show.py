@@ -7,7 +7,7 @@ from typing import Any
 from cook.build.predict import Predicted, Row, Told
 from cook.output import Column, Output, plain
 from cook.scoring.iid import CAVEAT, IidRow
-from cook.scoring.price import Breakdown, Prediction
+from cook.scoring.price import Breakdown, PricedReplies
 from cook.scoring.sampled import SampledPrediction
 
 TAIL = "the draft draws at the target's temperature from all its tokens"
@@ -74,7 +74,7 @@ def _row(row: Row, told: Told) -> dict[str, Any]:
     }
 
 
-def _end_to_end(found: Prediction, told: Told) -> float | None:
+def _end_to_end(found: PricedReplies, told: Told) -> float | None:
     return found.end_to_end_tokens_per_s if told.prefill_known else None
 
 

@@ -12,7 +12,7 @@ from cook.formats.naming import model_stem
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
-from cook.scoring.price import BatchCurve, Prediction, Timings, break_even, predict
+from cook.scoring.price import BatchCurve, PricedReplies, Timings, break_even, predict
 from cook.scoring.sampled import SampledPrediction, SampledReply, predict_sampled
 from cook.scoring.simulate import RULES, Positions, Profile, Setting, simulate
 from cook.steps.curve import PASSES, CurveOutcome, CurveStep, combined, widths_for
@@ -31,7 +31,7 @@ Curve = tuple[CurveStep, ...]
 """One curve, a step a pass."""
 
 
-class Plan:
+class PredictSteps:
     """The steps below one command, and what their outcomes say."""
 
     def __init__(
@@ -202,7 +202,7 @@ class Plan:
         texts: Sequence[Positions],
         setting: Setting,
         timings: Timings,
-    ) -> Prediction:
+    ) -> PricedReplies:
         return predict(
             texts,
             setting,

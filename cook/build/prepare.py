@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cook.build.drafting import Drafting
+from cook.build.drafting import DraftLayout
 from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, Layout, LeftOut
-from cook.build.locate import Reader, local_path
+from cook.build.locate import SourceReader, local_path
 from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
 from cook.errors import InputError, PrerequisiteError
@@ -87,7 +87,7 @@ def prepare(
         loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
     chosen = _engines(loaded, engines, named if named_engines else discover)
-    reader = Reader(plan_only, _converter(loaded.recipe, chosen), output)
+    reader = SourceReader(plan_only, _converter(loaded.recipe, chosen), output)
     menus = tuple(
         _lay(share, engine, reader, strict, left_out, f"@{engine.name}" if len(chosen) > 1 else "")
         for engine, share, left_out in _shares(loaded, chosen)
@@ -110,7 +110,7 @@ def _converter(recipe: Recipe, engines: Sequence[Engine]) -> Converter | None:
 def _lay(
     loaded: LoadedRecipe,
     engine: Engine,
-    reader: Reader,
+    reader: SourceReader,
     strict: bool,
     left_out: tuple[LeftOut, ...],
     suffix: str,
@@ -129,7 +129,7 @@ def _lay(
     raise_problems(found)
     warnings = [str(p) for p in found]
     corpus = reader.text(recipe.evaluate.corpus, "evaluate.corpus") if recipe.evaluate else None
-    drafting = Drafting(engine, recipe, reader, source, corpus, suffix)
+    drafting = DraftLayout(engine, recipe, reader, source, corpus, suffix)
     imatrix, reference = drafting.imatrix(), drafting.reference()
     resolved = [
         (q, resolve(source.file.tensors, q, engine.flavour, source.file.architecture))
@@ -169,7 +169,7 @@ def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) ->
 
 
 def _types(
-    engine: Engine, recipe: Recipe, drafts: Sequence[DraftPlan], reader: Reader
+    engine: Engine, recipe: Recipe, drafts: Sequence[DraftPlan], reader: SourceReader
 ) -> TypeSpeedStep | None:
     """The comparison of the types that the quants use, with the drafts' own flags."""
     used = [t for d in drafts if d.quantize is not None for _, t in d.quantize.expected]

@@ -14,11 +14,12 @@ import numpy as np
 from cook.build.choose import Maximize, figure_of
 from cook.build.forecast import Forecast, Forecaster, Overheads
 from cook.build.layout import DraftForecast
+from cook.formats.arrays import Floats
 from cook.graph.execute import Executor
 from cook.scoring.figures import figures
 from cook.scoring.intervals import paired
 from cook.scoring.racing import RaceRules, survivors
-from cook.scoring.statistics import Floats, Measured
+from cook.scoring.statistics import Measured
 
 EPSILON = 0.01
 """A draft stays while it may yet come within this share of the leader."""

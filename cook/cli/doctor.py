@@ -26,7 +26,7 @@ LOW_DISK_BYTES = 20 << 30
 DEMO_MODELS = ("target-q8_0.gguf", "draft-f16.gguf")
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     NOTE = "note"  # fine for most, absent for some
     WARNING = "warning"
@@ -38,19 +38,19 @@ class Check:
     """One finding. ``hint`` is the line that mends it; ``required`` faults stop the main job."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     hint: str | None = None
     required: bool = False
 
     @property
     def blocking(self) -> bool:
-        return self.required and self.status is Status.MISSING
+        return self.required and self.status is CheckStatus.MISSING
 
 
 def examine() -> Iterator[Check]:
     """Every check, in an order in which the earlier mend the later."""
-    yield Check("python", Status.OK, f"{platform.python_version()} ({sys.executable})")
+    yield Check("python", CheckStatus.OK, f"{platform.python_version()} ({sys.executable})")
     yield _program("compiler", engine_setup.find_compiler(), "sudo apt install g++")
     yield _program("cmake", shutil.which("cmake"), "sudo apt install cmake")
     yield from _bundled()
@@ -69,14 +69,14 @@ def mending_line() -> str:
 
 def _program(name: str, path: str | None, hint: str) -> Check:
     if path is None:
-        return Check(name, Status.MISSING, "not found (needed to build engines)", hint)
+        return Check(name, CheckStatus.MISSING, "not found (needed to build engines)", hint)
     done = subprocess.run(
         [path, "--version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     first = done.stdout.strip().partition("\n")[0]
     if done.returncode != 0 or not first:
-        return Check(name, Status.MISSING, f"{path} does not start", hint)
-    return Check(name, Status.OK, f"{first} ({path})")
+        return Check(name, CheckStatus.MISSING, f"{path} does not start", hint)
+    return Check(name, CheckStatus.OK, f"{first} ({path})")
 
 
 def _bundled() -> Iterator[Check]:
@@ -86,12 +86,12 @@ def _bundled() -> Iterator[Check]:
         name = f"llama-{tool}"
         fault = faults.get(name)
         if fault is None:
-            yield Check(f"bundled {name}", Status.OK, "starts", required=True)
+            yield Check(f"bundled {name}", CheckStatus.OK, "starts", required=True)
         else:
-            yield Check(f"bundled {name}", Status.MISSING, fault, required=True)
+            yield Check(f"bundled {name}", CheckStatus.MISSING, fault, required=True)
     if faults:
         detail = f"llama-cpp-python {version or 'is not installed'}: tools missing or broken"
-        yield Check("bundled engine", Status.MISSING, detail, mending_line(), required=True)
+        yield Check("bundled engine", CheckStatus.MISSING, detail, mending_line(), required=True)
     else:
         yield from _engine(discover.BUNDLED, required=True)
 
@@ -101,10 +101,10 @@ def _engine(name: str, *, required: bool = False) -> Iterator[Check]:
     try:
         engine = discover.discover(name)
     except CookError as error:
-        yield Check(label, Status.MISSING, error.message, error.hint, required=required)
+        yield Check(label, CheckStatus.MISSING, error.message, error.hint, required=required)
         return
     types = len(engine.capabilities.quant_types)
-    yield Check(label, Status.OK, f"{engine.flavour} {engine.identity.build}, {types} types")
+    yield Check(label, CheckStatus.OK, f"{engine.flavour} {engine.identity.build}, {types} types")
     yield _amx(engine.tool("quantize").parent, label)
 
 
@@ -112,10 +112,10 @@ def _amx(bin_dir: Path, label: str) -> Check:
     from cook.engines.facts import facts_of
 
     if facts_of(bin_dir).repack:
-        return Check(f"{label}: AMX", Status.OK, "no AMX trap")
+        return Check(f"{label}: AMX", CheckStatus.OK, "no AMX trap")
     return Check(
         f"{label}: AMX",
-        Status.WARNING,
+        CheckStatus.WARNING,
         "this CPU advertises AMX and refuses it; cook runs the tools with --no-repack (slower)",
         f"rebuild with CFLAGS and CXXFLAGS {' '.join(engine_setup.NO_AMX)}",
     )
@@ -128,12 +128,14 @@ def _configuration() -> Check:
     except ConfigError as error:
         first, *rest = (str(problem).splitlines()[0] for problem in error.problems)
         more = f" (and {len(rest)} more)" if rest else ""
-        return Check("configuration", Status.WARNING, first + more, "see docs/configuration.md")
+        return Check(
+            "configuration", CheckStatus.WARNING, first + more, "see docs/configuration.md"
+        )
     found = [str(path) if path.is_file() else f"no {path}"]
     for name in config.VARIABLES.values():
         if origin := config.source(name):
             found.append(f"{name}={os.environ[name]} ({origin})")
-    return Check("configuration", Status.OK, "; ".join(found))
+    return Check("configuration", CheckStatus.OK, "; ".join(found))
 
 
 def _other_engines() -> Iterator[Check]:
@@ -145,12 +147,12 @@ def _other_engines() -> Iterator[Check]:
     for name in names:
         for check in _engine(name):
             yield check
-            if check.status is Status.OK and Flavour.IK_LLAMA_CPP in check.detail:
+            if check.status is CheckStatus.OK and Flavour.IK_LLAMA_CPP in check.detail:
                 flavours.add(Flavour.IK_LLAMA_CPP)
     if Flavour.IK_LLAMA_CPP not in flavours:
         yield Check(
             "ik_llama.cpp",
-            Status.NOTE,
+            CheckStatus.NOTE,
             "none configured; types such as iq1_kt and iq4_ks need one",
             "export COOK_ENGINE_IK=~/ik_llama.cpp/build, or --engine ik=DIR",
         )
@@ -168,11 +170,13 @@ def _disk() -> Check:
         probe.unlink()
     except OSError as error:
         hint = "set COOK_HOME to a directory of your own"
-        return Check("COOK_HOME", Status.MISSING, f"{home}: {error.strerror}", hint, required=True)
+        return Check(
+            "COOK_HOME", CheckStatus.MISSING, f"{home}: {error.strerror}", hint, required=True
+        )
     if free < LOW_DISK_BYTES:
         hint = "set COOK_HOME to a larger disk; real models need hundreds of GiB"
-        return Check("COOK_HOME", Status.WARNING, detail, hint)
-    return Check("COOK_HOME", Status.OK, detail)
+        return Check("COOK_HOME", CheckStatus.WARNING, detail, hint)
+    return Check("COOK_HOME", CheckStatus.OK, detail)
 
 
 def _memory() -> Check:
@@ -183,16 +187,18 @@ def _memory() -> Check:
     detail = f"{units.size(this.memory_bytes)}, {free} available; {this.cores} cores"
     if this.accelerators:
         detail += f"; {', '.join(this.accelerators)}"
-    return Check("machine", Status.OK, f"{this.processor}, {detail}")
+    return Check("machine", CheckStatus.OK, f"{this.processor}, {detail}")
 
 
 def _demo_models() -> Check:
     absent = [name for name in DEMO_MODELS if not (demo_dir() / name).is_file()]
     if absent:
         detail = f"{', '.join(absent)} not in {demo_dir()}"
-        return Check("demo models", Status.MISSING, detail, "reinstall cook, or clone it again")
+        return Check(
+            "demo models", CheckStatus.MISSING, detail, "reinstall cook, or clone it again"
+        )
     total = sum((demo_dir() / name).stat().st_size for name in DEMO_MODELS)
-    return Check("demo models", Status.OK, f"{demo_dir()} ({units.size(total)})")
+    return Check("demo models", CheckStatus.OK, f"{demo_dir()} ({units.size(total)})")
 
 
 def command(json: JsonOption = False, quiet: QuietOption = False) -> None:
@@ -213,7 +219,7 @@ def command(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out.emit({"cook": __version__, "usable": not blocking, "checks": checks})
     out.table([(c.status, c.name, c.detail) for c in checks], ["status", "check", "finding"])
     for check in checks:
-        if check.hint and check.status is not Status.OK:
+        if check.hint and check.status is not CheckStatus.OK:
             out.say(f"hint: {check.name}: {check.hint}")
     if blocking:
         names = ", ".join(check.name for check in blocking)

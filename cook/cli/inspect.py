@@ -10,7 +10,14 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.inspection import BaseReport, ImatrixReport, ModelReport, Share, Spread, TraceReport
+    from cook.inspection import (
+        BaseReport,
+        ImatrixReport,
+        ModelReport,
+        Quantiles,
+        TensorShare,
+        TraceReport,
+    )
     from cook.output import Output
 
 
@@ -83,7 +90,7 @@ def _show_model(out: Output, report: ModelReport) -> None:
     _shares(out, "group", report.by_group, report.total)
 
 
-def _shares(out: Output, title: str, shares: tuple[Share, ...], total: Share) -> None:
+def _shares(out: Output, title: str, shares: tuple[TensorShare, ...], total: TensorShare) -> None:
     from cook import units
     from cook.output import Column
 
@@ -224,7 +231,7 @@ def _ends(stops: dict[str, int]) -> str:
     return ", ".join(f"{count} {words[stop]}" for stop, count in stops.items())
 
 
-def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
+def _spread_row(name: str, spread: Quantiles) -> tuple[str, ...]:
     return (name, *(f"{value:.3f}" for value in (spread.mean, *spread.quantiles)))
 
 

@@ -10,7 +10,7 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.logs.log_figures import Figure, LogReport, Pair
+    from cook.logs.log_figures import LogReport, Pair, PairFigure
     from cook.output import Output
 
 
@@ -130,7 +130,7 @@ def _show_sweeps(out: Output, report: LogReport) -> None:
                 out.table(rows, ["file", "speed", Column("context", "right"), *tables])
 
 
-def _row(figure: Figure) -> tuple[object, ...]:
+def _row(figure: PairFigure) -> tuple[object, ...]:
     spread, total = figure.spread, figure.total
     shown = _percent if figure.name == "acceptance" else _number
     interval = None

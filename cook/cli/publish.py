@@ -75,12 +75,12 @@ def command(
       cook publish record.json me/Ling-flash-2.0-GGUF --base-model inclusionAI/Ling-flash-2.0
     """
     output = open_output(json, quiet)
-    from cook.hub.package import Wanted, pack
+    from cook.hub.package import PublishRequest, pack
     from cook.hub.publish import publish, show_package, show_published
     from cook.record.find import find_record
     from cook.record.record import read_record
 
-    wanted = Wanted(repo, tuple(quant or ()), name, base_model, license)
+    wanted = PublishRequest(repo, tuple(quant or ()), name, base_model, license)
     package = pack(read_record(find_record(record)), wanted)
     for warning in package.warnings:
         output.warn(warning)

@@ -61,7 +61,7 @@ def command(
     from cook.record.find import find_record
     from cook.record.record import read_record
     from cook.report.view import document
-    from cook.report.writing import Wanted, printed, write_report
+    from cook.report.writing import ReportRequest, printed, write_report
 
     path = find_record(record)
     found = read_record(path)
@@ -70,7 +70,7 @@ def command(
     to_stdout = str(markdown) == "-"
     if html is None and markdown is None and plots is None and judgement is None:
         html = path.with_suffix(".html")
-    written = write_report(shown, Wanted(html, None if to_stdout else markdown, plots))
+    written = write_report(shown, ReportRequest(html, None if to_stdout else markdown, plots))
     output.emit(
         {
             "record": path,

@@ -74,9 +74,9 @@ def command(
       cook sweep pipelines/nightly.yaml --report night --out report
     """
     output = open_output(json, quiet)
-    from cook.nightly.sweep import Asked, sweep
+    from cook.nightly.sweep import SweepRequest, sweep
 
-    asked = Asked(
+    asked = SweepRequest(
         plan=plan, cell=cell, report=tuple(report or ()), accept=accept, all_cells=all_cells
     )
     sweep(

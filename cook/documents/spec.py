@@ -42,5 +42,7 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """A name that is also safe as a file name."""
 
 
-Line = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")]
+TextLine = Annotated[
+    str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")
+]
 """Text on one line, at most 4096 characters."""

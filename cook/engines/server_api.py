@@ -40,7 +40,10 @@ class TokenProbability:
 
 @dataclass(frozen=True)
 class DepthCount:
-    """Tokens drafted and accepted at one position of the draft (ik tells it per request)."""
+    """Tokens ``drafted`` at ``depth`` (1 is the first of a draft), ``accepted`` of these.
+
+    ik tells it per request.
+    """
 
     depth: int
     drafted: int

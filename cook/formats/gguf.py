@@ -71,7 +71,7 @@ MAX_STRINGS = 1 << 21
 MAX_ARRAY_BYTES = 32 << 20
 MAX_STRING_BYTES = 8 << 20
 
-Scalar = int | float | bool | str
+MetadataScalar = int | float | bool | str
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class MetadataArray:
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[Scalar]:
+    def __iter__(self) -> Iterator[MetadataScalar]:
         return iter(self.values())
 
-    def values(self) -> tuple[Scalar, ...]:
+    def values(self) -> tuple[MetadataScalar, ...]:
         """All elements; strings that are not UTF-8 have replacement characters."""
         if self.element is ValueType.STRING:
             return tuple(text.decode(errors="replace") for text in self.strings())
@@ -107,7 +107,7 @@ class MetadataArray:
         return tuple(found)
 
 
-MetadataValue = Scalar | MetadataArray
+MetadataValue = MetadataScalar | MetadataArray
 
 
 def read_value(cursor: Cursor, field: str) -> MetadataValue:
@@ -122,7 +122,7 @@ def read_value(cursor: Cursor, field: str) -> MetadataValue:
         return cursor.take(length, field).decode(errors="replace")
     layout = f"<{SCALARS[kind]}"
     raw = cursor.take(struct.calcsize(layout), field)
-    value: Scalar = struct.unpack(layout, raw)[0]
+    value: MetadataScalar = struct.unpack(layout, raw)[0]
     return value
 
 

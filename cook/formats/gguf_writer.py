@@ -19,12 +19,12 @@ from cook.formats.gguf import (
     SCALARS,
     GgufFile,
     MetadataArray,
-    Scalar,
+    MetadataScalar,
     ValueType,
 )
 
 VERSION = 3
-Value = Scalar | MetadataArray | Sequence[Scalar]
+WritableValue = MetadataScalar | MetadataArray | Sequence[MetadataScalar]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def copy_of(source: GgufFile, name: str) -> NewTensor:
     return NewTensor(name, tensor.shape, tensor.type_id, size, lambda: source.tensor_chunks(name))
 
 
-def encode(value: Value, kind: ValueType | None = None) -> bytes:
+def encode(value: WritableValue, kind: ValueType | None = None) -> bytes:
     """A metadata value as GGUF bytes: its type, then itself.
 
     ``kind`` is the type of the value, or of the elements of a sequence; by default str, bool,
@@ -116,7 +116,7 @@ def _write_tensor(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:
     file.write(bytes(-written % alignment))
 
 
-def _kind_of(values: Sequence[Scalar]) -> ValueType:
+def _kind_of(values: Sequence[MetadataScalar]) -> ValueType:
     first = values[0] if values else ""
     if isinstance(first, str):
         return ValueType.STRING
@@ -128,7 +128,7 @@ def _kind_of(values: Sequence[Scalar]) -> ValueType:
     return ValueType.INT32 if negative else ValueType.UINT32
 
 
-def _payload(value: Scalar, kind: ValueType) -> bytes:
+def _payload(value: MetadataScalar, kind: ValueType) -> bytes:
     if kind is ValueType.STRING:
         return _text(str(value))
     return struct.pack(f"<{SCALARS[kind]}", value)

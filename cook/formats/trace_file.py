@@ -40,6 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cook.closing import Closing
 from cook.errors import InputError
+from cook.formats.arrays import Floats32, Ids
 from cook.formats.vocabulary import Vocabulary
 
 # Layout and metrics in one number: raise it when a field or a number changes its meaning;
@@ -146,10 +147,6 @@ class ReplyHead(_Frozen):
     emitted: int = Field(gt=0, le=1 << 26)
 
 
-Ids = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
-
-
 @dataclass(frozen=True, eq=False)
 class Reply:
     """One recorded reply. Arrays have one entry per recorded token.
@@ -164,12 +161,12 @@ class Reply:
     prompt: Ids
     tokens: Ids
     known: npt.NDArray[np.bool_]
-    logp: Floats
-    chain_logp: Floats
-    logsumexp: Floats
-    margin: Floats
+    logp: Floats32
+    chain_logp: Floats32
+    logsumexp: Floats32
+    margin: Floats32
     top_ids: Ids
-    top_logp: Floats
+    top_logp: Floats32
 
     def __post_init__(self) -> None:
         n, k = len(self.tokens), self.top_ids.shape[1] if self.top_ids.ndim == 2 else -1

@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -19,6 +19,8 @@ from cook.engines.base import Engine, EngineIdentity
 from cook.provenance import machine
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from cook.engines.process.supervisor import Supervisor
     from cook.graph.store import Artifact
 
@@ -63,7 +65,7 @@ class Workbench:
     threads: int
     advance: Callable[[float], None]
 
-    def file(self, node: Step[Any] | Source, name: str) -> Path:
+    def file(self, node: Input, name: str) -> Path:
         """Path of ``node``'s bytes: the source itself, or file ``name`` of a step's artifact."""
         if isinstance(node, Source):
             return node.path
@@ -87,7 +89,7 @@ class Step(ABC, Generic[R]):
         """How the plan calls it, e.g. ``quantize IQ1_KT``."""
 
     @abstractmethod
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         """Named inputs; their keys are part of this step's key."""
 
     @abstractmethod
@@ -142,12 +144,22 @@ class Step(ABC, Generic[R]):
         return tuple(node for node in self.inputs().values() if isinstance(node, Step))
 
 
+Input = Step[Any] | Source
+"""What a step reads: an artifact of another step, or a file of the user's."""
+
+
 def decode(step: Step[R], artifact: Artifact) -> R:
     """The typed result that ``step`` stored."""
+    result: R = _reader(step.result_type).validate_python(artifact.result)
+    return result
+
+
+@cache
+def _reader(result_type: type) -> TypeAdapter[Any]:
+    """Kept: to make one takes far longer than to read a result with it."""
     from pydantic import TypeAdapter
 
-    adapter: TypeAdapter[R] = TypeAdapter(step.result_type)
-    return adapter.validate_python(artifact.result)
+    return TypeAdapter(result_type)
 
 
 def engine_part(identity: EngineIdentity) -> dict[str, str | None]:

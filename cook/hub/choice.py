@@ -12,7 +12,7 @@ from cook.hub.listing import HubFile, Listing
 from cook.units import size
 
 
-class Kind(StrEnum):
+class DownloadKind(StrEnum):
     """What was chosen: a GGUF (or all shards of one), a safetensors model, or one other file."""
 
     GGUF = "gguf"
@@ -21,10 +21,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenFiles:
     """``files`` in order; of a GGUF shard 1 first, of another model its weights first."""
 
-    kind: Kind
+    kind: DownloadKind
     listing: Listing
     files: tuple[HubFile, ...]
 
@@ -39,7 +39,7 @@ _NO_MODEL = ("mmproj", "imatrix")
 _BIGGEST_BESIDE_BYTES = 64 << 20
 
 
-def choose(listing: Listing) -> Choice:
+def choose(listing: Listing) -> ChosenFiles:
     """The file that the reference's path names, else the one model below it.
 
     A path may be a file, any shard of a split one, a folder, or the stem of file names.
@@ -49,13 +49,13 @@ def choose(listing: Listing) -> Choice:
     for file in listing.files:
         if file.path == wanted:
             if file.path.endswith(".gguf"):
-                return Choice(Kind.GGUF, listing, _shards(listing, file))
-            return Choice(Kind.FILE, listing, (file,))
+                return ChosenFiles(DownloadKind.GGUF, listing, _shards(listing, file))
+            return ChosenFiles(DownloadKind.FILE, listing, (file,))
     below = [f for f in listing.files if _inside(f.path, wanted)]
     models = [f for f in below if f.path.endswith(".gguf") and not _is_extra(f.path)]
     heads = [f for f in models if (s := split_name(Path(f.path))) is None or s.number == 1]
     if len(heads) == 1:
-        return Choice(Kind.GGUF, listing, _shards(listing, heads[0]))
+        return ChosenFiles(DownloadKind.GGUF, listing, _shards(listing, heads[0]))
     if heads:
         listed = ", ".join(f"{f.path} ({size(f.size_bytes)})" for f in heads[:6])
         more = f" and {len(heads) - 6} more" if len(heads) > 6 else ""
@@ -67,7 +67,7 @@ def choose(listing: Listing) -> Choice:
         raise InputError(f"{listing.ref}: {models[0].path}: shard 1 is not there")
     tensors = _safetensors(below, wanted)
     if tensors:
-        return Choice(Kind.SAFETENSORS, listing, tensors)
+        return ChosenFiles(DownloadKind.SAFETENSORS, listing, tensors)
     where = "on this disk" if listing.cached else f"at commit {listing.commit[:12]}"
     raise InputError(
         f"{listing.ref}: holds no GGUF and no safetensors {where}",

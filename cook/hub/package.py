@@ -49,7 +49,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PublishRequest:
     """What the publisher asks for; ``quants`` empty means all that cook made."""
 
     repo: str
@@ -59,7 +59,7 @@ class Wanted:
     license: str | None = None
 
 
-def pack(record: Record, wanted: Wanted) -> Package:
+def pack(record: Record, wanted: PublishRequest) -> Package:
     """The publication of ``record``. Reads and hashes the files, asks nobody.
 
     Errors: InputError for a name the Hub does not allow, a quant that is not there, a file that
@@ -212,7 +212,7 @@ def _impersonal(text: str) -> str:
     return text
 
 
-def _warnings(items: Sequence[Item], base: str | None, wanted: Wanted) -> list[str]:
+def _warnings(items: Sequence[Item], base: str | None, wanted: PublishRequest) -> list[str]:
     told = [
         f"{item.path}: above 50 GB, which the Hub advises against: split it with "
         "`llama-gguf-split --split-max-size 45G`"

@@ -36,7 +36,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Figure:
+class PairFigure:
     """One figure of a pair: over requests, and of the totals (None where there are no totals)."""
 
     name: str
@@ -46,7 +46,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Point:
+class RequestPoint:
     """One request of the scatter; None is what the log does not tell."""
 
     file: str
@@ -78,11 +78,11 @@ class Pair:
     target: str | None
     draft: str | None
     file: str | None
-    figures: tuple[Figure, ...]
+    figures: tuple[PairFigure, ...]
     correlation: float | None
     """Pearson's, of acceptance and decode speed over requests; None with fewer than three."""
     by_depth: tuple[Depth, ...]
-    requests: tuple[Point, ...]
+    requests: tuple[RequestPoint, ...]
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Pair:
         models = " + ".join(m for m in (self.target, self.draft) if m)
         return f"{models} ({self.file})" if models and self.file else models or self.file or "?"
 
-    def figure(self, name: str) -> Figure | None:
+    def figure(self, name: str) -> PairFigure | None:
         """The figure called ``name``, where some request has it."""
         return next((f for f in self.figures if f.name == name), None)
 
@@ -294,12 +294,12 @@ def _figure(
     parts_of: Callable[[LoggedRequest], _Parts],
     most: float,
     requests: Sequence[LoggedRequest],
-) -> Figure | None:
+) -> PairFigure | None:
     parts = [p for request in requests if (p := parts_of(request)) is not None]
     whole = total([Share(*p) for p in parts], confidence=CONFIDENCE, most=most)
     if whole is None:
         return None
-    return Figure(name, unit, spread([a / b for a, b in parts]), whole)
+    return PairFigure(name, unit, spread([a / b for a, b in parts]), whole)
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -339,8 +339,8 @@ def _by_depth(requests: Sequence[LoggedRequest]) -> tuple[Depth, ...]:
     return tuple(Depth(depth, *counts[depth]) for depth in sorted(counts))
 
 
-def _point(name: str, request: LoggedRequest) -> Point:
-    return Point(
+def _point(name: str, request: LoggedRequest) -> RequestPoint:
+    return RequestPoint(
         file=name,
         line=request.line,
         prompt_n=request.prompt_n,

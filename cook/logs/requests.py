@@ -307,7 +307,7 @@ class ServerLog:
 
 def read_server_log(stream: BinaryIO) -> ServerLog:
     """Read ``stream`` to its end. InputError with more than 1,000,000 requests in it."""
-    reader = Reader()
+    reader = LogReader()
     head = _read(stream)
     # A saved answer, indented: one document over many lines.
     if head.lstrip().split(b"\n", 1)[0].rstrip() in _DOCUMENT_HEADS:
@@ -327,7 +327,7 @@ def _read(stream: BinaryIO) -> bytes:
     return stream.read(_BLOCK_BYTES) or b""
 
 
-class Reader:
+class LogReader:
     """Takes a log in blocks of any size; :meth:`result` ends it."""
 
     def __init__(self) -> None:

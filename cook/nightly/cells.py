@@ -11,7 +11,7 @@ from cook.errors import CookError, Interrupted
 from cook.nightly.gates import Judgement, judge
 from cook.nightly.history import append, read_history
 from cook.nightly.night import Night, night_of
-from cook.nightly.outcome import EXIT_CODES, RECORD, VERSION, Outcome, Status, write_outcome
+from cook.nightly.outcome import EXIT_CODES, RECORD, VERSION, CellOutcome, CellStatus, write_outcome
 from cook.nightly.pipeline import Cell, LoadedPipeline
 from cook.output import Output
 from cook.paths import cook_home
@@ -31,14 +31,14 @@ def run_cell(
     jobs: int = 1,
     threads: int | None = None,
     into: Path | None = None,
-) -> Outcome:
+) -> CellOutcome:
     """One cell's night: its outcome, which is also written with the record under ``into``.
 
     A failure of the cell is told in the outcome, not raised; only an interruption is.
     """
     started = time.monotonic()
     directory = into or cook_home() / "sweeps" / loaded.pipeline.name
-    outcome: Outcome
+    outcome: CellOutcome
     try:
         prepared = prepare(
             cell.loaded,
@@ -59,7 +59,7 @@ def run_cell(
     return outcome
 
 
-def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) -> Outcome:
+def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) -> CellOutcome:
     """Gate tonight against the last good night and append it to the history."""
     night = night_of(built.record, cell.name)
     history = read_history(loaded.history)
@@ -69,14 +69,14 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
     failures = (error.message,) if error else ()
     regressions = tuple(f"{f.gate} of {f.subject}" for f in judgement.regressions)
     append(loaded.history, night.judged(failures, regressions))
-    status = Status.OK
+    status = CellStatus.OK
     exit_code = 0
     if judgement.regressions:
-        status, exit_code = Status.REGRESSION, EXIT_CODES[Status.REGRESSION]
+        status, exit_code = CellStatus.REGRESSION, EXIT_CODES[CellStatus.REGRESSION]
     elif error is not None:
-        status, exit_code = Status.FAILED, error.exit_code
+        status, exit_code = CellStatus.FAILED, error.exit_code
     seconds = time.monotonic() - started
-    return Outcome(
+    return CellOutcome(
         version=VERSION,
         cell=cell.name,
         recipe=night.recipe,
@@ -103,17 +103,17 @@ def _error(built: Built) -> CookError | None:
     return None
 
 
-def _failed(cell: Cell, error: CookError, started: float) -> Outcome:
+def _failed(cell: Cell, error: CookError, started: float) -> CellOutcome:
     """A cell that never came to a record."""
     seconds = time.monotonic() - started
     first = _short(error)
     mend = f" ({error.hint})" if error.hint else ""
-    return Outcome(
+    return CellOutcome(
         version=VERSION,
         cell=cell.name,
         recipe=cell.loaded.recipe.name,
         engine=cell.engine_label,
-        status=Status.FAILED,
+        status=CellStatus.FAILED,
         exit_code=error.exit_code,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         seconds=seconds,
@@ -128,7 +128,7 @@ def _failed(cell: Cell, error: CookError, started: float) -> Outcome:
 
 
 def _summary(
-    status: Status,
+    status: CellStatus,
     night: Night,
     record: Record,
     judgement: Judgement,

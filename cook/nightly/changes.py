@@ -16,16 +16,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from cook.nightly.night import Column, Night
+from cook.formats.arrays import Floats
+from cook.nightly.night import CandidateNight, Night
 from cook.scoring.intervals import SEED
 from cook.scoring.statistics import Measured, resampled_ratios, sign_flip_p_value
 
 if TYPE_CHECKING:
     from cook.nightly.history import History
 
-Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 1000
 FEWEST_PROMPTS = 8
@@ -44,7 +43,7 @@ MOST_LEARNED = 4.0
 """A series noisier than this many times the least spread is a fault, not a noise to get used to."""
 
 
-class Figure(StrEnum):
+class GatedFigure(StrEnum):
     """What is compared. ``sign`` is +1 where more is better."""
 
     ACCEPTANCE = "acceptance"
@@ -54,7 +53,7 @@ class Figure(StrEnum):
 
     @property
     def sign(self) -> int:
-        return -1 if self is Figure.CYCLE else 1
+        return -1 if self is GatedFigure.CYCLE else 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Change:
     freedom behind it. ``permutation`` is the two-sided sign-flip p-value, for few prompts only.
     """
 
-    figure: Figure
+    figure: GatedFigure
     candidate: str
     before: float
     now: float
@@ -80,7 +79,7 @@ class Change:
 class Incomparable:
     """Why nothing of a figure can be said."""
 
-    figure: Figure
+    figure: GatedFigure
     candidate: str
     reason: str
 
@@ -91,19 +90,19 @@ def changes(
     """Every figure that both nights have. ``history`` tells how noisy this series is."""
     refused = mismatch(now, before)
     if refused is not None:
-        return [], [Incomparable(Figure.ACCEPTANCE, "every candidate", refused)]
+        return [], [Incomparable(GatedFigure.ACCEPTANCE, "every candidate", refused)]
     pair = _Pair.of(now, before)
     if len(pair.prompts) < FEWEST_PROMPTS:
         reason = f"{len(pair.prompts)} prompts in common; {FEWEST_PROMPTS} are needed"
-        return [], [Incomparable(Figure.ACCEPTANCE, "every candidate", reason)]
+        return [], [Incomparable(GatedFigure.ACCEPTANCE, "every candidate", reason)]
     past = history.of(now) if history is not None else ()
-    wanted_terms: list[tuple[Figure, str, Terms]] = []
+    wanted_terms: list[tuple[GatedFigure, str, Terms]] = []
     refusals: list[Incomparable] = []
     disturbed = now.disturbed or before.disturbed
     for name in pair.names:
-        wanted = [Figure.NO_DRAFT] if pair.plain[name] == name else [*Figure][:3]
+        wanted = [GatedFigure.NO_DRAFT] if pair.plain[name] == name else [*GatedFigure][:3]
         for figure in wanted:
-            if figure is not Figure.ACCEPTANCE and disturbed:
+            if figure is not GatedFigure.ACCEPTANCE and disturbed:
                 when = "tonight" if now.disturbed else "that night"
                 reason = f"other programs disturbed the timings {when}"
                 refusals.append(Incomparable(figure, name, reason))
@@ -112,10 +111,10 @@ def changes(
     pair.resample([ratio for _, _, terms in wanted_terms for _, ratio in terms])
     ratio, speed = _noise(past, plain=False), _noise(past, plain=True)
     noise = {
-        Figure.ACCEPTANCE: 0.0,
-        Figure.SPEED: ratio,
-        Figure.CYCLE: ratio,
-        Figure.NO_DRAFT: speed,
+        GatedFigure.ACCEPTANCE: 0.0,
+        GatedFigure.SPEED: ratio,
+        GatedFigure.CYCLE: ratio,
+        GatedFigure.NO_DRAFT: speed,
     }
     found = [pair.change(fig, name, terms, noise[fig]) for fig, name, terms in wanted_terms]
     return found, refusals
@@ -199,9 +198,9 @@ class _Pair:
             # A resample without a single hit has no logarithm.
             self._ratios[row] = totals[place], np.maximum(drawn[place], 1e-12)
 
-    def change(self, figure: Figure, name: str, terms: Terms, noise: float) -> Change:
+    def change(self, figure: GatedFigure, name: str, terms: Terms, noise: float) -> Change:
         """The change of one figure, after :meth:`resample`; ``noise`` is a night's own spread."""
-        logs = figure is not Figure.ACCEPTANCE
+        logs = figure is not GatedFigure.ACCEPTANCE
         value = np.log if logs else np.asarray
         # [night] and [night, resample]; terms multiply, so their logarithms add, by sign.
         estimate, spread = np.zeros(2), np.zeros((2, RESAMPLES))
@@ -233,20 +232,20 @@ class _Pair:
             permutation=permutation,
         )
 
-    def terms(self, figure: Figure, name: str) -> Terms | None:
+    def terms(self, figure: GatedFigure, name: str) -> Terms | None:
         """What the figure is made of, or None where a night does not have it."""
         time = "wall_ms" if self.wall else "decode_ms"
         mine = (name, "tokens"), (name, time)
-        if figure is Figure.NO_DRAFT:
+        if figure is GatedFigure.NO_DRAFT:
             return [(1, mine)] if self._positive(*mine) else None
-        if figure is Figure.ACCEPTANCE:
+        if figure is GatedFigure.ACCEPTANCE:
             counts = (name, "accepted"), (name, "drafted")
             return [(1, counts)] if self._positive(counts[1]) else None
         undrafted = self.plain[name]
         if undrafted is None:
             return None
         plain = (undrafted, "tokens"), (undrafted, time)
-        if figure is Figure.SPEED:
+        if figure is GatedFigure.SPEED:
             return [(1, mine), (-1, plain)] if self._positive(*mine, *plain) else None
         self._cycles(name)
         cycle = (name, "decode_ms"), (name, "cycles")
@@ -260,19 +259,19 @@ class _Pair:
             found = self.sums[name, "tokens"] - self.sums[name, "accepted"]
             self.sums[name, "cycles"] = np.maximum(found, 0.0)
 
-    def _positive(self, *parts: Part) -> bool:
+    def _positive(self, *parts: Stratum) -> bool:
         return all((self.sums[part].sum(axis=1) > 0).all() for part in parts)
 
 
-Part = tuple[str, str]
+Stratum = tuple[str, str]
 """(candidate, column)."""
-Ratio = tuple[Part, Part]
+Ratio = tuple[Stratum, Stratum]
 """Sum of one column over sum of another."""
 Terms = list[tuple[int, Ratio]]
 """Ratios and whether each multiplies (1) or divides (-1)."""
 
 
-def _columns(night: Night, names: Sequence[str]) -> list[Column]:
+def _columns(night: Night, names: Sequence[str]) -> list[CandidateNight]:
     found = [night.column(name) for name in names]
     return [column for column in found if column is not None]
 

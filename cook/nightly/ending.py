@@ -8,7 +8,7 @@ from pathlib import Path
 from cook.errors import CookError, GateError, StepError
 from cook.formats.atomic import atomic_write
 from cook.nightly.junit import junit
-from cook.nightly.outcome import Outcome, worst
+from cook.nightly.outcome import CellOutcome, worst
 from cook.nightly.summary import markdown, publish
 from cook.output import Output
 from cook.units import plural
@@ -17,7 +17,7 @@ SUMMARY = "summary.md"
 JUNIT = "junit.xml"
 
 
-def report(title: str, outcomes: Sequence[Outcome], output: Output, into: Path | None) -> None:
+def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Path | None) -> None:
     """Write ``summary.md`` and ``junit.xml`` under ``into``, fill the running job's summary.
 
     Raises GateError (exit 4) when anything got worse, else StepError with the failure's status.
@@ -34,12 +34,12 @@ def report(title: str, outcomes: Sequence[Outcome], output: Output, into: Path |
     raise_for(outcomes)
 
 
-def line(outcome: Outcome) -> str:
+def line(outcome: CellOutcome) -> str:
     """``demo-bundled: ok; pick ...``."""
     return f"{outcome.cell}: {outcome.summary}"
 
 
-def raise_for(outcomes: Sequence[Outcome]) -> None:
+def raise_for(outcomes: Sequence[CellOutcome]) -> None:
     """The exit of a night."""
     worse = [o for o in outcomes if o.regressions]
     failed = [o for o in outcomes if o.exit_code and not o.regressions]
@@ -55,5 +55,5 @@ def raise_for(outcomes: Sequence[Outcome]) -> None:
         raise error
 
 
-def _names(outcomes: Sequence[Outcome]) -> str:
+def _names(outcomes: Sequence[CellOutcome]) -> str:
     return ", ".join(o.cell for o in outcomes)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from cook.nightly.changes import Change, Figure, changes
+from cook.nightly.changes import Change, GatedFigure, changes
 from cook.nightly.night import Night, NightDraft
 from cook.scoring.racing import student_quantile, student_upper
 from cook.units import size
@@ -31,10 +31,10 @@ arithmetic differs. Assumed, and large against it."""
 LEAST_KLD = 1e-3
 """Nats. A KLD below this is as good as none, and its relative changes mean nothing."""
 BUDGET = {
-    Figure.ACCEPTANCE: 0.30,
-    Figure.SPEED: 0.30,
-    Figure.CYCLE: 0.20,
-    Figure.NO_DRAFT: 0.10,
+    GatedFigure.ACCEPTANCE: 0.30,
+    GatedFigure.SPEED: 0.30,
+    GatedFigure.CYCLE: 0.20,
+    GatedFigure.NO_DRAFT: 0.10,
 }
 QUALITY_BUDGET = 0.10
 
@@ -126,8 +126,8 @@ def _notes(now: Night, before: Night) -> Iterator[str]:
 
 def _levels(
     found: Sequence[Change], pick: str | None, policy: Policy
-) -> dict[tuple[Figure, str], float]:
-    levels: dict[tuple[Figure, str], float] = {}
+) -> dict[tuple[GatedFigure, str], float]:
+    levels: dict[tuple[GatedFigure, str], float] = {}
     budget = policy.false_alarms / policy.cells
     for figure, share in BUDGET.items():
         names = [c.candidate for c in found if c.figure is figure]
@@ -142,11 +142,11 @@ def _levels(
     return levels
 
 
-def _tolerance(figure: Figure, policy: Policy) -> float:
+def _tolerance(figure: GatedFigure, policy: Policy) -> float:
     """In the change's own units: a share for acceptance, a log ratio for the rest."""
-    if figure is Figure.ACCEPTANCE:
+    if figure is GatedFigure.ACCEPTANCE:
         return policy.acceptance_points / 100
-    if figure is Figure.NO_DRAFT:
+    if figure is GatedFigure.NO_DRAFT:
         return -math.log1p(-policy.no_draft_percent / 100)
     return -math.log1p(-policy.speed_percent / 100)
 
@@ -166,7 +166,7 @@ def _finding(change: Change, level: float, policy: Policy) -> Finding:
         verdict = Verdict.REGRESSION if better < 0 else Verdict.IMPROVEMENT
     reach = student_quantile((1 + CONFIDENCE) / 2, freedom) * change.error
     bounds = (change.change, change.change - reach, change.change + reach)
-    points = change.figure is Figure.ACCEPTANCE
+    points = change.figure is GatedFigure.ACCEPTANCE
     middle, low, high = (100 * (b if points else math.expm1(b)) for b in bounds)
     unit = "points" if points else "%"
     shown = f"{change.before:.1%} to {change.now:.1%}" if points else _pair(change)
@@ -190,9 +190,9 @@ def _finding(change: Change, level: float, policy: Policy) -> Finding:
 
 
 def _pair(change: Change) -> str:
-    if change.figure is Figure.NO_DRAFT:
+    if change.figure is GatedFigure.NO_DRAFT:
         return f"{1000 * change.before:.2f} to {1000 * change.now:.2f} t/s"
-    if change.figure is Figure.SPEED:
+    if change.figure is GatedFigure.SPEED:
         return f"{change.before:.3f}x to {change.now:.3f}x no draft"
     return f"{change.before:.2f} to {change.now:.2f} undrafted tokens a cycle"
 

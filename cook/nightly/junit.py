@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 from cook.nightly.gates import Verdict
 
 if TYPE_CHECKING:
-    from cook.nightly.outcome import Outcome
+    from cook.nightly.outcome import CellOutcome
 
 # What XML 1.0 cannot carry, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MAX_TEXT = 10_000
 
 
-def junit(outcomes: Iterable[Outcome]) -> bytes:
+def junit(outcomes: Iterable[CellOutcome]) -> bytes:
     """The XML document, UTF-8, with its declaration.
 
     A regression is a failure, a cell that could not run an error, and a gate that could not be
@@ -51,7 +51,7 @@ def junit(outcomes: Iterable[Outcome]) -> bytes:
     return document + b"\n"
 
 
-def _case(suite: ElementTree.Element, outcome: Outcome, name: str) -> ElementTree.Element:
+def _case(suite: ElementTree.Element, outcome: CellOutcome, name: str) -> ElementTree.Element:
     return ElementTree.SubElement(
         suite, "testcase", classname=_text(outcome.cell), name=_text(name)
     )

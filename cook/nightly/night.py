@@ -18,7 +18,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Column:
+class CandidateNight:
     """One candidate over the night's prompts; None where it has no such figure.
 
     ``tokens`` are those after the first of each reply; times in ms, medians over repeats.
@@ -75,14 +75,14 @@ class Night:
     good: bool | None
     prompts: tuple[tuple[str, str], ...]
     """(id, category) of each prompt, the order of every column."""
-    candidates: tuple[Column, ...]
+    candidates: tuple[CandidateNight, ...]
     drafts: tuple[NightDraft, ...]
 
-    def plain(self, engine: str) -> Column | None:
+    def plain(self, engine: str) -> CandidateNight | None:
         """The engine's own speed, without a draft."""
         return next((c for c in self.candidates if c.draft is None and c.engine == engine), None)
 
-    def column(self, name: str) -> Column | None:
+    def column(self, name: str) -> CandidateNight | None:
         return next((c for c in self.candidates if c.name == name), None)
 
     @property
@@ -144,10 +144,10 @@ def night_of(record: Record, cell: str | None = None) -> Night:
     )
 
 
-def _column(candidate: Candidate, found: PromptFigures, order: tuple[str, ...]) -> Column:
+def _column(candidate: Candidate, found: PromptFigures, order: tuple[str, ...]) -> CandidateNight:
     place = {prompt: index for index, prompt in enumerate(found.ids)}
     rows = [place.get(prompt) for prompt in order]
-    return Column(
+    return CandidateNight(
         name=candidate.name,
         engine=candidate.engine,
         draft=candidate.draft,

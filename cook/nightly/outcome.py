@@ -22,25 +22,25 @@ MAX_FILES = 100_000
 """Directory entries looked at before a tree is called no set of cells."""
 
 
-class Status(StrEnum):
+class CellStatus(StrEnum):
     OK = "ok"
     REGRESSION = "regression"
     FAILED = "failed"
     FRESH = "fresh"  # its last night is recent: not run
 
 
-EXIT_CODES = {Status.OK: 0, Status.FRESH: 0, Status.REGRESSION: 4}
+EXIT_CODES = {CellStatus.OK: 0, CellStatus.FRESH: 0, CellStatus.REGRESSION: 4}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """One cell. ``exit_code`` is what its own run exits with; ``summary`` one line for people."""
 
     version: int
     cell: str
     recipe: str
     engine: str
-    status: Status
+    status: CellStatus
     exit_code: int
     created: str
     seconds: float
@@ -58,11 +58,11 @@ class Outcome:
         return tuple(f for f in self.findings if f.verdict is Verdict.REGRESSION)
 
 
-def write_outcome(outcome: Outcome, directory: Path) -> Path:
+def write_outcome(outcome: CellOutcome, directory: Path) -> Path:
     """Write ``DIRECTORY/<cell>/cell.json``, whole or not at all."""
     from pydantic import TypeAdapter
 
-    document = TypeAdapter(Outcome).dump_python(outcome, mode="json")
+    document = TypeAdapter(CellOutcome).dump_python(outcome, mode="json")
     path = directory / outcome.cell / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as stream:
@@ -70,9 +70,9 @@ def write_outcome(outcome: Outcome, directory: Path) -> Path:
     return path
 
 
-def read_outcomes(directories: Iterable[Path]) -> tuple[Outcome, ...]:
+def read_outcomes(directories: Iterable[Path]) -> tuple[CellOutcome, ...]:
     """Every cell under ``directories``, by name; of several of one name the newest."""
-    found: dict[str, Outcome] = {}
+    found: dict[str, CellOutcome] = {}
     for directory in directories:
         if not directory.is_dir():
             raise InputError(f"{directory}: no such folder")
@@ -88,7 +88,7 @@ def _files(directory: Path) -> Iterator[Path]:
     return iter(sorted(path for path in seen if path.name == FILE and path.is_file()))
 
 
-def _read(path: Path) -> Outcome:
+def _read(path: Path) -> CellOutcome:
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -103,7 +103,7 @@ def _read(path: Path) -> Outcome:
     if version != VERSION:
         raise InputError(f"{path}: version {version!r}, this cook reads {VERSION}")
     try:
-        outcome: Outcome = TypeAdapter(Outcome).validate_python(document)
+        outcome: CellOutcome = TypeAdapter(CellOutcome).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -111,7 +111,7 @@ def _read(path: Path) -> Outcome:
     return outcome
 
 
-def worst(outcomes: Iterable[Outcome]) -> int:
+def worst(outcomes: Iterable[CellOutcome]) -> int:
     """The exit status of a whole night: a regression before a failure before all well."""
     codes = {o.exit_code for o in outcomes}
     return 4 if 4 in codes else max(codes, default=0)

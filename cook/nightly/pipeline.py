@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from cook.documents.faults import problems_of
 from cook.documents.places import Locations
-from cook.documents.spec import Line, Name, Spec, one_or_many
+from cook.documents.spec import Name, Spec, TextLine, one_or_many
 from cook.documents.tree import parse, plain_data, read_text
 from cook.errors import InputError, PipelineError, Problem, RecipeError
 from cook.nightly.gates import Policy
@@ -42,7 +42,7 @@ def _distinctly_named(value: Any) -> Any:
 class EntrySpec(Spec):
     """One recipe of the sweep; a name alone stands for `{recipe: name}`."""
 
-    recipe: Line
+    recipe: TextLine
     """A file (relative to the pipeline) or the name of a shipped recipe."""
     engines: Engines | None = None
     """The engines to run it on. Absent: the pipeline's."""
@@ -90,7 +90,7 @@ class GatesSpec(Spec):
         return Policy(cells=cells, **self.model_dump())
 
 
-class Pipeline(Spec):
+class PipelineSpec(Spec):
     """A sweep: every recipe on every engine, each pair a cell."""
 
     version: Literal[1]
@@ -111,7 +111,7 @@ class Pipeline(Spec):
     """Run every recipe on the demo's models."""
     max_age_hours: Annotated[float, Field(gt=0, le=24 * 366)] = 20.0
     """A cell is stale when its last night is older, or when something it depends on changed."""
-    history: Line | None = None
+    history: TextLine | None = None
     """File of the nights. Absent: `history/NAME.jsonl` in COOK_HOME."""
     score: NightScoreSpec = NightScoreSpec()
     """Settings of every recipe's score that the nights replace."""
@@ -143,7 +143,7 @@ class Cell:
 class LoadedPipeline:
     """A valid pipeline, its file, and its cells in order."""
 
-    pipeline: Pipeline
+    pipeline: PipelineSpec
     path: Path
     cells: tuple[Cell, ...]
 
@@ -203,9 +203,9 @@ def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> Loade
         raise PipelineError([*problems, fault])
     try:
         context = {"base": path.resolve().parent}
-        pipeline = Pipeline.model_validate(data, context=context)
+        pipeline = PipelineSpec.model_validate(data, context=context)
     except ValidationError as error:
-        raise PipelineError([*problems, *problems_of(error, locations, Pipeline)]) from None
+        raise PipelineError([*problems, *problems_of(error, locations, PipelineSpec)]) from None
     cells, more = _cells(pipeline, path, locations, unsafe_args)
     if problems or more:
         raise PipelineError([*problems, *more])
@@ -225,7 +225,7 @@ def _find(name: Path | str) -> Path:
 
 
 def _cells(
-    pipeline: Pipeline, path: Path, locations: Locations, unsafe_args: bool
+    pipeline: PipelineSpec, path: Path, locations: Locations, unsafe_args: bool
 ) -> tuple[tuple[Cell, ...], list[Problem]]:
     cells: dict[str, Cell] = {}
     problems: list[Problem] = []

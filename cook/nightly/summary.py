@@ -12,7 +12,7 @@ from cook.nightly.gates import Finding, Verdict
 from cook.units import plural
 
 if TYPE_CHECKING:
-    from cook.nightly.outcome import Outcome
+    from cook.nightly.outcome import CellOutcome
 
 MAX_BYTES = 1 << 20
 """What GitHub shows of one step's summary (1 MiB); a longer one is refused as a whole."""
@@ -22,7 +22,7 @@ _CUT = "\n\n_The rest did not fit; it is in the artifacts._\n"
 MARK = {"ok": "✅", "regression": "❌", "failed": "⚠️", "fresh": "💤"}
 
 
-def markdown(title: str, outcomes: Sequence[Outcome], limit_bytes: int = MAX_BYTES) -> str:
+def markdown(title: str, outcomes: Sequence[CellOutcome], limit_bytes: int = MAX_BYTES) -> str:
     """The summary, at most ``limit_bytes`` of UTF-8.
 
     Order is importance: the table of cells, what got worse, what failed, what got better, then
@@ -72,7 +72,7 @@ def _fitted(parts: Iterable[str], limit_bytes: int) -> str:
     return "".join([*kept, _CUT]) if room >= 0 else ""
 
 
-def _verdict(outcomes: Sequence[Outcome]) -> str:
+def _verdict(outcomes: Sequence[CellOutcome]) -> str:
     worse = sum(o.status == "regression" for o in outcomes)
     failed = sum(o.status == "failed" for o in outcomes)
     told = [f"{plural(worse, 'cell')} got worse"] if worse else []
@@ -80,7 +80,7 @@ def _verdict(outcomes: Sequence[Outcome]) -> str:
     return f"\n{plural(len(outcomes), 'cell')}: {', '.join(told) or 'nothing got worse'}.\n"
 
 
-def _table(outcomes: Sequence[Outcome]) -> Iterable[str]:
+def _table(outcomes: Sequence[CellOutcome]) -> Iterable[str]:
     yield "\n| | recipe | engine | tonight |\n|---|---|---|---|\n"
     for o in outcomes:
         mark = MARK.get(o.status, "")
@@ -89,7 +89,7 @@ def _table(outcomes: Sequence[Outcome]) -> Iterable[str]:
         )
 
 
-def _listed(title: str, outcomes: Sequence[Outcome], verdict: Verdict) -> Iterable[str]:
+def _listed(title: str, outcomes: Sequence[CellOutcome], verdict: Verdict) -> Iterable[str]:
     found = [(o, f) for o in outcomes for f in o.findings if f.verdict is verdict]
     if found:
         yield f"\n### {title}\n\n"
@@ -98,7 +98,7 @@ def _listed(title: str, outcomes: Sequence[Outcome], verdict: Verdict) -> Iterab
         yield f"- **{_escaped(outcome.cell)}**: {what}: {_told(finding)}\n"
 
 
-def _details(outcome: Outcome) -> Iterable[str]:
+def _details(outcome: CellOutcome) -> Iterable[str]:
     yield f"\n<details><summary>{_escaped(outcome.cell)}</summary>\n\n"
     against = outcome.against or "nothing: there is no earlier good night"
     yield f"Compared with {_escaped(against)}.\n\n"

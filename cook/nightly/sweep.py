@@ -9,14 +9,14 @@ from pathlib import Path
 
 from cook.errors import InputError
 from cook.nightly.ending import line, raise_for, report
-from cook.nightly.outcome import VERSION, Outcome, Status, read_outcomes
+from cook.nightly.outcome import VERSION, CellOutcome, CellStatus, read_outcomes
 from cook.nightly.pipeline import Cell, LoadedPipeline, load_pipeline
 from cook.output import Mode, Output
 from cook.provenance import machine
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """The part of the command line that says what to do; at most one of the first four."""
 
     plan: bool = False
@@ -41,7 +41,7 @@ class Asked:
 
 def sweep(
     pipeline: Path,
-    asked: Asked,
+    asked: SweepRequest,
     output: Output,
     *,
     into: Path | None = None,
@@ -88,7 +88,7 @@ def _accept(loaded: LoadedPipeline, name: str, output: Output) -> None:
 
 def _run(
     loaded: LoadedPipeline,
-    asked: Asked,
+    asked: SweepRequest,
     output: Output,
     into: Path | None,
     verbose: bool,
@@ -111,7 +111,7 @@ def _run(
         raise_for(outcomes)
 
 
-def _chosen(loaded: LoadedPipeline, asked: Asked) -> list[tuple[Cell, Outcome | None]]:
+def _chosen(loaded: LoadedPipeline, asked: SweepRequest) -> list[tuple[Cell, CellOutcome | None]]:
     """The cells, each with its outcome where it is fresh and so not run."""
     from cook.nightly.due import due
 
@@ -122,18 +122,18 @@ def _chosen(loaded: LoadedPipeline, asked: Asked) -> list[tuple[Cell, Outcome | 
     return [(d.cell, None if d.stale else _fresh(loaded, d.cell)) for d in due(loaded)]
 
 
-def _fresh(loaded: LoadedPipeline, cell: Cell) -> Outcome:
+def _fresh(loaded: LoadedPipeline, cell: Cell) -> CellOutcome:
     from cook.nightly.cells import newest_here
 
     night = newest_here(loaded, cell)
     assert night is not None, "a cell without a night is stale"
     worse = f"; then worse: {', '.join(night.regressions)}" if not night.good else ""
-    return Outcome(
+    return CellOutcome(
         version=VERSION,
         cell=cell.name,
         recipe=night.recipe,
         engine=cell.engine_label,
-        status=Status.FRESH,
+        status=CellStatus.FRESH,
         exit_code=0,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         seconds=0.0,

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from cook.documents.spec import fault
-from cook.recipe.sources import HubRef, Source, parse_source
+from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 
 def _source(value: object, info: ValidationInfo) -> object:
@@ -32,7 +32,7 @@ def _source(value: object, info: ValidationInfo) -> object:
 
 
 SourceField = Annotated[
-    Source,
+    SourceRef,
     PlainValidator(_source),
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),

@@ -223,7 +223,7 @@ def prompts_file(prompts: str | Path) -> Path:
     return package_dir() / "prompts" / f"{prompts}.jsonl"
 
 
-class Model(Protocol):
+class ModelTensors(Protocol):
     """What is read of the source model; ``cook.formats.gguf.GgufFile`` satisfies it."""
 
     @property
@@ -245,7 +245,7 @@ def lint(
     loaded: LoadedRecipe,
     recipe: Recipe | None = None,
     *,
-    model: Model | None = None,
+    model: ModelTensors | None = None,
     flavour: str | None = None,
     capabilities: Capabilities | None = None,
     engine_name: str | None = None,
@@ -468,7 +468,7 @@ def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
 
 
 def _requantizing(
-    loaded: LoadedRecipe, quant: Quant, model: Model, resolution: Resolution
+    loaded: LoadedRecipe, quant: Quant, model: ModelTensors, resolution: Resolution
 ) -> Iterator[Problem]:
     spec = loaded.recipe.model
     if spec is None or spec.allow_requantize:

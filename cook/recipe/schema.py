@@ -31,7 +31,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from cook.documents.spec import Line, Name, Spec, fault, one_or_many
+from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.recipe.fields import BaseType, SourceField, TensorType, _source, tensor_type
 from cook.recipe.groups import Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
 
 Lines = Annotated[
-    tuple[Line, ...],
-    BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
+    tuple[TextLine, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=TextLine | list[TextLine]),
     Field(max_length=256),
 ]
 CacheType = Literal[
@@ -82,7 +82,7 @@ class ModelArgsSpec(Spec):
     """Physical batch in tokens (`-ub`)."""
     rpc: Lines = ()
     """RPC servers, `host:port`; one, or a list."""
-    extra: Annotated[tuple[Line, ...], Field(max_length=256)] = ()
+    extra: Annotated[tuple[TextLine, ...], Field(max_length=256)] = ()
     """Raw flags of the engine, as a list: only reviewed, harmless ones pass (flags.md);
     others need `--allow-unsafe-args` on the command line."""
 
@@ -211,7 +211,7 @@ class RuleSpec(Spec):
         }
 
 
-Rules = Annotated[tuple[RuleSpec, ...], Field(max_length=MAX_RULES)]
+RuleSpecs = Annotated[tuple[RuleSpec, ...], Field(max_length=MAX_RULES)]
 Mixture = Literal["engine", "pure"]
 
 
@@ -228,9 +228,9 @@ class QuantSpec(Spec):
     """Another quant of this recipe whose `type`, `rules` and other settings this one inherits.
 
     Its own rules go before the inherited ones, so they win."""
-    rules: Rules = ()
+    rules: RuleSpecs = ()
     """Rules in order: the first that hits a tensor decides its type."""
-    drop_rules: Annotated[tuple[Line, ...], Field(max_length=MAX_RULES)] = ()
+    drop_rules: Annotated[tuple[TextLine, ...], Field(max_length=MAX_RULES)] = ()
     """Selectors of inherited rules to leave out."""
     mixture: Mixture | None = None
     """What happens to tensors that no rule hits.
@@ -265,7 +265,7 @@ class SweepSpec(Spec):
     """The axes, in order: selector (or `type`, the base type) -> the types to try.
 
     The rules of the axes go before `rules`."""
-    rules: Rules = ()
+    rules: RuleSpecs = ()
     """Rules that all of them share, after those of the axes."""
     mixture: Mixture | None = None
     """As in a quant."""
@@ -647,9 +647,9 @@ class Recipe(Spec):
     description: Annotated[str, Field(max_length=10_000)] | None = None
     """What it is for."""
     engine: Annotated[
-        tuple[Line, ...],
+        tuple[TextLine, ...],
         Field(max_length=8),
-        BeforeValidator(one_or_many, json_schema_input_type=Line | list[Line]),
+        BeforeValidator(one_or_many, json_schema_input_type=TextLine | list[TextLine]),
     ] = ()
     """The engine it needs: `llama.cpp`, `ik_llama.cpp`, `bundled`, or a name of your own
     configuration; a list sweeps over several, each making the quants whose types it has.

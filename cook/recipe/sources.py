@@ -55,10 +55,10 @@ class HubRef:
         return f"hf://{kind}{self.repo}{revision}{path}"
 
 
-Source = Path | HubRef
+SourceRef = Path | HubRef
 
 
-def parse_source(text: str, base: Path) -> Source:
+def parse_source(text: str, base: Path) -> SourceRef:
     """What ``text`` in a recipe in the directory ``base`` points at; the file need not exist.
 
     ``hf://`` is the hub and ``demo://`` the shipped demo; anything else is a path from

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cook.engines.server_api import DepthCount
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -160,15 +162,6 @@ class OutputCheck:
     gap_is_measured: bool = False
     """``near_tie_gap`` comes from a control run on this engine, else from the literature."""
     control: Control | None = None
-
-
-@dataclass(frozen=True)
-class DepthCount:
-    """Tokens ``drafted`` at ``depth`` (1 is the first of a draft), ``accepted`` of these."""
-
-    depth: int
-    drafted: int
-    accepted: int
 
 
 @dataclass(frozen=True)

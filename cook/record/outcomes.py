@@ -60,7 +60,7 @@ class ControlOutcome:
 
 @dataclass(frozen=True)
 class SelfCheckOutcome:
-    """``exact`` of ``requests`` have our counts equal to the server's, token batch by token batch.
+    """``exact`` of ``requests`` have our counts equal to the server's, at its own batch shapes.
 
     ``passed_over``: live requests not recounted, because their tokens are not known for certain.
     ``fast``: the same by one-pass replay, as every score is made. ``*_drafted`` and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from cook.record.measured import Interval, PromptFigures
-from cook.scoring.intervals import METHOD, SEED
+from cook.scoring.intervals import SEED
 
 
 def acceptance_ratio(
@@ -40,9 +40,7 @@ def acceptance_ratio(
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         found = ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
-    if not (isfinite(found.low) and isfinite(found.high)):
-        return None
-    return Interval(found.low, found.high, confidence, METHOD)
+    return found if isfinite(found.low) and isfinite(found.high) else None
 
 
 def _counts(found: PromptFigures) -> dict[str, tuple[int, int, str]]:

@@ -12,7 +12,7 @@ from cook.record.measured import Figures, PromptFigures
 from cook.record.record import Candidate, Draft, Record
 from cook.report.plain import clipped
 
-Kind = Literal["live", "predicted"]
+Basis = Literal["live", "predicted"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-def kind_of(record: Record) -> Kind:
+def kind_of(record: Record) -> Basis:
     """The kind of figures that more of the drafting candidates have; live where it is even.
 
     Live and predicted figures are never mixed in one comparison.
@@ -45,28 +45,28 @@ def kind_of(record: Record) -> Kind:
     return "predicted" if predicted > live else "live"
 
 
-def figures_of(candidate: Candidate, kind: Kind) -> Figures | None:
+def figures_of(candidate: Candidate, kind: Basis) -> Figures | None:
     """The candidate's figures of that kind."""
     if kind == "live":
         return candidate.live
     return candidate.predicted.figures if candidate.predicted else None
 
 
-def categories_of(candidate: Candidate, kind: Kind) -> dict[str, Figures]:
+def categories_of(candidate: Candidate, kind: Basis) -> dict[str, Figures]:
     """The same by category."""
     if kind == "live":
         return candidate.categories
     return candidate.predicted.categories if candidate.predicted else {}
 
 
-def prompts_of(candidate: Candidate, kind: Kind) -> PromptFigures | None:
+def prompts_of(candidate: Candidate, kind: Basis) -> PromptFigures | None:
     """The same by prompt."""
     if kind == "live":
         return candidate.prompts
     return candidate.predicted.prompts if candidate.predicted else None
 
 
-def scored(record: Record, kind: Kind) -> list[Scored]:
+def scored(record: Record, kind: Basis) -> list[Scored]:
     """Drafting candidates that have figures, in the record's order."""
     found = ((c, figures_of(c, kind)) for c in record.candidates if c.draft is not None)
     return [
@@ -88,7 +88,7 @@ def value(figures: Figures, maximize: str) -> float:
     return usable if usable is not None else float("-inf")
 
 
-def best_of_each(record: Record, kind: Kind) -> list[Scored]:
+def best_of_each(record: Record, kind: Basis) -> list[Scored]:
     """Each draft at its best setting, best first."""
     best: dict[str, Scored] = {}
     for one in scored(record, kind):
@@ -116,7 +116,7 @@ def other_settings(record: Record, candidate: Candidate) -> str:
     return " ".join(parts)
 
 
-def at_common_setting(record: Record, kind: Kind) -> tuple[str, list[Scored]]:
+def at_common_setting(record: Record, kind: Basis) -> tuple[str, list[Scored]]:
     """The setting that most drafts were scored with, and every draft at it.
 
     Acceptance compares drafts only at the same settings. Among settings that serve as many

@@ -12,7 +12,7 @@ from cook.report.document import Document
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReportRequest:
     """Where to write what; ``markdown`` may be ``-``, which is left to the caller to print."""
 
     html: Path | None = None
@@ -20,7 +20,7 @@ class Wanted:
     plots: Path | None = None
 
 
-def write_report(document: Document, wanted: Wanted) -> tuple[Path, ...]:
+def write_report(document: Document, wanted: ReportRequest) -> tuple[Path, ...]:
     """The files written, each whole or absent; InputError where a place can't be written to."""
     written: list[Path] = []
     if wanted.plots is not None:

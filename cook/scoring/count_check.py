@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cook.record.outcomes import SelfCheckOutcome
 from cook.scoring.simulate import Profile, Setting, positions_of, simulate
 
 if TYPE_CHECKING:
@@ -32,27 +33,6 @@ class LiveReply:
     stop: str
 
 
-@dataclass(frozen=True)
-class CountCheck:
-    """A live run recounted. ``exact``: requests on which the draft, evaluated at the server's own
-    batch shapes, gives both counts; ``fast``: the same by one-pass replay. The totals are
-    (drafted, accepted). ``differing``: (request, live counts, our counts) at the same shapes.
-    """
-
-    requests: int
-    exact: int
-    fast: int
-    live_total: tuple[int, int]
-    shapes_total: tuple[int, int]
-    fast_total: tuple[int, int]
-    differing: tuple[tuple[int, tuple[int, int], tuple[int, int]], ...]
-
-    @property
-    def passed(self) -> bool:
-        """Every request equal at the server's shapes, and something was drafted."""
-        return self.exact == self.requests > 0 and self.live_total[0] > 0
-
-
 def check_counts(
     worker: Worker,
     draft: ModelInfo,
@@ -62,16 +42,15 @@ def check_counts(
     *,
     context: int,
     batch: int | None = None,
-) -> CountCheck:
+) -> SelfCheckOutcome:
     """Recount ``replies`` with the loaded ``draft``. ``context``: the server's; ``batch`` its -b.
 
     The worker must have loaded the draft as the server did: context, ubatch, threads, KV types.
     """
     slot = min(context, draft.context_train)
     exact = fast = 0
-    totals = np.zeros((3, 2), dtype=np.int64)
-    differing = []
-    for number, reply in enumerate(replies):
+    totals = np.zeros((2, 2), dtype=np.int64)
+    for reply in replies:
         live = (reply.draft_n, reply.draft_n_accepted)
         cycles = worker.live_shapes(
             reply.prompt,
@@ -84,7 +63,6 @@ def check_counts(
             server_context=slot,
             width=batch,
         )
-        shapes = (cycles.draft_n, cycles.draft_n_accepted)
         replay = worker.replay(
             reply.prompt,
             reply.tokens,
@@ -103,12 +81,7 @@ def check_counts(
         )
         run = simulate(positions, setting, profile)
         quick = (run.draft_n, run.draft_n_accepted)
-        exact += shapes == live
+        exact += (cycles.draft_n, cycles.draft_n_accepted) == live
         fast += quick == live
-        totals += [live, shapes, quick]
-        if shapes != live:
-            differing.append((number, live, shapes))
-    live_total, shapes_total, fast_total = ((int(d), int(a)) for d, a in totals)
-    return CountCheck(
-        len(replies), exact, fast, live_total, shapes_total, fast_total, tuple(differing)
-    )
+        totals += [live, quick]
+    return SelfCheckOutcome(len(replies), exact, fast, *totals.ravel().tolist())

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from cook.scoring.statistics import Measured
 
 SEED = 20_260_101
-METHOD = "stratified cluster bootstrap over prompts, paired"
 
 
 def paired_ratio(
@@ -34,8 +33,7 @@ def paired_ratio(
     measured = paired({"one": one, "other": other}, figure, weights)
     if measured is None:
         return None
-    found = ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
-    return Interval(found.low, found.high, confidence, METHOD)
+    return ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
 
 
 def paired(

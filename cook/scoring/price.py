@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Floats
 from cook.scoring.simulate import RULES, Positions, Profile, Setting, Simulation, simulate
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ __all__ = [
     "BatchCurve",
     "Breakdown",
     "Lived",
-    "Prediction",
+    "PricedReplies",
     "Timings",
     "best",
     "break_even",
@@ -180,7 +179,7 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PricedReplies:
     """A draft under one setting, over all replies.
 
     ``tokens`` is the weighted number of tokens after each reply's first; ``decode_tokens_per_s``
@@ -219,7 +218,7 @@ def predict(
     *,
     categories: Sequence[str] | None = None,
     weights: Sequence[float] | None = None,
-) -> Prediction:
+) -> PricedReplies:
     """Predicted speed of one draft under one setting. ``setting.n_max`` 0: no draft loaded."""
     if not replies:
         raise InputError("no replies to predict from")
@@ -245,7 +244,7 @@ def predict(
         sums = by_category.setdefault(name, [0.0, 0.0])
         sums[0] += after_first
         sums[1] += share * cost.total_s
-    return Prediction(
+    return PricedReplies(
         setting=setting,
         draft_n=sum(r.draft_n for r in runs),
         draft_n_accepted=sum(r.draft_n_accepted for r in runs),
@@ -270,12 +269,12 @@ def _scaled(cost: Breakdown, share: float) -> Breakdown:
     )
 
 
-def best(predictions: Sequence[Prediction], *, end_to_end: bool = False) -> Prediction:
+def best(predictions: Sequence[PricedReplies], *, end_to_end: bool = False) -> PricedReplies:
     """The fastest; among equals the one that drafts least."""
     if not predictions:
         raise InputError("nothing was predicted")
 
-    def key(p: Prediction) -> tuple[float, int]:
+    def key(p: PricedReplies) -> tuple[float, int]:
         return (p.end_to_end_tokens_per_s if end_to_end else p.decode_tokens_per_s, -p.draft_n)
 
     return max(predictions, key=key)

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Bound = Literal["bernstein", "student"]
 
 

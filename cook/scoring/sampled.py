@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Floats
 from cook.scoring.price import NOTHING, Breakdown, Timings
 from cook.scoring.simulate import RULES, Profile
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Ints
 
 if TYPE_CHECKING:
     from cook.engines.worker.messages import Replay
@@ -38,7 +39,7 @@ class Profile(StrEnum):
 
 
 @dataclass(frozen=True)
-class Rules:
+class LoopRules:
     """How one loop drafts and counts.
 
     ``uses_p_min``: ik computes its confidence without normalising, so its p_min never fires.
@@ -62,8 +63,8 @@ class Rules:
     carries: bool = False
 
 
-RULES: dict[Profile, Rules] = {
-    Profile.MAINLINE_2026_10: Rules(
+RULES: dict[Profile, LoopRules] = {
+    Profile.MAINLINE_2026_10: LoopRules(
         uses_p_min=True,
         keeps_low_token=False,
         breaks_at_eog=True,
@@ -71,7 +72,7 @@ RULES: dict[Profile, Rules] = {
         skips_short_room=False,
         drafts_full=False,
     ),
-    Profile.MAINLINE_2025: Rules(
+    Profile.MAINLINE_2025: LoopRules(
         uses_p_min=True,
         keeps_low_token=True,
         breaks_at_eog=False,
@@ -79,7 +80,7 @@ RULES: dict[Profile, Rules] = {
         skips_short_room=True,
         drafts_full=False,
     ),
-    Profile.IK_2026_08: Rules(
+    Profile.IK_2026_08: LoopRules(
         uses_p_min=False,
         keeps_low_token=False,
         breaks_at_eog=False,
@@ -87,7 +88,7 @@ RULES: dict[Profile, Rules] = {
         skips_short_room=True,
         drafts_full=True,
     ),
-    Profile.IK_SPEC_BENCH_2026_08: Rules(
+    Profile.IK_SPEC_BENCH_2026_08: LoopRules(
         uses_p_min=False,
         keeps_low_token=False,
         breaks_at_eog=False,
@@ -110,9 +111,6 @@ class Setting:
     def __post_init__(self) -> None:
         if self.n_max < 0 or self.n_min < 0 or not 0.0 <= self.p_min <= 1.0:
             raise InputError(f"impossible draft settings: {self}")
-
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,11 +187,11 @@ class Simulation:
     the draft's cache). The engines count as cycles only steps with a draft.
     """
 
-    start: IntArray
-    length: IntArray
-    accepted: IntArray
-    decodes: IntArray
-    catch_up: IntArray
+    start: Ints
+    length: Ints
+    accepted: Ints
+    decodes: Ints
+    catch_up: Ints
 
     @property
     def draft_n(self) -> int:
@@ -211,7 +209,7 @@ class Simulation:
     def cycles(self) -> int:
         return int((self.length > 0).sum())
 
-    def by_depth(self, n_max: int) -> tuple[IntArray, IntArray]:
+    def by_depth(self, n_max: int) -> tuple[Ints, Ints]:
         """(drafted, accepted) at each depth 1..n_max, over all cycles."""
         depth = np.arange(n_max)[:, None]
         return (self.length > depth).sum(axis=1), (self.accepted > depth).sum(axis=1)
@@ -254,7 +252,7 @@ def simulate(positions: Positions, setting: Setting, profile: Profile) -> Simula
 
 
 class _Loop:
-    def __init__(self, positions: Positions, rules: Rules, setting: Setting) -> None:
+    def __init__(self, positions: Positions, rules: LoopRules, setting: Setting) -> None:
         self.p, self.rules, self.setting = positions, rules, setting
         self.runs = positions.run
         self.p_min = setting.p_min if rules.uses_p_min else 0.0

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.arrays import Floats, Ints
+from cook.record.measured import Interval
 from cook.scoring.racing import student_quantile
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 RESAMPLES = 4000
+METHOD = "stratified cluster bootstrap over prompts, paired"
 # Below this many prompts the bootstrap's bars are too small (arXiv 2503.01747): use permutation.
 SMALL_SAMPLE = 30
 SMALL_STRATUM = 4
@@ -110,16 +110,6 @@ def _strata(stratum: Ints) -> list[npt.NDArray[np.intp]]:
     return large
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and its two-sided interval at ``confidence``."""
-
-    estimate: float
-    low: float
-    high: float
-    confidence: float
-
-
 def ratio_interval(
     measured: Measured,
     a: int,
@@ -129,16 +119,15 @@ def ratio_interval(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """Candidate ``a``'s total over candidate ``b``'s: 1.05 is 5 % better, with its interval."""
+    """Interval of candidate ``a``'s total over candidate ``b``'s: 1.05 is 5 % better."""
     totals = resampled_ratios(measured, rng, resamples)
-    estimate = measured.ratios()
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(totals[a] / totals[b], [tail, 1.0 - tail])
-    return Interval(float(estimate[a] / estimate[b]), float(low), float(high), confidence)
+    return Interval(float(low), float(high), confidence, METHOD)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Standings:
     """Who is best. ``probability`` of each candidate being the best (they sum to 1).
 
     ``ties``: candidates that cannot be told from the leader (leader included): the true best is
@@ -160,7 +149,7 @@ class Verdict:
     confidence: float
 
 
-def verdict(
+def standings(
     measured: Measured,
     rng: np.random.Generator,
     *,
@@ -169,7 +158,7 @@ def verdict(
     resamples: int = RESAMPLES,
     timing_sd: float = 0.0,
     timed_together: Sequence[int] | None = None,
-) -> Verdict:
+) -> Standings:
     """Name the leader and say how sure that is: "best within epsilon at confidence".
 
     ``timing_sd``: spread of the measured log-times beside that of the prompts; candidates with
@@ -210,7 +199,7 @@ def verdict(
     margin = max(0.0, float(np.expm1(others.max()))) if len(others) else 0.0
     ties = [i == lead or upper[i] >= 0.0 for i in range(len(gap))]
     close = [i == lead or (ties[i] and gap[i] + alone[i] >= 0.0) for i in range(len(gap))]
-    return Verdict(
+    return Standings(
         leader=measured.candidates[lead],
         probability={n: float(wins[i]) for i, n in enumerate(measured.candidates)},
         ties=tuple(n for n, tied in zip(measured.candidates, ties, strict=True) if tied),

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.errors import PrerequisiteError
-from cook.graph.step import JsonValue, Source, Step, Workbench, decode
+from cook.graph.step import Input, JsonValue, Step, Workbench, decode
 from cook.record.outcomes import CompareOutcome, Difference
 from cook.record.prompt_runs import PromptRun
-from cook.steps.live import LiveOutcome, LiveStep, Model
+from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.quantize import MODEL_FILE
 
 N_PROBS = 64
@@ -33,7 +33,7 @@ class CompareStep(Step[CompareOutcome]):
 
     engine: Engine
     name: str
-    target: Model
+    target: Input
     target_args: ModelArgs
     context: int
     baseline: tuple[LiveStep, ...]
@@ -51,8 +51,8 @@ class CompareStep(Step[CompareOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
-        named: dict[str, Step[Any] | Source] = {"target": self.target}
+    def inputs(self) -> Mapping[str, Input]:
+        named: dict[str, Input] = {"target": self.target}
         for role, steps in (("baseline", self.baseline), ("live", self.live)):
             named |= {f"{role}-{index:03}": step for index, step in enumerate(steps)}
         return named

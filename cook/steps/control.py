@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.trace_file import TraceFile
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.record.outcomes import ControlOutcome
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -46,7 +46,7 @@ class ControlStep(Step[ControlOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"target": self.target, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cook.engines.base import Engine
 from cook.errors import StepError
 from cook.formats.trace_file import TraceFile
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.steps.imatrix import CORPUS_FILE
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -51,7 +51,7 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"model": self.model, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:

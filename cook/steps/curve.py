@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.trace_file import TraceFile
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.price import BatchCurve
-from cook.steps.live import Model, Watch, told
+from cook.steps.live import Watch, told
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -66,7 +66,7 @@ class CurveStep(Step[CurveOutcome]):
 
     engine: Engine
     name: str
-    model: Model
+    model: Input
     trace: Trace
     args: ModelArgs
     verifies: bool
@@ -88,7 +88,7 @@ class CurveStep(Step[CurveOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"model": self.model, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:

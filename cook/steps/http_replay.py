@@ -21,9 +21,8 @@ import numpy as np
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.errors import InputError, StepError
 from cook.formats.trace_file import TraceFile
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.simulate import RULES, Positions, Profile, Setting
-from cook.steps.live import Model
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import end_of
 from cook.steps.trace import TRACE_FILE, Trace
@@ -241,7 +240,7 @@ class HttpReplayStep(Step[HttpReplayOutcome]):
 
     engine: Engine
     name: str
-    draft: Model
+    draft: Input
     trace: Trace
     args: ModelArgs
     n_max: tuple[int, ...]
@@ -257,7 +256,7 @@ class HttpReplayStep(Step[HttpReplayOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"draft": self.draft, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:

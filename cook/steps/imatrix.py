@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from cook.engines.base import Engine, Flavour, ImatrixJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import absent_entries, coverage_summary, read_imatrix, with_experts
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 
 CORPUS_FILE = "corpus.txt"
 """Of a step that makes the corpus."""
@@ -48,7 +48,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
 
     engine: Engine
     model: Source
-    corpus: Source | Step[Any]
+    corpus: Input
     context: int
     chunks: int | None
     process_output: bool
@@ -71,7 +71,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"model": self.model, "corpus": self.corpus}
 
     def params(self) -> Mapping[str, JsonValue]:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from cook.engines.base import DraftSettings, Engine, Flavour, ModelArgs, ServerJob
 from cook.engines.server import Server
@@ -39,7 +39,7 @@ from cook.engines.spec_bench import (
     run_spec_bench,
 )
 from cook.errors import StepError
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import PromptRun
 from cook.steps.quantize import MODEL_FILE
@@ -101,7 +101,6 @@ PARTING_TOKENS = 2
 """Beyond those drafted: the first comes from the prompt, and the last is never drafted."""
 
 LiveTool = Literal["server", "spec-bench"]
-Model = Step[Any] | Source
 
 
 @dataclass(frozen=True)
@@ -176,10 +175,10 @@ class LiveStep(Step[LiveOutcome]):
 
     engine: Engine
     name: str
-    target: Model
+    target: Input
     target_args: ModelArgs
     context: int
-    draft: Model | None
+    draft: Input | None
     draft_args: ModelArgs
     settings: DraftSettings | None
     prompts: tuple[Prompt, ...]
@@ -205,8 +204,8 @@ class LiveStep(Step[LiveOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Model]:
-        inputs: dict[str, Model] = {"target": self.target}
+    def inputs(self) -> Mapping[str, Input]:
+        inputs: dict[str, Input] = {"target": self.target}
         if self.draft is not None:
             inputs["draft"] = self.draft
         return inputs

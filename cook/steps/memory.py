@@ -14,8 +14,7 @@ from typing import ClassVar
 from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.errors import StepError
-from cook.graph.step import JsonValue, Step, Workbench
-from cook.steps.live import Model
+from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.steps.quantize import MODEL_FILE
 
 _BUFFER = re.compile(
@@ -45,7 +44,7 @@ class MemoryStep(Step[MemoryOutcome]):
 
     engine: Engine
     name: str
-    model: Model
+    model: Input
     args: ModelArgs
     context: int
 
@@ -59,7 +58,7 @@ class MemoryStep(Step[MemoryOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Model]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"model": self.model}
 
     def params(self) -> Mapping[str, JsonValue]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cook.engines.base import DivergenceJob, DivergenceResult, Engine, PerplexityJob
 from cook.formats.kld_base import base_bytes
-from cook.graph.step import JsonValue, Source, Step, Workbench, decode
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
 from cook.steps.quantize import MODEL_FILE
 
-Model = Step[Any] | Source
 BASE_FILE = "base.kld"
 
 
@@ -41,7 +40,7 @@ class PerplexityStep(Step[Evaluation]):
 
     engine: Engine
     name: str
-    model: Model
+    model: Input
     corpus: Source
     context: int
     chunks: int | None
@@ -59,7 +58,7 @@ class PerplexityStep(Step[Evaluation]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Model]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"model": self.model, "corpus": self.corpus}
 
     def params(self) -> Mapping[str, JsonValue]:
@@ -102,7 +101,7 @@ class DivergenceStep(Step[Evaluation]):
 
     engine: Engine
     name: str
-    model: Model
+    model: Input
     base: PerplexityStep
     args: tuple[str, ...] = ()
 
@@ -116,7 +115,7 @@ class DivergenceStep(Step[Evaluation]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Model]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"model": self.model, "base": self.base}
 
     def params(self) -> Mapping[str, JsonValue]:
@@ -145,7 +144,7 @@ class DivergenceStep(Step[Evaluation]):
         )
 
 
-def _model_bytes(model: Model) -> float:
+def _model_bytes(model: Input) -> float:
     if isinstance(model, Source):
         return float(model.size_bytes)
     return float(model.predicted_bytes() or 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.steps.imatrix import ImatrixStep
 
 MODEL_FILE = "model.gguf"
@@ -43,8 +43,8 @@ class QuantizeStep(Step[QuantizeResult]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
-        inputs: dict[str, Step[Any] | Source] = {"source": self.source}
+    def inputs(self) -> Mapping[str, Input]:
+        inputs: dict[str, Input] = {"source": self.source}
         if self.imatrix is not None:
             inputs["imatrix"] = self.imatrix
         return inputs

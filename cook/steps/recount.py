@@ -11,20 +11,20 @@ another text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelInfo
 from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply, TraceFile
-from cook.graph.step import JsonValue, Source, Step, Workbench, decode
+from cook.graph.step import Input, JsonValue, Step, Workbench, decode
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.count_check import LiveReply, check_counts
 from cook.scoring.simulate import Profile, Setting
-from cook.steps.live import LiveOutcome, LiveStep, Model
+from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -41,7 +41,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
 
     engine: Engine
     name: str
-    draft: Model
+    draft: Input
     args: ModelArgs
     settings: DraftSettings
     profile: Profile
@@ -60,7 +60,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"draft": self.draft, "trace": self.trace, "live": self.live}
 
     def params(self) -> Mapping[str, JsonValue]:
@@ -94,16 +94,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             found = check_counts(
                 worker, info, replies, setting, self.profile, context=self.live.context
             )
-        return SelfCheckOutcome(
-            requests=found.requests,
-            exact=found.exact,
-            fast=found.fast,
-            live_drafted=found.live_total[0],
-            live_accepted=found.live_total[1],
-            fast_drafted=found.fast_total[0],
-            fast_accepted=found.fast_total[1],
-            passed_over=passed_over,
-        )
+        return replace(found, passed_over=passed_over)
 
 
 def _emitted(

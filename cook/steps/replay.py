@@ -12,9 +12,8 @@ from cook.engines.worker.messages import Replay
 from cook.engines.worker.worker import Worker
 from cook.errors import InputError
 from cook.formats.trace_file import Reply, TraceFile
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.simulate import Positions, positions_of
-from cook.steps.live import Model
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
 from cook.trace.compatible import require_draft
@@ -59,7 +58,7 @@ class ReplayStep(Step[ReplayOutcome]):
 
     engine: Engine
     name: str
-    draft: Model
+    draft: Input
     trace: Trace
     args: ModelArgs
     rollout_steps: int = 0
@@ -80,7 +79,7 @@ class ReplayStep(Step[ReplayOutcome]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"draft": self.draft, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:

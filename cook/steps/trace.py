@@ -15,7 +15,7 @@ from cook.paths import cook_home
 from cook.prompts.prompt_set import Prompt
 from cook.steps.live import Sampling
 from cook.trace.chain import server_sampler
-from cook.trace.session import EXTRA, TOP, Plan, Recorded, record, recorded
+from cook.trace.session import EXTRA, TOP, Recorded, TraceRequest, record, recorded
 
 TRACE_FILE = "target.trace"
 
@@ -111,7 +111,7 @@ class TraceStep(Step[TraceOutcome]):
         shutil.move(partial, bench.directory / TRACE_FILE)
         return _outcome(found)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> TraceRequest:
         chain = self.sampling
         sampler = server_sampler(
             chain.temperature,
@@ -121,7 +121,7 @@ class TraceStep(Step[TraceOutcome]):
             min_p=chain.min_p,
             repeat_penalty=chain.repeat_penalty,
         )
-        return Plan(self.prompts, self.max_tokens, self.context, sampler)
+        return TraceRequest(self.prompts, self.max_tokens, self.context, sampler)
 
 
 @dataclass(frozen=True)

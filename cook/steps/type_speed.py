@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from cook.engines.base import Engine, Flavour, ModelArgs, QuantizeJob, TypeRule
 from cook.errors import InputError, PrerequisiteError, StepError
-from cook.graph.step import JsonValue, Source, Step, Workbench, decode
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
 
 if TYPE_CHECKING:
     from cook.formats.gguf import GgufFile
@@ -64,7 +64,7 @@ class TypeTimeStep(Step[TypeTime]):
     def uses(self) -> Engine:
         return self.engine
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {"model": self.model}
 
     def params(self) -> Mapping[str, JsonValue]:
@@ -120,7 +120,7 @@ class TypeSpeedStep(Step[TypeSpeeds]):
     def label(self) -> str:
         return f"compare types ({self.timings[0].engine.name})"
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {step.tensor_type: step for step in self.timings}
 
     def params(self) -> Mapping[str, JsonValue]:

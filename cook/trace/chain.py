@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from cook.errors import PrerequisiteError
+from cook.formats.arrays import Floats32, Ids
 from cook.formats.trace_file import Sampler
 
 if TYPE_CHECKING:
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 SERVER_TOP_K, SERVER_TOP_P, SERVER_MIN_P = 40, 0.95, 0.05
 """What llama-server of mainline samples with unless told otherwise (common/common.h)."""
-
-Ids = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
 
 
 def server_sampler(
@@ -79,8 +76,8 @@ def request_of(sampler: Sampler) -> dict[str, float]:
 
 
 def chain_logp(
-    sampler: Sampler, tokens: Ids, logp: Floats, top_ids: Ids, top_logp: Floats
-) -> Floats:
+    sampler: Sampler, tokens: Ids, logp: Floats32, top_ids: Ids, top_logp: Floats32
+) -> Floats32:
     """Log-probability of each token under ``sampler`` [n], from the stored candidates [n, K].
 
     Exact where the chain's top_k is at most K, else short of the mass that is not stored. Where

@@ -11,7 +11,7 @@ from cook import units
 from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.output import Output
-from cook.trace.session import EXTRA, Plan, Recorded, record
+from cook.trace.session import EXTRA, Recorded, TraceRequest, record
 
 if TYPE_CHECKING:
     from cook.formats.trace_file import Sampler
@@ -56,7 +56,9 @@ def trace(asked: Recording, output: Output) -> Recorded:
     remote = is_url(asked.target)
     name = checked_url(asked.target) if remote else asked.target
     chosen = select(load_prompts(_prompt_source(asked.prompts)), asked.limit)
-    plan = Plan(chosen.prompts, asked.max_tokens, asked.context, _sampler(asked, remote), asked.top)
+    plan = TraceRequest(
+        chosen.prompts, asked.max_tokens, asked.context, _sampler(asked, remote), asked.top
+    )
     how = Opening(
         target=asked.target if remote else str(Path(asked.target).expanduser()),
         context=asked.context,

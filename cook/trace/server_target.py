@@ -30,7 +30,7 @@ from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import chain_logp, request_of
-from cook.trace.session import Dropped, Plan, sha256
+from cook.trace.session import Dropped, TraceRequest, sha256
 from cook.trace.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class ServerTarget:
     def vocabulary(self) -> Vocabulary | None:
         return self.tokenizer.vocabulary if self.tokenizer else None
 
-    def header(self, plan: Plan) -> TraceHeader:
+    def header(self, plan: TraceRequest) -> TraceHeader:
         tokenizer, facts = self.tokenizer, self.facts
         size = facts.vocabulary_size or (tokenizer.size if tokenizer else None)
         if size is None:
@@ -294,7 +294,7 @@ class ServerTarget:
                 hint="--tokenizer must be the target's own",
             )
 
-    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
         text = self._rendered(prompt)
         ids = self.remote.tokenize(text, add_special=True)
         self._require_known(ids)
@@ -337,7 +337,7 @@ class ServerTarget:
     def _rendered(self, prompt: Prompt) -> str:
         return prompt.text if self._template is None else self.remote.apply_template(prompt.text)
 
-    def _ask(self, ids: Sequence[int], plan: Plan, n_predict: int) -> Completion:
+    def _ask(self, ids: Sequence[int], plan: TraceRequest, n_predict: int) -> Completion:
         payload: dict[str, object] = {
             **request_of(plan.sampler),
             "prompt": list(ids),
@@ -380,7 +380,7 @@ class ServerTarget:
     def _end_token(self) -> int | None:
         return self.tokenizer.vocabulary.eos if self.tokenizer else None
 
-    def _beyond(self, reply: Reply, plan: Plan) -> Reply:
+    def _beyond(self, reply: Reply, plan: TraceRequest) -> Reply:
         """``reply`` with ``plan.extra`` tokens past its end: ik counts drafts there.
 
         They are what the target writes on being asked to go on; their probabilities are left out.

@@ -19,7 +19,7 @@ EXTRA = 33
 
 
 @dataclass(frozen=True)
-class Plan:
+class TraceRequest:
     """What is asked. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens."""
 
     prompts: tuple[Prompt, ...]
@@ -51,7 +51,7 @@ class RecordingTarget(Protocol):
         """Its token texts; None when they are not known."""
         ...
 
-    def header(self, plan: Plan) -> TraceHeader:
+    def header(self, plan: TraceRequest) -> TraceHeader:
         """Under what conditions ``plan`` is recorded."""
         ...
 
@@ -59,7 +59,7 @@ class RecordingTarget(Protocol):
         """Called once with the prompts that will be asked, before the first."""
         ...
 
-    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
         """What it says to one prompt."""
         ...
 
@@ -83,7 +83,10 @@ class Recorded:
 
 
 def record(
-    target: RecordingTarget, plan: Plan, path: Path, advance: Callable[[int], None] | None = None
+    target: RecordingTarget,
+    plan: TraceRequest,
+    path: Path,
+    advance: Callable[[int], None] | None = None,
 ) -> Recorded:
     """Record ``plan`` into ``path``, going on where an earlier recording of it ended.
 

@@ -24,7 +24,7 @@ from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
-from cook.trace.session import Dropped, Plan, sha256
+from cook.trace.session import Dropped, TraceRequest, sha256
 from cook.trace.tokenizer import Tokenizer
 
 MAX_BYTES = 8 << 20
@@ -85,7 +85,7 @@ class TextTarget:
     def vocabulary(self) -> Vocabulary:
         return self.tokenizer.vocabulary
 
-    def header(self, plan: Plan) -> TraceHeader:
+    def header(self, plan: TraceRequest) -> TraceHeader:
         if plan.sampler.temperature:
             raise InputError(
                 f"{self.remote.url} tells text only: such a trace is greedy",
@@ -117,7 +117,7 @@ class TextTarget:
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Nothing to prepare."""
 
-    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
         rendered = self._rendered(prompt.text)
         ids = self.tokenizer.tokenize(rendered)
         if not ids or len(ids) + plan.max_tokens > plan.context:

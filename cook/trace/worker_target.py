@@ -19,7 +19,7 @@ from cook.formats.vocabulary import Vocabulary, read_vocabulary
 from cook.graph.step import Source
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import worker_chain
-from cook.trace.session import Dropped, Plan, sha256
+from cook.trace.session import Dropped, TraceRequest, sha256
 
 
 @dataclass
@@ -57,7 +57,7 @@ class WorkerTarget(Closing):
     def _template(self) -> str | None:
         return self.file.string("tokenizer.chat_template") if self.chat else None
 
-    def header(self, plan: Plan) -> TraceHeader:
+    def header(self, plan: TraceRequest) -> TraceHeader:
         info = self._vocabulary_only()
         identity = self.engine.identity
         return TraceHeader(
@@ -95,7 +95,7 @@ class WorkerTarget(Closing):
         load = model_load(self.engine, self.source.path, self.args, self.context, self.threads)
         self._info = self._worker.load(load)
 
-    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
         if self._worker is None:
             raise InternalError("a prompt before the target was prepared")
         text = self._rendered[prompt.id]
@@ -131,7 +131,9 @@ def vocabulary_info(engine: Engine, source: Source, supervisor: Supervisor) -> M
         return worker.load(ModelLoad(source.path, vocabulary_only=True))
 
 
-def _as_reply(prompt: Prompt, text: str, ids: Sequence[int], said: Generation, plan: Plan) -> Reply:
+def _as_reply(
+    prompt: Prompt, text: str, ids: Sequence[int], said: Generation, plan: TraceRequest
+) -> Reply:
     import numpy as np
 
     count = len(said.tokens)

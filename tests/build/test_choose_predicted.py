@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.build.choose import Choice, Maximize, figure_of
+from cook.build.choose import Chosen, Maximize, figure_of
 from cook.build.finalists import WITHIN, choose, rank
 from cook.build.forecast import Forecast
 from cook.build.layout import DraftPlan, Layout
@@ -94,7 +94,7 @@ def chosen(
     disqualified: Callable[[str | None], str | None] = lambda _: None,
     sizes: Mapping[str, int | None] = SIZES,
     timing_sd: float = 0.0,
-) -> Choice:
+) -> Chosen:
     return choose(
         forecasts, maximize, 0.95, weights, disqualified, [menu(sizes)], timing_sd=timing_sd
     )

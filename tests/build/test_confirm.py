@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.build.choose import Choice
+from cook.build.choose import Chosen
 from cook.build.confirm import confirm
 from cook.record.measured import Interval
 from cook.record.record import Candidate, Excluded, Pick
@@ -16,8 +16,8 @@ def predicted(
     margin: float | None = 0.0,
     excluded: tuple[Excluded, ...] = (),
     ranking: tuple[str, ...] = ("large", "small", "no draft"),
-) -> Choice:
-    return Choice(
+) -> Chosen:
+    return Chosen(
         name=name,
         ranking=ranking,
         ties=ties,
@@ -30,7 +30,7 @@ def predicted(
 
 
 def confirmed(
-    choice: Choice,
+    choice: Chosen,
     *candidates: Candidate,
     intervals: dict[tuple[str, str], tuple[float, float]] | None = None,
     maximize: str = "end_to_end_speed",

@@ -20,7 +20,7 @@ from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import server_sampler
 from cook.trace.compatible import require_draft, require_target
-from cook.trace.session import Plan, record
+from cook.trace.session import TraceRequest, record
 from cook.trace.worker_target import WorkerTarget
 
 DRAFT = demo_dir() / "draft-f16.gguf"
@@ -33,7 +33,7 @@ def recorded(bundled: Engine, folder: Path, temperature: float) -> Path:
         Prompt(f"p{i}", "code" if i % 2 else "prose", f"def add_{i}(a, b):\n    ", "pick")
         for i in range(4)
     )
-    plan = Plan(prompts, 32, 512, server_sampler(temperature, 3))
+    plan = TraceRequest(prompts, 32, 512, server_sampler(temperature, 3))
     args = ModelArgs(threads=1)
     with WorkerTarget(
         bundled, source([TARGET]), args, 512, False, Supervisor(folder / "logs"), 1

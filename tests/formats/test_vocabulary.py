@@ -11,7 +11,7 @@ import pytest
 
 from cook.errors import InputError
 from cook.formats.gguf import ValueType, read_gguf
-from cook.formats.gguf_writer import Value, encode, write_gguf_file
+from cook.formats.gguf_writer import WritableValue, encode, write_gguf_file
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.formats.vocabulary import Vocabulary, compare, read_vocabulary
 from cook.paths import demo_dir
@@ -22,7 +22,7 @@ Read = Callable[..., Vocabulary]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    def reader(tokens: int = 20, **metadata: Value) -> Vocabulary:
+    def reader(tokens: int = 20, **metadata: WritableValue) -> Vocabulary:
         path = tmp_path / "vocab.gguf"
         keys = {f"tokenizer.ggml.{key}": encode(value) for key, value in metadata.items()}
         keys["tokenizer.ggml.tokens"] = encode([f"t{i}" for i in range(tokens)], ValueType.STRING)

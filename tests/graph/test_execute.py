@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cook.errors import StepError
 from cook.graph.execute import Executor
-from cook.graph.step import JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.graph.store import Store
 from cook.output import Mode, Output
 
@@ -37,7 +37,7 @@ class Join(Step[Text]):
     def label(self) -> str:
         return f"join {self.word}"
 
-    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+    def inputs(self) -> Mapping[str, Input]:
         return {str(i): s for i, s in enumerate(self.below)}
 
     def params(self) -> Mapping[str, JsonValue]:

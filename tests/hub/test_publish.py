@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
-from cook.hub.package import Package, Wanted, pack, repository
+from cook.hub.package import Package, PublishRequest, pack, repository
 from cook.hub.publish import publish
 from cook.output import Mode, Output
 from cook.provenance import HubOrigin
@@ -54,7 +54,7 @@ def quiet() -> Output:
 
 
 def package(record: Record, **wanted: Any) -> Package:
-    return pack(record, Wanted(repo="me/Tiny-GGUF", license="mit", **wanted))
+    return pack(record, PublishRequest(repo="me/Tiny-GGUF", license="mit", **wanted))
 
 
 def on_the_hub(hub: Any) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ import pytest
 from cook.build.plan import plan
 from cook.build.prepare import prepare
 from cook.build.run import build
-from cook.hub.package import Wanted, pack
+from cook.hub.package import PublishRequest, pack
 from cook.hub.publish import publish
 from cook.output import Mode, Output
 from cook.paths import demo_dir
@@ -57,7 +57,7 @@ def test_from_the_hub_and_back(hub: Any, login: str, bundled: Any, tmp_path: Pat
     origin = next(o for o in built.record.sources if o.role == "model")
     assert (origin.reference, origin.commit) == ("hf://org/Demo@main", commit)
     assert {o.role for o in built.record.sources} == {"model", "target", "evaluate.corpus"}
-    sent = pack(built.record, Wanted("me/Demo-GGUF", license="mit"))
+    sent = pack(built.record, PublishRequest("me/Demo-GGUF", license="mit"))
     assert "base_model: org/Demo\n" in sent.card
     publish(sent, output)
     there = hub.repos["me/Demo-GGUF"].commits[-1][1]

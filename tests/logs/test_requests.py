@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench.hostile_log import hostile_log
 from cook.errors import InputError
 from cook.logs import requests
-from cook.logs.requests import LoggedRequest, Reader, ServerLog, read_server_log
+from cook.logs.requests import LoggedRequest, LogReader, ServerLog, read_server_log
 
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples"
@@ -360,7 +360,7 @@ def test_any_bytes_are_read(data: bytes) -> None:
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=30))
 def test_blocks_of_any_size_say_the_same(sizes: list[int]) -> None:
     data = (DATA / "llama-cpp.jsonl").read_bytes()
-    reader, at, turn = Reader(), 0, 0
+    reader, at, turn = LogReader(), 0, 0
     while at < len(data):
         size = sizes[turn % len(sizes)]
         reader.feed(data[at : at + size])

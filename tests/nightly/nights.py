@@ -24,7 +24,7 @@ import numpy.typing as npt
 from cook.engines.base import EngineIdentity, Flavour
 from cook.nightly.gates import Judgement, Policy, judge
 from cook.nightly.history import History
-from cook.nightly.night import VERSION, Column, Night, NightDraft
+from cook.nightly.night import VERSION, CandidateNight, Night, NightDraft
 
 Array = npt.NDArray[Any]
 
@@ -181,7 +181,7 @@ class Series:
         decode_ms: Array,
         drafted: Array | None,
         accepted: Array | None,
-    ) -> Column:
+    ) -> CandidateNight:
         """What is measured of ``decode_ms``: medians over repeats, each in its own servers."""
         world, rng, n = self.world, self.rng, len(tokens)
         measured = []
@@ -192,7 +192,7 @@ class Series:
             measured.append(decode_ms * starts * request * spike)
         ms = np.median(measured, axis=0)
         none = (None,) * n
-        return Column(
+        return CandidateNight(
             name=name,
             engine="bundled",
             draft=draft,

@@ -13,9 +13,9 @@ from cook.errors import GateError, InputError, StepError
 from cook.nightly.due import due
 from cook.nightly.gates import Verdict
 from cook.nightly.history import append, read_history
-from cook.nightly.outcome import Status, read_outcomes
+from cook.nightly.outcome import CellStatus, read_outcomes
 from cook.nightly.pipeline import load_pipeline
-from cook.nightly.sweep import Asked, sweep
+from cook.nightly.sweep import SweepRequest, sweep
 from cook.output import Mode, Output
 from tests import builds
 
@@ -39,9 +39,9 @@ def test_nights_are_compared_and_remembered(
     pipeline: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = pipeline.parent / "night"
-    sweep(pipeline, Asked(), QUIET, into=out)
+    sweep(pipeline, SweepRequest(), QUIET, into=out)
     (first,) = read_outcomes([out])
-    assert first.status is Status.OK
+    assert first.status is CellStatus.OK
     assert first.against is None
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
@@ -50,7 +50,7 @@ def test_nights_are_compared_and_remembered(
     assert [d.reason for d in due(loaded)] == [None]
 
     # A fresh cell is not run, and its line says so.
-    sweep(pipeline, Asked(), QUIET)
+    sweep(pipeline, SweepRequest(), QUIET)
     assert "fresh: last night" in capsys.readouterr().out
     assert len(read_history(loaded.history).nights) == 1
 
@@ -58,7 +58,7 @@ def test_nights_are_compared_and_remembered(
     tomorrow = datetime.now(UTC) + timedelta(hours=21)
     (cell,) = due(loaded, tomorrow)
     assert cell.reason == "its last night is 21 hours old"
-    sweep(pipeline, Asked(all_cells=True), QUIET, into=out)
+    sweep(pipeline, SweepRequest(all_cells=True), QUIET, into=out)
     (second,) = read_outcomes([out])
     assert second.against == first.created
     counted = [f for f in second.findings if f.gate == "acceptance"]
@@ -80,7 +80,7 @@ def test_nights_are_compared_and_remembered(
 @pytest.mark.engine
 def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any) -> None:
     loaded = load_pipeline(pipeline)
-    sweep(pipeline, Asked(cell="tiny-bundled"), QUIET)
+    sweep(pipeline, SweepRequest(cell="tiny-bundled"), QUIET)
     (night,) = read_history(loaded.history).nights
     # As if the file had been half the size the night before.
     from dataclasses import replace
@@ -90,13 +90,13 @@ def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any)
     smaller = replace(draft, file_bytes=draft.file_bytes // 2)
     append(loaded.history, replace(night, drafts=(smaller,)))
     with pytest.raises(GateError, match="1 cell got worse: tiny-bundled"):
-        sweep(pipeline, Asked(cell="tiny-bundled"), QUIET, into=pipeline.parent / "n")
+        sweep(pipeline, SweepRequest(cell="tiny-bundled"), QUIET, into=pipeline.parent / "n")
     (outcome,) = read_outcomes([pipeline.parent / "n"])
-    assert outcome.status is Status.REGRESSION
+    assert outcome.status is CellStatus.REGRESSION
     assert [f.gate for f in outcome.findings if f.verdict is Verdict.REGRESSION] == ["size"]
     assert read_history(loaded.history).nights[-1].good is False
-    sweep(pipeline, Asked(accept="tiny-bundled"), QUIET)
-    sweep(pipeline, Asked(cell="tiny-bundled"), QUIET)
+    sweep(pipeline, SweepRequest(accept="tiny-bundled"), QUIET)
+    sweep(pipeline, SweepRequest(cell="tiny-bundled"), QUIET)
     assert read_history(loaded.history).nights[-1].good is True
 
 
@@ -106,7 +106,7 @@ def test_a_missing_engine_fails_its_cell_and_no_other(
     text = "version: 1\nname: p\nrecipes: [tiny.yaml]\nengines: [absent, missing]\n"
     pipeline.write_text(text)
     with pytest.raises(StepError, match="2 cells failed") as caught:
-        sweep(pipeline, Asked(), QUIET, into=pipeline.parent / "n")
+        sweep(pipeline, SweepRequest(), QUIET, into=pipeline.parent / "n")
     assert caught.value.exit_code == 5
     assert len(read_outcomes([pipeline.parent / "n"])) == 2
     lines = capsys.readouterr().out.splitlines()
@@ -117,7 +117,7 @@ def test_a_missing_engine_fails_its_cell_and_no_other(
 def test_the_plan_is_one_line_for_a_matrix(
     pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep(pipeline, Asked(plan=True), QUIET)
+    sweep(pipeline, SweepRequest(plan=True), QUIET)
     (line,) = capsys.readouterr().out.splitlines()
     (entry,) = json.loads(line)["include"]
     assert entry == {
@@ -130,4 +130,4 @@ def test_the_plan_is_one_line_for_a_matrix(
 
 def test_two_questions_at_once_are_refused(pipeline: Path) -> None:
     with pytest.raises(InputError, match="--plan and --cell cannot be asked together"):
-        sweep(pipeline, Asked(plan=True, cell="x"), QUIET)
+        sweep(pipeline, SweepRequest(plan=True, cell="x"), QUIET)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cook.engines.base import EngineIdentity, Flavour
 from cook.nightly.gates import Judgement, Policy, Verdict, judge
 from cook.nightly.history import History
-from cook.nightly.night import Column, Night
+from cook.nightly.night import CandidateNight, Night
 from tests.nightly.nights import PICK, WORLDS, Harm, Series, World, caught, false_alarms
 
 POLICY = Policy()
@@ -241,7 +241,7 @@ def test_a_night_on_a_faster_clock_has_the_same_ratios(scale: float) -> None:
         assert one == pytest.approx(two)
 
 
-def _scaled(column: Column, scale: float) -> Column:
+def _scaled(column: CandidateNight, scale: float) -> CandidateNight:
     return replace(
         column,
         decode_ms=tuple(None if ms is None else ms * scale for ms in column.decode_ms),

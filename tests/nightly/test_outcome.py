@@ -16,7 +16,14 @@ from cook.errors import GateError, InputError, StepError
 from cook.nightly.ending import raise_for, report
 from cook.nightly.gates import Finding, Verdict
 from cook.nightly.junit import junit
-from cook.nightly.outcome import VERSION, Outcome, Status, read_outcomes, worst, write_outcome
+from cook.nightly.outcome import (
+    VERSION,
+    CellOutcome,
+    CellStatus,
+    read_outcomes,
+    worst,
+    write_outcome,
+)
 from cook.nightly.summary import markdown, publish
 from cook.output import Mode, Output
 
@@ -27,14 +34,14 @@ def finding(verdict: Verdict, gate: str = "acceptance") -> Finding:
     )
 
 
-def outcome(cell: str = "demo-bundled", *found: Finding, **changes: object) -> Outcome:
+def outcome(cell: str = "demo-bundled", *found: Finding, **changes: object) -> CellOutcome:
     worse = any(f.verdict is Verdict.REGRESSION for f in found)
-    made = Outcome(
+    made = CellOutcome(
         version=VERSION,
         cell=cell,
         recipe="demo",
         engine="bundled",
-        status=Status.REGRESSION if worse else Status.OK,
+        status=CellStatus.REGRESSION if worse else CellStatus.OK,
         exit_code=4 if worse else 0,
         created="2026-11-21T02:17:00Z",
         seconds=12.5,
@@ -51,7 +58,7 @@ def outcome(cell: str = "demo-bundled", *found: Finding, **changes: object) -> O
 
 FAILED = outcome(
     "broken-ik",
-    status=Status.FAILED,
+    status=CellStatus.FAILED,
     exit_code=5,
     error="no engine\nis called ik",
     summary="failed",

@@ -11,14 +11,14 @@ import pytest
 from cook.errors import InputError
 from cook.record.record import read_record, write_record
 from cook.report.view import document
-from cook.report.writing import Wanted, write_report
+from cook.report.writing import ReportRequest, write_report
 
 
 def test_writes_page_markdown_and_plots_that_are_linked(
     records: ModuleType, tmp_path: Path
 ) -> None:
     shown = document(records.record(("A", "B"), (2, 4)))
-    wanted = Wanted(tmp_path / "r.html", tmp_path / "doc" / "r.md", tmp_path / "plots")
+    wanted = ReportRequest(tmp_path / "r.html", tmp_path / "doc" / "r.md", tmp_path / "plots")
     written = write_report(shown, wanted)
     assert {p for p in tmp_path.rglob("*") if p.is_file()} == set(written)
     assert len(written) == 2 + 3 * len(shown.plots)
@@ -31,7 +31,7 @@ def test_writes_page_markdown_and_plots_that_are_linked(
 def test_a_place_that_cannot_be_written_is_named(records: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file/r\.html") as caught:
-        write_report(document(records.bare()), Wanted(html=tmp_path / "file" / "r.html"))
+        write_report(document(records.bare()), ReportRequest(html=tmp_path / "file" / "r.html"))
     assert "--html" in (caught.value.hint or "")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cook.scoring.statistics import Measured, verdict
+from cook.scoring.statistics import Measured, standings
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def run_contests(
         drawn = [
             rng.choice(m, max(2, round(prompts * len(m) / population.prompts))) for m in strata
         ]
-        found = verdict(
+        found = standings(
             population.subset(np.concatenate(drawn)),
             rng,
             epsilon=epsilon,
@@ -92,6 +92,6 @@ def false_winners(
             base.stratum,
             base.weight,
         )
-        found = verdict(pair, rng, confidence=confidence, resamples=resamples)
+        found = standings(pair, rng, confidence=confidence, resamples=resamples)
         count += len(found.ties) == 1
     return count

@@ -17,7 +17,8 @@ from cook.engines.server import Server
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.paths import demo_dir
-from cook.scoring.count_check import CountCheck, LiveReply, check_counts
+from cook.record.outcomes import SelfCheckOutcome
+from cook.scoring.count_check import LiveReply, check_counts
 from cook.scoring.simulate import Profile, Setting, positions_of, simulate
 
 pytestmark = pytest.mark.engine
@@ -76,10 +77,9 @@ def ask_live(
     return tuple(replies)
 
 
-def fast_error(found: CountCheck) -> float:
+def fast_error(found: SelfCheckOutcome) -> float:
     """Acceptance by one-pass replay minus live, a fraction."""
-    (live, accepted), (drafted, kept) = found.live_total, found.fast_total
-    return kept / drafted - accepted / live
+    return found.fast_accepted / found.fast_drafted - found.live_accepted / found.live_drafted
 
 
 def count(
@@ -92,7 +92,7 @@ def count(
     n_predict: int = 96,
     temperature: float = 0.0,
     sampling: Mapping[str, Any] | None = None,
-) -> tuple[CountCheck, tuple[LiveReply, ...]]:
+) -> tuple[SelfCheckOutcome, tuple[LiveReply, ...]]:
     args = ModelArgs(threads=1, threads_batch=1)
     job = ServerJob(
         pair.target,
@@ -129,7 +129,7 @@ def test_counts_equal_the_servers(
     found, live = count(
         bundled, supervisor, pair, setting, requests=4, n_predict=48, temperature=temperature
     )
-    assert found.passed, found.differing
+    assert found.passed, found
     assert all(r.stop in ("limit", "eos") for r in live)
     assert abs(fast_error(found)) < 0.02
 
@@ -140,7 +140,7 @@ def test_end_of_generation_within_drafts(
     found, live = count(
         bundled, supervisor, pair, Setting(6), requests=6, temperature=0.8, sampling=ENDING
     )
-    assert found.passed, found.differing
+    assert found.passed, found
     assert any(r.stop == "eos" for r in live)
 
 
@@ -202,7 +202,7 @@ def test_sixty_requests(
         bundled, supervisor, pair, Setting(n_max, 0, p_min), requests=60, temperature=temperature
     )
     print(found)
-    assert found.passed, found.differing
+    assert found.passed, found
     assert abs(fast_error(found)) <= 0.005
 
 
@@ -216,5 +216,5 @@ def test_sixty_requests_of_quantized_drafts(
     quantized = Pair(pair.target, draft)
     found, _ = count(bundled, supervisor, quantized, Setting(8), requests=60)
     print(ftype, found)
-    assert found.passed, found.differing
+    assert found.passed, found
     assert abs(fast_error(found)) <= 0.005

@@ -16,7 +16,7 @@ from cook.scoring.statistics import (
     ratio_interval,
     resampled_ratios,
     sign_flip_p_value,
-    verdict,
+    standings,
 )
 from tests.scoring.contests import false_winners, run_contests
 
@@ -71,7 +71,7 @@ def test_resamples_have_the_right_spread_in_small_strata() -> None:
 
 
 def test_a_clear_winner_is_named_alone() -> None:
-    found = verdict(population(gap=0.2), np.random.default_rng(0), resamples=800)
+    found = standings(population(gap=0.2), np.random.default_rng(0), resamples=800)
     assert (found.leader, found.ties, found.decided) == ("draft-3", ("draft-3",), True)
     assert found.probability["draft-3"] > 0.99
     assert sum(found.probability.values()) == pytest.approx(1.0)
@@ -87,7 +87,7 @@ def test_identical_copies_tie_and_are_decided() -> None:
         one.stratum,
         one.weight,
     )
-    found = verdict(twins, np.random.default_rng(0), resamples=300)
+    found = standings(twins, np.random.default_rng(0), resamples=300)
     assert set(found.ties) == set(found.close) == {"a", "b"}
     assert found.decided
     assert found.probability == {"a": 0.5, "b": 0.5}
@@ -96,7 +96,7 @@ def test_identical_copies_tie_and_are_decided() -> None:
 def test_what_ties_only_because_many_compete_is_not_close() -> None:
     """Of many candidates the simultaneous bound reaches further than that of one alone."""
     many = population(candidates=40, gap=0.004, prompts=48)
-    found = verdict(many, np.random.default_rng(0), resamples=800)
+    found = standings(many, np.random.default_rng(0), resamples=800)
     assert found.leader in found.close
     assert set(found.close) < set(found.ties)
     order = dict(zip(many.candidates, many.ratios(), strict=True))
@@ -109,12 +109,12 @@ def test_what_ties_only_because_many_compete_is_not_close() -> None:
         many.stratum,
         many.weight,
     )
-    alone = verdict(pair, np.random.default_rng(0), resamples=800)
+    alone = standings(pair, np.random.default_rng(0), resamples=800)
     assert alone.close == ("b",)
 
 
 def test_one_candidate_wins_alone() -> None:
-    found = verdict(population(candidates=1), np.random.default_rng(0), resamples=100)
+    found = standings(population(candidates=1), np.random.default_rng(0), resamples=100)
     assert (found.ties, found.decided, found.margin) == (("draft-0",), True, 0.0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cook.build.drafting import left_to_score, target_corpus
-from cook.build.locate import Reader
+from cook.build.locate import SourceReader
 from cook.engines.base import Engine, ModelArgs
 from cook.graph.digest import source
 from cook.graph.execute import Executor
@@ -79,7 +79,7 @@ def test_scored_prompts_are_never_calibrated_on(
     loaded = parse_recipe(RECIPE.replace("PROMPTS", prompts), tmp_path / "r.yaml")
     recipe = loaded.recipe
     assert recipe.score is not None
-    reader = Reader(plan_only=True)
+    reader = SourceReader(plan_only=True)
     target = reader.model(demo_dir() / "target-q8_0.gguf")
     model = reader.model(demo_dir() / "draft-f16.gguf").source
     corpus = target_corpus(engine, model, target, recipe.score)

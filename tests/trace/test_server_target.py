@@ -20,13 +20,15 @@ from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import server_sampler
 from cook.trace.server_target import ServerTarget, server_facts
-from cook.trace.session import Dropped, Plan, record
+from cook.trace.session import Dropped, TraceRequest, record
 from cook.trace.tokenizer import Tokenizer
 from cook.trace.worker_target import WorkerTarget
 
 KEY = "a-key-of-the-test"
 PROPS = {"default_generation_settings": {"n_ctx": 64}, "build_info": "b1-abc", "model_path": "/x/t"}
-PLAN = Plan((Prompt("p", "code", "hi", "pick"),), 4, 64, server_sampler(0.0, 1, "server"), top=2)
+PLAN = TraceRequest(
+    (Prompt("p", "code", "hi", "pick"),), 4, 64, server_sampler(0.0, 1, "server"), top=2
+)
 
 
 def completion(tokens: list[int] | None, **changes: Any) -> dict[str, Any]:
@@ -147,8 +149,8 @@ def test_a_server_and_the_worker_record_the_same_trace(bundled: Engine, tmp_path
     prompts = tuple(Prompt(f"p{i}", "code", text, "pick") for i, text in enumerate(texts))
     args = ModelArgs(threads=1, threads_batch=1)
 
-    def plan(draws: Any) -> Plan:
-        return Plan(prompts, 24, 512, server_sampler(0.0, 1, draws), top=8, extra=5)
+    def plan(draws: Any) -> TraceRequest:
+        return TraceRequest(prompts, 24, 512, server_sampler(0.0, 1, draws), top=8, extra=5)
 
     here, there = tmp_path / "here.trace", tmp_path / "there.trace"
     with WorkerTarget(bundled, source([model]), args, 512, False, supervisor, 1) as local:

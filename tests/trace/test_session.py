@@ -15,12 +15,12 @@ from cook.formats.vocabulary import Vocabulary
 from cook.graph.digest import source
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import server_sampler
-from cook.trace.session import Dropped, Plan, record, sha256
+from cook.trace.session import Dropped, TraceRequest, record, sha256
 from cook.trace.worker_target import WorkerTarget
 from tests.traces import blank_reply, server_header
 
 PROMPTS = tuple(Prompt(f"p{i}", "code", f"text {i}", "pick") for i in range(4))
-PLAN = Plan(PROMPTS, 8, 64, server_sampler(0.0, 1), top=0)
+PLAN = TraceRequest(PROMPTS, 8, 64, server_sampler(0.0, 1), top=0)
 
 
 class Parrot:
@@ -33,7 +33,7 @@ class Parrot:
         self.prepared: list[str] = []
         self.asked: list[str] = []
 
-    def header(self, plan: Plan) -> TraceHeader:
+    def header(self, plan: TraceRequest) -> TraceHeader:
         return server_header(
             target_name="parrot",
             template_sha256=sha256(""),
@@ -47,7 +47,7 @@ class Parrot:
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.prepared = [p.id for p in prompts]
 
-    def reply(self, prompt: Prompt, plan: Plan) -> Reply | Dropped:
+    def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
         if prompt.id == self.fails_at:
             raise StepError("the server is gone")
         if prompt.id == self.drops:
@@ -83,7 +83,7 @@ def test_a_dropped_prompt_is_told_and_asked_again_next_time(tmp_path: Path) -> N
 def test_other_prompts_are_other_conditions(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     record(Parrot(), PLAN, path)
-    fewer = Plan(PROMPTS[:2], 8, 64, PLAN.sampler, top=0)
+    fewer = TraceRequest(PROMPTS[:2], 8, 64, PLAN.sampler, top=0)
     with pytest.raises(InputError, match="prompts_sha256"):
         record(Parrot(), fewer, path)
 
@@ -93,7 +93,7 @@ def test_a_prompt_too_long_for_the_context_is_dropped(
     bundled: Engine, tiny_model: Path, tmp_path: Path
 ) -> None:
     prompts = (PROMPTS[0], Prompt("long", "code", "word " * 400, "pick"))
-    plan = Plan(prompts, 8, 256, server_sampler(0.0, 1), top=4)
+    plan = TraceRequest(prompts, 8, 256, server_sampler(0.0, 1), top=4)
     with WorkerTarget(
         bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(tmp_path / "logs"), 1
     ) as target:

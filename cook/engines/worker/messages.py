@@ -8,12 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-IntArray = npt.NDArray[np.int32]
-FloatArray = npt.NDArray[np.float32]
-NanosecondArray = npt.NDArray[np.int64]
+from cook.formats.arrays import Floats32, Ids, Ints
 
 
 @dataclass(frozen=True)
@@ -87,10 +82,10 @@ class Divergence:
     unknown. The acceptance of rejection sampling lies in [``alpha_low``, ``alpha_high``].
     """
 
-    kld: FloatArray
-    rest: FloatArray
-    alpha_low: FloatArray
-    alpha_high: FloatArray
+    kld: Floats32
+    rest: Floats32
+    alpha_low: Floats32
+    alpha_high: Floats32
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +98,12 @@ class Rollouts:
     it already. ``tail_tokens``, ``tail_confidence``: the same after the last emitted token.
     """
 
-    position: IntArray
-    length: IntArray
-    tokens: IntArray
-    confidence: FloatArray
-    tail_tokens: IntArray
-    tail_confidence: FloatArray
+    position: Ids
+    length: Ids
+    tokens: Ids
+    confidence: Floats32
+    tail_tokens: Ids
+    tail_confidence: Floats32
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,16 +116,16 @@ class Replay:
     ``margin``: top-1 minus top-2 logit. ``top_ids``/``top_logits`` [n, K] by falling logit.
     """
 
-    argmax: IntArray
-    confidence: FloatArray
-    logsumexp: FloatArray
-    logq: FloatArray
-    logq_t: FloatArray
-    rank: IntArray
-    margin: FloatArray
-    entropy: FloatArray
-    top_ids: IntArray | None
-    top_logits: FloatArray | None
+    argmax: Ids
+    confidence: Floats32
+    logsumexp: Floats32
+    logq: Floats32
+    logq_t: Floats32
+    rank: Ids
+    margin: Floats32
+    entropy: Floats32
+    top_ids: Ids | None
+    top_logits: Floats32 | None
     divergence: Divergence | None
     rollouts: Rollouts | None
     decode_ns: int
@@ -151,11 +146,11 @@ class LiveCycles:
     are target steps without a draft (not counted as cycles by the server).
     """
 
-    start: IntArray
-    length: IntArray
-    accepted: IntArray
-    tokens: IntArray
-    confidence: FloatArray
+    start: Ids
+    length: Ids
+    accepted: Ids
+    tokens: Ids
+    confidence: Floats32
     draft_n: int
     draft_n_accepted: int
     plain_steps: int
@@ -168,22 +163,22 @@ class Generation:
     temperature 1; ``chain_logp`` under the sampler chain (0 when greedy); ``margin`` of logits.
     """
 
-    tokens: IntArray
+    tokens: Ids
     emitted: int
     stop: str
-    logp: FloatArray
-    chain_logp: FloatArray
-    logsumexp: FloatArray
-    margin: FloatArray
-    top_ids: IntArray | None
-    top_logits: FloatArray | None
+    logp: Floats32
+    chain_logp: Floats32
+    logsumexp: Floats32
+    margin: Floats32
+    top_ids: Ids | None
+    top_logits: Floats32 | None
     prefill_ns: int
     decode_ns: int
 
 
 @dataclass(frozen=True, eq=False)
-class Timing:
+class DecodeTimes:
     """Per repeat: the decode, and the engine's sampler over its outputs (0 when not asked)."""
 
-    decode_ns: NanosecondArray
-    sample_ns: NanosecondArray
+    decode_ns: Ints
+    sample_ns: Ints

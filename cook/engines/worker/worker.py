@@ -31,17 +31,17 @@ from cook.engines.process.supervisor import Running, Supervisor
 from cook.engines.worker.compile import build_worker, locate
 from cook.engines.worker.messages import (
     Bare,
+    DecodeTimes,
     Divergence,
-    FloatArray,
+    Floats32,
     Generation,
-    IntArray,
+    Ids,
     LiveCycles,
     ModelInfo,
     ModelLoad,
     Replay,
     Rollouts,
     SamplerChain,
-    Timing,
 )
 from cook.errors import InputError, InternalError, StepError
 
@@ -283,7 +283,7 @@ class Worker(Closing):
         width: int | None = None,
         top: int = 0,
         temperature: float | None = None,
-        reference: tuple[IntArray, FloatArray] | None = None,
+        reference: tuple[Ids, Floats32] | None = None,
         rollout_steps: int = 0,
         rollout_stop_below: float = 0.0,
     ) -> Replay:
@@ -429,7 +429,7 @@ class Worker(Closing):
         repeats: int,
         all_outputs: bool,
         sample_k: int = 0,
-    ) -> Timing:
+    ) -> DecodeTimes:
         """Time one batch of ``tokens`` tokens of ``text`` at position ``depth``, ``repeats`` times.
 
         ``all_outputs``: logits for every token (a target verifying), else for the last (a draft,
@@ -443,7 +443,7 @@ class Worker(Closing):
             "sample_k": sample_k,
         }
         _, got = self._request("time", fields, {"text": _ids(text)})
-        return Timing(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
+        return DecodeTimes(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
 
     def _request(
         self,
@@ -457,11 +457,11 @@ class Worker(Closing):
         return self._pipe.request(op, fields or {}, arrays or {}, limit_s)
 
 
-def _ids(tokens: Tokens) -> IntArray:
+def _ids(tokens: Tokens) -> Ids:
     return np.ascontiguousarray(tokens, "<i4")
 
 
-def _divergence(rows: FloatArray) -> Divergence:
+def _divergence(rows: Floats32) -> Divergence:
     return Divergence(kld=rows[:, 0], rest=rows[:, 1], alpha_low=rows[:, 2], alpha_high=rows[:, 3])
 
 

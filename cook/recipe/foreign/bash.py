@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 
 from cook.errors import RecipeError
-from cook.recipe.foreign.text import Source, Spanned, joined
+from cook.recipe.foreign.text import SourceText, Spanned, joined
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ _SKIPPED = {"then", "do", "else", "elif", "!", "time", "function"}
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 
 
-def parse_script(source: Source) -> Script:
+def parse_script(source: SourceText) -> Script:
     """The commands of ``source`` in order; RecipeError, with the place, where it is not bash."""
     return _Reader(source).script(None, 0)
 
@@ -111,7 +111,7 @@ class _Draft:
 
 
 class _Reader:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceText) -> None:
         self.source, self.text, self.at = source, source.text, 0
         self._words = 0
         # Where the line with `<<` ends, and where the text after its here-documents goes on.

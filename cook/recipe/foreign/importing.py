@@ -32,7 +32,7 @@ from cook.recipe.foreign.lists import (
     read_quants,
     safe_name,
 )
-from cook.recipe.foreign.text import Source, read_source
+from cook.recipe.foreign.text import SourceText, read_source
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, timeout_message
@@ -293,7 +293,7 @@ def _tensors(model: Path | None) -> TensorList | None:
 
 
 def _written(
-    source: Source,
+    source: SourceText,
     kind: Kind,
     quants: Sequence[ForeignQuant],
     wishes: Wishes,

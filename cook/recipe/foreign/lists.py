@@ -27,7 +27,7 @@ from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.foreign.bash import Unknown
 from cook.recipe.foreign.shell import Call, Value
-from cook.recipe.foreign.text import Source, Spanned, read_source
+from cook.recipe.foreign.text import SourceText, Spanned, read_source
 
 MAX_PROBLEMS = 50
 
@@ -70,7 +70,7 @@ class Notes:
         return tuple(dict.fromkeys(p for p in self.problems if p.severity == "warning"))
 
 
-def custom_q(source: Source, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def custom_q(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of one ``--custom-q`` argument."""
     if "\n" in text.text:
         at = source.at(text.origin[text.text.index("\n")])
@@ -81,13 +81,13 @@ def custom_q(source: Source, text: Spanned, notes: Notes) -> Iterator[ForeignRul
         yield from _rule(source, item, IK_LLAMA_CPP, notes)
 
 
-def tensor_types(source: Source, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def tensor_types(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of a ``--tensor-type-file``, or of one ``--tensor-type`` argument."""
     for item in text.words():
         yield from _rule(source, item, LLAMA_CPP, notes)
 
 
-def rule_lines(source: Source, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def rule_lines(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of a ``.recipe``: one a line."""
     for line in text.lines():
         item = line.strip()
@@ -95,7 +95,7 @@ def rule_lines(source: Source, text: Spanned, notes: Notes) -> Iterator[ForeignR
             yield from _rule(source, item, None, notes)
 
 
-def custom_block(source: Source, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def custom_block(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of a ``custom="..."`` block whose lines are not joined yet."""
     for line in text.lines():
         item = line.strip()
@@ -104,7 +104,7 @@ def custom_block(source: Source, text: Spanned, notes: Notes) -> Iterator[Foreig
 
 
 def _rule(
-    source: Source, item: Spanned, flavour: str | None, notes: Notes
+    source: SourceText, item: Spanned, flavour: str | None, notes: Notes
 ) -> Iterator[ForeignRule]:
     at = source.at(item.start)
     pattern, equals, type_text = item.text.partition("=")
@@ -152,7 +152,7 @@ def _type(text: str, at: Location, flavour: str | None, notes: Notes) -> str | N
     return found.name
 
 
-def _sound(source: Source, pattern: str, item: Spanned, notes: Notes) -> bool:
+def _sound(source: SourceText, pattern: str, item: Spanned, notes: Notes) -> bool:
     from pydantic_core import PydanticCustomError
 
     from cook.recipe.rules import FORCE_PATTERN
@@ -168,7 +168,7 @@ def _sound(source: Source, pattern: str, item: Spanned, notes: Notes) -> bool:
     return True
 
 
-def comments_before(source: Source, number: int) -> tuple[str | None, ...]:
+def comments_before(source: SourceText, number: int) -> tuple[str | None, ...]:
     """The comment lines that stand right above line ``number``, empty lines among them."""
     found: list[str | None] = []
     for above in range(number - 1, 0, -1):
@@ -261,7 +261,7 @@ def is_quantize(value: Value) -> bool:
     return value.text.rpartition("/")[2] in ("llama-quantize", "llama-quantize.exe")
 
 
-def quant_of(source: Source, call: Call, name: str, notes: Notes) -> ForeignQuant | None:
+def quant_of(source: SourceText, call: Call, name: str, notes: Notes) -> ForeignQuant | None:
     """The quant that the command makes; None where ``notes`` has the errors.
 
     The command's program is the first word that is ``llama-quantize``: ``numactl``, ``time``
@@ -274,7 +274,7 @@ def quant_of(source: Source, call: Call, name: str, notes: Notes) -> ForeignQuan
 
 class _Reader:
     def __init__(
-        self, source: Source, words: Sequence[Value], at: Location, name: str, notes: Notes
+        self, source: SourceText, words: Sequence[Value], at: Location, name: str, notes: Notes
     ) -> None:
         self.source, self.words, self.at, self.name, self.notes = source, words, at, name, notes
         self.flavours: dict[str, Spanned] = {}
@@ -481,7 +481,7 @@ class Kind(StrEnum):
     TENSOR_TYPE_FILE = "tensor-type-file"
 
 
-def read_quants(kind: Kind, source: Source, notes: Notes) -> tuple[ForeignQuant, ...]:
+def read_quants(kind: Kind, source: SourceText, notes: Notes) -> tuple[ForeignQuant, ...]:
     """The quants of ``source``, faults in ``notes``; none where it holds no rules at all."""
     return _READERS[kind](source, name_of(Path(source.file)), notes)
 
@@ -502,7 +502,7 @@ def kind_of(path: Path, text: str) -> Kind:
     return Kind.TENSOR_TYPE_FILE
 
 
-def _script(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _script(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     from cook.recipe.foreign.bash import parse_script
     from cook.recipe.foreign.shell import Shell
 
@@ -527,12 +527,12 @@ def _script(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]
     return (ForeignQuant(name, rules, source.at(block.start), flavour=IK_LLAMA_CPP),)
 
 
-def _custom_q(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _custom_q(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     rules = tuple(custom_q(source, source.whole.strip(), notes))
     return (ForeignQuant(name, rules, source.at(0), flavour=IK_LLAMA_CPP),)
 
 
-def _recipe(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _recipe(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     rules = tuple(rule_lines(source, source.whole, notes))
     base = _BASE.search(source.text)
     found, model = _HUB.search(source.text), _MODEL.search(source.text)
@@ -551,7 +551,7 @@ def _recipe(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]
     )
 
 
-def _tensor_types(source: Source, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _tensor_types(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     rules = tuple(tensor_types(source, source.whole, notes))
     return (ForeignQuant(name, rules, source.at(0), flavour=LLAMA_CPP),)
 

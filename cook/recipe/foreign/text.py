@@ -21,7 +21,7 @@ MAX_TEXT = 1 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """A file that is converted, and the places in it."""
 
     file: str
@@ -51,7 +51,7 @@ class Source:
         return Spanned(self.text, tuple(range(len(self.text))))
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> SourceText:
     """The file at ``path``; InputError for one that is absent, too large or not text."""
     try:
         with path.open("rb") as stream:
@@ -67,7 +67,7 @@ def read_source(path: Path) -> Source:
         raise InputError(f"{path}:{line}: not UTF-8 text") from None
     if "\0" in text:
         raise InputError(f"{path} is not text")
-    return Source(str(path), text.replace("\r\n", "\n"))
+    return SourceText(str(path), text.replace("\r\n", "\n"))
 
 
 @dataclass(frozen=True)

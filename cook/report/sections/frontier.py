@@ -16,7 +16,7 @@ MOST_LABELS = 14
 
 
 @dataclass(frozen=True)
-class Point:
+class FrontierPoint:
     """One draft: its own decode speed in tokens/s, and its acceptance as a share."""
 
     name: str
@@ -93,16 +93,16 @@ def section(record: Record) -> Section:
     return Section("frontier", TITLE, lead, (plot, table))
 
 
-def _point(record: Record, one: Scored) -> Point | None:
+def _point(record: Record, one: Scored) -> FrontierPoint | None:
     draft = draft_of(record, one.candidate)
     speed = finite(draft.speed.tokens_per_s) if draft and draft.speed else None
     rate = finite(one.figures.acceptance_rate)
     if speed is None or speed <= 0 or rate is None:
         return None
-    return Point(one.draft, speed, rate, one)
+    return FrontierPoint(one.draft, speed, rate, one)
 
 
-def _cost(points: list[Point]) -> Cost | None:
+def _cost(points: list[FrontierPoint]) -> Cost | None:
     """What a cycle costs, from the forecasts' own breakdown: medians over the drafts."""
     fixed, per_slowness, lengths = [], [], []
     for point in points:
@@ -122,7 +122,11 @@ def _cost(points: list[Point]) -> Cost | None:
 
 
 def _draw(
-    sheet: Sheet, points: list[Point], cost: Cost | None, best: str | None, numbers: dict[str, int]
+    sheet: Sheet,
+    points: list[FrontierPoint],
+    cost: Cost | None,
+    best: str | None,
+    numbers: dict[str, int],
 ) -> None:
     import numpy as np
 

@@ -9,7 +9,7 @@ from cook.record.measured import Figures
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import (
-    Kind,
+    Basis,
     Scored,
     figures_of,
     finite,
@@ -28,7 +28,7 @@ MOST_LINES = 12
 
 
 @dataclass(frozen=True)
-class Line:
+class LengthCurve:
     """One draft with one set of other settings: (n_max, tokens/s) in order of length."""
 
     name: str
@@ -90,24 +90,24 @@ def _speed(figures: Figures, decode: bool) -> float | None:
     return found if found is not None and found > 0 else None
 
 
-def _line(draft: str, others: str, found: list[Scored], decode: bool) -> Line | None:
+def _line(draft: str, others: str, found: list[Scored], decode: bool) -> LengthCurve | None:
     points = {
         one.candidate.settings.n_max: speed
         for one in found
         if one.candidate.settings and (speed := _speed(one.figures, decode))
     }
     name = f"{draft} {others}".strip()
-    return Line(name, draft, tuple(sorted(points.items()))) if points else None
+    return LengthCurve(name, draft, tuple(sorted(points.items()))) if points else None
 
 
-def _baseline(record: Record, kind: Kind, decode: bool) -> float | None:
+def _baseline(record: Record, kind: Basis, decode: bool) -> float | None:
     """The fastest no draft of any engine."""
     found = [f for c in record.candidates if c.draft is None and (f := figures_of(c, kind))]
     best = max(found, key=lambda f: value(f, "end_to_end_speed"), default=None)
     return _speed(best, decode) if best else None
 
 
-def _mark(record: Record, kind: Kind, decode: bool) -> tuple[int, float] | None:
+def _mark(record: Record, kind: Basis, decode: bool) -> tuple[int, float] | None:
     winner = picked(record)
     found = figures_of(winner, kind) if winner else None
     if winner is None or winner.settings is None or found is None:
@@ -116,13 +116,13 @@ def _mark(record: Record, kind: Kind, decode: bool) -> tuple[int, float] | None:
     return (winner.settings.n_max, speed) if speed else None
 
 
-def _cell(line: Line, n_max: int) -> str | None:
+def _cell(line: LengthCurve, n_max: int) -> str | None:
     return next((f"{speed:.2f}" for n, speed in line.points if n == n_max), None)
 
 
 def _draw(
     sheet: Sheet,
-    lines: list[Line],
+    lines: list[LengthCurve],
     base: float | None,
     mark: tuple[int, float] | None,
     numbers: dict[str, int],

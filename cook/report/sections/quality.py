@@ -15,7 +15,7 @@ MOST_LABELS = 12
 
 
 @dataclass(frozen=True)
-class Point:
+class QualityPoint:
     """One draft: bytes, a figure where less is better, and its standard error."""
 
     name: str
@@ -49,34 +49,34 @@ def section(record: Record) -> Section:
     return Section("quality", TITLE, lead, tuple(blocks))
 
 
-def pareto(points: list[Point]) -> list[Point]:
+def pareto(points: list[QualityPoint]) -> list[QualityPoint]:
     """Points that no other one beats in size and in the figure, smallest first."""
-    front: list[Point] = []
+    front: list[QualityPoint] = []
     for point in sorted(points, key=lambda p: (p.size_bytes, p.figure)):
         if not front or point.figure < front[-1].figure:
             front.append(point)
     return front
 
 
-def _perplexity(record: Record, draft: Draft) -> Point | None:
+def _perplexity(record: Record, draft: Draft) -> QualityPoint | None:
     found = draft.quality
     if found is None or not draft.file_bytes or (figure := finite(found.perplexity)) is None:
         return None
     error = finite(found.perplexity_error) or 0.0
-    return Point(label_of(record, draft), draft.file_bytes, figure, error)
+    return QualityPoint(label_of(record, draft), draft.file_bytes, figure, error)
 
 
-def _divergence(record: Record, draft: Draft) -> Point | None:
+def _divergence(record: Record, draft: Draft) -> QualityPoint | None:
     found = draft.quality
     figure = finite(found.mean_kld) if found else None
     if found is None or not draft.file_bytes or figure is None:
         return None
-    return Point(
+    return QualityPoint(
         label_of(record, draft), draft.file_bytes, figure, finite(found.mean_kld_error) or 0.0
     )
 
 
-def _plot(record: Record, name: str, title: str, points: list[Point]) -> Plot:
+def _plot(record: Record, name: str, title: str, points: list[QualityPoint]) -> Plot:
     numbers, best = order_of(record), picked_draft(record)
     ordered = sorted(points, key=lambda p: p.size_bytes)
     alt = f"{title} against file size: " + "; ".join(
@@ -94,7 +94,7 @@ def _plot(record: Record, name: str, title: str, points: list[Point]) -> Plot:
 def _draw(
     sheet: Sheet,
     title: str,
-    points: list[Point],
+    points: list[QualityPoint],
     source: float | None,
     numbers: dict[str, int],
     best: str | None,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cook.errors import RecipeError
 from cook.recipe.foreign.bash import Unknown, parse_script
 from cook.recipe.foreign.shell import Shell
-from cook.recipe.foreign.text import Source, Spanned
+from cook.recipe.foreign.text import SourceText, Spanned
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
@@ -21,7 +21,7 @@ needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
 
 def held(script: str, name: str = "x") -> Spanned | Unknown:
     shell = Shell()
-    list(shell.calls(parse_script(Source("x.sh", script))))
+    list(shell.calls(parse_script(SourceText("x.sh", script))))
     return shell.variables[name]
 
 
@@ -124,7 +124,7 @@ def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
 )
 def test_what_is_no_bash_is_told_at_its_place(script: str, told: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        parse_script(Source("x.sh", script))
+        parse_script(SourceText("x.sh", script))
     (problem,) = caught.value.problems
     assert f"{problem.line}:{problem.column}: {problem.message}" == told
 
@@ -147,6 +147,6 @@ def test_places_survive_the_joining() -> None:
     script = BLOCK + "x=$(echo \"$custom\" | grep -v '^#' | sed -Ez 's:\\n+:,:g;s:,$::;s:^,::')"
     value = held(script)
     assert isinstance(value, Spanned)
-    source = Source("x.sh", script)
+    source = SourceText("x.sh", script)
     at = source.at(value.origin[value.text.index("ffn_")])
     assert (at.line, at.column) == (6, 1)

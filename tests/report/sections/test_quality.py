@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.report.sections.quality import Point, pareto
+from cook.report.sections.quality import QualityPoint, pareto
 
 points = st.lists(
     st.builds(
-        Point,
+        QualityPoint,
         name=st.just("x"),
         size_bytes=st.integers(1, 50),
         figure=st.floats(1, 50),
@@ -20,7 +20,7 @@ points = st.lists(
 
 
 @given(points)
-def test_the_front_is_what_nothing_beats(given_points: list[Point]) -> None:
+def test_the_front_is_what_nothing_beats(given_points: list[QualityPoint]) -> None:
     front = pareto(given_points)
     for point in front:
         assert not [
