@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.demo_score import study_menu
-from bench.study import Study, empty_kitchen
+from bench.demo_score import study_layout
+from bench.study import Study, empty_executor
 from cook.build.finalists import choose
 from cook.build.forecast import Forecaster, Overheads
 
@@ -19,15 +19,15 @@ MOST = 0.05
 
 def copies() -> Study:
     """Copies are one file under two names: equal bytes, timed one after the other."""
-    menu = study_menu("replay", limit=24, tokens=96, n_max=(4,), quants=("Q4_K_M",))
-    plan = menu.forecast
+    layout = study_layout("replay", limit=24, tokens=96, n_max=(4,), quants=("Q4_K_M",))
+    plan = layout.forecast
     assert plan is not None, "asked for"
-    assert menu.prompts is not None, "asked for"
+    assert layout.prompts is not None, "asked for"
     draft = plan.drafts[0]
-    prompts = [p.id for p in menu.prompts.prompts if p.half == "pick"]
+    prompts = [p.id for p in layout.prompts.prompts if p.half == "pick"]
     false = 0
-    with empty_kitchen() as kitchen:
-        kitchen.run([plan.trace, *draft.replays])
+    with empty_executor() as executor:
+        executor.run([plan.trace, *draft.replays])
         for trial in range(TRIALS):
             twins = []
             for number, name in enumerate(("one", "two")):
@@ -36,17 +36,17 @@ def copies() -> Study:
                 twins.append(replace(draft, draft=replace(draft.draft, name=name), curves=curves))
             verify = tuple(replace(c, turn=2000 * trial + 10 + c.turn) for c in plan.verify)
             trial_plan = replace(plan, drafts=tuple(twins), verify=verify, floor=None)
-            kitchen.run(trial_plan.first())
-            oven = Forecaster(menu, trial_plan, kitchen.outcomes, 96, 2048)
-            noise = oven.timing_noise(Overheads(), prompts)
-            forecasts = oven.forecasts(Overheads(), prompts)
+            executor.run(trial_plan.first())
+            forecaster = Forecaster(layout, trial_plan, executor.outcomes, 96, 2048)
+            noise = forecaster.timing_noise(Overheads(), prompts)
+            forecasts = forecaster.forecasts(Overheads(), prompts)
             choice = choose(
                 forecasts,
                 "decode_speed",
                 0.95,
                 None,
                 lambda _: None,
-                [menu],
+                [layout],
                 timing_sd=noise.mean_sd if noise else 0.0,
             )
             drafting = {f.name for f in forecasts if f.draft is not None}

@@ -59,11 +59,11 @@ class Finished:
 
     loaded: LoadedRecipe
     demo: bool
-    menus: tuple[Layout, ...]
+    layouts: tuple[Layout, ...]
     grid: tuple[Configuration, ...]
     left_out: tuple[Excluded, ...]
     outcomes: Outcomes
-    judged: Decision | None = None
+    decision: Decision | None = None
     origins: tuple[HubOrigin, ...] = ()
 
     @property
@@ -72,54 +72,54 @@ class Finished:
 
     @property
     def baselines(self) -> tuple[Configuration, ...]:
-        return tuple(menu.baseline for menu in self.menus if menu.baseline is not None)
+        return tuple(layout.baseline for layout in self.layouts if layout.baseline is not None)
 
     @property
     def forecasts(self) -> tuple[ForecastPlan, ...]:
-        return tuple(menu.forecast for menu in self.menus if menu.forecast is not None)
+        return tuple(layout.forecast for layout in self.layouts if layout.forecast is not None)
 
     def live(self) -> list[LiveStep]:
         """The live steps, each once, in the order in which they ran: the calibration's first."""
-        calibration = self.judged.calibration if self.judged else ()
+        calibration = self.decision.calibration if self.decision else ()
         steps = (*calibration, *interleaved([*self.baselines, *self.grid]))
         return list({step.key: step for step in steps}.values())
 
 
-def assemble(sitting: Finished) -> Record:
-    """The record of a build. Pure: reads only what is in ``sitting``."""
-    outcomes, recipe = sitting.outcomes, sitting.recipe
-    menu = sitting.menus[0]  # target and prompts are the same for every engine
-    drafts = draft_records(sitting.menus, outcomes)
-    runs = _runs(sitting)
-    candidates = _candidates(sitting, runs)
+def assemble(finished: Finished) -> Record:
+    """The record of a build. Pure: reads only what is in ``finished``."""
+    outcomes, recipe = finished.outcomes, finished.recipe
+    layout = finished.layouts[0]  # target and prompts are the same for every engine
+    drafts = draft_records(finished.layouts, outcomes)
+    runs = _runs(finished)
+    candidates = _candidates(finished, runs)
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         command=tuple(sys.argv),
         machine=machine(),
-        engines={m.engine.name: m.engine.identity for m in sitting.menus},
+        engines={m.engine.name: m.engine.identity for m in finished.layouts},
         recipe=recipe.name,
-        recipe_sha256=hashlib.sha256(sitting.loaded.text.encode()).hexdigest(),
-        recipe_text=sitting.loaded.text,
-        demo=sitting.demo,
-        target=str(menu.target.path) if menu.target else "",
-        target_bytes=menu.target.size_bytes if menu.target else 0,
-        prompts=menu.prompts.name if menu.prompts else "",
-        prompts_sha256=menu.prompts.sha256 if menu.prompts else "",
+        recipe_sha256=hashlib.sha256(finished.loaded.text.encode()).hexdigest(),
+        recipe_text=finished.loaded.text,
+        demo=finished.demo,
+        target=str(layout.target.path) if layout.target else "",
+        target_bytes=layout.target.size_bytes if layout.target else 0,
+        prompts=layout.prompts.name if layout.prompts else "",
+        prompts_sha256=layout.prompts.sha256 if layout.prompts else "",
         max_tokens=recipe.score.max_tokens if recipe.score else 0,
         temperature=recipe.score.sampling.temperature if recipe.score else 0.0,
-        source_quality=reference_quality(menu, outcomes),
+        source_quality=reference_quality(layout, outcomes),
         drafts=drafts,
         candidates=candidates,
-        left_out=sitting.left_out,
-        pick=_pick(sitting, candidates, drafts, runs),
-        warnings=_warnings(sitting),
-        steps=_steps(sitting),
-        noise=_noise(sitting),
-        imatrix=imatrix_coverage(menu.imatrix, outcomes),
-        disturbed=len(_disturbed(sitting)[0]),
-        sources=sitting.origins,
+        left_out=finished.left_out,
+        pick=_pick(finished, candidates, drafts, runs),
+        warnings=_warnings(finished),
+        steps=_steps(finished),
+        noise=_noise(finished),
+        imatrix=imatrix_coverage(layout.imatrix, outcomes),
+        disturbed=len(_disturbed(finished)[0]),
+        sources=finished.origins,
     )
 
 
@@ -127,52 +127,52 @@ Runs = Mapping[str, tuple[PromptRun, ...] | str]
 """Per configuration: its requests, or the reason there are none."""
 
 
-def _runs(sitting: Finished) -> Runs:
+def _runs(finished: Finished) -> Runs:
     found: dict[str, tuple[PromptRun, ...] | str] = {}
-    for configuration in (*sitting.baselines, *sitting.grid):
+    for configuration in (*finished.baselines, *finished.grid):
         rounds = []
         reason = None
         for step in configuration.rounds:
-            outcome = sitting.outcomes.result(step)
+            outcome = finished.outcomes.result(step)
             if outcome is None:
-                reason = why_not(step, sitting.outcomes)
+                reason = why_not(step, finished.outcomes)
                 break
             rounds.append(outcome.runs)
         found[configuration.name] = reason if reason is not None else merge_repeats(rounds)
     return found
 
 
-def _candidates(sitting: Finished, runs: Runs) -> tuple[Candidate, ...]:
-    if not sitting.baselines:
+def _candidates(finished: Finished, runs: Runs) -> tuple[Candidate, ...]:
+    if not finished.baselines:
         return ()
-    live = {c.name for c in (*sitting.baselines, *sitting.grid)}
+    live = {c.name for c in (*finished.baselines, *finished.grid)}
     # A predicted candidate that did not go live is shown all the same.
-    grids = [c for menu in sitting.menus for c in menu.grid] if sitting.judged else []
+    grids = [c for layout in finished.layouts for c in layout.grid] if finished.decision else []
     rest = [c for c in grids if c.name not in live]
-    best = _best_baseline(sitting, runs)
-    every = (*sitting.baselines, *sitting.grid, *rest)
-    return tuple(_candidate(sitting, configuration, runs, best) for configuration in every)
+    best = _best_baseline(finished, runs)
+    every = (*finished.baselines, *finished.grid, *rest)
+    return tuple(_candidate(finished, configuration, runs, best) for configuration in every)
 
 
-def _best_baseline(sitting: Finished, runs: Runs) -> tuple[PromptRun, ...] | None:
+def _best_baseline(finished: Finished, runs: Runs) -> tuple[PromptRun, ...] | None:
     """The requests of the fastest no draft of any engine: what a speedup is against."""
-    score = sitting.recipe.score
+    score = finished.recipe.score
     weights = score.weights if score else None
-    ran = [r for c in sitting.baselines if not isinstance(r := runs[c.name], str)]
+    ran = [r for c in finished.baselines if not isinstance(r := runs[c.name], str)]
     ran = [r for r in ran if figures(r, weights).end_to_end_speed]
     return max(ran, key=lambda r: figures(r, weights).end_to_end_speed, default=None)
 
 
 def _candidate(
-    sitting: Finished,
+    finished: Finished,
     configuration: Configuration,
     runs: Runs,
     base: tuple[PromptRun, ...] | None,
 ) -> Candidate:
-    score = sitting.recipe.score
+    score = finished.recipe.score
     assert score is not None, "candidates come from a score"
-    outcomes = sitting.outcomes
-    mine = runs.get(configuration.name, reason_not_live(configuration, sitting.judged))
+    outcomes = finished.outcomes
+    mine = runs.get(configuration.name, reason_not_live(configuration, finished.decision))
     live = None if isinstance(mine, str) else figures(mine, score.weights)
     speedup = decode_speedup = None
     interval: Interval | None = None
@@ -181,11 +181,13 @@ def _candidate(
         speedup = live.end_to_end_speed / reference.end_to_end_speed
         decode_speedup = live.decode_speed / reference.decode_speed
         if mine is not base:
-            confidence = sitting.recipe.pick.confidence
+            confidence = finished.recipe.pick.confidence
             interval = paired_ratio(mine, base, "end_to_end_speed", score.weights, confidence)
     compared = outcomes.result(configuration.compare) if configuration.compare else None
-    menu = next(m for m in sitting.menus if m.engine.name == configuration.rounds[0].engine.name)
-    checks = checks_of(menu, configuration) if live is not None else None
+    layout = next(
+        m for m in finished.layouts if m.engine.name == configuration.rounds[0].engine.name
+    )
+    checks = checks_of(layout, configuration) if live is not None else None
     control = outcomes.result(checks.control) if checks and checks.control else None
     counts = outcomes.result(checks.counts) if checks else None
     first = outcomes.result(configuration.rounds[0])
@@ -205,7 +207,7 @@ def _candidate(
         output=output_check(compared, control) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
         command=(first.serve or first.command) if first else (),
-        predicted=_prediction(sitting, configuration, mine),
+        predicted=_prediction(finished, configuration, mine),
         counts=_count_check(counts) if counts and counts.requests else None,
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
         prompts=None if isinstance(mine, str) else by_prompt(mine),
@@ -241,10 +243,10 @@ def _why_not_counted(checks: Checks, outcomes: Outcomes) -> str | None:
     )
 
 
-def _noise(sitting: Finished) -> tuple[NoiseFloor, ...]:
-    if sitting.judged is None:
+def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
+    if finished.decision is None:
         return ()
-    confidence = sitting.recipe.pick.confidence
+    confidence = finished.recipe.pick.confidence
     return tuple(
         NoiseFloor(
             engine=engine,
@@ -253,18 +255,18 @@ def _noise(sitting: Finished) -> tuple[NoiseFloor, ...]:
             confidence=confidence,
             acceptance=found.acceptance,
         )
-        for engine, found in sitting.judged.noise.items()
+        for engine, found in finished.decision.noise.items()
     )
 
 
 def _prediction(
-    sitting: Finished, configuration: Configuration, live: tuple[PromptRun, ...] | str
+    finished: Finished, configuration: Configuration, live: tuple[PromptRun, ...] | str
 ) -> Prediction | None:
     """The forecast of a candidate, and how far off its live run shows it to be."""
-    judged, score = sitting.judged, sitting.recipe.score
-    if judged is None or score is None:
+    decision, score = finished.decision, finished.recipe.score
+    if decision is None or score is None:
         return None
-    forecast = next((f for f in judged.reported if f.name == configuration.name), None)
+    forecast = next((f for f in decision.reported if f.name == configuration.name), None)
     if forecast is None:
         return None
     found = figures(forecast.runs, score.weights)
@@ -275,7 +277,7 @@ def _prediction(
         off_by = found.end_to_end_speed / seen.end_to_end_speed - 1
         decode_off_by = found.decode_speed / seen.decode_speed - 1
         off_by_tokens = (found.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
-        confidence = sitting.recipe.pick.confidence
+        confidence = finished.recipe.pick.confidence
         interval = paired_ratio(forecast.runs, live, "end_to_end_speed", score.weights, confidence)
     spent = forecast.breakdown
     return Prediction(
@@ -285,7 +287,7 @@ def _prediction(
         mirror_s=spent.mirror_s,
         sample_s=spent.sample_s,
         overhead_s=spent.overhead_s,
-        probability_best=judged.choice.probability.get(configuration.name),
+        probability_best=decision.choice.probability.get(configuration.name),
         off_by=off_by,
         off_by_interval=interval,
         off_by_tokens=off_by_tokens,
@@ -293,7 +295,7 @@ def _prediction(
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
-        rejection=_rejection(judged.rejection.get(configuration.name)),
+        rejection=_rejection(decision.rejection.get(configuration.name)),
     )
 
 
@@ -304,10 +306,10 @@ def _rejection(found: SampledPrediction | None) -> Rejection | None:
 
 
 def _pick(
-    sitting: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft], runs: Runs
+    finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft], runs: Runs
 ) -> Pick:
-    asked = sitting.recipe.pick
-    weights = sitting.recipe.score.weights if sitting.recipe.score else None
+    asked = finished.recipe.pick
+    weights = finished.recipe.score.weights if finished.recipe.score else None
 
     def ratio(first: Candidate, second: Candidate) -> Interval | None:
         one, other = runs.get(first.name), runs.get(second.name)
@@ -316,9 +318,9 @@ def _pick(
         return paired_ratio(one, other, asked.maximize, weights, asked.confidence)
 
     by_name = {draft.quant: draft for draft in drafts}
-    if sitting.judged is not None:
+    if finished.decision is not None:
         return confirm(
-            sitting.judged.choice,
+            finished.decision.choice,
             candidates,
             by_name,
             maximize=asked.maximize,
@@ -335,26 +337,26 @@ def _pick(
     )
 
 
-def _warnings(sitting: Finished) -> tuple[str, ...]:
-    told = [w for menu in sitting.menus for w in menu.warnings]
-    for step in (s for menu in sitting.menus for s in menu.making()):
-        result = sitting.outcomes.result(step)
+def _warnings(finished: Finished) -> tuple[str, ...]:
+    told = [w for layout in finished.layouts for w in layout.warnings]
+    for step in (s for layout in finished.layouts for s in layout.making()):
+        result = finished.outcomes.result(step)
         told += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
-    for live in sitting.live():
-        if outcome := sitting.outcomes.result(live):
+    for live in finished.live():
+        if outcome := finished.outcomes.result(live):
             told += [f"{live.label}: left out {lost}" for lost in outcome.lost]
-    if sitting.judged is not None:
+    if finished.decision is not None:
         told += [
             f"{engine}: nothing could be predicted: {reason}"
-            for engine, reason in sitting.judged.silent.items()
+            for engine, reason in finished.decision.silent.items()
         ]
-    told += _contention(sitting)
+    told += _contention(finished)
     return tuple(dict.fromkeys(told))
 
 
-def _contention(sitting: Finished) -> list[str]:
+def _contention(finished: Finished) -> list[str]:
     """One warning for all timings that other programs disturbed."""
-    cores, timings = _disturbed(sitting)
+    cores, timings = _disturbed(finished)
     if not cores:
         return []
     return [
@@ -364,25 +366,25 @@ def _contention(sitting: Finished) -> list[str]:
     ]
 
 
-def _disturbed(sitting: Finished) -> tuple[list[float], int]:
+def _disturbed(finished: Finished) -> tuple[list[float], int]:
     """Cores taken by other programs in each disturbed timing, and the number of all timings."""
-    timed: list[Step[Any]] = [*sitting.live()]
-    timed += [s for forecast in sitting.forecasts for s in forecast.steps() if s.timed]
-    results = [r for s in timed if (r := sitting.outcomes.result(s)) is not None]
+    timed: list[Step[Any]] = [*finished.live()]
+    timed += [s for forecast in finished.forecasts for s in forecast.steps() if s.timed]
+    results = [r for s in timed if (r := finished.outcomes.result(s)) is not None]
     return [r.others_cores for r in results if r.warnings], len(results)
 
 
-def _steps(sitting: Finished) -> tuple[StepRecord, ...]:
-    wanted: list[Step[Any]] = [step for menu in sitting.menus for step in menu.making()]
-    wanted += [step for forecast in sitting.forecasts for step in forecast.steps()]
-    wanted += sitting.live()
-    wanted += [c.compare for c in sitting.grid if c.compare is not None]
-    wanted += [s for c in checks_of_all(sitting.menus, sitting.grid) for s in c.steps()]
+def _steps(finished: Finished) -> tuple[StepRecord, ...]:
+    wanted: list[Step[Any]] = [step for layout in finished.layouts for step in layout.making()]
+    wanted += [step for forecast in finished.forecasts for step in forecast.steps()]
+    wanted += finished.live()
+    wanted += [c.compare for c in finished.grid if c.compare is not None]
+    wanted += [s for c in checks_of_all(finished.layouts, finished.grid) for s in c.steps()]
     records = []
-    ran = set(sitting.outcomes.ran)
+    ran = set(finished.outcomes.ran)
     for step in closure(wanted).values():
-        artifact = sitting.outcomes.artifacts.get(step.key)
-        failure = sitting.outcomes.failures.get(step.key)
+        artifact = finished.outcomes.artifacts.get(step.key)
+        failure = finished.outcomes.failures.get(step.key)
         state = "failed" if failure else "ran" if step.label in ran else "reused"
         records.append(
             StepRecord(

@@ -31,32 +31,32 @@ class Checks:
         return [self.counts, *([self.control] if self.control else [])]
 
 
-def checks_of(menu: Layout, configuration: Configuration) -> Checks | None:
-    """The checks of one finalist of ``menu``; None for no draft, or where nothing was replayed."""
-    plan, draft, settings = menu.forecast, configuration.draft, configuration.settings
-    if plan is None or draft is None or settings is None or menu.target is None:
+def checks_of(layout: Layout, configuration: Configuration) -> Checks | None:
+    """The checks of one finalist of ``layout``; None for no draft, or where nothing was replayed."""
+    plan, draft, settings = layout.forecast, configuration.draft, configuration.settings
+    if plan is None or draft is None or settings is None or layout.target is None:
         return None
     live = configuration.rounds[0]
     control = None
     if not live.sampling.temperature:
         control = ControlStep(
-            menu.engine, menu.target, live.target_args, plan.trace, settings.n_max + 1
+            layout.engine, layout.target, live.target_args, plan.trace, settings.n_max + 1
         )
     counts = SelfCheckStep(
-        engine=menu.engine,
+        engine=layout.engine,
         name=configuration.name,
         draft=draft.model,
         args=live.draft_args.as_draft_of(live.target_args),
         settings=settings,
-        profile=PROFILES[menu.engine.flavour] if live.tool == "server" else BENCH_PROFILE,
+        profile=PROFILES[layout.engine.flavour] if live.tool == "server" else BENCH_PROFILE,
         trace=plan.trace,
         live=live,
     )
     return Checks(counts, control)
 
 
-def checks_of_all(menus: Sequence[Layout], grid: Sequence[Configuration]) -> list[Checks]:
+def checks_of_all(layouts: Sequence[Layout], grid: Sequence[Configuration]) -> list[Checks]:
     """The checks of every finalist, each on its own engine."""
-    by_engine = {menu.engine.name: menu for menu in menus}
+    by_engine = {layout.engine.name: layout for layout in layouts}
     found = [checks_of(by_engine[c.rounds[0].engine.name], c) for c in grid]
     return [checks for checks in found if checks is not None]

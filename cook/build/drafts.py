@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from cook.graph.execute import Outcomes
 
 
-def draft_records(menus: Sequence[Layout], outcomes: Outcomes) -> tuple[Draft, ...]:
+def draft_records(layouts: Sequence[Layout], outcomes: Outcomes) -> tuple[Draft, ...]:
     """Every draft of every engine, as it is known by now."""
     return tuple(
-        _draft(menu, plan, outcomes, reference_quality(menu, outcomes))
-        for menu in menus
-        for plan in menu.drafts
+        _draft(layout, plan, outcomes, reference_quality(layout, outcomes))
+        for layout in layouts
+        for plan in layout.drafts
     )
 
 
-def reference_quality(menu: Layout, outcomes: Outcomes) -> Quality | None:
-    """The source model's own quality on ``menu``'s engine, where it was measured."""
-    if menu.reference is None or (result := outcomes.result(menu.reference)) is None:
+def reference_quality(layout: Layout, outcomes: Outcomes) -> Quality | None:
+    """The source model's own quality on ``layout``'s engine, where it was measured."""
+    if layout.reference is None or (result := outcomes.result(layout.reference)) is None:
         return None
     return Quality(result.perplexity, result.error, result.chunks, result.context)
 
 
-def _draft(menu: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality | None) -> Draft:
+def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality | None) -> Draft:
     quality, quality_reason = _quality(plan, outcomes, reference)
     memory = outcomes.result(plan.memory) if plan.memory else None
     made = outcomes.artifacts.get(plan.quantize.key) if plan.quantize else None
@@ -46,13 +46,13 @@ def _draft(menu: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality
     elif made is not None and result is not None:
         file = made.file(MODEL_FILE)
         path, file_bytes, tensor_bytes = str(file), file.stat().st_size, result.tensor_bytes
-    speed, speed_reason = draft_speed(menu, plan, outcomes)
+    speed, speed_reason = draft_speed(layout, plan, outcomes)
     counts: dict[str, int] = {}
     for type_name in result.types.values() if result else ():
         counts[type_name] = counts.get(type_name, 0) + 1
     return Draft(
         quant=plan.name,
-        engine=menu.engine.name,
+        engine=layout.engine.name,
         path=path,
         key=plan.model.key,
         file_bytes=file_bytes,
@@ -101,12 +101,12 @@ def why_not(step: Step[Any] | None, outcomes: Outcomes) -> str:
 
 
 def draft_speed(
-    menu: Layout, plan: DraftPlan, outcomes: Outcomes
+    layout: Layout, plan: DraftPlan, outcomes: Outcomes
 ) -> tuple[DraftSpeed | None, str | None]:
     """The speed, or None and why there is none; the first KV cache type stands for all."""
-    if menu.forecast is None:
+    if layout.forecast is None:
         return None, "not timed alone: scored by live runs only"
-    timed = next((d for d in menu.forecast.drafts if d.draft.name == plan.name), None)
+    timed = next((d for d in layout.forecast.drafts if d.draft.name == plan.name), None)
     if timed is None:
         return None, "not timed alone"
     curve = outcomes.result(timed.curves[0])

@@ -62,8 +62,8 @@ class EngineNoise:
     acceptance: float | None
 
 
-def judge(
-    menus: Sequence[Layout],
+def decide(
+    layouts: Sequence[Layout],
     prompts: PromptSet,
     score: ScoreSpec,
     maximize: Maximize,
@@ -82,37 +82,40 @@ def judge(
     noise: dict[str, EngineNoise] = {}
     dropped: dict[DraftKey, str] = {}
     rejection: dict[str, SampledPrediction] = {}
-    for menu in menus:
-        if menu.forecast is None:
+    for layout in layouts:
+        if layout.forecast is None:
             continue
-        executor.run(menu.forecast.opening())
-        oven = Forecaster(menu, menu.forecast, executor.outcomes, score.max_tokens, score.context)
-        dropped |= run_race(oven, maximize, score.weights, confidence, executor)
-        if menu.forecast.floor is not None:
-            executor.run([menu.forecast.floor[1]])
-        ranked = rank(oven.forecasts(Overheads(), chosen_on), maximize, score.weights)
-        if not ranked:
-            silent[menu.engine.name] = _why_silent(menu, executor)
-            continue
-        fitted, rounds = calibrate(menu, oven, ranked[0], executor)
-        overheads[menu.engine.name] = fitted
-        calibration += rounds
-        noise[menu.engine.name] = EngineNoise(
-            oven.timing_noise(fitted, chosen_on), oven.acceptance_floor([*chosen_on, *reported_on])
+        executor.run(layout.forecast.opening())
+        forecaster = Forecaster(
+            layout, layout.forecast, executor.outcomes, score.max_tokens, score.context
         )
-        picking += oven.forecasts(fitted, chosen_on)
-        reporting += oven.forecasts(fitted, reported_on)
-        rejection |= oven.rejection(fitted, reported_on)
+        dropped |= run_race(forecaster, maximize, score.weights, confidence, executor)
+        if layout.forecast.floor is not None:
+            executor.run([layout.forecast.floor[1]])
+        ranked = rank(forecaster.forecasts(Overheads(), chosen_on), maximize, score.weights)
+        if not ranked:
+            silent[layout.engine.name] = _why_silent(layout, executor)
+            continue
+        fitted, rounds = calibrate(layout, forecaster, ranked[0], executor)
+        overheads[layout.engine.name] = fitted
+        calibration += rounds
+        noise[layout.engine.name] = EngineNoise(
+            forecaster.timing_noise(fitted, chosen_on),
+            forecaster.acceptance_floor([*chosen_on, *reported_on]),
+        )
+        picking += forecaster.forecasts(fitted, chosen_on)
+        reporting += forecaster.forecasts(fitted, reported_on)
+        rejection |= forecaster.rejection(fitted, reported_on)
     if not picking:
         return None
     timing_sd = max((n.timing.mean_sd for n in noise.values() if n.timing), default=0.0)
     choice = choose(
-        picking, maximize, confidence, score.weights, disqualified, menus, timing_sd=timing_sd
+        picking, maximize, confidence, score.weights, disqualified, layouts, timing_sd=timing_sd
     )
     return Decision(
         reported=tuple(reporting),
         choice=choice,
-        finalists=_finalists(choice, picking, menus),
+        finalists=_finalists(choice, picking, layouts),
         overheads=overheads,
         calibration=tuple(calibration),
         noise=noise,
@@ -128,7 +131,7 @@ def choose(
     confidence: float,
     weights: Mapping[str, float] | None,
     disqualified: Disqualified,
-    menus: Sequence[Layout],
+    layouts: Sequence[Layout],
     *,
     timing_sd: float = 0.0,
 ) -> Chosen:
@@ -171,7 +174,7 @@ def choose(
         timing_sd=timing_sd if "speed" in maximize else 0.0,
         timed_together=[files[f.draft, f.cache_type] for f in runners],
     )
-    sizes = _file_bytes(menus)
+    sizes = _file_bytes(layouts)
     draft_of = {f.name: f.draft for f in runners}
     name = min(told.close, key=lambda n: (sizes.get(draft_of[n], 0.0), ranking.index(n)))
     return Chosen(
@@ -195,7 +198,7 @@ def rank(
 
 
 def _finalists(
-    choice: Chosen, forecasts: Sequence[Forecast], menus: Sequence[Layout]
+    choice: Chosen, forecasts: Sequence[Forecast], layouts: Sequence[Layout]
 ) -> tuple[Configuration, ...]:
     """The choice (the best draft where no draft is chosen) and the best of another file."""
     draft_of = {f.name: f.draft for f in forecasts}
@@ -208,21 +211,21 @@ def _finalists(
     first = drafting[0]
     others = [n for n in drafting[1:] if draft_of[n] != draft_of[first]] or drafting[1:]
     names = [first, *others[:1]]
-    every = {c.name: c for menu in menus for c in menu.grid}
+    every = {c.name: c for layout in layouts for c in layout.grid}
     return tuple(every[name] for name in names if name in every)
 
 
-def _file_bytes(menus: Sequence[Layout]) -> dict[str | None, float]:
+def _file_bytes(layouts: Sequence[Layout]) -> dict[str | None, float]:
     """Size of each draft's tensors; no draft has none."""
     return {
         d.name: float("inf") if d.predicted_tensor_bytes is None else d.predicted_tensor_bytes
-        for menu in menus
-        for d in menu.drafts
+        for layout in layouts
+        for d in layout.drafts
     }
 
 
 def calibrate(
-    menu: Layout, oven: Forecaster, leader: Forecast, executor: Executor
+    layout: Layout, forecaster: Forecaster, leader: Forecast, executor: Executor
 ) -> tuple[Overheads, list[LiveStep]]:
     """Overheads from live rounds of no draft, of the leader, and of it at other lengths, and
     these rounds.
@@ -234,17 +237,17 @@ def calibrate(
     draft = next(
         (
             d
-            for d in oven.plan.drafts
+            for d in forecaster.plan.drafts
             if d.draft.name == leader.draft and d.cache_type == leader.cache_type
         ),
         None,
     )
-    if menu.baseline is None or draft is None or leader.settings is None:
-        executor.run(oven.plan.last_pass())
+    if layout.baseline is None or draft is None or leader.settings is None:
+        executor.run(forecaster.plan.last_pass())
         return Overheads(), []
     mine = [
         c
-        for c in menu.grid
+        for c in layout.grid
         if c.draft is not None
         and (c.draft.name, c.cache_type) == (leader.draft, leader.cache_type)
         and c.settings is not None
@@ -257,11 +260,11 @@ def calibrate(
     longer = [c for n, c in by_length if n >= 2 * n_max][:1]
     chosen = [c for c in mine if c.name == leader.name]
     others = [replace(c, rounds=c.rounds[:1]) for c in (*shorter, *longer)]
-    live = [menu.baseline, *chosen, *others]
+    live = [layout.baseline, *chosen, *others]
     rounds = interleaved(live)
-    executor.run([*rounds[: len(live)], *oven.plan.last_pass(), *rounds[len(live) :]])
+    executor.run([*rounds[: len(live)], *forecaster.plan.last_pass(), *rounds[len(live) :]])
     drafted = [(c.settings, live_runs(c, executor)) for c in (*chosen, *others) if c.settings]
-    return oven.fitted(live_runs(menu.baseline, executor), drafted, draft), rounds
+    return forecaster.fitted(live_runs(layout.baseline, executor), drafted, draft), rounds
 
 
 def live_runs(configuration: Configuration, executor: Executor) -> dict[str, PromptRun]:
@@ -273,18 +276,18 @@ def live_runs(configuration: Configuration, executor: Executor) -> dict[str, Pro
     return found
 
 
-def _why_silent(menu: Layout, executor: Executor) -> str:
-    assert menu.forecast is not None, "asked only where something was to be predicted"
-    for step in menu.forecast.steps():
+def _why_silent(layout: Layout, executor: Executor) -> str:
+    assert layout.forecast is not None, "asked only where something was to be predicted"
+    for step in layout.forecast.steps():
         failure = executor.outcomes.failures.get(step.key)
         if failure is not None and failure.blocked_by is None:
             return failure.error.message
     return "nothing was replayed"
 
 
-def reason_not_live(configuration: Configuration, judged: Decision | None) -> str:
-    """Why a candidate of the menu has no live figures."""
-    if judged is None or configuration.draft is None:
+def reason_not_live(configuration: Configuration, decision: Decision | None) -> str:
+    """Why a candidate of the layout has no live figures."""
+    if decision is None or configuration.draft is None:
         return "not run"
-    left = judged.dropped.get((configuration.draft.name, configuration.cache_type))
+    left = decision.dropped.get((configuration.draft.name, configuration.cache_type))
     return left or "predicted; not among the finalists"

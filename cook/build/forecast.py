@@ -28,7 +28,7 @@ RenderedReply = tuple[str, str, Positions]
 class Forecaster:
     """Outcomes turned into forecasts."""
 
-    menu: Layout
+    layout: Layout
     plan: ForecastPlan
     outcomes: Outcomes
     n_predict: int
@@ -38,7 +38,7 @@ class Forecaster:
 
     @property
     def profile(self) -> Profile:
-        return PROFILES[self.menu.engine.flavour]
+        return PROFILES[self.layout.engine.flavour]
 
     def forecasts(
         self,
@@ -53,9 +53,9 @@ class Forecaster:
         """
         wanted = None if only is None else set(only)
         verify = self._curve(self.plan.verify, turn)
-        if verify is None or self.menu.baseline is None:
+        if verify is None or self.layout.baseline is None:
             return []
-        bare = self.menu.baseline.name
+        bare = self.layout.baseline.name
         found: list[Forecast] = []
         for draft in self.plan.drafts:
             curve = self._curve(draft.curves, turn)

@@ -41,7 +41,7 @@ FLOOR_WIDTH = 24
 
 @dataclass(frozen=True)
 class ScoreLayout:
-    """The score's part of a menu."""
+    """The score's part of a layout."""
 
     target: ModelFile
     prompts: PromptSet

@@ -1,4 +1,4 @@
-"""The menu: from a checked recipe to the steps that it asks for. Nothing runs here."""
+"""The layout: from a checked recipe to the steps that it asks for. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A candidate that is not on the menu, and why."""
+    """A candidate that is not on the layout, and why."""
 
     name: str
     reason: str

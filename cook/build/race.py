@@ -32,19 +32,23 @@ Weights = Mapping[str, float] | None
 
 
 def run_race(
-    oven: Forecaster, maximize: Maximize, weights: Weights, confidence: float, executor: Executor
+    forecaster: Forecaster,
+    maximize: Maximize,
+    weights: Weights,
+    confidence: float,
+    executor: Executor,
 ) -> dict[DraftKey, str]:
     """Replay the later rounds of the drafts that are still in the race.
 
     Returns the drafts that left, with the reason. The last round, on the prompts that figures
     are reported on, is nobody's exam.
     """
-    plan = oven.plan
+    plan = forecaster.plan
     dropped: dict[DraftKey, str] = {}
     alive = list(plan.drafts)
     seen: list[str] = list(plan.drafts[0].replays[0].prompts or ()) if plan.drafts else []
     for number in range(1, plan.rounds):
-        alive, left = _after_round(oven, alive, seen, maximize, weights, confidence)
+        alive, left = _after_round(forecaster, alive, seen, maximize, weights, confidence)
         dropped |= left
         executor.run([draft.replays[number] for draft in alive])
         seen += plan.drafts[0].replays[number].prompts or ()
@@ -52,7 +56,7 @@ def run_race(
 
 
 def _after_round(
-    oven: Forecaster,
+    forecaster: Forecaster,
     alive: list[DraftForecast],
     seen: Sequence[str],
     maximize: Maximize,
@@ -60,7 +64,7 @@ def _after_round(
     confidence: float,
 ) -> tuple[list[DraftForecast], dict[DraftKey, str]]:
     """Who goes on, given forecasts on the prompts ``seen``; drafts without one go on."""
-    running = replace(oven, plan=replace(oven.plan, drafts=tuple(alive)))
+    running = replace(forecaster, plan=replace(forecaster.plan, drafts=tuple(alive)))
     best = _best_settings(running.forecasts(Overheads(), seen), maximize, weights)
     keys = list(best)
     names = [best[key].name for key in keys]
@@ -72,7 +76,7 @@ def _after_round(
     slack = EPSILON
     if "speed" in maximize and (noise := running.timing_noise(Overheads(), seen)) is not None:
         slack = max(slack, TIMING_SPREADS * 2**0.5 * noise.mean_sd)
-    rules = RaceRules(rounds=oven.plan.rounds, delta=1 - confidence, epsilon=slack)
+    rules = RaceRules(rounds=forecaster.plan.rounds, delta=1 - confidence, epsilon=slack)
     kept = {keys[i] for i in survivors(scores, tuple(range(len(keys))), rules)}
     value = {name: figure_of(figures(runs[name], weights), maximize) for name in names}
     dropped = {

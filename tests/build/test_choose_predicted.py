@@ -68,8 +68,8 @@ def forecast(
     )
 
 
-def menu(sizes: Mapping[str, int | None]) -> Layout:
-    """A menu of ready drafts with tensors of these sizes; nothing of it is run."""
+def layout(sizes: Mapping[str, int | None]) -> Layout:
+    """A layout of ready drafts with tensors of these sizes; nothing of it is run."""
     nothing: Any = None
     drafts = tuple(
         DraftPlan(name, nothing, None, None, None, size, 1, {}) for name, size in sizes.items()
@@ -96,7 +96,7 @@ def chosen(
     timing_sd: float = 0.0,
 ) -> Chosen:
     return choose(
-        forecasts, maximize, 0.95, weights, disqualified, [menu(sizes)], timing_sd=timing_sd
+        forecasts, maximize, 0.95, weights, disqualified, [layout(sizes)], timing_sd=timing_sd
     )
 
 

@@ -167,11 +167,11 @@ def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:
     from cook.build.finalists import live_runs
 
     found, fabrication = forecaster(tmp_path, World(drift=(1.0, 1.0, 1.0)))
-    baseline = found.menu.baseline
+    baseline = found.layout.baseline
     assert baseline is not None
     by_length = {
         c.settings.n_max: c
-        for c in found.menu.grid
+        for c in found.layout.grid
         if c.draft is not None and c.settings is not None and c.draft.name == "small"
     }
     fabrication.run([*baseline.rounds, *by_length[2].rounds, *by_length[8].rounds])

@@ -51,7 +51,7 @@ def test_the_last_pass_of_the_timings_is_kept_for_the_live_rounds(
     tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    forecast = prepare(recipe(tmp_path, 2), plan_only=True).menus[0].forecast
+    forecast = prepare(recipe(tmp_path, 2), plan_only=True).layouts[0].forecast
     assert forecast is not None
     opening, last = list(forecast.opening()), list(forecast.last_pass())
     assert {s.label.split(" (")[0] for s in last} == {

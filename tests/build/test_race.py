@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Table:
-    """Stands for an Oven: forecasts are read off a table of ms a prompt, nothing is replayed."""
+    """Stands for an Forecaster: forecasts are read off a table of ms a prompt, nothing is replayed."""
 
     plan: Plan
     ms: dict[str, dict[str, float]]
@@ -119,10 +119,10 @@ def table(speeds: dict[str, float], spread: float = 0.01, seed: int = 1) -> Tabl
 
 
 def race(
-    oven: Table, maximize: Maximize = "decode_speed", weights: Any = None
+    forecaster: Table, maximize: Maximize = "decode_speed", weights: Any = None
 ) -> tuple[dict[Any, str], Replays]:
     replays = Replays()
-    anything: Any = oven, replays
+    anything: Any = forecaster, replays
     return run_race(anything[0], maximize, weights, 0.95, anything[1]), replays
 
 
@@ -153,9 +153,9 @@ def test_nobody_leaves_where_all_but_one_are_unknown() -> None:
 
 
 def test_nobody_leaves_for_less_than_timing_errs() -> None:
-    oven = table({"best": 100, "behind": 110})
-    assert race(oven)[0]
-    noisy = replace(oven, noise=TimingNoise(0.05, 20, 3))
+    forecaster = table({"best": 100, "behind": 110})
+    assert race(forecaster)[0]
+    noisy = replace(forecaster, noise=TimingNoise(0.05, 20, 3))
     assert race(noisy)[0] == {}
     # acceptance is not timed
     noisy = replace(noisy, accepted={"best": 70, "behind": 30})
@@ -163,21 +163,21 @@ def test_nobody_leaves_for_less_than_timing_errs() -> None:
 
 
 def test_cache_types_of_one_draft_race_apart() -> None:
-    oven = table({"best": 100, "same": 150})
-    one, other = oven.plan.drafts
+    forecaster = table({"best": 100, "same": 150})
+    one, other = forecaster.plan.drafts
     renamed = replace(other, draft=Named("same"), cache_type="q8_0")
-    dropped, _ = race(replace(oven, plan=Plan((one, renamed))))
+    dropped, _ = race(replace(forecaster, plan=Plan((one, renamed))))
     assert list(dropped) == [("same", "q8_0")]
 
 
 def test_weights_say_what_counts() -> None:
     """Half as fast on a category that hardly counts is no reason to leave."""
-    oven = table({"best": 100, "odd": 100}, spread=0.0)
-    halves = {name: "ab"[i % 2] for i, name in enumerate(oven.ms["odd"])}
-    slow = {n: ms * (2.0 if halves[n] == "b" else 0.99) for n, ms in oven.ms["odd"].items()}
-    oven = replace(oven, ms={**oven.ms, "odd": slow}, categories=halves)
-    assert ("odd", "f16") in race(oven)[0]
-    assert race(oven, weights={"a": 1.0, "b": 0.001})[0] == {}
+    forecaster = table({"best": 100, "odd": 100}, spread=0.0)
+    halves = {name: "ab"[i % 2] for i, name in enumerate(forecaster.ms["odd"])}
+    slow = {n: ms * (2.0 if halves[n] == "b" else 0.99) for n, ms in forecaster.ms["odd"].items()}
+    forecaster = replace(forecaster, ms={**forecaster.ms, "odd": slow}, categories=halves)
+    assert ("odd", "f16") in race(forecaster)[0]
+    assert race(forecaster, weights={"a": 1.0, "b": 0.001})[0] == {}
 
 
 @settings(max_examples=30, deadline=None)
@@ -190,15 +190,15 @@ def test_weights_say_what_counts() -> None:
 def test_the_leader_never_leaves(
     speeds: list[float], seed: int, spread: float, maximize: Maximize
 ) -> None:
-    oven = table({f"d{i}": ms for i, ms in enumerate(speeds)}, spread, seed)
-    dropped, replays = race(oven, maximize)
+    forecaster = table({f"d{i}": ms for i, ms in enumerate(speeds)}, spread, seed)
+    dropped, replays = race(forecaster, maximize)
     left = {name for name, _ in dropped}
     finished = {name for name, prompts in replays.asked if prompts == REPORT}
     assert finished
-    assert left | finished == set(oven.ms)
+    assert left | finished == set(forecaster.ms)
     assert not left & finished
     seen = [*ROUNDS[0], *ROUNDS[1]]
-    total = {name: sum(times[p] for p in seen) for name, times in oven.ms.items()}
+    total = {name: sum(times[p] for p in seen) for name, times in forecaster.ms.items()}
     assert min(total, key=lambda name: total[name]) in finished or len(left) == 0
 
 
