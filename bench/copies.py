@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bench.demo_score import study_layout
 from bench.study import Study, empty_executor
-from cook.build.finalists import choose
+from cook.build.decide import choose
 from cook.build.forecast import Forecaster, Overheads
 
 TRIALS = 50
@@ -36,7 +36,7 @@ def copies() -> Study:
                 twins.append(replace(draft, draft=replace(draft.draft, name=name), curves=curves))
             verify = tuple(replace(c, turn=2000 * trial + 10 + c.turn) for c in plan.verify)
             trial_plan = replace(plan, drafts=tuple(twins), verify=verify, floor=None)
-            executor.run(trial_plan.first())
+            executor.run([*trial_plan.opening(), *trial_plan.last_pass()])
             forecaster = Forecaster(layout, trial_plan, executor.outcomes, 96, 2048)
             noise = forecaster.timing_noise(Overheads(), prompts)
             forecasts = forecaster.forecasts(Overheads(), prompts)

@@ -11,18 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from cook.formats.arrays import Ids
 
 from bench.demo_score import DOWN_TO_ONE_BIT, study_layout
 from bench.study import Study, empty_executor
-from cook.build.finalists import live_runs
+from cook.build.decide import live_runs
+from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
+from cook.formats.arrays import Ids
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.simulate import Profile, Setting, positions_of, simulate
+from cook.scoring.simulate import Profile, positions_of, simulate
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import TRACE_FILE
@@ -99,7 +100,7 @@ def _recount(
                 n_predict=TOKENS,
                 context=min(4096, info.context_train),
             )
-            told = simulate(positions, Setting(LENGTH), Profile.MAINLINE_2026_10)
+            told = simulate(positions, DraftSettings(LENGTH), Profile.MAINLINE_2026_10)
             drafted += told.draft_n
             accepted += told.draft_n_accepted
             theirs = (run.draft_n or 0, run.draft_n_accepted or 0)

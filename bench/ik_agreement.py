@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Literal
 
 from bench.study import Study, empty_executor
-from cook.build.finalists import live_runs
+from cook.build.decide import live_runs
 from cook.build.layout import Configuration, Layout
 from cook.build.prepare import prepare
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.graph.execute import Executor
 from cook.recipe.load import parse_recipe
-from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.scoring.simulate import Positions, Profile, simulate
 from cook.steps.replay import replies
 
 Tool = Literal["server", "spec-bench"]
@@ -141,9 +142,9 @@ def _texts(executor: Executor, layout: Layout, tokens: int) -> dict[str, Positio
     _refuse_failed(executor)
     trace = executor.outcomes.artifact(plan.trace)
     return {
-        name: positions
+        head.id: positions
         for step in steps
-        for name, _, positions in replies(
+        for head, positions in replies(
             step, trace, executor.outcomes.artifact(step), n_predict=tokens, context=2048
         )
     }
@@ -159,7 +160,7 @@ def _compared(
     runs = live_runs(configuration, executor)
     for name, run in runs.items():
         try:
-            counted = simulate(texts[name], Setting(settings.n_max), PROFILES[tool])
+            counted = simulate(texts[name], DraftSettings(settings.n_max), PROFILES[tool])
         except InputError:
             continue
         live.append((run.draft_n or 0, run.draft_n_accepted or 0))

@@ -14,7 +14,7 @@ from statistics import mean, median, stdev
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
 from bench.study import Study, empty_executor
-from cook.build.finalists import live_runs
+from cook.build.decide import live_runs
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, interleaved
 from cook.graph.execute import Executor

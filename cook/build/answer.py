@@ -25,7 +25,7 @@ def answer(
     *,
     fresh: bool = False,
 ) -> None:
-    """Print the answer to ``question``; raises as ``executor.raise_for`` where it is no good one.
+    """Print the answer to ``question``; raises as ``raise_for`` where it is no good one.
 
     ``question`` is all of the command line that can change the answer; ``fresh`` ignores what
     was kept.

@@ -10,18 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cook.build.checks import Checks, checks_of, checks_of_all
-from cook.build.choose import Limits, pick
-from cook.build.confirm import confirm
+from cook.build.choose import Limits, confirm, pick
+from cook.build.decide import Decision, reason_not_live
 from cook.build.drafts import draft_records, reference_quality, why_not
-from cook.build.finalists import Decision, reason_not_live
-from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
+from cook.build.layout import (
+    Configuration,
+    ForecastPlan,
+    Layout,
+    LiveChecks,
+    checks_of,
+    interleaved,
+)
 from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
 from cook.provenance import HubOrigin, cook_version, machine
 from cook.recipe.load import LoadedRecipe
-from cook.recipe.schema import Recipe
+from cook.recipe.schema import Recipe, ScoreSpec
 from cook.record.measured import (
     CountCheck,
     ImatrixCoverage,
@@ -31,11 +36,13 @@ from cook.record.measured import (
     Prediction,
     Rejection,
 )
+from cook.record.objective import Objective
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
     SCHEMA_VERSION,
     Candidate,
+    CandidateKey,
     Draft,
     Excluded,
     Pick,
@@ -49,7 +56,6 @@ from cook.scoring.sampled import SampledPrediction
 from cook.steps.live import LiveStep
 
 if TYPE_CHECKING:
-    from cook.graph.execute import Outcomes
     from cook.steps.imatrix import ImatrixStep
 
 
@@ -90,8 +96,8 @@ def assemble(finished: Finished) -> Record:
     outcomes, recipe = finished.outcomes, finished.recipe
     layout = finished.layouts[0]  # target and prompts are the same for every engine
     drafts = draft_records(finished.layouts, outcomes)
-    runs = _runs(finished)
-    candidates = _candidates(finished, runs)
+    results = _live_results(finished)
+    candidates = _candidates(finished, results)
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),
@@ -113,7 +119,7 @@ def assemble(finished: Finished) -> Record:
         drafts=drafts,
         candidates=candidates,
         left_out=finished.left_out,
-        pick=_pick(finished, candidates, drafts, runs),
+        pick=_pick(finished, candidates, drafts, results),
         warnings=_warnings(finished),
         steps=_steps(finished),
         noise=_noise(finished),
@@ -123,100 +129,121 @@ def assemble(finished: Finished) -> Record:
     )
 
 
-Runs = Mapping[str, tuple[PromptRun, ...] | str]
-"""Per configuration: its requests, or the reason there are none."""
+@dataclass(frozen=True)
+class LiveResult:
+    """The requests of a candidate's live run, repeats merged; or, without them, the reason."""
+
+    runs: tuple[PromptRun, ...] = ()
+    reason: str | None = None
 
 
-def _runs(finished: Finished) -> Runs:
-    found: dict[str, tuple[PromptRun, ...] | str] = {}
-    for configuration in (*finished.baselines, *finished.grid):
-        rounds = []
-        reason = None
-        for step in configuration.rounds:
-            outcome = finished.outcomes.result(step)
-            if outcome is None:
-                reason = why_not(step, finished.outcomes)
-                break
-            rounds.append(outcome.runs)
-        found[configuration.name] = reason if reason is not None else merge_repeats(rounds)
-    return found
+Results = Mapping[CandidateKey, LiveResult]
 
 
-def _candidates(finished: Finished, runs: Runs) -> tuple[Candidate, ...]:
-    if not finished.baselines:
-        return ()
-    live = {c.name for c in (*finished.baselines, *finished.grid)}
+def _live_results(finished: Finished) -> Results:
+    """Of every candidate, those that were not to run live included."""
+    results: dict[CandidateKey, LiveResult] = {}
+    ran = {c.key: c for c in (*finished.baselines, *finished.grid)}
+    for configuration in ran.values():
+        outcomes = [finished.outcomes.result(step) for step in configuration.rounds]
+        rounds = [outcome.runs for outcome in outcomes if outcome is not None]
+        pairs = zip(configuration.rounds, outcomes, strict=True)
+        failed = [step for step, outcome in pairs if outcome is None]
+        if failed:
+            result = LiveResult(reason=why_not(failed[0], finished.outcomes))
+        else:
+            runs = merge_repeats(rounds)
+            result = LiveResult(runs, None if runs else "no request had a usable reply")
+        results[configuration.key] = result
     # A predicted candidate that did not go live is shown all the same.
-    grids = [c for layout in finished.layouts for c in layout.grid] if finished.decision else []
-    rest = [c for c in grids if c.name not in live]
-    best = _best_baseline(finished, runs)
-    every = (*finished.baselines, *finished.grid, *rest)
-    return tuple(_candidate(finished, configuration, runs, best) for configuration in every)
+    for configuration in _rest(finished):
+        reason = reason_not_live(configuration, finished.decision)
+        results[configuration.key] = LiveResult(reason=reason)
+    return results
 
 
-def _best_baseline(finished: Finished, runs: Runs) -> tuple[PromptRun, ...] | None:
-    """The requests of the fastest no draft of any engine: what a speedup is against."""
+def _rest(finished: Finished) -> list[Configuration]:
+    """Candidates that were predicted, or left the race, and did not go live."""
+    if finished.decision is None:
+        return []
+    live = {c.key for c in (*finished.baselines, *finished.grid)}
+    return [c for layout in finished.layouts for c in layout.grid if c.key not in live]
+
+
+def _candidates(finished: Finished, results: Results) -> tuple[Candidate, ...]:
+    """No draft, what went live, and the rest."""
     score = finished.recipe.score
-    weights = score.weights if score else None
-    ran = [r for c in finished.baselines if not isinstance(r := runs[c.name], str)]
-    ran = [r for r in ran if figures(r, weights).end_to_end_speed]
-    return max(ran, key=lambda r: figures(r, weights).end_to_end_speed, default=None)
+    if score is None or not finished.baselines:
+        return ()
+    # What a speedup is against: the fastest no draft of any engine.
+    bare = [r.runs for c in finished.baselines if (r := results[c.key]).runs]
+    speeds = [(figures(runs, score.weights).end_to_end_speed, runs) for runs in bare]
+    known = [(speed, runs) for speed, runs in speeds if speed]
+    base = max(known, key=lambda pair: pair[0])[1] if known else ()
+    checks = checks_of(finished.layouts, finished.grid)
+    return tuple(
+        _candidate(finished, score, configuration, results[configuration.key], base, checks)
+        for configuration in (*finished.baselines, *finished.grid, *_rest(finished))
+    )
 
 
 def _candidate(
     finished: Finished,
+    score: ScoreSpec,
     configuration: Configuration,
-    runs: Runs,
-    base: tuple[PromptRun, ...] | None,
+    result: LiveResult,
+    base: tuple[PromptRun, ...],
+    every_check: Mapping[CandidateKey, LiveChecks],
 ) -> Candidate:
-    score = finished.recipe.score
-    assert score is not None, "candidates come from a score"
-    outcomes = finished.outcomes
-    mine = runs.get(configuration.name, reason_not_live(configuration, finished.decision))
-    live = None if isinstance(mine, str) else figures(mine, score.weights)
-    speedup = decode_speedup = None
-    interval: Interval | None = None
-    if live is not None and base is not None and not isinstance(mine, str):
+    outcomes, runs = finished.outcomes, result.runs
+    live = figures(runs, score.weights) if runs else None
+    speedup = decode_speedup = interval = None
+    if live is not None and base:
         reference = figures(base, score.weights)
-        speedup = live.end_to_end_speed / reference.end_to_end_speed
-        decode_speedup = live.decode_speed / reference.decode_speed
-        if mine is not base:
-            confidence = finished.recipe.pick.confidence
-            interval = paired_ratio(mine, base, "end_to_end_speed", score.weights, confidence)
+        speedup = _ratio(live.end_to_end_speed, reference.end_to_end_speed)
+        decode_speedup = _ratio(live.decode_speed, reference.decode_speed)
+        if runs is not base:
+            interval = paired_ratio(
+                runs,
+                base,
+                Objective.END_TO_END_SPEED,
+                score.weights,
+                finished.recipe.pick.confidence,
+            )
     compared = outcomes.result(configuration.compare) if configuration.compare else None
-    layout = next(
-        m for m in finished.layouts if m.engine.name == configuration.rounds[0].engine.name
-    )
-    checks = checks_of(layout, configuration) if live is not None else None
+    checks = every_check.get(configuration.key) if live is not None else None
     control = outcomes.result(checks.control) if checks and checks.control else None
     counts = outcomes.result(checks.counts) if checks else None
     first = outcomes.result(configuration.rounds[0])
     peaks = [r.peak_rss_bytes for s in configuration.rounds if (r := outcomes.result(s))]
+    key = configuration.key
+    step = configuration.rounds[0]
     return Candidate(
         name=configuration.name,
-        engine=configuration.rounds[0].engine.name,
-        draft=configuration.draft.name if configuration.draft else None,
-        settings=configuration.settings,
-        cache_type=configuration.cache_type,
+        engine=key.engine,
+        draft=key.draft,
+        settings=key.settings,
+        cache_type=key.cache_type,
         live=live,
-        reason=mine if isinstance(mine, str) else None,
-        categories={} if isinstance(mine, str) else by_category(mine),
+        reason=result.reason,
+        categories=by_category(runs),
         speedup=speedup,
         speedup_interval=interval,
         decode_speedup=decode_speedup,
         output=output_check(compared, control) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
         command=(first.serve or first.command) if first else (),
-        predicted=_prediction(finished, configuration, mine),
+        predicted=_prediction(finished, score, key, runs),
         counts=_count_check(counts) if counts and counts.requests else None,
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
-        prompts=None if isinstance(mine, str) else by_prompt(mine),
-        serving=_serving(configuration.rounds[0]),
+        prompts=by_prompt(runs) if runs else None,
+        serving=Serving(step.context, step.target_args, step.draft_args),
     )
 
 
-def _serving(step: LiveStep) -> Serving:
-    return Serving(step.context, step.target_args, step.draft_args)
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    """``value / reference`` where both exist."""
+    return value / reference if value is not None and reference else None
 
 
 def _count_check(found: SelfCheckOutcome) -> CountCheck:
@@ -231,7 +258,7 @@ def _count_check(found: SelfCheckOutcome) -> CountCheck:
     )
 
 
-def _why_not_counted(checks: Checks, outcomes: Outcomes) -> str | None:
+def _why_not_counted(checks: LiveChecks, outcomes: Outcomes) -> str | None:
     found = outcomes.result(checks.counts)
     if found is None:
         return why_not(checks.counts, outcomes)
@@ -260,34 +287,35 @@ def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
 
 
 def _prediction(
-    finished: Finished, configuration: Configuration, live: tuple[PromptRun, ...] | str
+    finished: Finished, score: ScoreSpec, key: CandidateKey, live: tuple[PromptRun, ...]
 ) -> Prediction | None:
     """The forecast of a candidate, and how far off its live run shows it to be."""
-    decision, score = finished.decision, finished.recipe.score
-    if decision is None or score is None:
+    decision = finished.decision
+    if decision is None:
         return None
-    forecast = next((f for f in decision.reported if f.name == configuration.name), None)
+    forecast = next((f for f in decision.reported if f.key == key), None)
     if forecast is None:
         return None
-    found = figures(forecast.runs, score.weights)
-    off_by = interval = off_by_tokens = decode_off_by = seen = None
-    if not isinstance(live, str):
-        seen = figures(live, score.weights)
-    if seen is not None and seen.end_to_end_speed and not isinstance(live, str):
-        off_by = found.end_to_end_speed / seen.end_to_end_speed - 1
-        decode_off_by = found.decode_speed / seen.decode_speed - 1
-        off_by_tokens = (found.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
+    predicted = figures(forecast.runs, score.weights)
+    off_by = interval = off_by_tokens = decode_off_by = None
+    seen = figures(live, score.weights) if live else None
+    if seen is not None and seen.end_to_end_speed:
+        off_by = _less_one(_ratio(predicted.end_to_end_speed, seen.end_to_end_speed))
+        decode_off_by = _less_one(_ratio(predicted.decode_speed, seen.decode_speed))
+        off_by_tokens = (predicted.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
         confidence = finished.recipe.pick.confidence
-        interval = paired_ratio(forecast.runs, live, "end_to_end_speed", score.weights, confidence)
-    spent = forecast.breakdown
+        interval = paired_ratio(
+            forecast.runs, live, Objective.END_TO_END_SPEED, score.weights, confidence
+        )
+    spent = forecast.priced.breakdown
     return Prediction(
-        figures=found,
+        figures=predicted,
         verify_s=spent.verify_s,
         draft_s=spent.draft_s,
         mirror_s=spent.mirror_s,
         sample_s=spent.sample_s,
         overhead_s=spent.overhead_s,
-        probability_best=decision.choice.probability.get(configuration.name),
+        probability_best=decision.choice.probability.get(key),
         off_by=off_by,
         off_by_interval=interval,
         off_by_tokens=off_by_tokens,
@@ -295,8 +323,12 @@ def _prediction(
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
-        rejection=_rejection(decision.rejection.get(configuration.name)),
+        rejection=_rejection(decision.rejection.get(key)),
     )
+
+
+def _less_one(ratio: float | None) -> float | None:
+    return ratio - 1 if ratio is not None else None
 
 
 def _rejection(found: SampledPrediction | None) -> Rejection | None:
@@ -306,16 +338,17 @@ def _rejection(found: SampledPrediction | None) -> Rejection | None:
 
 
 def _pick(
-    finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft], runs: Runs
+    finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft], results: Results
 ) -> Pick:
-    asked = finished.recipe.pick
+    wanted = finished.recipe.pick
     weights = finished.recipe.score.weights if finished.recipe.score else None
+    objective = Objective(wanted.maximize)
 
     def ratio(first: Candidate, second: Candidate) -> Interval | None:
-        one, other = runs.get(first.name), runs.get(second.name)
-        if one is None or other is None or isinstance(one, str) or isinstance(other, str):
+        one, other = results[first.key].runs, results[second.key].runs
+        if not one or not other:
             return None
-        return paired_ratio(one, other, asked.maximize, weights, asked.confidence)
+        return paired_ratio(one, other, objective, weights, wanted.confidence)
 
     by_name = {draft.quant: draft for draft in drafts}
     if finished.decision is not None:
@@ -323,35 +356,35 @@ def _pick(
             finished.decision.choice,
             candidates,
             by_name,
-            maximize=asked.maximize,
-            confidence=asked.confidence,
+            objective=objective,
+            confidence=wanted.confidence,
             ratio_interval=ratio,
         )
     return pick(
         candidates,
         by_name,
-        maximize=asked.maximize,
-        limits=Limits(**asked.subject_to.model_dump()),
-        confidence=asked.confidence,
+        objective=objective,
+        limits=Limits(**wanted.subject_to.model_dump()),
+        confidence=wanted.confidence,
         ratio_interval=ratio,
     )
 
 
 def _warnings(finished: Finished) -> tuple[str, ...]:
-    told = [w for layout in finished.layouts for w in layout.warnings]
+    warnings = [w for layout in finished.layouts for w in layout.warnings]
     for step in (s for layout in finished.layouts for s in layout.making()):
         result = finished.outcomes.result(step)
-        told += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
+        warnings += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
     for live in finished.live():
         if outcome := finished.outcomes.result(live):
-            told += [f"{live.label}: left out {lost}" for lost in outcome.lost]
+            warnings += [f"{live.label}: left out {lost}" for lost in outcome.lost]
     if finished.decision is not None:
-        told += [
+        warnings += [
             f"{engine}: nothing could be predicted: {reason}"
             for engine, reason in finished.decision.silent.items()
         ]
-    told += _contention(finished)
-    return tuple(dict.fromkeys(told))
+    warnings += _contention(finished)
+    return tuple(dict.fromkeys(warnings))
 
 
 def _contention(finished: Finished) -> list[str]:
@@ -379,7 +412,7 @@ def _steps(finished: Finished) -> tuple[StepRecord, ...]:
     wanted += [step for forecast in finished.forecasts for step in forecast.steps()]
     wanted += finished.live()
     wanted += [c.compare for c in finished.grid if c.compare is not None]
-    wanted += [s for c in checks_of_all(finished.layouts, finished.grid) for s in c.steps()]
+    wanted += [s for c in checks_of(finished.layouts, finished.grid).values() for s in c.steps()]
     records = []
     ran = set(finished.outcomes.ran)
     for step in closure(wanted).values():

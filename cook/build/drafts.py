@@ -57,7 +57,9 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         key=plan.model.key,
         file_bytes=file_bytes,
         tensor_bytes=tensor_bytes,
-        bpw=8 * tensor_bytes / plan.elements if tensor_bytes is not None else None,
+        bpw=8 * tensor_bytes / plan.elements
+        if tensor_bytes is not None and plan.elements
+        else None,
         quality=quality,
         quality_reason=quality_reason,
         memory_bytes=memory.total_bytes if memory else None,

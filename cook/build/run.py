@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cook.build.assemble import Finished, assemble
-from cook.build.checks import checks_of_all
 from cook.build.choose import Limits, over_limits
+from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
-from cook.build.finalists import Decision, decide
-from cook.build.layout import Configuration, Layout, interleaved
+from cook.build.layout import Configuration, Layout, checks_of, interleaved
 from cook.build.prepare import Prepared
-from cook.errors import CookError, GateError, PrerequisiteError, StepError
+from cook.errors import GateError, PrerequisiteError, StepError
 from cook.graph.execute import Executor, Outcomes, closure
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
+from cook.record.objective import Objective
 from cook.record.record import Excluded, Record, write_record
 from cook.steps.live import LiveStep
 from cook.units import size
@@ -63,7 +63,7 @@ def build(
     _require_room(executor.store, prepared.layouts)
     for layout in prepared.layouts:
         executor.run(layout.making())
-    decision = _judge(prepared, executor, output)
+    decision = _decide(prepared, executor, output)
     grid, left_out = _score(prepared, executor, output, decision)
     unmade = (Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out)
     finished = Finished(
@@ -80,8 +80,13 @@ def build(
     path = home / "records" / f"{record.recipe}.json"
     write_record(record, path)
     outcomes = executor.outcomes
+    failures = [f.error for f in outcomes.failures.values() if f.blocked_by is None]
     return Built(
-        record, path, tuple(outcomes.ran), tuple(_told(outcomes)), _files(prepared, outcomes)
+        record,
+        path,
+        tuple(outcomes.ran),
+        tuple(error.message.splitlines()[0] for error in failures),
+        _files(prepared, outcomes),
     )
 
 
@@ -119,22 +124,21 @@ def _require_room(store: Store, layouts: Sequence[Layout]) -> None:
         )
 
 
-def _judge(prepared: Prepared, executor: Executor, output: Output) -> Decision | None:
+def _decide(prepared: Prepared, executor: Executor, output: Output) -> Decision | None:
     """What replay predicts and chooses; None where candidates are scored live only."""
     score, layouts = prepared.recipe.score, prepared.layouts
     prompts = layouts[0].prompts
     if score is None or prompts is None or score.method != "replay":
         return None
-    asked = prepared.recipe.pick
+    wanted = prepared.recipe.pick
     drafts = {d.quant: d for d in draft_records(layouts, executor.outcomes)}
-    limits = Limits(**asked.subject_to.model_dump())
+    limits = Limits(**wanted.subject_to.model_dump())
 
     def disqualified(draft: str | None) -> str | None:
         return None if draft is None else over_limits(drafts[draft], limits)
 
-    decision = decide(
-        layouts, prompts, score, asked.maximize, asked.confidence, disqualified, executor
-    )
+    objective = Objective(wanted.maximize)
+    decision = decide(layouts, prompts, score, objective, wanted.confidence, disqualified, executor)
     if decision is None:
         output.warn("nothing could be predicted; every candidate runs live instead")
     return decision
@@ -158,17 +162,17 @@ def _score(
         output.warn(f"{excluded.candidate}: {excluded.reason}")
     executor.run(interleaved([*baselines, *grid]))
     executor.run([c.compare for c in grid if c.compare is not None])
-    executor.run([step for c in checks_of_all(prepared.layouts, grid) for step in c.steps()])
+    executor.run([step for c in checks_of(prepared.layouts, grid).values() for step in c.steps()])
     return grid, left_out
 
 
 def measured_seconds(first: LiveStep, outcomes: Outcomes, rounds: int) -> float | None:
-    """Seconds that one whole configuration takes, decision by the baseline's first round."""
+    """Seconds that one whole configuration takes, going by the baseline's first round."""
     outcome = outcomes.result(first)
     if outcome is None:
         return None
-    asked = sum(run.wall_ms for run in outcome.runs) / 1000
-    return (outcome.load_seconds + asked) * rounds
+    requests_s = sum(run.wall_ms for run in outcome.runs) / 1000
+    return (outcome.load_seconds + requests_s) * rounds
 
 
 def within_budget(
@@ -190,11 +194,3 @@ def within_budget(
         f"{budget_seconds / 60:g} minutes"
     )
     return tuple(grid[:room]), tuple(Excluded(c.name, reason) for c in grid[room:])
-
-
-def _told(outcomes: Outcomes) -> list[str]:
-    return [_short(f.error) for f in outcomes.failures.values() if f.blocked_by is None]
-
-
-def _short(error: CookError) -> str:
-    return error.message.splitlines()[0]

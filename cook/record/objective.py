@@ -9,31 +9,28 @@ from cook.record.prompt_runs import PromptRun
 
 
 class Objective(StrEnum):
-    """A ratio of two sums over requests; more is better.
+    """A ratio of two sums over requests; more is better."""
 
-    ``unit`` follows the value where it is printed. ``numerator`` and ``denominator`` are columns
-    of :class:`cook.record.measured.PromptFigures`, or ``cycles``: tokens = accepted + cycles.
-    """
+    END_TO_END_SPEED = "end_to_end_speed"
+    DECODE_SPEED = "decode_speed"
+    ACCEPTANCE = "acceptance"
+    ACCEPTANCE_LENGTH = "acceptance_length"
 
-    unit: str
-    numerator: str
-    denominator: str
+    @property
+    def unit(self) -> str:
+        """What follows the value where it is printed."""
+        return _UNITS[self]
 
-    def __new__(cls, name: str, unit: str, numerator: str, denominator: str) -> Objective:
-        self = str.__new__(cls, name)
-        self._value_ = name
-        self.unit, self.numerator, self.denominator = unit, numerator, denominator
-        return self
-
-    END_TO_END_SPEED = "end_to_end_speed", "t/s end to end", "tokens", "wall_ms"
-    DECODE_SPEED = "decode_speed", "t/s decode", "tokens", "decode_ms"
-    ACCEPTANCE = "acceptance", "acceptance", "accepted", "drafted"
-    ACCEPTANCE_LENGTH = "acceptance_length", "tokens a cycle", "tokens", "cycles"
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Numerator and denominator: columns of :class:`cook.record.measured.PromptFigures`, or
+        ``cycles``, since tokens = accepted + cycles."""
+        return _COLUMNS[self]
 
     @property
     def timed(self) -> bool:
         """Whether it is a speed, which no draft has too; the others are counts of drafts."""
-        return self.denominator.endswith("_ms")
+        return self.columns[1].endswith("_ms")
 
     def of(self, figures: Figures) -> float | None:
         """Its value; None where it does not exist (no draft has no acceptance)."""
@@ -59,7 +56,7 @@ class Objective(StrEnum):
             "accepted": run.draft_n_accepted,
             "cycles": run.cycles,
         }
-        top, bottom = columns[self.numerator], columns[self.denominator]
+        top, bottom = (columns[name] for name in self.columns)
         return None if top is None or bottom is None else (float(top), float(bottom))
 
     def why_none(self, figures: Figures) -> str:
@@ -69,3 +66,17 @@ class Objective(StrEnum):
         if figures.drafted is None:
             return f"no draft has no {self.value.replace('_', ' ')}"
         return "it drafts nothing"
+
+
+_UNITS = {
+    Objective.END_TO_END_SPEED: "t/s end to end",
+    Objective.DECODE_SPEED: "t/s decode",
+    Objective.ACCEPTANCE: "acceptance",
+    Objective.ACCEPTANCE_LENGTH: "tokens a cycle",
+}
+_COLUMNS = {
+    Objective.END_TO_END_SPEED: ("tokens", "wall_ms"),
+    Objective.DECODE_SPEED: ("tokens", "decode_ms"),
+    Objective.ACCEPTANCE: ("accepted", "drafted"),
+    Objective.ACCEPTANCE_LENGTH: ("tokens", "cycles"),
+}

@@ -168,9 +168,9 @@ def _best(record: Record, quant: str) -> Candidate | None:
     mine = [c for c in record.candidates if c.draft == quant]
     live = [c for c in mine if c.live is not None]
     if live:
-        return max(live, key=lambda c: c.live.end_to_end_speed if c.live else 0)
+        return max(live, key=lambda c: (c.live.end_to_end_speed or 0.0) if c.live else 0.0)
     guessed = [c for c in mine if c.predicted is not None]
-    key = lambda c: c.predicted.figures.end_to_end_speed  # noqa: E731
+    key = lambda c: c.predicted.figures.end_to_end_speed or 0.0  # noqa: E731
     return max(guessed, key=key) if guessed else None
 
 
@@ -200,8 +200,11 @@ def _speeds(candidate: Candidate | None) -> tuple[str | None, str | None, str | 
         if candidate.speedup_interval is not None:
             found = candidate.speedup_interval
             speedup += f" ({found.low:.2f}-{found.high:.2f})"
-    decode, whole = figures.decode_speed, figures.end_to_end_speed
-    return f"{mark}{decode:.2f}", f"{mark}{whole:.2f}", speedup
+    decode, whole = (
+        f"{mark}{speed:.2f}" if speed is not None else None
+        for speed in (figures.decode_speed, figures.end_to_end_speed)
+    )
+    return decode, whole, speedup
 
 
 def _perplexity(quality: Quality) -> str:

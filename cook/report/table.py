@@ -42,8 +42,8 @@ def _in_order(record: Record) -> list[Candidate]:
     order = {name: index for index, name in enumerate(record.pick.ranking)}
 
     def place(candidate: Candidate) -> tuple[int, float]:
-        guess = candidate.predicted.figures.end_to_end_speed if candidate.predicted else 0.0
-        return order.get(candidate.name, len(order)), -guess
+        guess = candidate.predicted.figures.end_to_end_speed if candidate.predicted else None
+        return order.get(candidate.name, len(order)), -(guess or 0.0)
 
     return sorted(record.candidates, key=place)
 
@@ -89,9 +89,9 @@ def _row(record: Record, candidate: Candidate) -> tuple[str | None, ...]:
         _perplexity(draft),
         _kld(draft),
         *_counts(counted, "" if live else "~"),
-        f"{live.decode_speed:.2f}" if live else None,
+        _speed(live.decode_speed) if live else None,
         f"{candidate.decode_speedup:.2f}x" if candidate.decode_speedup is not None else None,
-        f"{live.end_to_end_speed:.2f}" if live else None,
+        _speed(live.end_to_end_speed) if live else None,
         _speedup(candidate),
     )
     return row + (_predicted(candidate) if _forecast(record) else ())
@@ -113,7 +113,11 @@ def _predicted(candidate: Candidate) -> tuple[str | None, str | None]:
     if found is None:
         return None, None
     chance = f"{found.probability_best:.0%}" if found.probability_best is not None else None
-    return f"{found.figures.end_to_end_speed:.2f}", chance
+    return _speed(found.figures.end_to_end_speed), chance
+
+
+def _speed(tokens_per_s: float | None) -> str | None:
+    return f"{tokens_per_s:.2f}" if tokens_per_s is not None else None
 
 
 def _bpw(draft: Draft | None) -> str | None:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-from cook.scoring.simulate import RULES, Positions, Profile, Setting, Simulation, simulate
+from cook.scoring.simulate import RULES, Positions, Profile, Simulation, simulate
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class PricedReplies:
     ``categories``: decode speed by category. ``per_reply_s``: decode seconds of each reply.
     """
 
-    setting: Setting
+    setting: DraftSettings
     draft_n: int
     draft_n_accepted: int
     cycles: int
@@ -212,7 +213,7 @@ class PricedReplies:
 
 def predict(
     replies: Sequence[Positions],
-    setting: Setting,
+    setting: DraftSettings,
     timings: Timings,
     profile: Profile,
     *,
@@ -280,7 +281,9 @@ def best(predictions: Sequence[PricedReplies], *, end_to_end: bool = False) -> P
     return max(predictions, key=key)
 
 
-def break_even(timings: Timings, setting: Setting, profile: Profile, depth: int) -> float | None:
+def break_even(
+    timings: Timings, setting: DraftSettings, profile: Profile, depth: int
+) -> float | None:
     """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``.
 
     A cycle that accepts a of L tokens takes T(L) and yields 1 + a; plain decoding yields one in

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.errors import InputError, StepError
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
-from cook.scoring.simulate import RULES, Positions, Profile, Setting
+from cook.scoring.simulate import RULES, Positions, Profile
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import end_of
 from cook.steps.trace import TRACE_FILE, Trace
@@ -85,7 +85,7 @@ def positions_over_http(
     ask: Continue,
     prompt: Sequence[int],
     tokens: Sequence[int],
-    setting: Setting,
+    setting: DraftSettings,
     profile: Profile,
     *,
     reply: int,
@@ -154,7 +154,7 @@ def _taken(
     right: int,
     drafted: Sequence[int],
     chances: Sequence[float],
-    setting: Setting,
+    setting: DraftSettings,
     uses_p_min: bool,
     tokens: Sequence[int],
     start: int,
@@ -288,7 +288,7 @@ class HttpReplayStep(Step[HttpReplayOutcome]):
                         ask,
                         reply.prompt.tolist(),
                         reply.tokens.tolist(),
-                        Setting(n_max),
+                        DraftSettings(n_max),
                         self.profile,
                         reply=reply.head.emitted,
                         eog=frozenset(header.eog) | end_of(reply),

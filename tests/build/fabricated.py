@@ -304,7 +304,7 @@ class Fabrication(Executor):
                     n_predict=step.max_tokens,
                     context=step.context,
                 )
-                run = simulate(positions, settings_of(step), Profile.MAINLINE_2026_10)
+                run = simulate(positions, step.settings, Profile.MAINLINE_2026_10)
                 drafted, accepted, steps = run.draft_n, run.draft_n_accepted, run.steps
                 ms += (drafted + steps) * self.world.draft_ms[name]
             ms += steps * (self.world.target_ms + self.world.overhead_ms)
@@ -339,10 +339,3 @@ class Fabrication(Executor):
 
     def _recount(self, step: SelfCheckStep, _: Path) -> SelfCheckOutcome:
         return SelfCheckOutcome(4, 4, 4, 100, 70, 101, 70)
-
-
-def settings_of(step: LiveStep) -> Any:
-    from cook.scoring.simulate import Setting
-
-    assert step.settings is not None
-    return Setting(step.settings.n_max, step.settings.n_min, step.settings.p_min)

@@ -57,11 +57,10 @@ def layout(
         sampling=sampling_of(spec),
         chat=False,
     )
-    target: Any = type("ModelFile", (), {"source": TARGET})
     forecast = None
     live = prompts.prompts
     if spec.method == "replay":
-        forecast = lay_forecast(fake, spec, target, prompts, drafts, settings, trace)
+        forecast = lay_forecast(fake, spec, TARGET, prompts, drafts, trace, suffix)
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(fake, spec, TARGET, False, live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.build.choose import Chosen, Maximize, figure_of
-from cook.build.finalists import WITHIN, choose, rank
+from cook.build.decide import WITHIN, choose, rank
 from cook.build.forecast import Forecast
 from cook.build.layout import DraftPlan, Layout
 from cook.engines.base import DraftSettings

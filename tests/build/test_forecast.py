@@ -12,7 +12,7 @@ import pytest
 from cook.build.forecast import Forecaster, Overheads
 from cook.engines.base import DraftSettings
 from cook.scoring.figures import figures
-from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.scoring.simulate import Positions, Profile, simulate
 from tests.build.fabricated import Fabrication, World, prompt_set
 from tests.build.laid_out import layout, score
 
@@ -63,7 +63,7 @@ def test_counts_are_the_simulators(tmp_path: Path) -> None:
             n_predict=24,
             context=2048,
         )
-        counted = simulate(positions, Setting(4), Profile.MAINLINE_2026_10)
+        counted = simulate(positions, DraftSettings(4), Profile.MAINLINE_2026_10)
         assert (run.draft_n, run.draft_n_accepted) == (counted.draft_n, counted.draft_n_accepted)
         assert (run.prompt_n, run.predicted_n) == (head.prompt_tokens, head.emitted)
     assert sum(d for d, _ in forecast.by_depth) == figures(forecast.runs).drafted
@@ -164,7 +164,7 @@ def test_rejection_sampling_of_a_sampled_trace_only(tmp_path: Path) -> None:
 
 def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:
     """The made-up server takes half a millisecond a step more than was timed."""
-    from cook.build.finalists import live_runs
+    from cook.build.decide import live_runs
 
     found, fabrication = forecaster(tmp_path, World(drift=(1.0, 1.0, 1.0)))
     baseline = found.layout.baseline

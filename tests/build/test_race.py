@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Table:
-    """Stands for an Forecaster: forecasts are read off a table of ms a prompt, nothing is replayed."""
+    """Stands for a Forecaster: forecasts are read off a table of ms a prompt."""
 
     plan: Plan
     ms: dict[str, dict[str, float]]

@@ -78,7 +78,7 @@ def section(record: Record) -> Section:
                 f"{p.speed:.1f}",
                 f"{p.scored.figures.accepted}/{p.scored.figures.drafted}",
                 f"{p.acceptance:.1%}",
-                f"{p.scored.figures.decode_speed:.2f}",
+                None if (speed := p.scored.figures.decode_speed) is None else f"{speed:.2f}",
             )
             for p in ordered
         ),
