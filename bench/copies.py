@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from bench.demo_score import study_layout
 from bench.study import Study, empty_executor
-from cook.build.decide import choose
+from cook.build.choose import choose
 from cook.build.forecast import Forecaster, Overheads
+from cook.record.objective import Objective
 
 TRIALS = 50
 MOST = 0.05
@@ -37,21 +38,21 @@ def copies() -> Study:
             verify = tuple(replace(c, turn=2000 * trial + 10 + c.turn) for c in plan.verify)
             trial_plan = replace(plan, drafts=tuple(twins), verify=verify, floor=None)
             executor.run([*trial_plan.opening(), *trial_plan.last_pass()])
-            forecaster = Forecaster(layout, trial_plan, executor.outcomes, 96, 2048)
+            forecaster = Forecaster(trial_plan, executor.outcomes)
             noise = forecaster.timing_noise(Overheads(), prompts)
             forecasts = forecaster.forecasts(Overheads(), prompts)
             choice = choose(
                 forecasts,
-                "decode_speed",
+                Objective.DECODE_SPEED,
                 0.95,
                 None,
                 lambda _: None,
-                [layout],
+                {"one": 0, "two": 0},
                 timing_sd=noise.mean_sd if noise else 0.0,
             )
-            drafting = {f.name for f in forecasts if f.draft is not None}
-            named = {choice.name, *choice.ties}
-            false += len(drafting & named) == 1
+            drafting = {f.key for f in forecasts if f.key.draft is not None}
+            chosen = {choice.key, *choice.ties}
+            false += len(drafting & chosen) == 1
     return Study(
         (
             f"two copies of one draft, {TRIALS} trials, each timed anew: a false winner in {false} "

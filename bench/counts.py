@@ -58,6 +58,7 @@ def counts() -> Study:
             live = list(live_runs(configuration, executor).values())
             step = next(d for d in traced.forecast.drafts if d.draft.name == draft.name)
             assert draft.quantize is not None, "so are these"
+            assert draft.elements, "so are these"
             model = executor.outcomes.artifact(draft.quantize).file(MODEL_FILE)
             bpw = (draft.predicted_tensor_bytes or 0) * 8 / draft.elements
             equal, ours = _recount(executor, step.replays[0], model, live, prompts)

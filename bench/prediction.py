@@ -49,7 +49,7 @@ def prediction(target: str = F16_TARGET) -> Study:
             executor.run([plan.verify[turn], *(d.curves[turn] for d in plan.drafts)])
             _live_round(executor, fitted_on, 1 + turn, fitting)
             _live_round(executor, every, 1 + TURNS + turn, live)
-        forecaster = Forecaster(layout, plan, executor.outcomes, 128, 2048)
+        forecaster = Forecaster(plan, executor.outcomes)
         overheads = forecaster.fitted(
             _typical(fitting[layout.baseline.name]),
             [(c.settings, _typical(fitting[c.name])) for c in fitted_on if c.settings],

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.demo_score import study_layout
 from bench.study import empty_executor
-from cook.build.forecast import Forecast, Forecaster, Overheads
+from cook.build.forecast import Forecast, Forecaster
 from cook.provenance import cook_version, machine
 
 FILE = Path(__file__).parent.parent / "tests" / "data" / "contests.json"
@@ -25,17 +25,13 @@ TOKENS = 128
 def main() -> int:
     layout = study_layout("replay", limit=None, tokens=TOKENS, n_max=LENGTHS)
     assert layout.forecast is not None, "asked for"
-    assert layout.baseline is not None, "asked for"
     with empty_executor() as executor:
         executor.run([d.quantize for d in layout.drafts if d.quantize is not None])
         executor.run(layout.forecast.steps())
         if lost := [f.error.message for f in executor.outcomes.failures.values()]:
             print(lost[0], file=sys.stderr)
             return 1
-        forecaster = Forecaster(
-            layout, layout.forecast, executor.outcomes, TOKENS, layout.baseline.rounds[0].context
-        )
-        found = forecaster.forecasts(Overheads())
+        found = Forecaster(layout.forecast, executor.outcomes).forecasts()
     build = layout.engine.identity.build
     document = {
         "made_by": f"python -m bench.record_contests, cook {cook_version()}",

@@ -192,21 +192,15 @@ def _draft(
             )
         drafted += answer.tokens
         if candidates:
-            chances += _confidences(answer)
+            # A token that the server tells no candidates of has no confidence.
+            tops = [np.exp([c.logprob for c in t.top[:CANDIDATES]]) for t in answer.probabilities]
+            chances += [float(top[0] / top.sum()) for top in tops if len(top)]
             if len(chances) != len(drafted):
                 raise StepError(
                     f"the server told {len(chances)} probabilities for {len(drafted)} tokens",
                     hint="p_min above 0 needs all of them: score it with a worker",
                 )
     return drafted[:wanted], chances[:wanted], requests
-
-
-def _confidences(answer: Completion) -> list[float]:
-    found = []
-    for one in answer.probabilities:
-        chances = np.exp([candidate.logprob for candidate in one.top[:CANDIDATES]])
-        found.append(float(chances[0] / chances.sum()) if len(chances) else 1.0)
-    return found
 
 
 def agreement(http: Sequence[tuple[int, int]], worker: Sequence[tuple[int, int]]) -> Agreement:

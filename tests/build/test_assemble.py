@@ -66,9 +66,11 @@ def test_speedups_are_against_no_draft(record: Record) -> None:
     bare = record.candidate("no draft")
     assert bare is not None
     assert bare.live is not None
+    assert bare.live.end_to_end_speed is not None
     assert (bare.speedup, bare.decode_speedup, bare.speedup_interval) == (1.0, 1.0, None)
     for candidate in record.candidates[1:]:
         if candidate.live is not None:
+            assert candidate.live.end_to_end_speed is not None
             speedup = candidate.live.end_to_end_speed / bare.live.end_to_end_speed
             assert candidate.speedup == speedup
             assert candidate.speedup_interval is not None

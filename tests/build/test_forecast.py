@@ -11,6 +11,7 @@ import pytest
 
 from cook.build.forecast import Forecaster, Overheads
 from cook.engines.base import DraftSettings
+from cook.record.record import CandidateKey
 from cook.scoring.figures import figures
 from cook.scoring.simulate import Positions, Profile, simulate
 from tests.build.fabricated import Fabrication, World, prompt_set
@@ -29,10 +30,7 @@ def forecaster(
     assert laid_out.forecast is not None
     if run:
         fabrication.run(laid_out.forecast.steps())
-    return (
-        Forecaster(laid_out, laid_out.forecast, fabrication.outcomes, 24, 2048),
-        fabrication,
-    )
+    return Forecaster(laid_out.forecast, fabrication.outcomes), fabrication
 
 
 def test_no_draft_first_then_every_draft_with_every_setting(tmp_path: Path) -> None:
@@ -43,10 +41,10 @@ def test_no_draft_first_then_every_draft_with_every_setting(tmp_path: Path) -> N
         *(f"{draft} n_max={n}" for draft in ("small", "large") for n in (2, 4, 8)),
     ]
     bare = forecasts[0]
-    assert (bare.draft, bare.settings, bare.cache_type, bare.by_depth) == (None, None, None, ())
+    assert (bare.key, bare.by_depth) == (CandidateKey("bundled"), ())
     for forecast in forecasts:
         assert [run.id for run in forecast.runs] == PICK
-        assert all((run.draft_n is None) == (forecast.draft is None) for run in forecast.runs)
+        assert all((run.draft_n is None) == (forecast.key.draft is None) for run in forecast.runs)
 
 
 def test_counts_are_the_simulators(tmp_path: Path) -> None:
@@ -89,7 +87,7 @@ def test_overheads_add_to_every_step(tmp_path: Path) -> None:
     for before, after in zip(bare, with_overheads, strict=True):
         for one, other in zip(before.runs, after.runs, strict=True):
             steps = one.predicted_n - 1 - (one.draft_n_accepted or 0)
-            if before.draft is None:
+            if before.key.draft is None:
                 assert other.predicted_ms - one.predicted_ms == pytest.approx(steps * 1.0)
                 assert other.prompt_ms - one.prompt_ms == pytest.approx(500)
             else:
@@ -103,7 +101,7 @@ def test_overheads_add_to_every_step(tmp_path: Path) -> None:
 def test_a_draft_that_was_not_replayed_or_timed_is_left_out(tmp_path: Path) -> None:
     for part in ("replay small", "draft times small"):
         found, _ = forecaster(tmp_path / part, World(failing=(part,)))
-        drafts = {f.draft for f in found.forecasts(Overheads(), PICK)}
+        drafts = {f.key.draft for f in found.forecasts(Overheads(), PICK)}
         assert drafts == {None, "large"}
     found, _ = forecaster(tmp_path / "target", World(failing=("verification curve",)))
     assert found.forecasts(Overheads(), PICK) == []
@@ -167,11 +165,12 @@ def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:
     from cook.build.decide import live_runs
 
     found, fabrication = forecaster(tmp_path, World(drift=(1.0, 1.0, 1.0)))
-    baseline = found.layout.baseline
+    laid_out = layout()
+    baseline = laid_out.baseline
     assert baseline is not None
     by_length = {
         c.settings.n_max: c
-        for c in found.layout.grid
+        for c in laid_out.grid
         if c.draft is not None and c.settings is not None and c.draft.name == "small"
     }
     fabrication.run([*baseline.rounds, *by_length[2].rounds, *by_length[8].rounds])

@@ -71,7 +71,8 @@ def predicted(
     for what in ("require_draft", "require_target"):
         monkeypatch.setattr(f"cook.trace.compatible.{what}", lambda *_: None)
     monkeypatch.setattr("cook.build.predict.Executor", lambda *_, **__: fabrication)
-    write_trace(Path("some.trace"), prompt_set(), fabrication.world)
+    if not Path("some.trace").exists():
+        write_trace(Path("some.trace"), prompt_set(), fabrication.world)
     for seed, name in enumerate(("small.gguf", "large.gguf", "target.gguf")):
         if not Path(name).exists():
             write_tiny_model(Path(name), seed=seed)

@@ -23,7 +23,7 @@ from tests.scoring.contests import false_winners, run_contests
 
 def population(
     *, candidates: int = 4, prompts: int = 96, gap: float = 0.02, seed: int = 0
-) -> Measured:
+) -> Measured[str]:
     """Tokens and seconds; candidate k is about ``gap`` faster than k - 1; eight categories."""
     rng = np.random.default_rng(seed)
     stratum = np.arange(prompts) % 8
