@@ -246,26 +246,26 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
     return value / reference if value is not None and reference else None
 
 
-def _count_check(found: SelfCheckOutcome) -> CountCheck:
+def _count_check(recount: SelfCheckOutcome) -> CountCheck:
     return CountCheck(
-        requests=found.requests,
-        exact=found.exact,
-        live_drafted=found.live_drafted,
-        live_accepted=found.live_accepted,
-        replay_drafted=found.fast_drafted,
-        replay_accepted=found.fast_accepted,
-        passed_over=found.passed_over,
+        requests=recount.requests,
+        exact=recount.exact,
+        live_drafted=recount.live_drafted,
+        live_accepted=recount.live_accepted,
+        replay_drafted=recount.fast_drafted,
+        replay_accepted=recount.fast_accepted,
+        passed_over=recount.passed_over,
     )
 
 
 def _why_not_counted(checks: LiveChecks, outcomes: Outcomes) -> str | None:
-    found = outcomes.result(checks.counts)
-    if found is None:
+    recount = outcomes.result(checks.counts)
+    if recount is None:
         return why_not(checks.counts, outcomes)
-    if found.requests:
+    if recount.requests:
         return None
     return (
-        f"the engine returns no token ids, and the tokens of {found.passed_over} replies cannot"
+        f"the engine returns no token ids, and the tokens of {recount.passed_over} replies cannot"
         " be told from their text"
     )
 
@@ -277,12 +277,12 @@ def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
     return tuple(
         NoiseFloor(
             engine=engine,
-            speed=found.timing.half_width(confidence) if found.timing else None,
-            passes=found.timing.passes if found.timing else None,
+            speed=noise.timing.half_width(confidence) if noise.timing else None,
+            passes=noise.timing.passes if noise.timing else None,
             confidence=confidence,
-            acceptance=found.acceptance,
+            acceptance=noise.acceptance,
         )
-        for engine, found in finished.decision.noise.items()
+        for engine, noise in finished.decision.noise.items()
     )
 
 
@@ -331,10 +331,12 @@ def _less_one(ratio: float | None) -> float | None:
     return ratio - 1 if ratio is not None else None
 
 
-def _rejection(found: SampledPrediction | None) -> Rejection | None:
-    if found is None:
+def _rejection(sampled: SampledPrediction | None) -> Rejection | None:
+    if sampled is None:
         return None
-    return Rejection(found.draft_n, found.draft_n_accepted, found.cycles, found.decode_tokens_per_s)
+    return Rejection(
+        sampled.draft_n, sampled.draft_n_accepted, sampled.cycles, sampled.decode_tokens_per_s
+    )
 
 
 def _pick(

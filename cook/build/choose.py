@@ -123,7 +123,7 @@ def choose(
         return chosen
     # Settings of one draft are priced with the same measured times, so they err together.
     files = {(f.key.draft, f.key.cache_type): number for number, f in enumerate(runners)}
-    found = standings(
+    standing = standings(
         measured,
         np.random.default_rng(SEED),
         epsilon=WITHIN,
@@ -136,13 +136,13 @@ def choose(
         size = file_bytes[key.draft] if key.draft is not None else 0
         return float("inf") if size is None else size, ranking.index(key)
 
-    key = min(found.close, key=place)
+    key = min(standing.close, key=place)
     return replace(
         chosen,
         key=key,
-        ties=tuple(k for k in ranking if k in found.ties and k != key),
-        probability=found.probability,
-        margin=found.margin,
+        ties=tuple(k for k in ranking if k in standing.ties and k != key),
+        probability=standing.probability,
+        margin=standing.margin,
         prompts=measured.prompts,
     )
 

@@ -174,11 +174,11 @@ def calibrate(
 
 def live_runs(configuration: Configuration, executor: Executor) -> dict[str, PromptRun]:
     """Prompt id -> the request of the first repeat, of the rounds that succeeded."""
-    found: dict[str, PromptRun] = {}
+    requests: dict[str, PromptRun] = {}
     for step in configuration.rounds:
         if outcome := executor.outcomes.result(step):
-            found = {run.id: run for run in outcome.runs} | found
-    return found
+            requests = {run.id: run for run in outcome.runs} | requests
+    return requests
 
 
 def _why_silent(layout: Layout, executor: Executor) -> str:

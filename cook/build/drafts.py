@@ -80,18 +80,18 @@ def _quality(
     result = outcomes.result(step) if step is not None else None
     if result is None:
         return None, why_not(step, outcomes)
-    found = result.divergence
+    divergence = result.divergence
     ratio = result.perplexity / reference.perplexity if reference else None
     quality = Quality(
         perplexity=result.perplexity,
         perplexity_error=result.error,
         chunks=result.chunks,
         context=result.context,
-        perplexity_ratio=found.perplexity_ratio if found else ratio,
-        mean_kld=found.mean_kld if found else None,
-        mean_kld_error=found.mean_kld_error if found else None,
-        p99_kld=found.p99_kld if found else None,
-        same_top_percent=found.same_top_percent if found else None,
+        perplexity_ratio=divergence.perplexity_ratio if divergence else ratio,
+        mean_kld=divergence.mean_kld if divergence else None,
+        mean_kld_error=divergence.mean_kld_error if divergence else None,
+        p99_kld=divergence.p99_kld if divergence else None,
+        same_top_percent=divergence.same_top_percent if divergence else None,
     )
     return quality, None
 

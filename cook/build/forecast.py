@@ -164,10 +164,10 @@ class Forecaster:
         """
         plain = [s for s in self.plan.settings if not s.p_min and not s.n_min]
         return {
-            self.plan.key(draft, settings): found
+            self.plan.key(draft, settings): sampled
             for draft in self.plan.drafts
             if self.timings(draft, overheads) is not None
-            for settings, found in zip(
+            for settings, sampled in zip(
                 plain, self.sampled(draft, [s.n_max for s in plain], overheads, only), strict=False
             )
         }

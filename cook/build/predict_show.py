@@ -69,28 +69,28 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
 
 
 def _row(row: SettingPrediction, whole: TracePrediction) -> dict[str, Any]:
-    found = row.priced
+    priced = row.priced
     speeds = {
-        "decode_tokens_per_s": found.decode_tokens_per_s,
-        "end_to_end_tokens_per_s": _end_to_end(found, whole),
+        "decode_tokens_per_s": priced.decode_tokens_per_s,
+        "end_to_end_tokens_per_s": _end_to_end(priced, whole),
         "break_even_acceptance": row.break_even,
-        "seconds": plain(found.breakdown),
-        "categories": dict(found.categories),
+        "seconds": plain(priced.breakdown),
+        "categories": dict(priced.categories),
     }
     return {
-        **plain(found.setting),
-        "draft_n": found.draft_n,
-        "draft_n_accepted": found.draft_n_accepted,
-        "cycles": found.cycles,
-        "acceptance": found.acceptance,
-        "acceptance_length": found.acceptance_length,
+        **plain(priced.setting),
+        "draft_n": priced.draft_n,
+        "draft_n_accepted": priced.draft_n_accepted,
+        "cycles": priced.cycles,
+        "acceptance": priced.acceptance,
+        "acceptance_length": priced.acceptance_length,
         "by_depth": [{"drafted": d, "accepted": a} for d, a in row.forecast.by_depth],
         **(speeds if whole.no_draft else dict.fromkeys(speeds)),
     }
 
 
-def _end_to_end(found: PricedReplies, whole: TracePrediction) -> float | None:
-    return found.end_to_end_tokens_per_s if whole.prefill_known else None
+def _end_to_end(priced: PricedReplies, whole: TracePrediction) -> float | None:
+    return priced.end_to_end_tokens_per_s if whole.prefill_known else None
 
 
 def show(whole: TracePrediction, output: Output) -> None:
@@ -150,21 +150,21 @@ def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) 
 
 
 def _cells(row: SettingPrediction, whole: TracePrediction) -> tuple[object, ...]:
-    found = row.priced
+    priced = row.priced
     cells: tuple[object, ...] = (
-        found.setting.n_max,
-        f"{found.setting.p_min:g}",
-        f"{found.draft_n_accepted}/{found.draft_n}",
-        _percent(found.acceptance),
-        _number(found.acceptance_length),
+        priced.setting.n_max,
+        f"{priced.setting.p_min:g}",
+        f"{priced.draft_n_accepted}/{priced.draft_n}",
+        _percent(priced.acceptance),
+        _number(priced.acceptance_length),
     )
     if whole.no_draft is None:
         return cells
     return (
         *cells,
-        _number(found.decode_tokens_per_s, 1),
-        _number(_end_to_end(found, whole), 1),
-        f"{found.decode_tokens_per_s / whole.no_draft.decode_tokens_per_s:.3f}x",
+        _number(priced.decode_tokens_per_s, 1),
+        _number(_end_to_end(priced, whole), 1),
+        f"{priced.decode_tokens_per_s / whole.no_draft.decode_tokens_per_s:.3f}x",
         _percent(row.break_even),
     )
 

@@ -73,21 +73,6 @@ def _line(x: Floats, xs: Sequence[int], ys: Sequence[float]) -> Floats:
     return np.asarray(inside + np.maximum(x - xs[-1], 0.0) * slope)
 
 
-__all__ = [
-    "BatchCurve",
-    "Breakdown",
-    "Lived",
-    "PricedReplies",
-    "Timings",
-    "best",
-    "break_even",
-    "fit_overhead",
-    "fit_overheads",
-    "predict",
-    "price",
-]
-
-
 @dataclass(frozen=True)
 class Timings:
     """What steps cost on one machine, with the flags to be deployed. All in seconds.
@@ -270,15 +255,11 @@ def _scaled(cost: Breakdown, share: float) -> Breakdown:
     )
 
 
-def best(predictions: Sequence[PricedReplies], *, end_to_end: bool = False) -> PricedReplies:
+def best(predictions: Sequence[PricedReplies]) -> PricedReplies:
     """The fastest; among equals the one that drafts least."""
     if not predictions:
         raise InputError("nothing was predicted")
-
-    def key(p: PricedReplies) -> tuple[float, int]:
-        return (p.end_to_end_tokens_per_s if end_to_end else p.decode_tokens_per_s, -p.draft_n)
-
-    return max(predictions, key=key)
+    return max(predictions, key=lambda p: (p.decode_tokens_per_s, -p.draft_n))
 
 
 def break_even(

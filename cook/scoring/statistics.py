@@ -249,19 +249,3 @@ def sign_flip_p_value(
         hits += int((np.abs(flips @ values) >= observed).sum())
         done += len(flips)
     return hits / done
-
-
-def halves(
-    stratum: Ints, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Split the prompts in two, each stratum evenly: pick on the first, report on the second."""
-    first: list[int] = []
-    turn = 0
-    for name in np.unique(stratum):
-        members = rng.permutation(np.nonzero(stratum == name)[0])
-        half = (len(members) + turn) // 2  # odd strata round up and down in turn
-        turn ^= len(members) & 1
-        first += members[:half].tolist()
-    chosen = np.zeros(len(stratum), dtype=bool)
-    chosen[first] = True
-    return np.nonzero(chosen)[0], np.nonzero(~chosen)[0]
