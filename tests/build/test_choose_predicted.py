@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cook.build.choose import WITHIN, Chosen, choose, rank
@@ -199,12 +199,13 @@ def test_rank_leaves_no_draft_out() -> None:
 
 
 @settings(max_examples=25, deadline=None)
+@example([69.5, 69.0, 68.0], 61, 0.02)
 @given(
     speeds=st.lists(st.floats(50, 150), min_size=3, max_size=3),
     seed=st.integers(0, 99),
     spread=st.sampled_from([0.0, 0.02, 0.2]),
 )
-def test_the_choice_is_the_smallest_of_those_not_told_from_the_leader(
+def test_the_choice_is_a_tie_and_no_larger_than_the_leader(
     speeds: list[float], seed: int, spread: float
 ) -> None:
     every = [forecast(None, 100)]
@@ -215,7 +216,8 @@ def test_the_choice_is_the_smallest_of_those_not_told_from_the_leader(
     tied = {found.name, *found.named(found.ties)}
     size = {"no draft": 0} | {f"{n} n_max=4": s for n, s in SIZES.items()}
     assert found.names[found.ranking[0]] in tied
-    assert size[found.name] == min(size[name] for name in tied)
+    # Not the smallest of the ties: with many candidates a tie may be far behind.
+    assert size[found.name] <= size[found.names[found.ranking[0]]]
     assert set(found.named(found.ranking)) == set(size)
     assert sum(found.probability.values()) == pytest.approx(1.0)
 
