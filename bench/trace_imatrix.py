@@ -21,8 +21,9 @@ from cook.build.locate import SourceReader
 from cook.engines.base import DraftSettings, ModelArgs
 from cook.engines.discover import discover
 from cook.formats.gguf import read_gguf
-from cook.graph.digest import source
+from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
+from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, demo_dir
@@ -33,7 +34,6 @@ from cook.recipe.rules import resolve
 from cook.scoring.simulate import Profile, simulate
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import Sampling
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TraceStep
 

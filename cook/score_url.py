@@ -16,10 +16,11 @@ from cook.engines.base import Flavour
 from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
 from cook.errors import InputError, StepError
+from cook.formats.sampling import Sampling
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.totals import Share, Total, total
-from cook.steps.live import WARM_UP, WARM_UP_TOKENS, Sampling, run_of
+from cook.steps.live import WARM_UP, WARM_UP_TOKENS, run_of
 from cook.trace.server_target import ServerFacts, server_facts
 
 MAX_TOKENS = 128
@@ -155,11 +156,9 @@ def _run(
 def _ask(remote: Remote, text: str, n_predict: int, sampling: Sampling) -> Completion:
     return remote.complete(
         {
-            **sampling.request(),
+            **sampling.asked(),
             "prompt": text,
             "n_predict": n_predict,
-            "temperature": sampling.temperature,
-            "seed": sampling.seed,
             "cache_prompt": False,
             "stream": False,
         }

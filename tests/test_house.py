@@ -31,6 +31,7 @@ ROOMS = (
     "recipe",
     "trace",
     "graph",
+    "engine_setup",
     "engines",
     "config",
     "prompts",
@@ -39,10 +40,10 @@ ROOMS = (
     "formats",
     "output",
     "provenance",
-    "engine_setup",
     "files",
     "paths",
     "units",
+    "closing",
     "errors",
 )
 """From the top down: a room imports only rooms below itself."""
@@ -151,3 +152,18 @@ def test_a_report_reads_records_and_nothing_else() -> None:
         if other not in ANYONE and room(other) not in allowed
     ]
     assert wrong == []
+
+
+def test_a_type_name_means_one_thing() -> None:
+    """Classes and aliases that a module lends to others; one with an underscore is its own."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                names[node.name].append(module)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                if name[:1].isupper() and not name.isupper():
+                    names[name].append(module)
+    twice = {n: found for n, found in names.items() if len(found) > 1 and n[0] != "_"}
+    assert twice == {}

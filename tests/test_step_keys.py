@@ -31,6 +31,7 @@ from cook.engines.base import (
     ModelArgs,
     TypeRule,
 )
+from cook.formats.sampling import Sampling
 from cook.graph.step import Source, Step
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import Machine
@@ -42,7 +43,7 @@ from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep
 from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import LiveStep, Sampling
+from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
@@ -119,7 +120,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         extra=("--mlock",),
     )
     greedy = Sampling()
-    sampled = Sampling(0.7, 2, top_k=40, top_p=0.95, min_p=0.1, repeat_penalty=1.1)
+    sampled = Sampling(0.7, seed=2, top_k=40, top_p=0.95, min_p=0.1, repeat_penalty=1.1)
 
     yield (
         "convert",

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cook.formats.trace_file import Reply, ReplyHead, Sampler, TraceHeader
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 
 
 def server_header(**changes: Any) -> TraceHeader:
@@ -28,7 +29,7 @@ def server_header(**changes: Any) -> TraceHeader:
         "context": 64,
         "n_predict": 8,
         "top": 0,
-        "sampler": Sampler(temperature=0.0),
+        "sampler": Sampling().applied(),
         "source": "server",
     }
     return TraceHeader.model_validate(fields | changes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.errors import InputError
-from cook.formats.trace_file import Sampler, TraceFile
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import TraceFile
 from cook.graph.step import Source
 from cook.prompts.prompt_set import HALVES, Prompt, PromptSet, subset
 from cook.steps.trace import RecordedTraceStep, given_trace
@@ -35,7 +36,7 @@ def adopt(
     *,
     target: tuple[Path, Source] | None = None,
     prompts: PromptSet | None = None,
-    sampler: Sampler | None = None,
+    sampler: Sampling | None = None,
 ) -> Adopted:
     """The trace at ``path`` for scoring; InputError, with the reason, where it does not fit.
 
@@ -49,8 +50,7 @@ def adopt(
         require_target(trace, *target)
     if sampler is not None and _chain(sampler) != _chain(header.sampler):
         raise InputError(
-            f"{path}: recorded under another sampling chain ({_told(header.sampler)}, "
-            f"not {_told(sampler)})",
+            f"{path}: recorded under another sampling chain ({header.sampler}, not {sampler})",
             hint="score under the trace's chain, or record another: cook trace",
         )
     chosen = _bare(trace) if prompts is None else _recorded(trace, prompts)
@@ -88,17 +88,8 @@ def _bare(trace: TraceFile) -> PromptSet:
     return subset(PromptSet(trace.path.stem, (), ""), found)
 
 
-def _chain(sampler: Sampler) -> Sampler:
+def _chain(sampler: Sampling) -> Sampling:
     """What must agree: greedy is greedy, and whose random numbers were drawn is no matter."""
     if not sampler.temperature:
-        return Sampler(temperature=0.0, repeat_penalty=sampler.repeat_penalty)
-    return sampler.model_copy(update={"draws": "worker"})
-
-
-def _told(sampler: Sampler) -> str:
-    if not sampler.temperature:
-        return "greedy"
-    return (
-        f"temperature {sampler.temperature:g}, top_k {sampler.top_k}, top_p {sampler.top_p:g}, "
-        f"min_p {sampler.min_p:g}, seed {sampler.seed}"
-    )
+        return Sampling(repeat_penalty=sampler.repeat_penalty)
+    return replace(sampler, draws="worker")

@@ -15,7 +15,6 @@ from cook.build.layout import (
     ForecastPlan,
     LiveGrid,
     draft_args,
-    sampling_of,
 )
 from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import DraftSettings, Engine, Flavour, ModelArgs
@@ -25,15 +24,13 @@ from cook.formats.gguf import GgufFile
 from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import compare, read_vocabulary
 from cook.graph.step import Input, Source
-from cook.prompts.prompt_set import PromptSet, load_prompts, select
+from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves, race_shares
-from cook.recipe.lint import prompts_file
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.scoring.simulate import PROFILES, Profile
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
-from cook.trace.chain import server_sampler
 
 RACE_FROM = 8
 """Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
@@ -95,21 +92,13 @@ def _adopted(
     """The trace that the recipe names, checked against target, prompts and sampling."""
     if score.trace is None:
         return None
-    chain = score.sampling
     path = local_path(score.trace)
     reader.files.append(path)
     return adopt(
         path,
         target=(target.file.path, target.source),
         prompts=prompts,
-        sampler=server_sampler(
-            chain.temperature,
-            chain.seed,
-            top_k=chain.top_k,
-            top_p=chain.top_p,
-            min_p=chain.min_p,
-            repeat_penalty=chain.repeat_penalty,
-        ),
+        sampler=score.sampling.to_sampling().applied(),
     )
 
 
@@ -122,7 +111,7 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: Prom
         context=score.context,
         prompts=prompts.prompts,
         max_tokens=score.max_tokens,
-        sampling=sampling_of(score),
+        sampling=score.sampling.to_sampling(),
         chat=has_template(target.file),
     )
 

@@ -17,7 +17,7 @@ from cook.steps.control import ControlStep
 from cook.steps.curve import CurveStep
 from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.live import LiveStep, Sampling
+from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
@@ -193,7 +193,7 @@ class LiveGrid:
         score = self.score
         args = score.target.args if draft is not None else _baseline_args(score)
         target_args: ModelArgs = args.to_model_args()
-        sampling = sampling_of(score)
+        sampling = score.sampling.to_sampling()
         rounds = tuple(
             LiveStep(
                 engine=self.engine,
@@ -262,19 +262,6 @@ def config_name(draft: str, settings: DraftSettings, cache_type: str | None) -> 
     if cache_type:
         parts.append(f"kv={cache_type}")
     return " ".join(parts)
-
-
-def sampling_of(score: ScoreSpec) -> Sampling:
-    """The sampling chain that the recipe states."""
-    chain = score.sampling
-    return Sampling(
-        temperature=chain.temperature,
-        seed=chain.seed,
-        top_k=chain.top_k,
-        top_p=chain.top_p,
-        min_p=chain.min_p,
-        repeat_penalty=chain.repeat_penalty,
-    )
 
 
 def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:

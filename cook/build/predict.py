@@ -222,7 +222,7 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     """Replay and time what is not stored yet, then predict every setting of every draft."""
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
-    from cook.graph.digest import source
+    from cook.graph.step import source
     from cook.trace.compatible import require_draft, require_target
 
     _require_consistent(request)

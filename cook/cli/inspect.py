@@ -167,13 +167,6 @@ def _show_trace(out: Output, report: TraceReport) -> None:
     from cook.output import Column
 
     header = report.header
-    sampler = header.sampler
-    chain = "greedy"
-    if sampler.temperature:
-        chain = (
-            f"temperature {sampler.temperature:g}, top_k {sampler.top_k}, top_p {sampler.top_p:g}, "
-            f"min_p {sampler.min_p:g}, seed {sampler.seed}"
-        )
     each = report.bytes_per_token
     size = units.size(report.file_bytes)
     _facts(
@@ -191,7 +184,7 @@ def _show_trace(out: Output, report: TraceReport) -> None:
             ("recorded by", f"{header.source}, {header.flavour} {header.engine_build}"),
             ("device", header.device),
             ("KV cache", header.cache_type_k and f"{header.cache_type_k}, {header.cache_type_v}"),
-            ("sampling", chain),
+            ("sampling", str(header.sampler)),
             ("context", header.context),
             ("tokens a reply", f"at most {header.n_predict}"),
             ("batch width", header.batch_width),
@@ -241,5 +234,7 @@ def _facts(out: Output, facts: list[tuple[str, object]]) -> None:
     known = [(name, value) for name, value in facts if value is not None]
     width = max(len(name) for name, _ in known)
     for name, value in known:
-        quiet = out.mode is Mode.QUIET
-        out.data(f"{name}\t{value}" if quiet else f"{name:<{width}}  {value}")
+        if out.mode is Mode.QUIET:
+            out.data(name, str(value))
+        else:
+            out.data(f"{name:<{width}}  {value}")

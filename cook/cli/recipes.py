@@ -154,10 +154,10 @@ def _refuse_existing(output: Path | None, force: bool) -> None:
 
 
 def _write(out: Output, text: str, output: Path | None) -> None:
-    from cook.formats.atomic import atomic_write
+    from cook.files import atomic_write
 
     if output is None:
-        out.data(text.rstrip("\n"))
+        out.block(text)
         return
     with atomic_write(output.absolute()) as file:
         file.write(text.encode())
@@ -225,8 +225,7 @@ def show(
       cook recipes show ling-flash-iq1kt --resolved
       cook recipes show ling-flash-iq1kt > mine.yaml
     """
-    from cook.recipe.load import load_recipe
-    from cook.recipe.resolved import resolved
+    from cook.recipe.load import load_recipe, resolved
 
     out = open_output(json, quiet)
     loaded = load_recipe(recipe)
@@ -246,7 +245,7 @@ def show(
             ],
         }
     )
-    out.data((resolved(loaded) if resolve else loaded.text).rstrip("\n"))
+    out.block(resolved(loaded) if resolve else loaded.text)
 
 
 def check(
@@ -317,4 +316,4 @@ def schema(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out = open_output(json, quiet)
     document = json_schema()
     out.emit(document)
-    out.data(to_json(document))
+    out.block(to_json(document))

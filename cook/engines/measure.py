@@ -32,9 +32,9 @@ from cook.engines.base import (
 )
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.publish import publish, temporary_beside
 from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError
+from cook.files import publish, temporary_beside
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools

@@ -144,7 +144,8 @@ class Server:
 
         ``n_probs`` asks for so many candidates per token; refused under drafting, where
         mainline reports made-up ones. ``cache_prompt`` lets it keep what it has evaluated of the
-        prompt already, at another batch shape. ``sampling`` holds more of the engine's own keys.
+        prompt already, at another batch shape. ``sampling`` says more, or another,
+        of the chain, in the engine's own keys.
         """
         draft = self.job.draft is not None
         if n_probs and draft:
@@ -152,11 +153,11 @@ class Server:
         given = prompt if isinstance(prompt, str) else tuple(prompt)
         self._guard_repetition(given)
         payload: dict[str, object] = {
-            **(sampling or {}),
             "prompt": given if isinstance(given, str) else list(given),
             "n_predict": n_predict,
             "temperature": temperature,
             "seed": seed,
+            **(sampling or {}),
             "ignore_eos": ignore_eos,
             "cache_prompt": cache_prompt,
             "return_tokens": True,

@@ -22,6 +22,7 @@ from cook.engines.base import Flavour, ServerJob
 from cook.engines.process.outcome import Outcome, ProcessResult, assertion_of, failure
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, InternalError, PrerequisiteError
+from cook.formats.sampling import Sampling
 
 if TYPE_CHECKING:
     from cook.engines.base import Engine
@@ -45,18 +46,6 @@ class BenchPrompt:
     id: str
     text: str
     max_tokens: int
-
-
-@dataclass(frozen=True)
-class BenchSampling:
-    """The sampling chain; None leaves the engine's default."""
-
-    temperature: float
-    seed: int
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +95,7 @@ def run_spec_bench(
     engine: Engine,
     job: ServerJob,
     prompts: Sequence[BenchPrompt],
-    sampling: BenchSampling,
+    sampling: Sampling,
     supervisor: Supervisor,
     *,
     template: bool,
@@ -154,7 +143,7 @@ def run_spec_bench(
 
 
 def spec_bench_command(
-    engine: IkLlamaCpp, job: ServerJob, prompts: Path, sampling: BenchSampling, *, template: bool
+    engine: IkLlamaCpp, job: ServerJob, prompts: Path, sampling: Sampling, *, template: bool
 ) -> tuple[str, ...]:
     """The argv; what places the models is said as for the server."""
     job = engine.without_inherited_overrides(job)
@@ -168,12 +157,8 @@ def spec_bench_command(
     args.add("--retry", 0)
     args.add("--output-format", "jsonl")
     args.add_flag("--output-details", True)
-    args.add("--temp", sampling.temperature)
-    args.add("--seed", sampling.seed)
-    args.add("--top-k", sampling.top_k)
-    args.add("--top-p", sampling.top_p)
-    args.add("--min-p", sampling.min_p)
-    args.add("--repeat-penalty", sampling.repeat_penalty)
+    for name, value in sampling.asked().items():
+        args.add("--temp" if name == "temperature" else f"--{name.replace('_', '-')}", value)
     args.add_flag("--no-escape", True)
     extra = job.target_args.extra
     if not template:

@@ -36,11 +36,12 @@ from typing import IO, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from cook.closing import Closing
 from cook.errors import InputError
 from cook.formats.arrays import Floats32, Ids
+from cook.formats.sampling import Sampling
 from cook.formats.vocabulary import Vocabulary
 
 # Layout and metrics in one number: raise it when a field or a number changes its meaning;
@@ -53,22 +54,6 @@ Sha256 = str
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Sampler(_Frozen):
-    """The target's sampling chain, in this order: top_k (0: off), top_p, min_p, temperature.
-
-    ``temperature`` 0 is greedy, and the rest of the chain then changes nothing.
-    ``draws``: whose random numbers, ``worker`` (cook's own) or ``server`` (the engine's).
-    """
-
-    temperature: float = Field(ge=0.0)
-    top_k: int = Field(default=0, ge=0)
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
-    repeat_penalty: float = Field(default=1.0, gt=0.0)
-    seed: int = Field(default=0, ge=0)
-    draws: Literal["worker", "server"] = "worker"
 
 
 class TokenizerFacts(_Frozen):
@@ -118,8 +103,15 @@ class TraceHeader(_Frozen):
     n_predict: int = Field(gt=0)
     extra_tokens: int = Field(default=0, ge=0)
     top: int = Field(ge=0, le=1 << 16)
-    sampler: Sampler
+    sampler: Sampling
     source: Literal["worker", "server", "text"] = "worker"
+
+    @field_validator("sampler")
+    @classmethod
+    def _as_applied(cls, sampler: Sampling) -> Sampling:
+        if not sampler.is_whole:
+            raise ValueError("leaves part of the chain to the engine")
+        return sampler
 
     @property
     def chat(self) -> bool:
@@ -295,7 +287,7 @@ def _damaged(path: Path, why: str) -> InputError:
     return InputError(f"{path}: its vocabulary is damaged: {why}", hint="record the trace anew")
 
 
-__all__ = ["Reply", "ReplyHead", "Sampler", "TraceFile", "TraceHeader", "TraceWriter"]
+__all__ = ["Reply", "ReplyHead", "TraceFile", "TraceHeader", "TraceWriter"]
 
 MAGIC = b"COOKTRAC"
 _BLOCK = struct.Struct("<IQ")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cook.errors import CookError, GateError, StepError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.nightly.junit import junit
 from cook.nightly.outcome import CellOutcome, worst
 from cook.nightly.summary import markdown, publish

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.nightly.gates import Finding, Verdict
+from cook.report.markdown import fenced, text
 from cook.units import plural
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 """What GitHub shows of one step's summary (1 MiB); a longer one is refused as a whole."""
 ENVIRONMENT = "GITHUB_STEP_SUMMARY"
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$@])")
 _CUT = "\n\n_The rest did not fit; it is in the artifacts._\n"
 MARK = {"ok": "✅", "regression": "❌", "failed": "⚠️", "fresh": "💤"}
 
@@ -29,10 +28,10 @@ def markdown(title: str, outcomes: Sequence[CellOutcome], limit_bytes: int = MAX
     each cell's figures; it is cut between two parts, and says so.
     """
     outcomes = tuple(outcomes)
-    parts = [f"## {_escaped(title)}\n", _verdict(outcomes), *_table(outcomes)]
+    parts = [f"## {_short(title)}\n", _verdict(outcomes), *_table(outcomes)]
     parts += _listed("Got worse", outcomes, Verdict.REGRESSION)
     parts += [
-        f"\n### {_escaped(o.cell)} failed\n\n{_quoted(o.error or o.summary)}\n"
+        f"\n### {_short(o.cell)} failed\n\n{fenced((o.error or o.summary)[:20_000], 'text')}\n"
         for o in outcomes
         if o.error is not None
     ]
@@ -84,9 +83,7 @@ def _table(outcomes: Sequence[CellOutcome]) -> Iterable[str]:
     yield "\n| | recipe | engine | tonight |\n|---|---|---|---|\n"
     for o in outcomes:
         mark = MARK.get(o.status, "")
-        yield (
-            f"| {mark} | {_escaped(o.recipe)} | {_escaped(o.engine)} | {_escaped(o.summary)} |\n"
-        )
+        yield f"| {mark} | {_short(o.recipe)} | {_short(o.engine)} | {_short(o.summary)} |\n"
 
 
 def _listed(title: str, outcomes: Sequence[CellOutcome], verdict: Verdict) -> Iterable[str]:
@@ -94,37 +91,30 @@ def _listed(title: str, outcomes: Sequence[CellOutcome], verdict: Verdict) -> It
     if found:
         yield f"\n### {title}\n\n"
     for outcome, finding in found:
-        what = f"{finding.gate} of {_escaped(finding.subject)}"
-        yield f"- **{_escaped(outcome.cell)}**: {what}: {_told(finding)}\n"
+        what = f"{finding.gate} of {_short(finding.subject)}"
+        yield f"- **{_short(outcome.cell)}**: {what}: {_told(finding)}\n"
 
 
 def _details(outcome: CellOutcome) -> Iterable[str]:
-    yield f"\n<details><summary>{_escaped(outcome.cell)}</summary>\n\n"
+    yield f"\n<details><summary>{_short(outcome.cell)}</summary>\n\n"
     against = outcome.against or "nothing: there is no earlier good night"
-    yield f"Compared with {_escaped(against)}.\n\n"
+    yield f"Compared with {_short(against)}.\n\n"
     for note in outcome.notes:
-        yield f"- {_escaped(note)}\n"
+        yield f"- {_short(note)}\n"
     if outcome.findings:
         yield "\n| gate | of | verdict | figures |\n|---|---|---|---|\n"
     for f in outcome.findings:
-        yield f"| {f.gate} | {_escaped(f.subject)} | {f.verdict} | {_escaped(f.text)} |\n"
+        yield f"| {f.gate} | {_short(f.subject)} | {f.verdict} | {_short(f.text)} |\n"
     yield "\n</details>\n"
 
 
 def _told(finding: Finding) -> str:
-    text = _escaped(finding.text)
+    told = _short(finding.text)
     if finding.p_value is not None and finding.level is not None:
-        text += f" (p = {finding.p_value:.1g}, alarm from {finding.level:.1g})"
-    return text
+        told += f" (p = {finding.p_value:.1g}, alarm from {finding.level:.1g})"
+    return told
 
 
-def _quoted(text: str) -> str:
-    """A fenced block that no backticks inside can end."""
-    ticks = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, ticks + 1)
-    return f"{fence}text\n{text[:20_000]}\n{fence}"
-
-
-def _escaped(text: str) -> str:
-    """On one line, with nothing that Markdown or HTML would act on: names are not ours."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))[:2_000].replace("\\<", "&lt;")
+def _short(value: str) -> str:
+    """Plain words of a name or a finding, which are not ours, of bounded length."""
+    return text(value[:2_000])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from cook.errors import InputError
 from cook.nightly.ending import line, raise_for, report
 from cook.nightly.outcome import VERSION, CellOutcome, CellStatus, read_outcomes
 from cook.nightly.pipeline import Cell, LoadedPipeline, load_pipeline
-from cook.output import Mode, Output
+from cook.output import Mode, Output, to_json
 from cook.provenance import machine
 
 
@@ -73,7 +72,7 @@ def _plan(loaded: LoadedPipeline, output: Output) -> None:
     found = due(loaded)
     document = matrix(found)
     output.emit(document)
-    output.data(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    output.data(to_json(document, indent=None))
     for d in found:
         output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
 

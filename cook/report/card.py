@@ -7,14 +7,15 @@ record and what the publisher adds.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from cook.record.measured import Figures, Quality
 from cook.record.record import Candidate, Draft, Record
+from cook.report.markdown import fenced, text
 from cook.report.secret_recipe import (
     imatrix_path,
     imatrix_step,
@@ -49,7 +50,7 @@ def card(record: Record, facts: CardFacts) -> str:
     drafts = [d for d in record.drafts if d.quant in facts.files]
     parts = [
         _front_matter(record, facts, drafts),
-        f"{MARK}\n\n# {facts.title}",
+        f"{MARK}\n\n# {text(facts.title)}",
         _introduction(record, facts),
         _pick(record, facts, drafts),
         _table(record, facts, drafts),
@@ -78,38 +79,42 @@ def _front_matter(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> 
     matter["library_name"] = "gguf"
     imatrix = ["imatrix"] if any(_uses_imatrix(record, d) for d in drafts) else []
     matter["tags"] = ["gguf", *imatrix, *map(str, flavours), "speculative-decoding", "cook"]
-    text: str = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000)
-    return f"---\n{text}---"
+    front: str = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=1000)
+    return f"---\n{front}---"
 
 
 def _introduction(record: Record, facts: CardFacts) -> str:
     base = facts.base_model
-    of = f"[{base}](https://huggingface.co/{base})" if base else "a model named in the recipe below"
-    engines = " and ".join(f"{e.flavour} {_plain(e.build)}" for e in record.engines.values())
-    text = (
+    of = (
+        f"[{text(base)}](https://huggingface.co/{quote(base)})"
+        if base
+        else "a model named in the recipe below"
+    )
+    engines = " and ".join(f"{e.flavour} {text(e.build)}" for e in record.engines.values())
+    told = (
         f"Quantizations of {of} that serve as the draft in speculative decoding, made and "
         f"measured with {engines} by cook {record.cook}."
     )
     if any(str(e.flavour) == "ik_llama.cpp" for e in record.engines.values()):
-        text += (
+        told += (
             "\n\nThey need [ik_llama.cpp](https://github.com/ikawrakow/ik_llama.cpp): mainline "
             "llama.cpp does not read its quantization types."
         )
     if record.demo:
-        text += (
+        told += (
             "\n\n**These are runs of cook's demonstration models; nothing here says anything of "
             "the real ones.**"
         )
-    return text
+    return told
 
 
 def _pick(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
     if not record.candidates:
         return ""
-    text = f"## Pick\n\n{_plain(record.pick.sentence)}"
+    told = f"## Pick\n\n{text(record.pick.sentence)}"
     chosen = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if chosen is None or not chosen.command or chosen.draft not in facts.files:
-        return text
+        return told
     names = {d.path: facts.files[d.quant] for d in drafts if d.path}
     kept: list[str] = []
     words = iter(chosen.command)
@@ -118,7 +123,7 @@ def _pick(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
             next(words, None)
         else:
             kept.append(word)
-    return f"{text}\n\n{_fenced(line(kept, names), 'bash')}"
+    return f"{told}\n\n{fenced(line(kept, names), 'bash')}"
 
 
 def _table(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
@@ -130,7 +135,7 @@ def _table(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
     rows += [_row(record, draft) for draft in drafts]
     for candidate in record.candidates:
         if candidate.draft is None and candidate.live is not None:
-            rows.append(_cells(candidate.name, *[None] * 7, *_speeds(candidate)))
+            rows.append(_cells(text(candidate.name), *[None] * 7, *_speeds(candidate)))
     told = "\n".join(rows)
     if record.source_quality is not None:
         told += f"\n\nUnquantized, on the same text: PPL {_perplexity(record.source_quality)}."
@@ -149,7 +154,7 @@ def _row(record: Record, draft: Draft) -> str:
             length = f"{mark}{figures.acceptance_length:.2f}"
     quality = draft.quality
     return _cells(
-        draft.quant,
+        text(draft.quant),
         f"{draft.file_bytes / 2**30:.3f}" if draft.file_bytes is not None else None,
         f"{draft.bpw:.3f}" if draft.bpw is not None else None,
         _perplexity(quality) if quality else None,
@@ -186,8 +191,8 @@ def _settings(candidate: Candidate | None) -> str | None:
     if candidate is None or candidate.settings is None:
         return None
     found = candidate.settings
-    text = f"n_max {found.n_max}, n_min {found.n_min}, p_min {found.p_min:g}"
-    return f"{text}, KV {candidate.cache_type}" if candidate.cache_type else text
+    told = f"n_max {found.n_max}, n_min {found.n_min}, p_min {found.p_min:g}"
+    return f"{told}, KV {text(candidate.cache_type)}" if candidate.cache_type else told
 
 
 def _speeds(candidate: Candidate | None) -> tuple[str | None, str | None, str | None]:
@@ -217,8 +222,8 @@ def _method(record: Record) -> str:
     lines = []
     if record.candidates:
         lines.append(
-            f"acceptance is accepted/drafted tokens against the target `{_plain(target)}` "
-            f"({record.target_bytes / 2**30:.2f} GiB), prompts `{_plain(record.prompts)}` "
+            f"acceptance is accepted/drafted tokens against the target {text(target)} "
+            f"({record.target_bytes / 2**30:.2f} GiB), prompts {text(record.prompts)} "
             f"(SHA-256 {record.prompts_sha256[:12]}), at most {record.max_tokens} tokens a "
             f"reply, temperature {record.temperature:g}"
         )
@@ -235,10 +240,10 @@ def _method(record: Record) -> str:
     machine = record.machine
     devices = ", ".join(machine.accelerators) or "no accelerator"
     lines.append(
-        f"measured on {_plain(machine.processor)}, {machine.cores} cores, "
-        f"{machine.memory_bytes / 2**30:.0f} GiB, {_plain(devices)}, {record.created[:10]}"
+        f"measured on {text(machine.processor)}, {machine.cores} cores, "
+        f"{machine.memory_bytes / 2**30:.0f} GiB, {text(devices)}, {record.created[:10]}"
     )
-    return "### How it was measured\n\n" + "\n".join(f"- {text}" for text in lines)
+    return "### How it was measured\n\n" + "\n".join(f"- {each}" for each in lines)
 
 
 def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
@@ -246,7 +251,7 @@ def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
     types = ", ".join(f"{n} x {t}" for t, n in sorted(draft.type_counts.items()))
     gib = f"{draft.file_bytes / 2**30:.3f} GiB" if draft.file_bytes is not None else "?"
     bpw = f" ({draft.bpw:.3f} BPW)" if draft.bpw is not None else ""
-    body = [f"## {_plain(draft.quant)} {gib}{bpw}"]
+    body = [f"## {text(draft.quant)} {gib}{bpw}"]
     if draft.quality is not None:
         body.append(f"PPL = {_perplexity(draft.quality)}")
     if step is None:
@@ -255,10 +260,10 @@ def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
     names = _names(record, facts, draft)
     engine = record.engines.get(draft.engine)
     comment = f"{engine.flavour} {engine.build}" if engine else draft.engine
-    inside = [f"Tensors: {_plain(types)}.", _fenced(script(step, names, comment), "bash")]
+    inside = [f"Tensors: {text(types)}.", fenced(script(step, names, comment), "bash")]
     made = imatrix_step(record, step)
     if made is not None:
-        inside += ["The importance matrix:", _fenced(line(made.command, names), "bash")]
+        inside += ["The importance matrix:", fenced(line(made.command, names), "bash")]
     details = "\n\n".join(inside)
     body.append(f"<details>\n\n<summary>Secret recipe</summary>\n\n{details}\n\n</details>")
     return "\n\n".join(body)
@@ -286,7 +291,7 @@ def _files(facts: CardFacts) -> str:
     lines = ["## Files", "", "- `recipe.yaml`: cook's recipe, whole: `cook build recipe.yaml`"]
     lines.append("- `record.json`: every figure with its counts, intervals, commands and hashes")
     if facts.imatrix:
-        lines.append(f"- `{facts.imatrix}`: the importance matrix")
+        lines.append(f"- {text(facts.imatrix)}: the importance matrix")
     return "\n".join(lines)
 
 
@@ -296,17 +301,4 @@ def _uses_imatrix(record: Record, draft: Draft) -> bool:
 
 
 def _cells(*cells: str | None) -> str:
-    return (
-        "| " + " | ".join("-" if c is None else _plain(c).replace("|", "\\|") for c in cells) + " |"
-    )
-
-
-def _plain(text: str) -> str:
-    """Text of a record on one line, unable to open a tag or a fence."""
-    return " ".join(text.split()).replace("<", "&lt;").replace("`", "'")
-
-
-def _fenced(text: str, language: str) -> str:
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
+    return "| " + " | ".join("-" if c is None else c for c in cells) + " |"

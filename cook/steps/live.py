@@ -25,20 +25,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from cook.engines.base import DraftSettings, Engine, Flavour, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, Engine, Flavour, LiveTool, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.engines.spec_bench import (
     Attempt,
     BenchPrompt,
     BenchRun,
-    BenchSampling,
     UnprintableReply,
     run_spec_bench,
 )
 from cook.errors import StepError
+from cook.formats.sampling import Sampling
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import PromptRun
@@ -99,33 +99,6 @@ WARM_UP = "Once the server has answered this line, its caches and clocks are war
 WARM_UP_TOKENS = 16
 PARTING_TOKENS = 2
 """Beyond those drafted: the first comes from the prompt, and the last is never drafted."""
-
-LiveTool = Literal["server", "spec-bench"]
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """The sampling chain of the target. ``temperature`` 0 is greedy; None: the engine's default."""
-
-    temperature: float = 0.0
-    seed: int = 1
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-
-    def request(self) -> dict[str, float]:
-        """The chain as fields of a server's request, beside temperature and seed."""
-        if not self.temperature:
-            # Greedy is top-k 1: the servers' default chain would sort candidates for nothing.
-            return {"top_k": 1}
-        named = {
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "repeat_penalty": self.repeat_penalty,
-        }
-        return {name: value for name, value in named.items() if value is not None}
 
 
 def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:
@@ -220,7 +193,7 @@ class LiveStep(Step[LiveOutcome]):
             "context": self.context,
             "prompts": [[p.id, p.text] for p in self.prompts],
             "max_tokens": self.max_tokens,
-            "sampling": asdict(self.sampling),
+            "sampling": {k: v for k, v in asdict(self.sampling).items() if k != "draws"},
             "chat": self.chat,
             # A repeat is a new measurement of the same thing, so it needs a key of its own.
             "repeat": self.repeat,
@@ -287,9 +260,7 @@ class LiveStep(Step[LiveOutcome]):
         answer: Completion = server.complete(
             text,
             n_predict=self.max_tokens,
-            temperature=self.sampling.temperature,
-            seed=self.sampling.seed,
-            sampling=self.sampling.request(),
+            sampling=self.sampling.asked(),
         )
         wall_ms = (time.perf_counter() - started) * 1000
         return run_of(prompt, answer, wall_ms)
@@ -370,20 +341,11 @@ class _Round:
                 text = f"{WARM_UP} {index}"
                 rows.append(BenchPrompt(f"{_OURS}{index}", text, step.parting_tokens))
             rows.append(BenchPrompt(prompt.id, prompt.text, step.max_tokens))
-        chain = step.sampling
-        greedy = not chain.temperature
         return run_spec_bench(
             step.engine,
             step.server_job(self.bench),
             rows,
-            BenchSampling(
-                temperature=chain.temperature,
-                seed=chain.seed,
-                top_k=1 if greedy else chain.top_k,
-                top_p=None if greedy else chain.top_p,
-                min_p=None if greedy else chain.min_p,
-                repeat_penalty=None if greedy else chain.repeat_penalty,
-            ),
+            step.sampling,
             self.bench.supervisor,
             template=step.chat,
             on_row=lambda done: self.bench.advance(min(1.0, done / len(rows))),

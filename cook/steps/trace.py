@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, StepError
+from cook.formats.sampling import Sampling
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
 from cook.prompts.prompt_set import Prompt
-from cook.steps.live import Sampling
-from cook.trace.chain import server_sampler
 from cook.trace.session import EXTRA, TOP, Recorded, TraceRequest, record, recorded
 
 TRACE_FILE = "target.trace"
@@ -71,7 +70,7 @@ class TraceStep(Step[TraceOutcome]):
             "context": self.context,
             "prompts": [[p.id, p.text] for p in self.prompts],
             "max_tokens": self.max_tokens,
-            "sampler": self._plan().sampler.model_dump(mode="json"),
+            "sampler": asdict(self._plan().sampler),
             "chat": self.chat,
             "top": TOP,
             "extra": EXTRA,
@@ -112,16 +111,7 @@ class TraceStep(Step[TraceOutcome]):
         return _outcome(found)
 
     def _plan(self) -> TraceRequest:
-        chain = self.sampling
-        sampler = server_sampler(
-            chain.temperature,
-            chain.seed,
-            top_k=chain.top_k,
-            top_p=chain.top_p,
-            min_p=chain.min_p,
-            repeat_penalty=chain.repeat_penalty,
-        )
-        return TraceRequest(self.prompts, self.max_tokens, self.context, sampler)
+        return TraceRequest(self.prompts, self.max_tokens, self.context, self.sampling.applied())
 
 
 @dataclass(frozen=True)
@@ -163,7 +153,7 @@ Trace = TraceStep | RecordedTraceStep
 def given_trace(path: Path) -> RecordedTraceStep:
     """The trace at ``path`` as a step; InputError when it is none, or holds no reply."""
     from cook.formats.trace_file import TraceFile
-    from cook.graph.digest import source
+    from cook.graph.step import source
 
     trace = TraceFile(path)
     if not len(trace):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cook import units
 from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError, StepError
+from cook.formats.sampling import Sampling
 from cook.output import Output
 from cook.trace.session import EXTRA, Recorded, TraceRequest, record
-
-if TYPE_CHECKING:
-    from cook.formats.trace_file import Sampler
 
 
 @dataclass(frozen=True)
@@ -96,17 +93,15 @@ def _engine(asked: Recording, remote: bool, output: Output) -> Engine | None:
         return None
 
 
-def _sampler(asked: Recording, remote: bool) -> Sampler:
-    from cook.trace.chain import server_sampler
-
-    return server_sampler(
-        asked.temperature,
-        asked.seed,
-        "server" if remote else "worker",
+def _sampler(asked: Recording, remote: bool) -> Sampling:
+    sampling = Sampling(
+        temperature=asked.temperature,
         top_k=asked.top_k,
         top_p=asked.top_p,
         min_p=asked.min_p,
+        seed=asked.seed,
     )
+    return sampling.applied("server" if remote else "worker")
 
 
 def _prompt_source(prompts: str) -> str | Path:
@@ -116,8 +111,9 @@ def _prompt_source(prompts: str) -> str | Path:
 
 
 def _warn_of_open_key(target: str, key: str | None, output: Output) -> None:
-    local = ("http://127.", "http://localhost", "http://[::1]")
-    if key is not None and target.startswith("http://") and not target.startswith(local):
+    from cook.engines.remote import is_loopback
+
+    if key is not None and target.startswith("http://") and not is_loopback(target):
         output.warn("the key travels unencrypted to this address", hint="use https:// if it can")
 
 

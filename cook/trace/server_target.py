@@ -29,13 +29,13 @@ from cook.errors import InputError, StepError
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
-from cook.trace.chain import chain_logp, request_of
+from cook.trace.chain import chain_logp
 from cook.trace.session import Dropped, TraceRequest, sha256
 from cook.trace.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from cook.engines.server_api import Completion, TokenProbability
-    from cook.formats.trace_file import Sampler
+    from cook.formats.sampling import Sampling
     from cook.prompts.prompt_set import Half
 
 _FALLBACK = "{%- for message in messages -%}"
@@ -165,7 +165,7 @@ def reply_of_completion(
     name: str,
     category: str,
     top: int,
-    sampler: Sampler,
+    sampler: Sampling,
     half: Half | None = None,
     rendered_sha256: str = "",
 ) -> Reply:
@@ -339,7 +339,7 @@ class ServerTarget:
 
     def _ask(self, ids: Sequence[int], plan: TraceRequest, n_predict: int) -> Completion:
         payload: dict[str, object] = {
-            **request_of(plan.sampler),
+            **plan.sampler.whole_request(),
             "prompt": list(ids),
             "n_predict": n_predict,
             "n_probs": plan.top,
@@ -361,8 +361,8 @@ class ServerTarget:
         return answer
 
     def _require_known(self, tokens: Sequence[int]) -> None:
-        size = self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else 0)
-        if any(token >= size for token in tokens):
+        size = self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else None)
+        if size is not None and any(token >= size for token in tokens):
             raise StepError(f"{self.remote.url} told a token beyond its vocabulary of {size}")
 
     def _tokenized_again(self, ids: Sequence[int], answer: Completion) -> tuple[int, ...] | str:

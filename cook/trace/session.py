@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cook.formats.trace_file import Reply, Sampler, TraceFile, TraceHeader, TraceWriter
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, TraceFile, TraceHeader, TraceWriter
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 
@@ -25,7 +26,7 @@ class TraceRequest:
     prompts: tuple[Prompt, ...]
     max_tokens: int
     context: int
-    sampler: Sampler
+    sampler: Sampling
     top: int = TOP
     extra: int = EXTRA
 

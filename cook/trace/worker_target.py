@@ -18,7 +18,6 @@ from cook.formats.trace_file import Reply, ReplyHead, TraceHeader, tokenizer_fac
 from cook.formats.vocabulary import Vocabulary, read_vocabulary
 from cook.graph.step import Source
 from cook.prompts.prompt_set import Prompt
-from cook.trace.chain import worker_chain
 from cook.trace.session import Dropped, TraceRequest, sha256
 
 
@@ -111,7 +110,7 @@ class WorkerTarget(Closing):
         said = self._worker.generate(
             ids,
             n_predict=plan.max_tokens,
-            chain=worker_chain(plan.sampler),
+            chain=plan.sampler,
             top=plan.top,
             extra=plan.extra,
         )

@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 
 from cook.engines.base import Capabilities, EngineIdentity, Flavour
 from cook.errors import StepError
-from cook.formats.trace_file import Reply, ReplyHead, Sampler, TraceFile, TraceWriter
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceWriter
 from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
 from cook.graph.store import Artifact, Store
@@ -109,7 +110,7 @@ def write_trace(path: Path, prompts: PromptSet, world: World) -> Path:
         eog=(EOG,),
         context=2048,
         n_predict=world.reply_tokens,
-        sampler=Sampler(temperature=world.temperature),
+        sampler=Sampling(world.temperature, 0, 1.0, 0.0, 1.0, seed=0),
     )
     with TraceWriter(path, header) as writer:
         for index, prompt in enumerate(prompts.prompts):
@@ -188,6 +189,7 @@ class Fabrication(Executor):
                 result=adapter.dump_python(result, mode="json"),
                 seconds=1.0,
                 work=step.work(),
+                made_from={},
             )
         self.outcomes.ran.append(step.label)
         return artifact

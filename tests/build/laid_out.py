@@ -40,8 +40,6 @@ def layout(
     suffix: str = "",
 ) -> Layout:
     """Every draft with every setting, forecast on a trace and run live on its second half."""
-    from cook.build.layout import sampling_of
-
     spec = spec or score()
     fake: Any = engine or FakeEngine()
     prompts = prompt_set()
@@ -54,7 +52,7 @@ def layout(
         context=spec.context,
         prompts=prompts.prompts,
         max_tokens=spec.max_tokens,
-        sampling=sampling_of(spec),
+        sampling=spec.sampling.to_sampling(),
         chat=False,
     )
     forecast = None

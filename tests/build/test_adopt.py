@@ -9,9 +9,9 @@ import pytest
 
 from cook.build.adopt import adopt
 from cook.errors import InputError
-from cook.formats.trace_file import Reply, ReplyHead, Sampler, TraceWriter
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, ReplyHead, TraceWriter
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
-from cook.trace.chain import server_sampler
 from cook.trace.session import prompts_digest, sha256
 from tests.traces import blank_reply, server_header
 
@@ -21,11 +21,11 @@ PROMPTS = tuple(
 SET = subset(PromptSet("mine", PROMPTS, ""), PROMPTS)
 
 
-def write(path: Path, *, sampler: Sampler | None = None, digest: str | None = None) -> Path:
+def write(path: Path, *, sampler: Sampling | None = None, digest: str | None = None) -> Path:
     header = server_header(
         template_sha256=sha256(""),
         prompts_sha256=digest or prompts_digest(PROMPTS[:3]),
-        sampler=sampler or server_sampler(0.0, 1, "server"),
+        sampler=sampler or Sampling(0.0, seed=1).applied("server"),
     )
     with TraceWriter(path, header) as writer:
         for prompt in PROMPTS[:3]:
@@ -48,7 +48,9 @@ def reply(prompt: Prompt) -> Reply:
 
 
 def test_the_recorded_prompts_of_a_set(tmp_path: Path) -> None:
-    found = adopt(write(tmp_path / "t.trace"), prompts=SET, sampler=server_sampler(0.0, 99))
+    found = adopt(
+        write(tmp_path / "t.trace"), prompts=SET, sampler=Sampling(0.0, seed=99).applied()
+    )
     assert [p.id for p in found.prompts.prompts] == ["p0", "p1", "p2"]
     assert (found.max_tokens, found.context, len(found.trace)) == (8, 64, 3)
     assert found.step.work() == 24
@@ -76,10 +78,10 @@ def test_a_part_of_another_selection_is_recognised_by_its_texts(tmp_path: Path) 
 def test_another_chain_is_refused(tmp_path: Path) -> None:
     greedy = write(tmp_path / "g.trace")
     with pytest.raises(InputError, match=r"greedy, not temperature 0\.8"):
-        adopt(greedy, sampler=server_sampler(0.8, 1))
-    warm = write(tmp_path / "w.trace", sampler=server_sampler(0.8, 1, "server"))
-    adopt(warm, sampler=server_sampler(0.8, 1))
-    for other in (server_sampler(0.8, 2), server_sampler(0.8, 1, top_p=0.9)):
+        adopt(greedy, sampler=Sampling(0.8, seed=1).applied())
+    warm = write(tmp_path / "w.trace", sampler=Sampling(0.8, seed=1).applied("server"))
+    adopt(warm, sampler=Sampling(0.8, seed=1).applied())
+    for other in (Sampling(0.8, seed=2).applied(), Sampling(0.8, seed=1, top_p=0.9).applied()):
         with pytest.raises(InputError, match="another sampling chain"):
             adopt(warm, sampler=other)
 

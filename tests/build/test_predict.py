@@ -15,12 +15,12 @@ from cook.build.predict_show import answer as show_answer
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.output import Mode, Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
-from cook.trace.chain import server_sampler
 from cook.trace.compatible import require_draft, require_target
 from cook.trace.session import TraceRequest, record
 from cook.trace.worker_target import WorkerTarget
@@ -35,7 +35,7 @@ def recorded(bundled: Engine, folder: Path, temperature: float) -> Path:
         Prompt(f"p{i}", "code" if i % 2 else "prose", f"def add_{i}(a, b):\n    ", "pick")
         for i in range(4)
     )
-    plan = TraceRequest(prompts, 32, 512, server_sampler(temperature, 3))
+    plan = TraceRequest(prompts, 32, 512, Sampling(temperature, seed=3).applied())
     args = ModelArgs(threads=1)
     with WorkerTarget(
         bundled, source([TARGET]), args, 512, False, Supervisor(folder / "logs"), 1

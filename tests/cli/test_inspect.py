@@ -79,7 +79,8 @@ def test_what_cannot_be_read(
 
 def test_a_trace(cook: Any, check_snapshot: Any) -> None:
     np = pytest.importorskip("numpy")
-    from cook.formats.trace_file import Reply, ReplyHead, Sampler, TraceHeader, TraceWriter
+    from cook.formats.sampling import Sampling
+    from cook.formats.trace_file import Reply, ReplyHead, TraceHeader, TraceWriter
 
     header = TraceHeader(
         target_name="Ling-1T.gguf",
@@ -99,7 +100,7 @@ def test_a_trace(cook: Any, check_snapshot: Any) -> None:
         n_predict=128,
         extra_tokens=33,
         top=2,
-        sampler=Sampler(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, seed=3),
+        sampler=Sampling(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, seed=3).applied(),
     )
     logp = np.log(np.array([0.95, 0.5, 0.7], np.float32))
     with TraceWriter(cook.directory / "t.trace", header) as writer:

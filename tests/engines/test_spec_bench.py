@@ -17,16 +17,16 @@ from cook.engines.server import Server
 from cook.engines.spec_bench import (
     BenchPrompt,
     BenchRun,
-    BenchSampling,
     UnprintableReply,
     require_spec_bench,
     run_spec_bench,
 )
 from cook.errors import InputError, PrerequisiteError, StepError
+from cook.formats.sampling import Sampling
 from cook.paths import demo_dir
 
 Make = Callable[..., Any]
-GREEDY = BenchSampling(temperature=0.0, seed=1, top_k=1)
+GREEDY = Sampling()
 ONE = ModelArgs(threads=1)
 PROMPTS = (
     BenchPrompt("add", 'def add(a, b):\n    """Return the sum of a and b.\n', 24),

@@ -11,8 +11,9 @@ import pytest
 from cook.build.drafting import left_to_score, target_corpus
 from cook.build.locate import SourceReader
 from cook.engines.base import Engine, ModelArgs
-from cook.graph.digest import source
+from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
+from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import demo_dir
@@ -20,7 +21,6 @@ from cook.prompts.prompt_set import Prompt, load_prompts
 from cook.recipe.load import parse_recipe
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import CORPUS_FILE, ImatrixStep
-from cook.steps.live import Sampling
 from cook.steps.trace import TraceStep
 
 PROMPTS = tuple(

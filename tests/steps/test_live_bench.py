@@ -13,12 +13,12 @@ from cook.engines.base import DraftSettings, ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.spec_bench import Attempt, BenchPrompt, BenchRun, UnprintableReply
 from cook.errors import StepError
-from cook.graph.digest import source
-from cook.graph.step import Workbench
+from cook.formats.sampling import Sampling
+from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 from cook.steps import live
-from cook.steps.live import PARTING_TOKENS, LiveStep, Sampling
+from cook.steps.live import PARTING_TOKENS, LiveStep
 
 PROMPTS = load_prompts("demo").prompts[:4]
 Asked = list[list[BenchPrompt]]

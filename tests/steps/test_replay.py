@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from cook.engines.base import Engine, ModelArgs
-from cook.graph.digest import source
+from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
+from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.scoring.simulate import Positions
-from cook.steps.live import Sampling
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
 

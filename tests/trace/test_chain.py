@@ -6,21 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from cook.engines.base import Engine
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
-from cook.errors import PrerequisiteError
-from cook.formats.trace_file import Sampler
-from cook.trace.chain import chain_logp, request_of, server_sampler, worker_chain
+from cook.formats.sampling import Sampling
+from cook.trace.chain import chain_logp
 
 IDS = np.array([[5, 6, 7, -1]], np.int32)
 LOGP = np.log(np.array([[0.5, 0.3, 0.1, 1e-9]])).astype(np.float32)
 
 
 def one(token: int, **chain: float) -> float:
-    sampler = Sampler.model_validate({"temperature": 1.0, **chain})
+    off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
+    sampler = TypeAdapter(Sampling).validate_python({"temperature": 1.0, **off, **chain})
     raw = np.array([-9.0], np.float32)
     return float(np.exp(chain_logp(sampler, np.array([token], np.int32), raw, IDS, LOGP)[0]))
 
@@ -37,25 +38,18 @@ def test_each_part_of_the_chain() -> None:
 
 
 def test_greedy_is_certain() -> None:
-    greedy = server_sampler(0.0, 3)
-    assert worker_chain(greedy) is None
-    assert request_of(greedy)["top_k"] == 1
+    greedy = Sampling(seed=3).applied()
     assert chain_logp(greedy, IDS[0, :1], LOGP[0, :1], IDS, LOGP).tolist() == [0.0]
-
-
-def test_the_worker_knows_no_penalties() -> None:
-    with pytest.raises(PrerequisiteError, match="repeat penalty"):
-        worker_chain(server_sampler(0.7, 1, repeat_penalty=1.1))
 
 
 @pytest.mark.engine
 def test_equal_to_what_the_worker_drew_with(
     bundled: Engine, tiny_model: Path, tmp_path: Path
 ) -> None:
-    sampler = server_sampler(0.8, 5)
+    sampler = Sampling(0.8, seed=5).applied()
     with Worker.open(bundled, Supervisor(tmp_path / "logs")) as worker:
         worker.load(ModelLoad(tiny_model, context=256))
-        said = worker.generate((1, 40, 41), n_predict=48, chain=worker_chain(sampler), top=64)
+        said = worker.generate((1, 40, 41), n_predict=48, chain=sampler, top=64)
     assert said.top_ids is not None
     assert said.top_logits is not None
     logp = said.top_logits - said.logsumexp[:, None]

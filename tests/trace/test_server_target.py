@@ -14,11 +14,11 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.remote import Remote
 from cook.engines.server import Server, free_port
 from cook.errors import InputError, StepError
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
-from cook.trace.chain import server_sampler
 from cook.trace.server_target import ServerTarget, server_facts
 from cook.trace.session import Dropped, TraceRequest, record
 from cook.trace.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ from cook.trace.worker_target import WorkerTarget
 KEY = "a-key-of-the-test"
 PROPS = {"default_generation_settings": {"n_ctx": 64}, "build_info": "b1-abc", "model_path": "/x/t"}
 PLAN = TraceRequest(
-    (Prompt("p", "code", "hi", "pick"),), 4, 64, server_sampler(0.0, 1, "server"), top=2
+    (Prompt("p", "code", "hi", "pick"),), 4, 64, Sampling(0.0, seed=1).applied("server"), top=2
 )
 
 
@@ -150,7 +150,7 @@ def test_a_server_and_the_worker_record_the_same_trace(bundled: Engine, tmp_path
     args = ModelArgs(threads=1, threads_batch=1)
 
     def plan(draws: Any) -> TraceRequest:
-        return TraceRequest(prompts, 24, 512, server_sampler(0.0, 1, draws), top=8, extra=5)
+        return TraceRequest(prompts, 24, 512, Sampling(0.0, seed=1).applied(draws), top=8, extra=5)
 
     here, there = tmp_path / "here.trace", tmp_path / "there.trace"
     with WorkerTarget(bundled, source([model]), args, 512, False, supervisor, 1) as local:

@@ -16,10 +16,10 @@ from cook.engines.server_api import Completion, TokenProbability, TopToken
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InputError
-from cook.trace.chain import server_sampler
+from cook.formats.sampling import Sampling
 from cook.trace.server_target import align, reply_of_completion
 
-GREEDY = server_sampler(0.0, 1, "server")
+GREEDY = Sampling(0.0, seed=1).applied("server")
 
 
 def test_alignment_marks_what_cannot_be_told_apart() -> None:

@@ -10,17 +10,17 @@ import pytest
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, StepError
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.prompts.prompt_set import Prompt
-from cook.trace.chain import server_sampler
 from cook.trace.session import Dropped, TraceRequest, record, sha256
 from cook.trace.worker_target import WorkerTarget
 from tests.traces import blank_reply, server_header
 
 PROMPTS = tuple(Prompt(f"p{i}", "code", f"text {i}", "pick") for i in range(4))
-PLAN = TraceRequest(PROMPTS, 8, 64, server_sampler(0.0, 1), top=0)
+PLAN = TraceRequest(PROMPTS, 8, 64, Sampling(0.0, seed=1).applied(), top=0)
 
 
 class Parrot:
@@ -93,7 +93,7 @@ def test_a_prompt_too_long_for_the_context_is_dropped(
     bundled: Engine, tiny_model: Path, tmp_path: Path
 ) -> None:
     prompts = (PROMPTS[0], Prompt("long", "code", "word " * 400, "pick"))
-    plan = TraceRequest(prompts, 8, 256, server_sampler(0.0, 1), top=4)
+    plan = TraceRequest(prompts, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
     with WorkerTarget(
         bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(tmp_path / "logs"), 1
     ) as target:

@@ -9,15 +9,15 @@ import pytest
 
 from cook.engines.remote import Remote
 from cook.errors import InputError, StepError
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TokenizerFacts
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
-from cook.trace.chain import server_sampler
 from cook.trace.session import Dropped, TraceRequest, record
 from cook.trace.text_target import TextTarget, model_name
 
 PROMPTS = (Prompt("p", "code", "ab", "pick"), Prompt("q", "code", "ba", "report"))
-PLAN = TraceRequest(PROMPTS, 8, 64, server_sampler(0.0, 1, "server"))
+PLAN = TraceRequest(PROMPTS, 8, 64, Sampling(0.0, seed=1).applied("server"))
 TEXTS = (b"a", b"b", b"c", b"ab", b"</s>")
 
 
@@ -83,7 +83,7 @@ def test_text_that_does_not(fake: Any, prompt: str, text: str, counted: int, tol
 
 
 def test_such_a_trace_is_greedy(fake: Any) -> None:
-    warm = TraceRequest(PROMPTS, 8, 64, server_sampler(0.7, 1, "server"))
+    warm = TraceRequest(PROMPTS, 8, 64, Sampling(0.7, seed=1).applied("server"))
     with pytest.raises(InputError, match="greedy"):
         target(fake, "c", "length", 1).header(warm)
 

@@ -56,21 +56,6 @@ class ModelInfo:
     load_s: float
 
 
-@dataclass(frozen=True)
-class SamplerChain:
-    """top-k, top-p, min-p, temperature, in mainline's default order; 0 or 1.0 switch one off.
-
-    The draw is the worker's own: distributed as a server's with these settings, but not the
-    same random numbers for the same ``seed``.
-    """
-
-    temperature: float
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    seed: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Divergence:
     """Against the trace's stored top-K.

@@ -33,17 +33,16 @@ from cook.engines.worker.messages import (
     Bare,
     DecodeTimes,
     Divergence,
-    Floats32,
     Generation,
-    Ids,
     LiveCycles,
     ModelInfo,
     ModelLoad,
     Replay,
     Rollouts,
-    SamplerChain,
 )
 from cook.errors import InputError, InternalError, StepError
+from cook.formats.arrays import Floats32, Ids
+from cook.formats.sampling import Sampling
 
 _FRAME = struct.Struct("<4sIQ")
 _MAX_HEADER, _MAX_PAYLOAD = 1 << 20, 1 << 31
@@ -390,20 +389,17 @@ class Worker(Closing):
         prompt: Tokens,
         *,
         n_predict: int,
-        chain: SamplerChain | None = None,
+        chain: Sampling | None = None,
         top: int = 0,
         extra: int = 0,
     ) -> Generation:
-        """Write on from ``prompt``, one token a step; ``extra`` tokens beyond an end of reply."""
+        """Write on from ``prompt``, one token a step; ``extra`` tokens beyond an end of reply.
+
+        ``chain`` None is greedy; one that is given leaves nothing to the engine.
+        """
         fields: dict[str, Any] = {"n_predict": n_predict, "top": top, "extra": extra}
         if chain is not None:
-            fields |= {
-                "temperature": chain.temperature,
-                "top_k": chain.top_k,
-                "top_p": chain.top_p,
-                "min_p": chain.min_p,
-                "seed": chain.seed,
-            }
+            fields |= chain.worker_fields()
         head, got = self._request("generate", fields, {"prompt": _ids(prompt)})
         n = len(got["tokens"])
         return Generation(

@@ -22,8 +22,8 @@ from cook.recipe.groups import Group
 from cook.recipe.rules import FORCE_PATTERN, Quant, Rule, resolve
 
 if TYPE_CHECKING:
-    from cook.recipe.check import TensorList
     from cook.recipe.load import LoadedRecipe
+    from cook.recipe.rules import ModelTensors
 
 MODEL = "MODEL-BF16.gguf"
 IMATRIX = "imatrix.dat"
@@ -59,7 +59,7 @@ class Line:
 
 
 def export_quant(
-    loaded: LoadedRecipe, name: str | None, wanted: Format, model: TensorList | None = None
+    loaded: LoadedRecipe, name: str | None, wanted: Format, model: ModelTensors | None = None
 ) -> Exported:
     """The quant called ``name`` (or the only one) in the format ``wanted``.
 
@@ -102,7 +102,7 @@ def _flavour(loaded: LoadedRecipe, quant: Quant, wanted: Format) -> str:
     return flavour_of(loaded)
 
 
-def _named_tensors(quant: Quant, flavour: str, model: TensorList, where: Location) -> list[Line]:
+def _named_tensors(quant: Quant, flavour: str, model: ModelTensors, where: Location) -> list[Line]:
     from cook.recipe.engine_rules import to_engine_rules
 
     resolution = resolve(model.tensors, quant, flavour, model.architecture)

@@ -39,8 +39,8 @@ from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, timeout_
 from cook.recipe.schema import MAX_RULES
 
 if TYPE_CHECKING:
-    from cook.recipe.check import TensorList
     from cook.recipe.load import LoadedRecipe
+    from cook.recipe.rules import ModelTensors
 
 _BLOCK = r"^(enc\.|dec\.)?blk\.[0-9]+\."
 # As cook.recipe.groups tells them, for the tensors that an engine quantizes at all (so without
@@ -284,7 +284,7 @@ def import_recipe(path: Path, wishes: Wishes | None = None, to: Path | None = No
 _HINT = "cook reads scripts with llama-quantize or custom=..., .recipe files and rule lists"
 
 
-def _tensors(model: Path | None) -> TensorList | None:
+def _tensors(model: Path | None) -> ModelTensors | None:
     if model is None:
         return None
     from cook.recipe.check import read_tensors
@@ -297,7 +297,7 @@ def _written(
     kind: Kind,
     quants: Sequence[ForeignQuant],
     wishes: Wishes,
-    tensors: TensorList | None,
+    tensors: ModelTensors | None,
     notes: Notes,
 ) -> WrittenRecipe:
     first = quants[0]
@@ -354,7 +354,7 @@ def _header(
 
 
 def _quant(
-    quant: ForeignQuant, wishes: Wishes, tensors: TensorList | None, notes: Notes
+    quant: ForeignQuant, wishes: Wishes, tensors: ModelTensors | None, notes: Notes
 ) -> WrittenQuant:
     rules = _rules(quant, tensors)
     notes.problems += rules.problems
@@ -373,7 +373,7 @@ def _quant(
     )
 
 
-def _rules(quant: ForeignQuant, tensors: TensorList | None) -> Grouped:
+def _rules(quant: ForeignQuant, tensors: ModelTensors | None) -> Grouped:
     if tensors is None or not quant.rules:
         return as_written(quant.rules)
     flavour = quant.flavour or LLAMA_CPP
@@ -392,7 +392,7 @@ def _common_base(rules: Sequence[ForeignRule]) -> str:
 
 
 def _checked_base(base: str, quant: ForeignQuant) -> str:
-    from cook.recipe.fields import base_type
+    from cook.recipe.schema import base_type
 
     try:
         return base_type(base)
@@ -410,7 +410,7 @@ def _loaded(text: str, path: Path) -> LoadedRecipe:
 
 
 def _verify(
-    loaded: LoadedRecipe, quants: Sequence[ForeignQuant], tensors: TensorList | None
+    loaded: LoadedRecipe, quants: Sequence[ForeignQuant], tensors: ModelTensors | None
 ) -> None:
     """InternalError unless the recipe says, rule for rule or tensor for tensor, what was read."""
     from cook.recipe.rules import FORCE_PATTERN, resolve
@@ -433,7 +433,7 @@ def _verify(
             raise InternalError(f"the imported recipe does not say what `{quant.name}` says")
 
 
-def _types(quant: ForeignQuant, tensors: TensorList) -> dict[str, str | None]:
+def _types(quant: ForeignQuant, tensors: ModelTensors) -> dict[str, str | None]:
     """The rules' own answer for every tensor that is quantized, first match first."""
     from cook.recipe.pattern import parse_pattern
     from cook.recipe.rules import quantizable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cook.record.record import Candidate, Record
-from cook.report.canvas import Sheet, label
+from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import Basis, best_of_each, figures_of, finite, kind_of, picked
-from cook.report.document import Plot, Section, Table
+from cook.report.document import Section, Table
 
 TITLE = "Where the time goes"
 MOST_BARS = 16

@@ -19,9 +19,10 @@ from cook.engines.environment import engine_environment
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker import compile
 from cook.engines.worker.compile import EngineFiles, build_worker, locate
-from cook.engines.worker.messages import ModelLoad, SamplerChain
+from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InternalError, PrerequisiteError, StepError
+from cook.formats.sampling import Sampling
 from cook.scoring.simulate import Profile, positions_of, simulate
 
 pytestmark = pytest.mark.engine
@@ -183,7 +184,7 @@ def test_width_changes_only_numerics(target: Worker) -> None:
 
 def test_sampling_follows_the_chain(target: Worker) -> None:
     """One token drawn with many seeds, against the chain's probabilities."""
-    n, chain = 1500, SamplerChain(1.5, top_k=8, top_p=0.9, min_p=0.05)
+    n, chain = 1500, Sampling(1.5, top_k=8, top_p=0.9, min_p=0.05).applied()
     first = target.generate(PROMPT, n_predict=1, top=8)
     assert first.top_ids is not None
     assert first.top_logits is not None
@@ -208,9 +209,9 @@ def test_sampling_follows_the_chain(target: Worker) -> None:
 
 
 def test_a_seed_repeats(target: Worker) -> None:
-    chain = SamplerChain(0.9, seed=5)
+    chain = Sampling(0.9, seed=5).applied()
     one, two = (target.generate(PROMPT, n_predict=30, chain=chain) for _ in range(2))
-    other = target.generate(PROMPT, n_predict=30, chain=SamplerChain(0.9, seed=6))
+    other = target.generate(PROMPT, n_predict=30, chain=Sampling(0.9, seed=6).applied())
     assert np.array_equal(one.tokens, two.tokens)
     assert not np.array_equal(one.tokens, other.tokens)
 
@@ -223,7 +224,7 @@ def test_rollouts_and_simulation_equal_live_shapes(
     """Single-token replay and rollouts have nearly the shapes of a live draft: nearly all equal."""
     worker.load(ModelLoad(tiny_model, context=512))
     texts = [
-        worker.generate((1, 30 + i), n_predict=60, extra=9, chain=SamplerChain(0.7, seed=i))
+        worker.generate((1, 30 + i), n_predict=60, extra=9, chain=Sampling(0.7, seed=i).applied())
         for i in range(8)
     ]
     worker.load(ModelLoad(noisy_draft, context=512))

@@ -1,0 +1,108 @@
+"""The target's sampling chain: as it is asked for, as it applies, and in each receiver's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from cook.errors import InternalError, PrerequisiteError
+
+SERVER_TOP_K, SERVER_TOP_P, SERVER_MIN_P = 40, 0.95, 0.05
+"""What llama-server of mainline samples with unless told otherwise (common/common.h)."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """top_k (0: off), top_p, min_p, temperature, in this order; None is the engine's default.
+
+    ``temperature`` 0 is greedy, and the rest of the chain then changes nothing. ``draws``: whose
+    random numbers, ``worker`` (cook's own: distributed as a server's, but not the same numbers
+    for the same ``seed``) or ``server`` (the engine's).
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    top_k: Annotated[int | None, Field(ge=0)] = None
+    top_p: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
+    min_p: Annotated[float | None, Field(ge=0.0, le=1.0)] = None
+    repeat_penalty: Annotated[float | None, Field(gt=0.0)] = None
+    seed: Annotated[int, Field(ge=0)] = 1
+    draws: Literal["worker", "server"] = "worker"
+
+    def __str__(self) -> str:
+        if not self.temperature:
+            return "greedy"
+        parts = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p, "seed": self.seed}
+        told = [f"{name} {value:g}" for name, value in parts.items() if value is not None]
+        return ", ".join([f"temperature {self.temperature:g}", *told])
+
+    def applied(self, draws: Literal["worker", "server"] = "worker") -> Sampling:
+        """With a server's own defaults in place of None; greedy keeps the likeliest token alone."""
+        greedy = not self.temperature
+        return replace(
+            self,
+            top_k=1 if greedy else SERVER_TOP_K if self.top_k is None else self.top_k,
+            top_p=1.0 if greedy else SERVER_TOP_P if self.top_p is None else self.top_p,
+            min_p=0.0 if greedy else SERVER_MIN_P if self.min_p is None else self.min_p,
+            repeat_penalty=1.0 if self.repeat_penalty is None else self.repeat_penalty,
+            draws=draws,
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is left to the engine."""
+        return None not in (self.top_k, self.top_p, self.min_p, self.repeat_penalty)
+
+    def asked(self) -> dict[str, float]:
+        """What is not left to the engine, by the names that a server's request has."""
+        # Greedy is top-k 1: the servers' default chain would sort candidates for nothing.
+        told = {"temperature": self.temperature, "seed": self.seed}
+        if not self.temperature:
+            return told | {"top_k": 1}
+        chain = {
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repeat_penalty": self.repeat_penalty,
+        }
+        return told | {name: value for name, value in chain.items() if value is not None}
+
+    def whole_request(self) -> dict[str, float]:
+        """The keys of a request that leaves nothing to the server: other samplers are off."""
+        return self._whole() | {
+            "typical_p": 1.0,
+            "xtc_probability": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "dry_multiplier": 0.0,
+        }
+
+    def worker_fields(self) -> dict[str, float]:
+        """The fields of a request to the worker, which is greedy without any.
+
+        PrerequisiteError for a repeat penalty: the worker knows none.
+        """
+        whole = self._whole()
+        penalty = whole.pop("repeat_penalty")
+        if penalty != 1.0:
+            raise PrerequisiteError(
+                f"cook's worker cannot sample with a repeat penalty ({penalty:g})",
+                hint="record from a running llama-server: cook trace --target http://HOST:PORT",
+            )
+        return whole if self.temperature else {}
+
+    def _whole(self) -> dict[str, float]:
+        top_k, top_p, min_p, penalty = self.top_k, self.top_p, self.min_p, self.repeat_penalty
+        if top_k is None or top_p is None or min_p is None or penalty is None:
+            raise InternalError(f"what the engine decides is not known: {self!r}")
+        return {
+            "temperature": self.temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repeat_penalty": penalty,
+            "seed": self.seed,
+        }
