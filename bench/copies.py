@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.demo_score import study_menu
-from bench.study import Study, empty_kitchen
-from cook.build.finalists import choose
+from bench.demo_score import study_layout
+from bench.study import Study, empty_executor
+from cook.build.choose import choose
 from cook.build.forecast import Forecaster, Overheads
+from cook.record.objective import Objective
 
 TRIALS = 50
 MOST = 0.05
@@ -19,15 +20,15 @@ MOST = 0.05
 
 def copies() -> Study:
     """Copies are one file under two names: equal bytes, timed one after the other."""
-    menu = study_menu("replay", limit=24, tokens=96, n_max=(4,), quants=("Q4_K_M",))
-    plan = menu.forecast
+    layout = study_layout("replay", limit=24, tokens=96, n_max=(4,), quants=("Q4_K_M",))
+    plan = layout.forecast
     assert plan is not None, "asked for"
-    assert menu.prompts is not None, "asked for"
+    assert layout.prompts is not None, "asked for"
     draft = plan.drafts[0]
-    prompts = [p.id for p in menu.prompts.prompts if p.half == "pick"]
+    prompts = [p.id for p in layout.prompts.prompts if p.half == "pick"]
     false = 0
-    with empty_kitchen() as kitchen:
-        kitchen.run([plan.trace, *draft.replays])
+    with empty_executor() as executor:
+        executor.run([plan.trace, *draft.replays])
         for trial in range(TRIALS):
             twins = []
             for number, name in enumerate(("one", "two")):
@@ -36,22 +37,22 @@ def copies() -> Study:
                 twins.append(replace(draft, draft=replace(draft.draft, name=name), curves=curves))
             verify = tuple(replace(c, turn=2000 * trial + 10 + c.turn) for c in plan.verify)
             trial_plan = replace(plan, drafts=tuple(twins), verify=verify, floor=None)
-            kitchen.run(trial_plan.first())
-            oven = Forecaster(menu, trial_plan, kitchen.outcomes, 96, 2048)
-            noise = oven.timing_noise(Overheads(), prompts)
-            forecasts = oven.forecasts(Overheads(), prompts)
+            executor.run([*trial_plan.opening(), *trial_plan.last_pass()])
+            forecaster = Forecaster(trial_plan, executor.outcomes)
+            noise = forecaster.timing_noise(Overheads(), prompts)
+            forecasts = forecaster.forecasts(Overheads(), prompts)
             choice = choose(
                 forecasts,
-                "decode_speed",
+                Objective.DECODE_SPEED,
                 0.95,
                 None,
                 lambda _: None,
-                [menu],
+                {"one": 0, "two": 0},
                 timing_sd=noise.mean_sd if noise else 0.0,
             )
-            drafting = {f.name for f in forecasts if f.draft is not None}
-            named = {choice.name, *choice.ties}
-            false += len(drafting & named) == 1
+            drafting = {f.key for f in forecasts if f.key.draft is not None}
+            chosen = {choice.key, *choice.ties}
+            false += len(drafting & chosen) == 1
     return Study(
         (
             f"two copies of one draft, {TRIALS} trials, each timed anew: a false winner in {false} "

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.demo_score import DOWN_TO_ONE_BIT, study_menu
-from bench.study import Study, empty_kitchen
-from cook.build.finalists import live_runs
+from bench.demo_score import DOWN_TO_ONE_BIT, study_layout
+from bench.study import Study, empty_executor
+from cook.build.decide import live_runs
+from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
@@ -22,7 +23,7 @@ from cook.formats.arrays import Ids
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.simulate import Profile, Setting, positions_of, simulate
+from cook.scoring.simulate import Profile, positions_of, simulate
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import TRACE_FILE
@@ -33,8 +34,8 @@ MOST_POINTS, LEAST_DRAFTED = 0.5, 20_000
 
 def counts() -> Study:
     """Acceptance by replay minus the server's, in points, for every quant."""
-    menu, traced = (
-        study_menu(
+    layout, traced = (
+        study_layout(
             method,
             limit=None,
             tokens=TOKENS,
@@ -45,21 +46,22 @@ def counts() -> Study:
     )
     assert traced.forecast is not None, "asked for"
     lines, within = [], True
-    with empty_kitchen() as kitchen:
-        kitchen.run([d.quantize for d in menu.drafts if d.quantize is not None])
-        kitchen.run([traced.forecast.trace])
-        recorded = TraceFile(kitchen.outcomes.artifact(traced.forecast.trace).file(TRACE_FILE))
+    with empty_executor() as executor:
+        executor.run([d.quantize for d in layout.drafts if d.quantize is not None])
+        executor.run([traced.forecast.trace])
+        recorded = TraceFile(executor.outcomes.artifact(traced.forecast.trace).file(TRACE_FILE))
         prompts = {reply.head.id: reply.prompt for reply in recorded}
-        for configuration in menu.grid:
-            kitchen.run(configuration.rounds)
+        for configuration in layout.grid:
+            executor.run(configuration.rounds)
             draft = configuration.draft
             assert draft is not None, "the grid holds drafts"
-            live = list(live_runs(configuration, kitchen).values())
+            live = list(live_runs(configuration, executor).values())
             step = next(d for d in traced.forecast.drafts if d.draft.name == draft.name)
             assert draft.quantize is not None, "so are these"
-            model = kitchen.outcomes.artifact(draft.quantize).file(MODEL_FILE)
+            assert draft.elements, "so are these"
+            model = executor.outcomes.artifact(draft.quantize).file(MODEL_FILE)
             bpw = (draft.predicted_tensor_bytes or 0) * 8 / draft.elements
-            equal, ours = _recount(kitchen, step.replays[0], model, live, prompts)
+            equal, ours = _recount(executor, step.replays[0], model, live, prompts)
             theirs = sum(r.draft_n or 0 for r in live), sum(r.draft_n_accepted or 0 for r in live)
             points = 100 * (ours[1] / ours[0] - theirs[1] / theirs[0])
             within &= abs(points) <= MOST_POINTS and theirs[0] >= LEAST_DRAFTED
@@ -77,7 +79,7 @@ def counts() -> Study:
 
 
 def _recount(
-    kitchen: Executor,
+    executor: Executor,
     replay: ReplayStep,
     model: Path,
     live: Sequence[PromptRun],
@@ -85,8 +87,8 @@ def _recount(
 ) -> tuple[int, tuple[int, int]]:
     """(requests with equal counts, our (drafted, accepted)) over ``live`` requests."""
     equal, drafted, accepted = 0, 0, 0
-    with Worker.open(replay.engine, Supervisor(kitchen.logs / "counts")) as worker:
-        info = worker.load(model_load(replay.engine, model, replay.args, 4096, kitchen.threads))
+    with Worker.open(replay.engine, Supervisor(executor.logs / "counts")) as worker:
+        info = worker.load(model_load(replay.engine, model, replay.args, 4096, executor.threads))
         for run in live:
             assert run.tokens is not None, "mainline returns ids"
             found = worker.replay(prompts[run.id], run.tokens)
@@ -99,7 +101,7 @@ def _recount(
                 n_predict=TOKENS,
                 context=min(4096, info.context_train),
             )
-            told = simulate(positions, Setting(LENGTH), Profile.MAINLINE_2026_10)
+            told = simulate(positions, DraftSettings(LENGTH), Profile.MAINLINE_2026_10)
             drafted += told.draft_n
             accepted += told.draft_n_accepted
             theirs = (run.draft_n or 0, run.draft_n_accepted or 0)

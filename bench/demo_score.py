@@ -54,7 +54,7 @@ SHORT = """\
 """
 
 
-def study_menu(
+def study_layout(
     method: str,
     *,
     limit: int | None,
@@ -63,7 +63,7 @@ def study_menu(
     quants: tuple[str, ...] = EIGHT,
     target: str = Q8_0_TARGET,
 ) -> Layout:
-    """The menu of the drafts named; ``limit`` None: every prompt, else short ones."""
+    """The layout of the drafts named; ``limit`` None: every prompt, else short ones."""
     text = (
         RECIPE.replace("METHOD", method)
         .replace("PROMPTS", "" if limit is None else SHORT + f"  limit: {limit}")
@@ -76,4 +76,4 @@ def study_menu(
     kept = tuple(q for q in loaded.quants if q.name in quants)
     recipe = loaded.recipe.model_copy(update={"include_source": "source" in quants})
     loaded = replace(loaded, quants=kept, recipe=recipe)
-    return prepare(loaded, engines=["bundled"]).menus[0]
+    return prepare(loaded, engines=["bundled"]).layouts[0]

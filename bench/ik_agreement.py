@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bench.study import Study, empty_kitchen
-from cook.build.finalists import live_runs
+from bench.study import Study, empty_executor
+from cook.build.decide import live_runs
 from cook.build.layout import Configuration, Layout
 from cook.build.prepare import prepare
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.graph.execute import Executor
 from cook.recipe.load import parse_recipe
-from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.scoring.simulate import Positions, Profile, simulate
 from cook.steps.replay import replies
 
 Tool = Literal["server", "spec-bench"]
@@ -93,8 +94,8 @@ def ik_agreement() -> Study:
     """All demo prompts, replies of 128 tokens."""
     if not os.environ.get("COOK_ENGINE_IK"):
         return Study(("agreement on ik: not measured, COOK_ENGINE_IK names no build",), within=True)
-    with empty_kitchen() as kitchen:
-        found = agreements(kitchen, limit=None, tokens=128, n_max=(4, 8))
+    with empty_executor() as executor:
+        found = agreements(executor, limit=None, tokens=128, n_max=(4, 8))
     return Study(
         tuple(map(str, found)),
         all(abs(a.points) <= MOST_POINTS and a.live[0] >= LEAST_DRAFTED for a in found),
@@ -102,24 +103,26 @@ def ik_agreement() -> Study:
 
 
 def agreements(
-    kitchen: Executor, *, limit: int | None, tokens: int, n_max: tuple[int, ...]
+    executor: Executor, *, limit: int | None, tokens: int, n_max: tuple[int, ...]
 ) -> list[Agreement]:
     """Every draft length through both tools; ``limit`` None: every demo prompt.
 
     The first failure of a step is raised.
     """
-    replay = _menu("replay", "server", limit, tokens, n_max)
-    texts = _texts(kitchen, replay, tokens)
+    replay = _layout("replay", "server", limit, tokens, n_max)
+    texts = _texts(executor, replay, tokens)
     found = []
     for tool in ("server", "spec-bench"):
-        menu = _menu("live", tool, limit, tokens, n_max)
-        kitchen.run([step for c in menu.grid for step in c.rounds])
-        _refuse_failed(kitchen)
-        found += [_compared(kitchen, tool, c, texts) for c in menu.grid]
+        layout = _layout("live", tool, limit, tokens, n_max)
+        executor.run([step for c in layout.grid for step in c.rounds])
+        _refuse_failed(executor)
+        found += [_compared(executor, tool, c, texts) for c in layout.grid]
     return found
 
 
-def _menu(method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[int, ...]) -> Layout:
+def _layout(
+    method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[int, ...]
+) -> Layout:
     text = (
         RECIPE.replace("METHOD", method)
         .replace("TOOL", tool)
@@ -128,36 +131,36 @@ def _menu(method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[i
         .replace("LENGTHS", str(list(n_max)))
     )
     loaded = parse_recipe(text, Path("agreement.yaml").absolute())
-    return prepare(loaded, engines=["ik"], threads=1).menus[0]
+    return prepare(loaded, engines=["ik"], threads=1).layouts[0]
 
 
-def _texts(kitchen: Executor, menu: Layout, tokens: int) -> dict[str, Positions]:
-    plan = menu.forecast
+def _texts(executor: Executor, layout: Layout, tokens: int) -> dict[str, Positions]:
+    plan = layout.forecast
     assert plan is not None, "asked for"
     steps = plan.drafts[0].replays
-    kitchen.run([plan.trace, *steps])
-    _refuse_failed(kitchen)
-    trace = kitchen.outcomes.artifact(plan.trace)
+    executor.run([plan.trace, *steps])
+    _refuse_failed(executor)
+    trace = executor.outcomes.artifact(plan.trace)
     return {
-        name: positions
+        head.id: positions
         for step in steps
-        for name, _, positions in replies(
-            step, trace, kitchen.outcomes.artifact(step), n_predict=tokens, context=2048
+        for head, positions in replies(
+            step, trace, executor.outcomes.artifact(step), n_predict=tokens, context=2048
         )
     }
 
 
 def _compared(
-    kitchen: Executor, tool: Tool, configuration: Configuration, texts: Mapping[str, Positions]
+    executor: Executor, tool: Tool, configuration: Configuration, texts: Mapping[str, Positions]
 ) -> Agreement:
     settings = configuration.settings
     assert settings is not None, "the grid has drafts only"
     live: list[tuple[int, int]] = []
     ours: list[tuple[int, int]] = []
-    runs = live_runs(configuration, kitchen)
+    runs = live_runs(configuration, executor)
     for name, run in runs.items():
         try:
-            counted = simulate(texts[name], Setting(settings.n_max), PROFILES[tool])
+            counted = simulate(texts[name], DraftSettings(settings.n_max), PROFILES[tool])
         except InputError:
             continue
         live.append((run.draft_n or 0, run.draft_n_accepted or 0))
@@ -173,6 +176,6 @@ def _compared(
     )
 
 
-def _refuse_failed(kitchen: Executor) -> None:
-    for failure in kitchen.outcomes.failures.values():
+def _refuse_failed(executor: Executor) -> None:
+    for failure in executor.outcomes.failures.values():
         raise failure.error

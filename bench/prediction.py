@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean, median, stdev
 
-from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_menu
-from bench.study import Study, empty_kitchen
-from cook.build.finalists import live_runs
+from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
+from bench.study import Study, empty_executor
+from cook.build.decide import live_runs
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, interleaved
 from cook.graph.execute import Executor
@@ -33,28 +33,30 @@ Rounds = dict[str, list[dict[str, PromptRun]]]
 
 def prediction(target: str = F16_TARGET) -> Study:
     """The median error over drafts and lengths, and what the predicted best length costs."""
-    menu = study_menu("replay", limit=16, tokens=128, n_max=LENGTHS, quants=DRAFTS, target=target)
-    assert menu.forecast is not None, "asked for"
-    assert menu.baseline is not None, "asked for"
-    plan = _with_passes(menu.forecast, TURNS)
-    every = [menu.baseline, *menu.grid]
+    layout = study_layout(
+        "replay", limit=16, tokens=128, n_max=LENGTHS, quants=DRAFTS, target=target
+    )
+    assert layout.forecast is not None, "asked for"
+    assert layout.baseline is not None, "asked for"
+    plan = _with_passes(layout.forecast, TURNS)
+    every = [layout.baseline, *layout.grid]
     fitted_on = [c for c in every if c.draft is None or c.draft.name == FITTED_ON]
-    with empty_kitchen() as kitchen:
-        kitchen.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
+    with empty_executor() as executor:
+        executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
         fitting: Rounds = {c.name: [] for c in fitted_on}
         live: Rounds = {c.name: [] for c in every}
         for turn in range(TURNS):
-            kitchen.run([plan.verify[turn], *(d.curves[turn] for d in plan.drafts)])
-            _live_round(kitchen, fitted_on, 1 + turn, fitting)
-            _live_round(kitchen, every, 1 + TURNS + turn, live)
-        oven = Forecaster(menu, plan, kitchen.outcomes, 128, 2048)
-        overheads = oven.fitted(
-            _typical(fitting[menu.baseline.name]),
+            executor.run([plan.verify[turn], *(d.curves[turn] for d in plan.drafts)])
+            _live_round(executor, fitted_on, 1 + turn, fitting)
+            _live_round(executor, every, 1 + TURNS + turn, live)
+        forecaster = Forecaster(plan, executor.outcomes)
+        overheads = forecaster.fitted(
+            _typical(fitting[layout.baseline.name]),
             [(c.settings, _typical(fitting[c.name])) for c in fitted_on if c.settings],
             next(d for d in plan.drafts if d.draft.name == FITTED_ON),
         )
-        reported = set(live[menu.baseline.name][0])
-        predicted = {f.name: f for f in oven.forecasts(overheads, reported)}
+        reported = set(live[layout.baseline.name][0])
+        predicted = {f.name: f for f in forecaster.forecasts(overheads, reported)}
     told = _told(predicted, {name: [_speed(r) for r in rounds] for name, rounds in live.items()})
     return replace(told, lines=(f"target {target}", *told.lines))
 
@@ -76,13 +78,13 @@ def _with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
 
 
 def _live_round(
-    kitchen: Executor, every: Sequence[Configuration], repeat: int, found: Rounds
+    executor: Executor, every: Sequence[Configuration], repeat: int, found: Rounds
 ) -> None:
     """One more live round of each configuration, in turn."""
     turn = [replace(c, rounds=tuple(replace(r, repeat=repeat) for r in c.rounds)) for c in every]
-    kitchen.run(interleaved(turn))
+    executor.run(interleaved(turn))
     for configuration in turn:
-        found[configuration.name].append(live_runs(configuration, kitchen))
+        found[configuration.name].append(live_runs(configuration, executor))
 
 
 def _typical(rounds: Sequence[dict[str, PromptRun]]) -> dict[str, PromptRun]:

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.demo_score import study_menu
-from bench.study import empty_kitchen
-from cook.build.forecast import Forecast, Forecaster, Overheads
+from bench.demo_score import study_layout
+from bench.study import empty_executor
+from cook.build.forecast import Forecast, Forecaster
 from cook.provenance import cook_version, machine
 
 FILE = Path(__file__).parent.parent / "tests" / "data" / "contests.json"
@@ -23,24 +23,20 @@ TOKENS = 128
 
 
 def main() -> int:
-    menu = study_menu("replay", limit=None, tokens=TOKENS, n_max=LENGTHS)
-    assert menu.forecast is not None, "asked for"
-    assert menu.baseline is not None, "asked for"
-    with empty_kitchen() as kitchen:
-        kitchen.run([d.quantize for d in menu.drafts if d.quantize is not None])
-        kitchen.run(menu.forecast.steps())
-        if lost := [f.error.message for f in kitchen.outcomes.failures.values()]:
+    layout = study_layout("replay", limit=None, tokens=TOKENS, n_max=LENGTHS)
+    assert layout.forecast is not None, "asked for"
+    with empty_executor() as executor:
+        executor.run([d.quantize for d in layout.drafts if d.quantize is not None])
+        executor.run(layout.forecast.steps())
+        if lost := [f.error.message for f in executor.outcomes.failures.values()]:
             print(lost[0], file=sys.stderr)
             return 1
-        oven = Forecaster(
-            menu, menu.forecast, kitchen.outcomes, TOKENS, menu.baseline.rounds[0].context
-        )
-        found = oven.forecasts(Overheads())
-    build = menu.engine.identity.build
+        found = Forecaster(layout.forecast, executor.outcomes).forecasts()
+    build = layout.engine.identity.build
     document = {
         "made_by": f"python -m bench.record_contests, cook {cook_version()}",
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
-        "engine": f"{menu.engine.name} {build}",
+        "engine": f"{layout.engine.name} {build}",
         "machine": machine().processor,
         "drafts": "quants of cook/demo/draft-f16.gguf for cook/demo/target-q8_0.gguf, greedy, "
         f"{TOKENS} tokens at most; seconds of decoding are predicted, without overheads",

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bench.random_model import write_random_model
-from bench.study import Study, empty_kitchen
+from bench.study import Study, empty_executor
 from cook.engines.base import Engine
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
@@ -81,12 +81,12 @@ def _iq1_kt(directory: Path) -> Path:
     """The demo draft as the shipped Ling-flash recipe makes its first quant."""
     from cook.build.prepare import prepare
 
-    (menu,) = prepare("ling-flash-iq1kt", engines=["ik"], demo=True).menus
-    quantize = menu.drafts[0].quantize
+    (layout,) = prepare("ling-flash-iq1kt", engines=["ik"], demo=True).layouts
+    quantize = layout.drafts[0].quantize
     assert quantize is not None, "it is made"
-    with empty_kitchen() as kitchen:
-        kitchen.run([quantize])
-        made = kitchen.outcomes.artifact(quantize).file(MODEL_FILE)
+    with empty_executor() as executor:
+        executor.run([quantize])
+        made = executor.outcomes.artifact(quantize).file(MODEL_FILE)
         return Path(shutil.copyfile(made, directory / "iq1_kt.gguf"))
 
 

@@ -7,26 +7,26 @@ spent once (the trace; the baseline).
 
 from __future__ import annotations
 
-from bench.demo_score import study_menu
-from bench.study import Study, empty_kitchen
+from bench.demo_score import study_layout
+from bench.study import Study, empty_executor
 
 LEAST_RATIO = 5.0
 
 
 def replay_vs_live() -> Study:
     """Sum of the seconds of the steps, each run once, alone."""
-    replayed = study_menu("replay", limit=24, tokens=128, n_max=(4,))
-    live = study_menu("live", limit=24, tokens=128, n_max=(4,))
+    replayed = study_layout("replay", limit=24, tokens=128, n_max=(4,))
+    live = study_layout("live", limit=24, tokens=128, n_max=(4,))
     assert replayed.forecast is not None, "asked for"
-    with empty_kitchen() as kitchen:
-        kitchen.run([d.quantize for d in live.drafts if d.quantize is not None])
-        kitchen.run([replayed.forecast.trace])
+    with empty_executor() as executor:
+        executor.run([d.quantize for d in live.drafts if d.quantize is not None])
+        executor.run([replayed.forecast.trace])
         replays = [step for d in replayed.forecast.drafts for step in d.replays]
-        kitchen.run(replays)
+        executor.run(replays)
         runs = [step for c in live.grid for step in c.rounds]
-        kitchen.run(runs)
-        seconds = {key: a.seconds for key, a in kitchen.outcomes.artifacts.items()}
-        lost = [f.error.message for f in kitchen.outcomes.failures.values()]
+        executor.run(runs)
+        seconds = {key: a.seconds for key, a in executor.outcomes.artifacts.items()}
+        lost = [f.error.message for f in executor.outcomes.failures.values()]
     if lost:
         return Study((f"replay against live: failed: {lost[0]}",), within=False)
     trace_s = seconds[replayed.forecast.trace.key]

@@ -22,7 +22,7 @@ class Study:
 
 
 @contextmanager
-def empty_kitchen(threads: int = 1, *, fresh: bool = False) -> Iterator[Executor]:
+def empty_executor(threads: int = 1, *, fresh: bool = False) -> Iterator[Executor]:
     """An executor over an empty store that is gone afterwards."""
     with TemporaryDirectory(prefix="cook-bench-") as directory:
         home = Path(directory)

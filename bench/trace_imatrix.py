@@ -18,7 +18,7 @@ import numpy as np
 
 from cook.build.drafting import DraftLayout
 from cook.build.locate import SourceReader
-from cook.engines.base import ModelArgs
+from cook.engines.base import DraftSettings, ModelArgs
 from cook.engines.discover import discover
 from cook.formats.gguf import read_gguf
 from cook.formats.sampling import Sampling
@@ -31,14 +31,14 @@ from cook.prompts.calibration import split_for_calibration
 from cook.prompts.prompt_set import PromptSet, load_prompts
 from cook.recipe.load import parse_recipe
 from cook.recipe.rules import resolve
-from cook.scoring.simulate import Profile, Setting, simulate
+from cook.scoring.simulate import Profile, simulate
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TraceStep
 
 CONTEXT, MAX_TOKENS = 4096, 192
-SETTING = Setting(4)
+SETTING = DraftSettings(4)
 RESAMPLES = 10_000
 RULES = {
     "IQ1_S": ("q2_K", "iq2_xxs", "iq1_s"),
@@ -134,7 +134,7 @@ def _counts(
         context=CONTEXT,
     )
     rows = []
-    for _, _, text in texts:
+    for _, text in texts:
         run = simulate(text, SETTING, Profile.MAINLINE_2026_10)
         matches = int(text.match[1 : text.reply].sum())
         rows.append((run.draft_n_accepted, run.draft_n, matches, text.reply - 1))

@@ -170,12 +170,12 @@ def test_both_engines_in_one_table(tmp_path: Path, bundled: Any, ik_engine: Any)
     assert {s.label for s in steps(record, "trace")} == {"trace (bundled)", "trace (ik)"}
     bare = {c.engine: c for c in record.candidates if c.draft is None}
     assert set(bare) == {"bundled", "ik"}
-    best = max(c.live.end_to_end_speed for c in bare.values() if c.live is not None)
+    best = max(c.live.end_to_end_speed or 0 for c in bare.values() if c.live is not None)
     live = [c for c in record.candidates if c.live is not None]
     assert len(live) >= 3
     for candidate in live:
         assert candidate.live is not None
-        assert candidate.speedup == pytest.approx(candidate.live.end_to_end_speed / best)
+        assert candidate.speedup == pytest.approx((candidate.live.end_to_end_speed or 0) / best)
     predicted = {c.draft for c in record.candidates if c.predicted is not None and c.draft}
     assert predicted == made
     assert record.pick.candidate in {c.name for c in record.candidates}

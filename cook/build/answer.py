@@ -27,7 +27,7 @@ def answer(
     *,
     fresh: bool = False,
 ) -> None:
-    """Print the answer to ``question``; raises as ``kitchen.raise_for`` where it is no good one.
+    """Print the answer to ``question``; raises as ``raise_for`` where it is no good one.
 
     ``question`` is all of the command line that can change the answer; ``fresh`` ignores what
     was kept, hashes of sources included.
@@ -39,24 +39,24 @@ def answer(
         return
     began = time.time()
     built = build()
-    told = shown(built.record)
+    answered = shown(built.record)
     good = not built.failures and (built.record.pick.candidate or not built.record.candidates)
     # A branch of a repository may have moved by the next time: only the Hub can say.
     pinned = all(origin.pinned for origin in built.record.sources)
     if good and pinned:
-        receipt.keep(question, built.files, told, built.path, began=began)
-    _print(told, built.path, built.ran, output)
+        receipt.keep(question, built.files, answered, built.path, began=began)
+    _print(answered, built.path, built.ran, output)
     from cook.build.run import raise_for
 
     raise_for(built)
 
 
-def _print(told: Shown, record: Path, ran: tuple[str, ...], output: Output) -> None:
+def _print(answered: Shown, record: Path, ran: tuple[str, ...], output: Output) -> None:
     if output.mode is Mode.JSON:
         document = json.loads(record.read_text(encoding="utf-8"))
         output.emit({**document, "record": str(record), "ran": list(ran)})
         return
-    show(told, output)
+    show(answered, output)
     if not ran:
         output.say(NOTHING_RAN)
     output.say(f"record: {record}")

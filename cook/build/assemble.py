@@ -10,18 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cook.build.checks import Checks, checks_of, checks_of_all
-from cook.build.choose import Limits, pick
-from cook.build.confirm import confirm
+from cook.build.choose import Limits, confirm, pick
+from cook.build.decide import Decision, reason_not_live
 from cook.build.drafts import draft_records, reference_quality, why_not
-from cook.build.finalists import Decision, reason_not_live
-from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
+from cook.build.layout import (
+    Configuration,
+    ForecastPlan,
+    Layout,
+    LiveChecks,
+    checks_of,
+    interleaved,
+)
 from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
 from cook.provenance import HubOrigin, cook_version, machine
 from cook.recipe.load import LoadedRecipe
-from cook.recipe.schema import Recipe
+from cook.recipe.schema import Recipe, ScoreSpec
 from cook.record.measured import (
     ImatrixCoverage,
     Interval,
@@ -30,10 +35,12 @@ from cook.record.measured import (
     Prediction,
     Rejection,
 )
+from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
     SCHEMA_VERSION,
     Candidate,
+    CandidateKey,
     Draft,
     Excluded,
     Pick,
@@ -47,7 +54,6 @@ from cook.scoring.sampled import SampledPrediction
 from cook.steps.live import LiveStep
 
 if TYPE_CHECKING:
-    from cook.graph.execute import Outcomes
     from cook.steps.imatrix import ImatrixStep
 
 
@@ -57,11 +63,11 @@ class Finished:
 
     loaded: LoadedRecipe
     demo: bool
-    menus: tuple[Layout, ...]
+    layouts: tuple[Layout, ...]
     grid: tuple[Configuration, ...]
     left_out: tuple[Excluded, ...]
     outcomes: Outcomes
-    judged: Decision | None = None
+    decision: Decision | None = None
     origins: tuple[HubOrigin, ...] = ()
 
     @property
@@ -70,208 +76,232 @@ class Finished:
 
     @property
     def baselines(self) -> tuple[Configuration, ...]:
-        return tuple(menu.baseline for menu in self.menus if menu.baseline is not None)
+        return tuple(layout.baseline for layout in self.layouts if layout.baseline is not None)
 
     @property
     def forecasts(self) -> tuple[ForecastPlan, ...]:
-        return tuple(menu.forecast for menu in self.menus if menu.forecast is not None)
+        return tuple(layout.forecast for layout in self.layouts if layout.forecast is not None)
 
     def live(self) -> list[LiveStep]:
         """The live steps, each once, in the order in which they ran: the calibration's first."""
-        calibration = self.judged.calibration if self.judged else ()
+        calibration = self.decision.calibration if self.decision else ()
         steps = (*calibration, *interleaved([*self.baselines, *self.grid]))
         return list({step.key: step for step in steps}.values())
 
 
-def assemble(sitting: Finished) -> Record:
-    """The record of a build. Pure: reads only what is in ``sitting``."""
-    outcomes, recipe = sitting.outcomes, sitting.recipe
-    menu = sitting.menus[0]  # target and prompts are the same for every engine
-    drafts = draft_records(sitting.menus, outcomes)
-    runs = _runs(sitting)
-    candidates = _candidates(sitting, runs)
+def assemble(finished: Finished) -> Record:
+    """The record of a build. Pure: reads only what is in ``finished``."""
+    outcomes, recipe = finished.outcomes, finished.recipe
+    layout = finished.layouts[0]  # target and prompts are the same for every engine
+    drafts = draft_records(finished.layouts, outcomes)
+    results = _live_results(finished)
+    candidates = _candidates(finished, results)
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         command=tuple(sys.argv),
         machine=machine(),
-        engines={m.engine.name: m.engine.identity for m in sitting.menus},
+        engines={m.engine.name: m.engine.identity for m in finished.layouts},
         recipe=recipe.name,
-        recipe_sha256=hashlib.sha256(sitting.loaded.text.encode()).hexdigest(),
-        recipe_text=sitting.loaded.text,
-        demo=sitting.demo,
-        target=str(menu.target.path) if menu.target else "",
-        target_bytes=menu.target.size_bytes if menu.target else 0,
-        prompts=menu.prompts.name if menu.prompts else "",
-        prompts_sha256=menu.prompts.sha256 if menu.prompts else "",
+        recipe_sha256=hashlib.sha256(finished.loaded.text.encode()).hexdigest(),
+        recipe_text=finished.loaded.text,
+        demo=finished.demo,
+        target=str(layout.target.path) if layout.target else "",
+        target_bytes=layout.target.size_bytes if layout.target else 0,
+        prompts=layout.prompts.name if layout.prompts else "",
+        prompts_sha256=layout.prompts.sha256 if layout.prompts else "",
         max_tokens=recipe.score.max_tokens if recipe.score else 0,
         temperature=recipe.score.sampling.temperature if recipe.score else 0.0,
-        source_quality=reference_quality(menu, outcomes),
+        source_quality=reference_quality(layout, outcomes),
         drafts=drafts,
         candidates=candidates,
-        left_out=sitting.left_out,
-        pick=_pick(sitting, candidates, drafts, runs),
-        warnings=_warnings(sitting),
-        steps=_steps(sitting),
-        noise=_noise(sitting),
-        imatrix=imatrix_coverage(menu.imatrix, outcomes),
-        disturbed=len(_disturbed(sitting)[0]),
-        sources=sitting.origins,
+        left_out=finished.left_out,
+        pick=_pick(finished, candidates, drafts, results),
+        warnings=_warnings(finished),
+        steps=_steps(finished),
+        noise=_noise(finished),
+        imatrix=imatrix_coverage(layout.imatrix, outcomes),
+        disturbed=len(_disturbed(finished)[0]),
+        sources=finished.origins,
     )
 
 
-Runs = Mapping[str, tuple[PromptRun, ...] | str]
-"""Per configuration: its requests, or the reason there are none."""
+@dataclass(frozen=True)
+class LiveResult:
+    """The requests of a candidate's live run, repeats merged; or, without them, the reason."""
+
+    runs: tuple[PromptRun, ...] = ()
+    reason: str | None = None
 
 
-def _runs(sitting: Finished) -> Runs:
-    found: dict[str, tuple[PromptRun, ...] | str] = {}
-    for configuration in (*sitting.baselines, *sitting.grid):
-        rounds = []
-        reason = None
-        for step in configuration.rounds:
-            outcome = sitting.outcomes.result(step)
-            if outcome is None:
-                reason = why_not(step, sitting.outcomes)
-                break
-            rounds.append(outcome.runs)
-        found[configuration.name] = reason if reason is not None else merge_repeats(rounds)
-    return found
+Results = Mapping[CandidateKey, LiveResult]
 
 
-def _candidates(sitting: Finished, runs: Runs) -> tuple[Candidate, ...]:
-    if not sitting.baselines:
-        return ()
-    live = {c.name for c in (*sitting.baselines, *sitting.grid)}
+def _live_results(finished: Finished) -> Results:
+    """Of every candidate, those that were not to run live included."""
+    results: dict[CandidateKey, LiveResult] = {}
+    ran = {c.key: c for c in (*finished.baselines, *finished.grid)}
+    for configuration in ran.values():
+        outcomes = [finished.outcomes.result(step) for step in configuration.rounds]
+        rounds = [outcome.runs for outcome in outcomes if outcome is not None]
+        pairs = zip(configuration.rounds, outcomes, strict=True)
+        failed = [step for step, outcome in pairs if outcome is None]
+        if failed:
+            result = LiveResult(reason=why_not(failed[0], finished.outcomes))
+        else:
+            runs = merge_repeats(rounds)
+            result = LiveResult(runs, None if runs else "no request had a usable reply")
+        results[configuration.key] = result
     # A predicted candidate that did not go live is shown all the same.
-    grids = [c for menu in sitting.menus for c in menu.grid] if sitting.judged else []
-    rest = [c for c in grids if c.name not in live]
-    best = _best_baseline(sitting, runs)
-    every = (*sitting.baselines, *sitting.grid, *rest)
-    return tuple(_candidate(sitting, configuration, runs, best) for configuration in every)
+    for configuration in _rest(finished):
+        reason = reason_not_live(configuration, finished.decision)
+        results[configuration.key] = LiveResult(reason=reason)
+    return results
 
 
-def _best_baseline(sitting: Finished, runs: Runs) -> tuple[PromptRun, ...] | None:
-    """The requests of the fastest no draft of any engine: what a speedup is against."""
-    score = sitting.recipe.score
-    weights = score.weights if score else None
-    ran = [r for c in sitting.baselines if not isinstance(r := runs[c.name], str)]
-    ran = [r for r in ran if figures(r, weights).end_to_end_speed]
-    return max(ran, key=lambda r: figures(r, weights).end_to_end_speed, default=None)
+def _rest(finished: Finished) -> list[Configuration]:
+    """Candidates that were predicted, or left the race, and did not go live."""
+    if finished.decision is None:
+        return []
+    live = {c.key for c in (*finished.baselines, *finished.grid)}
+    return [c for layout in finished.layouts for c in layout.grid if c.key not in live]
+
+
+def _candidates(finished: Finished, results: Results) -> tuple[Candidate, ...]:
+    """No draft, what went live, and the rest."""
+    score = finished.recipe.score
+    if score is None or not finished.baselines:
+        return ()
+    # What a speedup is against: the fastest no draft of any engine.
+    bare = [r.runs for c in finished.baselines if (r := results[c.key]).runs]
+    speeds = [(figures(runs, score.weights).end_to_end_speed, runs) for runs in bare]
+    known = [(speed, runs) for speed, runs in speeds if speed]
+    base = max(known, key=lambda pair: pair[0])[1] if known else ()
+    checks = checks_of(finished.layouts, finished.grid)
+    return tuple(
+        _candidate(finished, score, configuration, results[configuration.key], base, checks)
+        for configuration in (*finished.baselines, *finished.grid, *_rest(finished))
+    )
 
 
 def _candidate(
-    sitting: Finished,
+    finished: Finished,
+    score: ScoreSpec,
     configuration: Configuration,
-    runs: Runs,
-    base: tuple[PromptRun, ...] | None,
+    result: LiveResult,
+    base: tuple[PromptRun, ...],
+    every_check: Mapping[CandidateKey, LiveChecks],
 ) -> Candidate:
-    score = sitting.recipe.score
-    assert score is not None, "candidates come from a score"
-    outcomes = sitting.outcomes
-    mine = runs.get(configuration.name, reason_not_live(configuration, sitting.judged))
-    live = None if isinstance(mine, str) else figures(mine, score.weights)
-    speedup = decode_speedup = None
-    interval: Interval | None = None
-    if live is not None and base is not None and not isinstance(mine, str):
+    outcomes, runs = finished.outcomes, result.runs
+    live = figures(runs, score.weights) if runs else None
+    speedup = decode_speedup = interval = None
+    if live is not None and base:
         reference = figures(base, score.weights)
-        speedup = live.end_to_end_speed / reference.end_to_end_speed
-        decode_speedup = live.decode_speed / reference.decode_speed
-        if mine is not base:
-            confidence = sitting.recipe.pick.confidence
-            interval = paired_ratio(mine, base, "end_to_end_speed", score.weights, confidence)
+        speedup = _ratio(live.end_to_end_speed, reference.end_to_end_speed)
+        decode_speedup = _ratio(live.decode_speed, reference.decode_speed)
+        if runs is not base:
+            interval = paired_ratio(
+                runs,
+                base,
+                Objective.END_TO_END_SPEED,
+                score.weights,
+                finished.recipe.pick.confidence,
+            )
     compared = outcomes.result(configuration.compare) if configuration.compare else None
-    menu = next(m for m in sitting.menus if m.engine.name == configuration.rounds[0].engine.name)
-    checks = checks_of(menu, configuration) if live is not None else None
+    checks = every_check.get(configuration.key) if live is not None else None
     control = outcomes.result(checks.control) if checks and checks.control else None
     counts = outcomes.result(checks.counts) if checks else None
     first = outcomes.result(configuration.rounds[0])
     peaks = [r.peak_rss_bytes for s in configuration.rounds if (r := outcomes.result(s))]
+    key = configuration.key
+    step = configuration.rounds[0]
     return Candidate(
         name=configuration.name,
-        engine=configuration.rounds[0].engine.name,
-        draft=configuration.draft.name if configuration.draft else None,
-        settings=configuration.settings,
-        cache_type=configuration.cache_type,
+        engine=key.engine,
+        draft=key.draft,
+        settings=key.settings,
+        cache_type=key.cache_type,
         live=live,
-        reason=mine if isinstance(mine, str) else None,
-        categories={} if isinstance(mine, str) else by_category(mine),
+        reason=result.reason,
+        categories=by_category(runs),
         speedup=speedup,
         speedup_interval=interval,
         decode_speedup=decode_speedup,
         output=output_check(compared, control) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
         command=(first.serve or first.command) if first else (),
-        predicted=_prediction(sitting, configuration, mine),
+        predicted=_prediction(finished, score, key, runs),
         counts=counts if counts and counts.requests else None,
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
-        prompts=None if isinstance(mine, str) else by_prompt(mine),
-        serving=_serving(configuration.rounds[0]),
+        prompts=by_prompt(runs) if runs else None,
+        serving=Serving(step.context, step.target_args, step.draft_args),
     )
 
 
-def _serving(step: LiveStep) -> Serving:
-    return Serving(step.context, step.target_args, step.draft_args)
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    """``value / reference`` where both exist."""
+    return value / reference if value is not None and reference else None
 
 
-def _why_not_counted(checks: Checks, outcomes: Outcomes) -> str | None:
-    found = outcomes.result(checks.counts)
-    if found is None:
+def _why_not_counted(checks: LiveChecks, outcomes: Outcomes) -> str | None:
+    recount = outcomes.result(checks.counts)
+    if recount is None:
         return why_not(checks.counts, outcomes)
-    if found.requests:
+    if recount.requests:
         return None
     return (
-        f"the engine returns no token ids, and the tokens of {found.passed_over} replies cannot"
+        f"the engine returns no token ids, and the tokens of {recount.passed_over} replies cannot"
         " be told from their text"
     )
 
 
-def _noise(sitting: Finished) -> tuple[NoiseFloor, ...]:
-    if sitting.judged is None:
+def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
+    if finished.decision is None:
         return ()
-    confidence = sitting.recipe.pick.confidence
+    confidence = finished.recipe.pick.confidence
     return tuple(
         NoiseFloor(
             engine=engine,
-            speed=found.timing.half_width(confidence) if found.timing else None,
-            passes=found.timing.passes if found.timing else None,
+            speed=noise.timing.half_width(confidence) if noise.timing else None,
+            passes=noise.timing.passes if noise.timing else None,
             confidence=confidence,
-            acceptance=found.acceptance,
+            acceptance=noise.acceptance,
         )
-        for engine, found in sitting.judged.noise.items()
+        for engine, noise in finished.decision.noise.items()
     )
 
 
 def _prediction(
-    sitting: Finished, configuration: Configuration, live: tuple[PromptRun, ...] | str
+    finished: Finished, score: ScoreSpec, key: CandidateKey, live: tuple[PromptRun, ...]
 ) -> Prediction | None:
     """The forecast of a candidate, and how far off its live run shows it to be."""
-    judged, score = sitting.judged, sitting.recipe.score
-    if judged is None or score is None:
+    decision = finished.decision
+    if decision is None:
         return None
-    forecast = next((f for f in judged.reported if f.name == configuration.name), None)
+    forecast = next((f for f in decision.reported if f.key == key), None)
     if forecast is None:
         return None
-    found = figures(forecast.runs, score.weights)
-    off_by = interval = off_by_tokens = decode_off_by = seen = None
-    if not isinstance(live, str):
-        seen = figures(live, score.weights)
-    if seen is not None and seen.end_to_end_speed and not isinstance(live, str):
-        off_by = found.end_to_end_speed / seen.end_to_end_speed - 1
-        decode_off_by = found.decode_speed / seen.decode_speed - 1
-        off_by_tokens = (found.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
-        confidence = sitting.recipe.pick.confidence
-        interval = paired_ratio(forecast.runs, live, "end_to_end_speed", score.weights, confidence)
-    spent = forecast.breakdown
+    predicted = figures(forecast.runs, score.weights)
+    off_by = interval = off_by_tokens = decode_off_by = None
+    seen = figures(live, score.weights) if live else None
+    if seen is not None and seen.end_to_end_speed:
+        off_by = _less_one(_ratio(predicted.end_to_end_speed, seen.end_to_end_speed))
+        decode_off_by = _less_one(_ratio(predicted.decode_speed, seen.decode_speed))
+        off_by_tokens = (predicted.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
+        confidence = finished.recipe.pick.confidence
+        interval = paired_ratio(
+            forecast.runs, live, Objective.END_TO_END_SPEED, score.weights, confidence
+        )
+    spent = forecast.priced.breakdown
     return Prediction(
-        figures=found,
+        figures=predicted,
         verify_s=spent.verify_s,
         draft_s=spent.draft_s,
         mirror_s=spent.mirror_s,
         sample_s=spent.sample_s,
         overhead_s=spent.overhead_s,
-        probability_best=judged.choice.probability.get(configuration.name),
+        probability_best=decision.choice.probability.get(key),
         off_by=off_by,
         off_by_interval=interval,
         off_by_tokens=off_by_tokens,
@@ -279,68 +309,75 @@ def _prediction(
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
-        rejection=_rejection(judged.rejection.get(configuration.name)),
+        rejection=_rejection(decision.rejection.get(key)),
     )
 
 
-def _rejection(found: SampledPrediction | None) -> Rejection | None:
-    if found is None:
+def _less_one(ratio: float | None) -> float | None:
+    return ratio - 1 if ratio is not None else None
+
+
+def _rejection(sampled: SampledPrediction | None) -> Rejection | None:
+    if sampled is None:
         return None
-    return Rejection(found.draft_n, found.draft_n_accepted, found.cycles, found.decode_tokens_per_s)
+    return Rejection(
+        sampled.draft_n, sampled.draft_n_accepted, sampled.cycles, sampled.decode_tokens_per_s
+    )
 
 
 def _pick(
-    sitting: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft], runs: Runs
+    finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft], results: Results
 ) -> Pick:
-    asked = sitting.recipe.pick
-    weights = sitting.recipe.score.weights if sitting.recipe.score else None
+    wanted = finished.recipe.pick
+    weights = finished.recipe.score.weights if finished.recipe.score else None
+    objective = Objective(wanted.maximize)
 
     def ratio(first: Candidate, second: Candidate) -> Interval | None:
-        one, other = runs.get(first.name), runs.get(second.name)
-        if one is None or other is None or isinstance(one, str) or isinstance(other, str):
+        one, other = results[first.key].runs, results[second.key].runs
+        if not one or not other:
             return None
-        return paired_ratio(one, other, asked.maximize, weights, asked.confidence)
+        return paired_ratio(one, other, objective, weights, wanted.confidence)
 
     by_name = {draft.quant: draft for draft in drafts}
-    if sitting.judged is not None:
+    if finished.decision is not None:
         return confirm(
-            sitting.judged.choice,
+            finished.decision.choice,
             candidates,
             by_name,
-            maximize=asked.maximize,
-            confidence=asked.confidence,
+            objective=objective,
+            confidence=wanted.confidence,
             ratio_interval=ratio,
         )
     return pick(
         candidates,
         by_name,
-        maximize=asked.maximize,
-        limits=Limits(**asked.subject_to.model_dump()),
-        confidence=asked.confidence,
+        objective=objective,
+        limits=Limits(**wanted.subject_to.model_dump()),
+        confidence=wanted.confidence,
         ratio_interval=ratio,
     )
 
 
-def _warnings(sitting: Finished) -> tuple[str, ...]:
-    told = [w for menu in sitting.menus for w in menu.warnings]
-    for step in (s for menu in sitting.menus for s in menu.making()):
-        result = sitting.outcomes.result(step)
-        told += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
-    for live in sitting.live():
-        if outcome := sitting.outcomes.result(live):
-            told += [f"{live.label}: left out {lost}" for lost in outcome.lost]
-    if sitting.judged is not None:
-        told += [
+def _warnings(finished: Finished) -> tuple[str, ...]:
+    warnings = [w for layout in finished.layouts for w in layout.warnings]
+    for step in (s for layout in finished.layouts for s in layout.making()):
+        result = finished.outcomes.result(step)
+        warnings += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
+    for live in finished.live():
+        if outcome := finished.outcomes.result(live):
+            warnings += [f"{live.label}: left out {lost}" for lost in outcome.lost]
+    if finished.decision is not None:
+        warnings += [
             f"{engine}: nothing could be predicted: {reason}"
-            for engine, reason in sitting.judged.silent.items()
+            for engine, reason in finished.decision.silent.items()
         ]
-    told += _contention(sitting)
-    return tuple(dict.fromkeys(told))
+    warnings += _contention(finished)
+    return tuple(dict.fromkeys(warnings))
 
 
-def _contention(sitting: Finished) -> list[str]:
+def _contention(finished: Finished) -> list[str]:
     """One warning for all timings that other programs disturbed."""
-    cores, timings = _disturbed(sitting)
+    cores, timings = _disturbed(finished)
     if not cores:
         return []
     return [
@@ -350,25 +387,25 @@ def _contention(sitting: Finished) -> list[str]:
     ]
 
 
-def _disturbed(sitting: Finished) -> tuple[list[float], int]:
+def _disturbed(finished: Finished) -> tuple[list[float], int]:
     """Cores taken by other programs in each disturbed timing, and the number of all timings."""
-    timed: list[Step[Any]] = [*sitting.live()]
-    timed += [s for forecast in sitting.forecasts for s in forecast.steps() if s.timed]
-    results = [r for s in timed if (r := sitting.outcomes.result(s)) is not None]
+    timed: list[Step[Any]] = [*finished.live()]
+    timed += [s for forecast in finished.forecasts for s in forecast.steps() if s.timed]
+    results = [r for s in timed if (r := finished.outcomes.result(s)) is not None]
     return [r.others_cores for r in results if r.warnings], len(results)
 
 
-def _steps(sitting: Finished) -> tuple[StepRecord, ...]:
-    wanted: list[Step[Any]] = [step for menu in sitting.menus for step in menu.making()]
-    wanted += [step for forecast in sitting.forecasts for step in forecast.steps()]
-    wanted += sitting.live()
-    wanted += [c.compare for c in sitting.grid if c.compare is not None]
-    wanted += [s for c in checks_of_all(sitting.menus, sitting.grid) for s in c.steps()]
+def _steps(finished: Finished) -> tuple[StepRecord, ...]:
+    wanted: list[Step[Any]] = [step for layout in finished.layouts for step in layout.making()]
+    wanted += [step for forecast in finished.forecasts for step in forecast.steps()]
+    wanted += finished.live()
+    wanted += [c.compare for c in finished.grid if c.compare is not None]
+    wanted += [s for c in checks_of(finished.layouts, finished.grid).values() for s in c.steps()]
     records = []
-    ran = set(sitting.outcomes.ran)
+    ran = set(finished.outcomes.ran)
     for step in closure(wanted).values():
-        artifact = sitting.outcomes.artifacts.get(step.key)
-        failure = sitting.outcomes.failures.get(step.key)
+        artifact = finished.outcomes.artifacts.get(step.key)
+        failure = finished.outcomes.failures.get(step.key)
         state = "failed" if failure else "ran" if step.label in ran else "reused"
         records.append(
             StepRecord(

@@ -1,72 +1,37 @@
-"""The pick: the candidate that maximizes what the recipe asks, among those that qualify.
+"""The choice: the candidate that maximizes what the recipe asks, among those that qualify.
 
-By live runs alone; ``cook.build.confirm`` picks by prediction, which live runs confirm.
+Where drafts are replayed it is made by :func:`choose` from forecasts, and :func:`confirm` holds
+it against the live runs of the finalists. By live runs alone :func:`pick` makes it.
 
 What was not measured cannot win. A rival whose paired difference from the best could be nothing
 (the interval of the ratio holds 1) is a tie, and ties go to the smaller file; no draft has no
 file at all, so it wins a tie with any draft.
-
-The predicted choice, before anything is confirmed live.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from cook.record.measured import Figures, Interval
-from cook.record.record import Candidate, Draft, Excluded, Pick
+import numpy as np
 
-Maximize = Literal["end_to_end_speed", "decode_speed", "acceptance", "acceptance_length"]
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Chosen on ``prompts`` prompts by predicted figures.
-
-    ``ranking`` best first; ``ties`` could not be told from the best, and the choice is the
-    smallest file among them; ``probability`` of being best, by resampling prompts; ``margin`` is
-    what the best rival may gain on the leader at the confidence asked for (None: too few
-    prompts), which decides the question when it is at most ``within``.
-    """
-
-    name: str | None
-    ranking: tuple[str, ...]
-    ties: tuple[str, ...]
-    probability: Mapping[str, float]
-    margin: float | None
-    within: float
-    excluded: tuple[Excluded, ...]
-    prompts: int
-
-    @property
-    def decided(self) -> bool:
-        """Whether the leader is within ``within`` of the best, at the confidence asked for."""
-        return self.margin is not None and self.margin <= self.within
-
-
-def figure_of(found: Figures, maximize: Maximize) -> float:
-    """The figure to maximize; 0 where it does not exist."""
-    if maximize == "end_to_end_speed":
-        return found.end_to_end_speed
-    if maximize == "decode_speed":
-        return found.decode_speed
-    if maximize == "acceptance":
-        return found.acceptance_rate or 0.0
-    return found.acceptance_length or 0.0
-
+from cook.build.forecast import Forecast
+from cook.record import record
+from cook.record.measured import Interval
+from cook.record.objective import Objective
+from cook.record.record import Candidate, CandidateKey, Draft, Excluded, Pick
+from cook.scoring.figures import figures
+from cook.scoring.intervals import SEED, paired
+from cook.scoring.statistics import standings
 
 GIB = 1 << 30
+WITHIN = 0.01
+"""The stopping rule: the leader is within this share of the best, at the confidence asked for."""
+
+Disqualified = Callable[[str | None], str | None]
+"""Reason why a draft (by name; None is no draft) may not win, or None."""
 RatioInterval = Callable[[Candidate, Candidate], Interval | None]
 """Interval of value(first)/value(second) over the same prompts; None where it can't be had."""
-
-UNITS = {
-    "end_to_end_speed": "t/s end to end",
-    "decode_speed": "t/s decode",
-    "acceptance": "acceptance",
-    "acceptance_length": "tokens a cycle",
-}
 
 
 @dataclass(frozen=True)
@@ -80,25 +45,259 @@ class Limits:
     kld: float | None = None
 
 
-def value_of(candidate: Candidate, maximize: str) -> float | None:
-    """The maximized figure, or None where it was not measured or does not exist."""
-    live = candidate.live
-    if live is None or not live.tokens:
-        return None
-    if maximize == "end_to_end_speed":
-        return live.end_to_end_speed
-    if maximize == "decode_speed":
-        return live.decode_speed
-    if maximize == "acceptance":
-        return live.acceptance_rate
-    return live.acceptance_length
+@dataclass(frozen=True)
+class Chosen:
+    """Chosen on ``prompts`` prompts by predicted figures.
+
+    ``ranking`` best first; ``ties`` could not be told from the best, and the choice is the
+    smallest file among them; ``probability`` of being best, by resampling prompts; ``margin`` is
+    what the best rival may gain on the leader at the confidence asked for (None: too few
+    prompts), which decides the question when it is at most ``within``. ``names`` are for people.
+    """
+
+    key: CandidateKey | None
+    ranking: tuple[CandidateKey, ...]
+    ties: tuple[CandidateKey, ...]
+    probability: Mapping[CandidateKey, float]
+    margin: float | None
+    within: float
+    excluded: tuple[Excluded, ...]
+    prompts: int
+    names: Mapping[CandidateKey, str]
+
+    @property
+    def decided(self) -> bool:
+        """Whether the leader is within ``within`` of the best, at the confidence asked for."""
+        return self.margin is not None and self.margin <= self.within
+
+    @property
+    def name(self) -> str | None:
+        return self.names[self.key] if self.key is not None else None
+
+    def named(self, keys: Sequence[CandidateKey]) -> tuple[str, ...]:
+        return tuple(self.names[key] for key in keys)
+
+
+def choose(
+    forecasts: Sequence[Forecast],
+    objective: Objective,
+    confidence: float,
+    weights: Mapping[str, float] | None,
+    disqualified: Disqualified,
+    file_bytes: Mapping[str, int | None],
+    *,
+    timing_sd: float = 0.0,
+) -> Chosen:
+    """The predicted choice among those that qualify; of those close to the best, the smallest
+    file.
+
+    ``file_bytes`` of each draft, None where it is not known, which wins no tie. ``timing_sd``:
+    spread of a draft's log-speed that is owed to its timing; acceptance has none.
+    """
+    excluded = []
+    runners: list[Forecast] = []
+    values: dict[CandidateKey, float] = {}
+    for forecast in forecasts:
+        reason = disqualified(forecast.key.draft)
+        counted = figures(forecast.runs, weights)
+        value = objective.of(counted)
+        if reason is None and value is not None:
+            runners.append(forecast)
+            values[forecast.key] = value
+        else:
+            excluded.append(Excluded(forecast.name, reason or objective.why_none(counted)))
+    ranking = tuple(sorted(values, key=lambda key: -values[key]))
+    chosen = Chosen(
+        key=ranking[0] if ranking else None,
+        ranking=ranking,
+        ties=(),
+        probability={},
+        margin=None,
+        within=WITHIN,
+        excluded=tuple(excluded),
+        prompts=0,
+        names={f.key: f.name for f in runners},
+    )
+    measured = paired({f.key: f.runs for f in runners}, objective, weights) if runners else None
+    if measured is None:
+        return chosen
+    # Settings of one draft are priced with the same measured times, so they err together.
+    files = {(f.key.draft, f.key.cache_type): number for number, f in enumerate(runners)}
+    standing = standings(
+        measured,
+        np.random.default_rng(SEED),
+        epsilon=WITHIN,
+        confidence=confidence,
+        timing_sd=timing_sd if objective.timed else 0.0,
+        timed_together=[files[f.key.draft, f.key.cache_type] for f in runners],
+    )
+
+    def place(key: CandidateKey) -> tuple[float, int]:
+        size = file_bytes[key.draft] if key.draft is not None else 0
+        return float("inf") if size is None else size, ranking.index(key)
+
+    key = min(standing.close, key=place)
+    return replace(
+        chosen,
+        key=key,
+        ties=tuple(k for k in ranking if k in standing.ties and k != key),
+        probability=standing.probability,
+        margin=standing.margin,
+        prompts=measured.prompts,
+    )
+
+
+def rank(
+    forecasts: Sequence[Forecast], objective: Objective, weights: Mapping[str, float] | None
+) -> list[Forecast]:
+    """Drafting candidates, best first by the predicted figure; what has none comes last."""
+
+    def place(forecast: Forecast) -> float:
+        value = objective.of(figures(forecast.runs, weights))
+        return float("inf") if value is None else -value
+
+    return sorted((f for f in forecasts if f.key.draft is not None), key=place)
+
+
+def value_of(candidate: Candidate, objective: Objective) -> float | None:
+    """The maximized figure as measured live; None where it was not, or does not exist."""
+    return objective.of(candidate.live) if candidate.live is not None else None
+
+
+def confirm(
+    choice: Chosen,
+    candidates: Sequence[Candidate],
+    drafts: Mapping[str, Draft],
+    *,
+    objective: Objective,
+    confidence: float,
+    ratio_interval: RatioInterval,
+) -> Pick:
+    """The predicted choice, held against the live runs of the finalists.
+
+    It stands unless a finalist is surely faster live (the interval of their ratio lies above 1),
+    or no draft is at least as fast: then the live figures decide, and the sentence says so.
+    """
+    live = {c.key: c for c in candidates if value_of(c, objective) is not None}
+    chosen = live.get(choice.key) if choice.key else None
+    kept = record.Choice(
+        candidate=choice.name,
+        prompts=choice.prompts,
+        probability=choice.probability.get(choice.key) if choice.key else None,
+        margin=choice.margin,
+        within=choice.within,
+        decided=choice.decided,
+        ties=choice.named(choice.ties),
+        confirmed=None,
+        best=choice.names[choice.ranking[0]] if choice.ranking else None,
+    )
+    if chosen is None:
+        return _unconfirmed(choice, kept, candidates, objective, confidence)
+    winner, objection = _held_against(chosen, list(live.values()), objective, ratio_interval)
+    text = sentence_of(winner, chosen, [winner], drafts, objective, confidence).rstrip(".")
+    if objection:
+        text += f"; predicted was {chosen.name}, but {objection}"
+    else:
+        text += f"; {_certainty(choice, confidence)}; confirmed live"
+    return Pick(
+        candidate=winner.name,
+        sentence=text + ".",
+        maximize=objective.value,
+        confidence=confidence,
+        value=value_of(winner, objective),
+        ranking=(winner.name, *choice.named([k for k in choice.ranking if k != winner.key])),
+        # What tied with a prediction that did not stand ties with nobody.
+        ties=() if objection else choice.named([k for k in choice.ties if k in live]),
+        excluded=choice.excluded,
+        choice=replace(kept, confirmed=not objection),
+    )
+
+
+def _held_against(
+    chosen: Candidate,
+    live: Sequence[Candidate],
+    objective: Objective,
+    ratio_interval: RatioInterval,
+) -> tuple[Candidate, str | None]:
+    """The winner after the live runs, and why it is not the chosen one."""
+
+    def value(candidate: Candidate) -> float:
+        found = value_of(candidate, objective)
+        assert found is not None, "only candidates with a figure are compared"
+        return found
+
+    surely = []
+    for rival in live:
+        interval = ratio_interval(rival, chosen) if rival is not chosen else None
+        if interval is not None and interval.low > 1:
+            surely.append((value(rival), rival, interval))
+    if surely:
+        _, rival, interval = max(surely, key=lambda found: found[0])
+        return rival, (
+            f"live {rival.name} is {interval.low:.2f} to {interval.high:.2f} times as good"
+        )
+    bare = max((c for c in live if c.draft is None), key=value, default=None)
+    if chosen.draft is not None and bare is not None and value(bare) >= value(chosen):
+        return bare, f"live it is no faster than {bare.name}"
+    return chosen, None
+
+
+def _certainty(choice: Chosen, confidence: float) -> str:
+    """How sure the prediction was."""
+    if choice.margin is None:
+        return "predicted best (too few prompts to say how surely)"
+    best = choice.ranking[0]
+    if choice.key != best:
+        file = "is the smallest such file" if choice.key and choice.key.draft else "needs no file"
+        leader = choice.names[best]
+        return f"predicted not to be told from {leader}, the best, at {confidence:.0%}, and {file}"
+    chance = choice.probability.get(best)
+    sure = f"(at {confidence:.0%}"
+    sure += f"; probability of being best {chance:.0%})" if chance else ")"
+    if choice.decided:
+        return f"predicted best within {choice.within:.0%} {sure}"
+    text = f"predicted best, but a rival may be up to {choice.margin:.1%} better {sure}"
+    if choice.ties:
+        more = f" and {len(choice.ties) - 1} more" if len(choice.ties) > 1 else ""
+        text += f": {choice.names[choice.ties[0]]}{more}"
+    return text
+
+
+def _unconfirmed(
+    choice: Chosen,
+    kept: record.Choice,
+    candidates: Sequence[Candidate],
+    objective: Objective,
+    confidence: float,
+) -> Pick:
+    """Nothing qualifies, or the choice has no live figures."""
+    if choice.key is None:
+        why = "; ".join(f"{e.candidate}: {e.reason}" for e in choice.excluded[:4])
+        sentence = f"nothing qualifies: {why}"
+    else:
+        reason = next((c.reason for c in candidates if c.key == choice.key), None)
+        sentence = (
+            f"{choice.name}: {_certainty(choice, confidence)}; "
+            f"not confirmed live: {reason or 'no live figures'}."
+        )
+    return Pick(
+        candidate=choice.name,
+        sentence=sentence,
+        maximize=objective.value,
+        confidence=confidence,
+        value=None,
+        ranking=choice.named(choice.ranking),
+        ties=choice.named(choice.ties),
+        excluded=choice.excluded,
+        choice=kept,
+    )
 
 
 def pick(
     candidates: Sequence[Candidate],
     drafts: Mapping[str, Draft],
     *,
-    maximize: str,
+    objective: Objective,
     limits: Limits,
     confidence: float,
     ratio_interval: RatioInterval,
@@ -107,10 +306,12 @@ def pick(
     excluded: list[Excluded] = []
     runners: list[tuple[float, Candidate]] = []
     for candidate in candidates:
-        value = value_of(candidate, maximize)
+        value = value_of(candidate, objective)
         reason = _disqualified(candidate, drafts, limits)
         if reason is None and value is None:
-            reason = candidate.reason or _no_value(candidate, maximize)
+            reason = candidate.reason or (
+                objective.why_none(candidate.live) if candidate.live else "not measured"
+            )
         if reason is not None or value is None:
             excluded.append(Excluded(candidate.name, reason or "not measured"))
         else:
@@ -122,7 +323,7 @@ def pick(
             candidate=None,
             sentence="nothing qualifies: "
             + "; ".join(f"{e.candidate}: {e.reason}" for e in excluded[:4]),
-            maximize=maximize,
+            maximize=objective.value,
             confidence=confidence,
             value=None,
             ranking=(),
@@ -136,11 +337,11 @@ def pick(
         if interval is not None and interval.high >= 1:
             tied.append(candidate)
     winner = min(tied, key=lambda c: (_file_bytes(c, drafts), ranking.index(c.name)))
-    value = value_of(winner, maximize)
+    value = value_of(winner, objective)
     return Pick(
         candidate=winner.name,
-        sentence=sentence_of(winner, best, tied, drafts, maximize, confidence),
-        maximize=maximize,
+        sentence=sentence_of(winner, best, tied, drafts, objective, confidence),
+        maximize=objective.value,
         confidence=confidence,
         value=value,
         ranking=ranking,
@@ -180,37 +381,33 @@ def over_limits(draft: Draft, limits: Limits) -> str | None:
     return None
 
 
-def _no_value(candidate: Candidate, maximize: str) -> str:
-    if candidate.draft is None:
-        return f"no draft has no {UNITS[maximize]}"
-    return "not measured"
-
-
 def sentence_of(
     winner: Candidate,
     best: Candidate,
     tied: Sequence[Candidate],
     drafts: Mapping[str, Draft],
-    maximize: str,
+    objective: Objective,
     confidence: float,
 ) -> str:
     """Why ``winner`` is the pick, ``best`` being first by the figure and ``tied`` as good."""
-    value = value_of(winner, maximize)
+    value = value_of(winner, objective)
     assert value is not None, "a winner has a value"
-    shown = f"{value:.1%}" if maximize == "acceptance" else f"{value:.2f}"
-    text = f"{winner.name}: {shown} {UNITS[maximize]}"
+    shown = f"{value:.1%}" if objective is Objective.ACCEPTANCE else f"{value:.2f}"
+    text = f"{winner.name}: {shown} {objective.unit}"
     if winner.draft is not None and winner.live is not None:
-        if maximize == "decode_speed" and winner.decode_speedup is not None:
+        if objective is Objective.DECODE_SPEED and winner.decode_speedup is not None:
             text += f", {winner.decode_speedup:.2f}x no draft, end to end"
         elif winner.speedup is not None:
             text += ","
         if winner.speedup is not None:
-            text += f" {winner.speedup:.2f}x" + ("" if maximize == "decode_speed" else " no draft")
+            text += f" {winner.speedup:.2f}x" + (
+                "" if objective is Objective.DECODE_SPEED else " no draft"
+            )
             if winner.speedup_interval:
                 low, high = winner.speedup_interval.low, winner.speedup_interval.high
                 text += f" ({confidence:.0%}: {low:.2f} to {high:.2f})"
         rate = winner.live.acceptance_rate
-        if rate is not None and maximize != "acceptance":
+        if rate is not None and objective is not Objective.ACCEPTANCE:
             text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
     if winner.draft is None:
         text += "; none of the drafts that qualify is surely better" if len(tied) == 1 else ""

@@ -1,40 +1,42 @@
-"""The drafts of a record: what each file is, and how good it is as a language model."""
+"""The drafts of a record: what each file is, its types, and how good it is as a language model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cook.build.layout import DraftPlan, Layout
-from cook.build.type_map import type_map
 from cook.graph.execute import Outcomes
 from cook.graph.step import Source, Step
-from cook.record.measured import DraftSpeed, Quality
+from cook.record.measured import DraftSpeed, Quality, TypeSpan
 from cook.record.record import Draft
 from cook.steps.quantize import MODEL_FILE
 
 if TYPE_CHECKING:
-    from cook.build.layout import DraftPlan, Layout
-    from cook.graph.execute import Outcomes
+    from cook.formats.gguf import TensorInfo
+
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d{1,6})\.")
 
 
-def draft_records(menus: Sequence[Layout], outcomes: Outcomes) -> tuple[Draft, ...]:
+def draft_records(layouts: Sequence[Layout], outcomes: Outcomes) -> tuple[Draft, ...]:
     """Every draft of every engine, as it is known by now."""
     return tuple(
-        _draft(menu, plan, outcomes, reference_quality(menu, outcomes))
-        for menu in menus
-        for plan in menu.drafts
+        _draft(layout, plan, outcomes, reference_quality(layout, outcomes))
+        for layout in layouts
+        for plan in layout.drafts
     )
 
 
-def reference_quality(menu: Layout, outcomes: Outcomes) -> Quality | None:
-    """The source model's own quality on ``menu``'s engine, where it was measured."""
-    if menu.reference is None or (result := outcomes.result(menu.reference)) is None:
+def reference_quality(layout: Layout, outcomes: Outcomes) -> Quality | None:
+    """The source model's own quality on ``layout``'s engine, where it was measured."""
+    if layout.reference is None or (result := outcomes.result(layout.reference)) is None:
         return None
     return Quality(result.perplexity, result.error, result.chunks, result.context)
 
 
-def _draft(menu: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality | None) -> Draft:
+def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality | None) -> Draft:
     quality, quality_reason = _quality(plan, outcomes, reference)
     memory = outcomes.result(plan.memory) if plan.memory else None
     made = outcomes.artifacts.get(plan.quantize.key) if plan.quantize else None
@@ -46,18 +48,20 @@ def _draft(menu: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality
     elif made is not None and result is not None:
         file = made.file(MODEL_FILE)
         path, file_bytes, tensor_bytes = str(file), file.stat().st_size, result.tensor_bytes
-    speed, speed_reason = draft_speed(menu, plan, outcomes)
+    speed, speed_reason = draft_speed(layout, plan, outcomes)
     counts: dict[str, int] = {}
     for type_name in result.types.values() if result else ():
         counts[type_name] = counts.get(type_name, 0) + 1
     return Draft(
         quant=plan.name,
-        engine=menu.engine.name,
+        engine=layout.engine.name,
         path=path,
         key=plan.model.key,
         file_bytes=file_bytes,
         tensor_bytes=tensor_bytes,
-        bpw=8 * tensor_bytes / plan.elements if tensor_bytes is not None else None,
+        bpw=8 * tensor_bytes / plan.elements
+        if tensor_bytes is not None and plan.elements
+        else None,
         quality=quality,
         quality_reason=quality_reason,
         memory_bytes=memory.total_bytes if memory else None,
@@ -76,18 +80,18 @@ def _quality(
     result = outcomes.result(step) if step is not None else None
     if result is None:
         return None, why_not(step, outcomes)
-    found = result.divergence
+    divergence = result.divergence
     ratio = result.perplexity / reference.perplexity if reference else None
     quality = Quality(
         perplexity=result.perplexity,
         perplexity_error=result.error,
         chunks=result.chunks,
         context=result.context,
-        perplexity_ratio=found.perplexity_ratio if found else ratio,
-        mean_kld=found.mean_kld if found else None,
-        mean_kld_error=found.mean_kld_error if found else None,
-        p99_kld=found.p99_kld if found else None,
-        same_top_percent=found.same_top_percent if found else None,
+        perplexity_ratio=divergence.perplexity_ratio if divergence else ratio,
+        mean_kld=divergence.mean_kld if divergence else None,
+        mean_kld_error=divergence.mean_kld_error if divergence else None,
+        p99_kld=divergence.p99_kld if divergence else None,
+        same_top_percent=divergence.same_top_percent if divergence else None,
     )
     return quality, None
 
@@ -101,12 +105,12 @@ def why_not(step: Step[Any] | None, outcomes: Outcomes) -> str:
 
 
 def draft_speed(
-    menu: Layout, plan: DraftPlan, outcomes: Outcomes
+    layout: Layout, plan: DraftPlan, outcomes: Outcomes
 ) -> tuple[DraftSpeed | None, str | None]:
     """The speed, or None and why there is none; the first KV cache type stands for all."""
-    if menu.forecast is None:
+    if layout.forecast is None:
         return None, "not timed alone: scored by live runs only"
-    timed = next((d for d in menu.forecast.drafts if d.draft.name == plan.name), None)
+    timed = next((d for d in layout.forecast.drafts if d.draft.name == plan.name), None)
     if timed is None:
         return None, "not timed alone"
     curve = outcomes.result(timed.curves[0])
@@ -117,3 +121,85 @@ def draft_speed(
     if not seconds:
         return None, "no single-token decode was timed"
     return DraftSpeed(1 / seconds, curve.depths[0]), None
+
+
+def type_map(model: Path | str | None) -> tuple[TypeSpan, ...]:
+    """The matrices of a GGUF (shard 1 if split) as spans; empty where there is no file.
+
+    Vectors (norms, biases) are left out: no engine quantizes them.
+    """
+    from cook.errors import InputError
+    from cook.formats.gguf import read_gguf
+    from cook.recipe.groups import group_of, mtp_layers_of
+
+    if model is None:
+        return ()
+    try:
+        file = read_gguf(model)
+        architecture = file.architecture
+        mtp = mtp_layers_of(
+            (t.name for t in file.tensors),
+            file.integer(f"{architecture}.block_count"),
+            file.integer(f"{architecture}.nextn_predict_layers"),
+        )
+    except InputError:
+        return ()  # the steps that needed the file have said what is wrong with it
+    cells: dict[tuple[str, int | None], list[TensorInfo]] = {}
+    for tensor in file.tensors:
+        if len(tensor.shape) < 2 or not tensor.name.endswith(".weight"):
+            continue
+        match = _LAYER.match(tensor.name)
+        group = str(group_of(tensor.name, architecture, mtp))
+        cells.setdefault((group, int(match[1]) if match else None), []).append(tensor)
+    return tuple(_merged(cells))
+
+
+def _merged(cells: dict[tuple[str, int | None], list[TensorInfo]]) -> Iterator[TypeSpan]:
+    """Cells as spans, in the order of groups; neighbours that are alike become one."""
+    last: TypeSpan | None = None
+    for (group, layer), tensors in sorted(cells.items(), key=lambda item: _order(item[0])):
+        span = _span(group, layer, tensors)
+        if last is not None and _continues(last, span):
+            last = TypeSpan(
+                group, last.first_layer, layer, last.types, last.elements, last.size_bytes
+            )
+            continue
+        if last is not None:
+            yield last
+        last = span
+    if last is not None:
+        yield last
+
+
+def _order(cell: tuple[str, int | None]) -> tuple[int, int]:
+    from cook.recipe.groups import Group
+
+    group, layer = cell
+    return [str(g) for g in Group].index(group), -1 if layer is None else layer
+
+
+def _span(group: str, layer: int | None, tensors: list[TensorInfo]) -> TypeSpan:
+    types: dict[str, int] = {}
+    for tensor in tensors:
+        types[tensor.type_name] = types.get(tensor.type_name, 0) + 1
+    sizes = [t.size_bytes for t in tensors]
+    known = [s for s in sizes if s is not None]
+    return TypeSpan(
+        group=group,
+        first_layer=layer,
+        last_layer=layer,
+        types=dict(sorted(types.items())),
+        elements=sum(t.elements for t in tensors),
+        size_bytes=sum(known) if len(known) == len(sizes) else None,
+    )
+
+
+def _continues(last: TypeSpan, span: TypeSpan) -> bool:
+    if last.last_layer is None or span.first_layer != last.last_layer + 1:
+        return False
+    return (last.group, last.types, last.elements, last.size_bytes) == (
+        span.group,
+        span.types,
+        span.elements,
+        span.size_bytes,
+    )

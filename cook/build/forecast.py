@@ -1,338 +1,46 @@
-"""Replays and measured times made into forecasts: arithmetic over artifacts, nothing is run."""
+"""Replays and measured times made into forecasts: arithmetic over artifacts, nothing is run.
+
+One forecaster serves `cook build`, `cook score` and `cook predict`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from cook.build.layout import DraftForecast, ForecastPlan, Layout
+import numpy as np
+
+from cook.build.layout import DraftForecast, ForecastPlan
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
-from cook.formats.quant_types import Flavour
-from cook.formats.trace_file import TraceFile
+from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.execute import Outcomes
 from cook.record.prompt_runs import PromptRun
+from cook.record.record import CandidateKey
 from cook.scoring.noise import TimingNoise, noise_of
-from cook.scoring.price import Breakdown, Lived, Timings, fit_overhead, fit_overheads, predict
+from cook.scoring.price import (
+    BatchCurve,
+    Lived,
+    PricedReplies,
+    Timings,
+    fit_overhead,
+    fit_overheads,
+    predict,
+)
 from cook.scoring.sampled import SampledPrediction, predict_sampled
-from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.scoring.simulate import Positions, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, combined
+from cook.steps.http_replay import http_positions
 from cook.steps.replay import ReplayStep, replayed, replies, sampled_reply
 from cook.steps.trace import TRACE_FILE
 
-RenderedReply = tuple[str, str, Positions]
-"""A reply as replayed: (prompt id, category, positions)."""
-
-
-@dataclass(frozen=True)
-class Forecaster:
-    """Outcomes turned into forecasts."""
-
-    menu: Layout
-    plan: ForecastPlan
-    outcomes: Outcomes
-    n_predict: int
-    context: int
-    read: dict[str, list[RenderedReply]] = field(default_factory=dict)
-    """Replays read so far, by key: every forecast looks at all of them again."""
-
-    @property
-    def profile(self) -> Profile:
-        return PROFILES[self.menu.engine.flavour]
-
-    def forecasts(
-        self,
-        overheads: Overheads,
-        only: Collection[str] | None = None,
-        turn: int | None = None,
-    ) -> list[Forecast]:
-        """No draft, then every draft that was replayed and timed under every setting.
-
-        ``only``: ids of the prompts; ``turn``: by the timings of that pass alone, None by the
-        medians over passes.
-        """
-        wanted = None if only is None else set(only)
-        verify = self._curve(self.plan.verify, turn)
-        if verify is None or self.menu.baseline is None:
-            return []
-        bare = self.menu.baseline.name
-        found: list[Forecast] = []
-        for draft in self.plan.drafts:
-            curve = self._curve(draft.curves, turn)
-            texts = self._texts(draft, wanted)
-            if curve is None or not texts or (wanted and len(texts) < len(wanted)):
-                continue  # it failed, or left the race before these prompts
-            timings = _timings(verify, curve, overheads)
-            if not found:
-                found.append(self._forecast(bare, None, None, Setting(0), texts, timings))
-            for settings in self.plan.settings:
-                setting = _setting(settings)
-                name = self.plan.name(draft, settings)
-                found.append(self._forecast(name, draft, settings, setting, texts, timings))
-        return found
-
-    def timing_noise(self, overheads: Overheads, only: Collection[str]) -> TimingNoise | None:
-        """What predicted speeds differ by between passes, beyond what all of a pass share.
-
-        Of every draft (and of no draft) the setting that is best by the medians stands for all.
-        None with a single pass, or where passes failed for all but one of them.
-        """
-        import numpy as np
-
-        if len(self.plan.verify) < 2:
-            return None
-        best: dict[tuple[str | None, str | None], Forecast] = {}
-        for forecast in self.forecasts(overheads, only):
-            file = (forecast.draft, forecast.cache_type)
-            if file not in best or forecast.decode_speed > best[file].decode_speed:
-                best[file] = forecast
-        passes = [
-            {f.name: f.decode_speed for f in self.forecasts(overheads, only, turn)}
-            for turn in range(len(self.plan.verify))
-        ]
-        passes = [found for found in passes if found]  # the target's own pass may have failed
-        names = [f.name for f in best.values() if all(f.name in found for found in passes)]
-        if len(passes) < 2 or len(names) < 2:
-            return None
-        return noise_of(np.log(np.array([[p[name] for p in passes] for name in names])))
-
-    def rejection(
-        self, overheads: Overheads, only: Collection[str]
-    ) -> dict[str, SampledPrediction]:
-        """By name: every setting without p_min and n_min, were it verified by rejection sampling.
-
-        Empty for a greedy trace, where the two rules are one.
-        """
-        trace = TraceFile(self.outcomes.artifact(self.plan.trace).file(TRACE_FILE))
-        verify = self._curve(self.plan.verify)
-        if verify is None or not trace.header.sampler.temperature:
-            return {}
-        found: dict[str, SampledPrediction] = {}
-        for draft in self.plan.drafts:
-            curve = self._curve(draft.curves)
-            made = [step for step in draft.replays if self.outcomes.result(step) is not None]
-            said = [
-                text
-                for step in made
-                for reply, seen in replayed(step, trace, self.outcomes.artifact(step))
-                if reply.head.id in only and (text := sampled_reply(trace, reply, seen))
-            ]
-            if curve is None or not said:
-                continue
-            timings = _timings(verify, curve, overheads)
-            for settings in self.plan.settings:
-                if not settings.p_min and not settings.n_min:
-                    name = self.plan.name(draft, settings)
-                    found[name] = predict_sampled(said, settings.n_max, timings, self.profile)
-        return found
-
-    def acceptance_floor(self, only: Collection[str]) -> float | None:
-        """Acceptance of the floor draft in another batch shape minus in the usual one.
-
-        A fraction, at the longest draft; None where it was not replayed twice.
-        """
-        if self.plan.floor is None:
-            return None
-        draft, other = self.plan.floor
-        shared = {name for name in only if other.wants(name)}
-        if self.outcomes.result(other) is None:
-            return None
-        longest = max(self.plan.settings, key=lambda s: s.n_max)
-        setting = Setting(longest.n_max, longest.n_min, 0.0)
-        rates = []
-        for replays in (draft.replays, (other,)):
-            texts = self._texts(replace(draft, replays=replays), shared)
-            runs = [simulate(p, setting, self.profile) for _, _, p in texts]
-            drafted = sum(r.draft_n for r in runs)
-            rates.append(sum(r.draft_n_accepted for r in runs) / drafted if drafted else None)
-        if rates[0] is None or rates[1] is None:
-            return None
-        return rates[1] - rates[0]
-
-    def _curve(self, steps: Sequence[CurveStep], turn: int | None = None) -> CurveOutcome | None:
-        """One pass, or the medians of all that succeeded."""
-        chosen = steps if turn is None else [steps[turn]]
-        found = [r for step in chosen if (r := self.outcomes.result(step)) is not None]
-        return combined(found) if found else None
-
-    def fitted(
-        self,
-        plain: Mapping[str, PromptRun],
-        drafted: Sequence[tuple[DraftSettings, Mapping[str, PromptRun]]],
-        draft: DraftForecast,
-    ) -> Overheads:
-        """Overheads from live requests, over replies that the live run wrote as the trace did.
-
-        ``drafted``: live runs of ``draft``, of one length or, to tell a cycle's overhead from a
-        drafted token's, of two.
-        """
-        verify = self._curve(self.plan.verify)
-        curve = self._curve(draft.curves)
-        if verify is None or curve is None:
-            return Overheads()
-        texts = self._texts(draft, None)
-        timings = _timings(verify, curve, Overheads())
-        bare = self._seen(texts, plain, Setting(0))
-        seen = [
-            each
-            for settings, live in drafted
-            for each in self._seen(texts, live, _setting(settings))
-        ]
-        plain_s = cycle_s = decode_s = 0.0
-        if bare:
-            plain_s = fit_overhead(bare, timings.without_draft(), self.profile)
-        if seen:
-            try:
-                cycle_s, decode_s = fit_overheads(seen, timings, self.profile)
-            except InputError:  # one length only
-                cycle_s = fit_overhead(seen, timings, self.profile)
-        live = [run for _, runs in drafted for run in runs.values()]
-        return Overheads(
-            plain_s,
-            cycle_s,
-            decode_s,
-            plain_request_s=_request_overhead(plain.values(), timings.without_draft()),
-            request_s=_request_overhead(live, timings),
-        )
-
-    def _seen(
-        self,
-        texts: list[RenderedReply],
-        live: Mapping[str, PromptRun],
-        setting: Setting,
-    ) -> list[Lived]:
-        """The replies whose live length is the trace's."""
-        return [
-            Lived(simulate(p, setting, self.profile), p.prompt, live[name].predicted_ms / 1000)
-            for name, _, p in texts
-            if name in live and live[name].predicted_n == p.reply
-        ]
-
-    def _texts(self, draft: DraftForecast, wanted: set[str] | None) -> list[RenderedReply]:
-        return [
-            text
-            for replay in draft.replays
-            for text in self._replayed(replay)
-            if wanted is None or text[0] in wanted
-        ]
-
-    def _replayed(self, replay: ReplayStep) -> list[RenderedReply]:
-        """All that ``replay`` holds; nothing where it has not run."""
-        if replay.key not in self.read and self.outcomes.result(replay) is not None:
-            self.read[replay.key] = list(
-                replies(
-                    replay,
-                    self.outcomes.artifact(self.plan.trace),
-                    self.outcomes.artifact(replay),
-                    n_predict=self.n_predict,
-                    context=self.context,
-                )
-            )
-        return self.read.get(replay.key, [])
-
-    def _forecast(
-        self,
-        name: str,
-        draft: DraftForecast | None,
-        settings: DraftSettings | None,
-        setting: Setting,
-        texts: list[RenderedReply],
-        timings: Timings,
-    ) -> Forecast:
-        import numpy as np
-
-        positions = [p for _, _, p in texts]
-        priced = timings if draft is not None else timings.without_draft()
-        found = predict(positions, setting, priced, self.profile)
-        runs = []
-        depths = np.zeros((2, setting.n_max), dtype=np.int64)
-        for (prompt_id, category, p), seconds in zip(texts, found.per_reply_s, strict=True):
-            run = simulate(p, setting, self.profile)
-            depths += np.array(run.by_depth(setting.n_max))
-            prefill = priced.prompt_s(p.prompt)
-            runs.append(
-                PromptRun(
-                    id=prompt_id,
-                    category=category,
-                    prompt_n=p.prompt,
-                    prompt_ms=prefill * 1000,
-                    predicted_n=p.reply,
-                    predicted_ms=seconds * 1000,
-                    wall_ms=(prefill + seconds) * 1000,
-                    draft_n=run.draft_n if setting.n_max else None,
-                    draft_n_accepted=run.draft_n_accepted if setting.n_max else None,
-                    tokens=None,
-                    text="",
-                    stop="",
-                )
-            )
-        return Forecast(
-            name=name,
-            draft=draft.draft.name if draft else None,
-            cache_type=draft.cache_type if draft else None,
-            settings=settings,
-            breakdown=found.breakdown,
-            runs=tuple(runs),
-            by_depth=tuple((int(drafted), int(accepted)) for drafted, accepted in depths.T),
-        )
-
-
-def _request_overhead(live: Collection[PromptRun], timings: Timings) -> float:
-    """Seconds a live request took beyond its decoding and its priced prompt, not below zero."""
-    rest = [
-        (run.wall_ms - run.predicted_ms) / 1000 - timings.prompt_s(run.prompt_n) for run in live
-    ]
-    return max(0.0, median(rest)) if rest else 0.0
-
-
-def _setting(settings: DraftSettings) -> Setting:
-    return Setting(settings.n_max, settings.n_min, settings.p_min)
-
-
-def _timings(verify: CurveOutcome, draft: CurveOutcome, overheads: Overheads) -> Timings:
-    return Timings(
-        verify=verify.batches,
-        draft=draft.batches,
-        target_sample_s=verify.sample_s,
-        draft_sample_s=draft.sample_s,
-        overhead_s=overheads.cycle_s,
-        plain_overhead_s=overheads.plain_s,
-        decode_overhead_s=overheads.decode_s,
-        target_prefill=verify.prompts,
-        draft_prefill=draft.prompts,
-        request_s=overheads.request_s,
-        plain_request_s=overheads.plain_request_s,
-    )
-
-
-PROFILES = {
-    Flavour.LLAMA_CPP: Profile.MAINLINE_2026_10,
-    Flavour.IK_LLAMA_CPP: Profile.IK_2026_08,
-}
-"""Whose accounting a build of each flavour is taken to have; a live run is the test of it."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
-
-    ``by_depth``: (drafted, accepted) at each place of a draft, from 1 on, over all replies.
-    """
-
-    name: str
-    draft: str | None
-    cache_type: str | None
-    settings: DraftSettings | None
-    breakdown: Breakdown
-    runs: tuple[PromptRun, ...]
-    by_depth: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def decode_speed(self) -> float:
-        """Tokens after the first a second, over all replies."""
-        tokens = sum(run.predicted_n - 1 for run in self.runs)
-        return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
+ReplayedReply = tuple[ReplyHead, Positions]
+NO_DRAFT = DraftSettings(0)
+UNPRICED = Timings(
+    verify=BatchCurve((0,), (1,), ((1.0,),)), draft=BatchCurve((0,), (1,), ((1e-9,),))
+)
+"""Every target step costs the same and drafting nothing: ranks by acceptance length alone."""
 
 
 @dataclass(frozen=True)
@@ -345,3 +53,339 @@ class Overheads:
     decode_s: float = 0.0
     plain_request_s: float = 0.0
     request_s: float = 0.0
+
+
+NO_OVERHEADS = Overheads()
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
+
+    ``by_depth``: (drafted, accepted) at each place of a draft, from 1 on, over all replies.
+    ``name`` is for people.
+    """
+
+    key: CandidateKey
+    name: str
+    priced: PricedReplies
+    runs: tuple[PromptRun, ...]
+    by_depth: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def decode_speed(self) -> float:
+        """Tokens after the first a second, over all replies."""
+        tokens = sum(run.predicted_n - 1 for run in self.runs)
+        return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Forecaster:
+    """Outcomes of a plan's steps turned into forecasts.
+
+    ``verify`` and ``draft`` are times that were typed in the place of measured ones.
+    """
+
+    plan: ForecastPlan
+    outcomes: Outcomes
+    verify: BatchCurve | None = None
+    draft: BatchCurve | None = None
+    read: dict[str, list[ReplayedReply]] = field(default_factory=dict)
+    """Replays read so far, by key: every forecast looks at all of them again."""
+
+    @property
+    def priced(self) -> bool:
+        """Whether times are known, or asked for: without them forecasts only count."""
+        return self.verify is not None or bool(self.plan.verify)
+
+    @property
+    def trace(self) -> TraceFile:
+        return TraceFile(self.outcomes.artifact(self.plan.trace).file(TRACE_FILE))
+
+    def forecasts(
+        self,
+        overheads: Overheads = NO_OVERHEADS,
+        only: Collection[str] | None = None,
+        turn: int | None = None,
+    ) -> list[Forecast]:
+        """No draft, then every draft that was replayed and timed under every setting.
+
+        ``only``: ids of the prompts; ``turn``: by the timings of that pass alone, None by the
+        medians over passes.
+        """
+        wanted = None if only is None else set(only)
+        plan = self.plan
+        forecasts: list[Forecast] = []
+        for draft in plan.drafts:
+            timings = self.timings(draft, overheads, turn)
+            if timings is None:
+                continue
+            for settings in plan.settings:
+                texts = self.texts(draft, wanted, settings.n_max)
+                if not texts or (wanted and len(texts) < len(wanted)):
+                    break  # it failed, or left the race before these prompts
+                if not forecasts:
+                    bare = CandidateKey(plan.engine.name)
+                    forecasts.append(self._forecast(bare, plan.no_draft, NO_DRAFT, texts, timings))
+                key = plan.key(draft, settings)
+                name = plan.name(draft, settings)
+                forecasts.append(self._forecast(key, name, settings, texts, timings))
+        return forecasts
+
+    def timing_noise(self, overheads: Overheads, only: Collection[str]) -> TimingNoise | None:
+        """What predicted speeds differ by between passes, beyond what all of a pass share.
+
+        Of every draft (and of no draft) the setting that is best by the medians stands for all.
+        None with a single pass, or where passes failed for all but one of them.
+        """
+        if len(self.plan.verify) < 2:
+            return None
+        best: dict[tuple[str | None, str | None], Forecast] = {}
+        for forecast in self.forecasts(overheads, only):
+            file = (forecast.key.draft, forecast.key.cache_type)
+            if file not in best or forecast.decode_speed > best[file].decode_speed:
+                best[file] = forecast
+        passes = [
+            {f.key: f.decode_speed for f in self.forecasts(overheads, only, turn)}
+            for turn in range(len(self.plan.verify))
+        ]
+        passes = [speeds for speeds in passes if speeds]  # the target's own pass may have failed
+        keys = [f.key for f in best.values() if all(f.key in speeds for speeds in passes)]
+        if len(passes) < 2 or len(keys) < 2:
+            return None
+        return noise_of(np.log(np.array([[speeds[key] for speeds in passes] for key in keys])))
+
+    def rejection(
+        self, overheads: Overheads, only: Collection[str]
+    ) -> dict[CandidateKey, SampledPrediction]:
+        """Every setting without p_min and n_min, were it verified by rejection sampling.
+
+        Empty for a greedy trace, where the two rules are one.
+        """
+        plain = [s for s in self.plan.settings if not s.p_min and not s.n_min]
+        return {
+            self.plan.key(draft, settings): sampled
+            for draft in self.plan.drafts
+            if self.timings(draft, overheads) is not None
+            for settings, sampled in zip(
+                plain, self.sampled(draft, [s.n_max for s in plain], overheads, only), strict=False
+            )
+        }
+
+    def sampled(
+        self,
+        draft: DraftForecast,
+        lengths: Sequence[int],
+        overheads: Overheads = NO_OVERHEADS,
+        only: Collection[str] | None = None,
+    ) -> list[SampledPrediction]:
+        """``draft`` at every one of ``lengths``, verified by rejection sampling; none where the
+        trace is greedy or nothing was replayed by a worker."""
+        trace = self.trace
+        if not trace.header.sampler.temperature:
+            return []
+        chances = [
+            chance
+            for step in draft.replays
+            if self.outcomes.result(step) is not None
+            for reply, seen in replayed(step, trace, self.outcomes.artifact(step))
+            if only is None or reply.head.id in only
+            if (chance := sampled_reply(trace, reply, seen)) is not None
+        ]
+        timings = self.timings(draft, overheads) if self.priced else None
+        profile = self.plan.profile
+        return [predict_sampled(chances, n, timings, profile) for n in lengths if chances]
+
+    def acceptance_floor(self, only: Collection[str]) -> float | None:
+        """Acceptance of the floor draft in another batch shape minus in the usual one.
+
+        A fraction, at the longest draft; None where it was not replayed twice.
+        """
+        if self.plan.floor is None:
+            return None
+        draft, other = self.plan.floor
+        shared = {name for name in only if other.wants(name)}
+        if self.outcomes.result(other) is None:
+            return None
+        longest = replace(max(self.plan.settings, key=lambda s: s.n_max), p_min=0.0)
+        rates = []
+        for replays in (draft.replays, (other,)):
+            texts = self.texts(replace(draft, replays=replays), shared, longest.n_max)
+            runs = [simulate(p, longest, self.plan.profile) for _, p in texts]
+            drafted = sum(r.draft_n for r in runs)
+            if not drafted:
+                return None
+            rates.append(sum(r.draft_n_accepted for r in runs) / drafted)
+        return rates[1] - rates[0]
+
+    def fitted(
+        self,
+        plain: Mapping[str, PromptRun],
+        drafted: Sequence[tuple[DraftSettings, Mapping[str, PromptRun]]],
+        draft: DraftForecast,
+    ) -> Overheads:
+        """Overheads from live requests, over replies that the live run wrote as the trace did.
+
+        ``drafted``: live runs of ``draft``, of one length or, to tell a cycle's overhead from a
+        drafted token's, of two.
+        """
+        timings = self.timings(draft, NO_OVERHEADS)
+        if timings is None:
+            return NO_OVERHEADS
+        profile = self.plan.profile
+        bare = list(self._lived(draft, plain, NO_DRAFT))
+        lived = [one for settings, live in drafted for one in self._lived(draft, live, settings)]
+        plain_s = cycle_s = decode_s = 0.0
+        if bare:
+            plain_s = fit_overhead(bare, timings.without_draft(), profile)
+        if lived:
+            try:
+                cycle_s, decode_s = fit_overheads(lived, timings, profile)
+            except InputError:  # one length only
+                cycle_s = fit_overhead(lived, timings, profile)
+        live = [run for _, runs in drafted for run in runs.values()]
+        return Overheads(
+            plain_s,
+            cycle_s,
+            decode_s,
+            plain_request_s=_request_overhead(plain.values(), timings.without_draft()),
+            request_s=_request_overhead(live, timings),
+        )
+
+    def _lived(
+        self, draft: DraftForecast, live: Mapping[str, PromptRun], settings: DraftSettings
+    ) -> Iterator[Lived]:
+        """The replies whose live length is the trace's."""
+        for head, p in self.texts(draft, None, settings.n_max):
+            run = live.get(head.id)
+            if run is not None and run.predicted_n == p.reply:
+                simulated = simulate(p, settings, self.plan.profile)
+                yield Lived(simulated, p.prompt, run.predicted_ms / 1000)
+
+    def timings(
+        self, draft: DraftForecast, overheads: Overheads = NO_OVERHEADS, turn: int | None = None
+    ) -> Timings | None:
+        """What steps with ``draft`` cost; None where it could not be timed.
+
+        Of one pass, or the medians of all that succeeded. :data:`UNPRICED` where no times are
+        asked for.
+        """
+        if not self.priced:
+            return UNPRICED
+        target = self.curve(self.plan.verify, turn)
+        mine = self.curve(draft.curves, turn)
+        verify = target.batches if target is not None else self.verify
+        batches = mine.batches if mine is not None else self.draft
+        if verify is None or batches is None:
+            return None
+        return Timings(
+            verify=verify,
+            draft=batches,
+            target_sample_s=target.sample_s if target else 0.0,
+            draft_sample_s=mine.sample_s if mine else 0.0,
+            overhead_s=overheads.cycle_s,
+            plain_overhead_s=overheads.plain_s,
+            decode_overhead_s=overheads.decode_s,
+            target_prefill=target.prompts if target else None,
+            draft_prefill=mine.prompts if mine else None,
+            request_s=overheads.request_s,
+            plain_request_s=overheads.plain_request_s,
+        )
+
+    def curve(self, passes: Sequence[CurveStep], turn: int | None = None) -> CurveOutcome | None:
+        """One pass, or the medians of all that succeeded."""
+        chosen = passes if turn is None else passes[turn : turn + 1]
+        measured = [r for step in chosen if (r := self.outcomes.result(step)) is not None]
+        return combined(measured) if measured else None
+
+    def texts(
+        self, draft: DraftForecast, wanted: Collection[str] | None, n_max: int
+    ) -> list[ReplayedReply]:
+        """The replies as ``draft`` sees them when it drafts ``n_max`` tokens; over HTTP where
+        that was asked for."""
+        if draft.http is not None:
+            trace, artifact = self.trace, self.outcomes.artifact(draft.http)
+            return list(
+                zip(
+                    trace.heads,
+                    http_positions(draft.http, trace, artifact, n_max),
+                    strict=True,
+                )
+            )
+        return self.by_worker(draft, wanted)
+
+    def by_worker(
+        self, draft: DraftForecast, wanted: Collection[str] | None = None
+    ) -> list[ReplayedReply]:
+        """The same by the worker, for drafts of every length."""
+        return [
+            text
+            for replay in draft.replays
+            for text in self._replayed(replay)
+            if wanted is None or text[0].id in wanted
+        ]
+
+    def _replayed(self, replay: ReplayStep) -> list[ReplayedReply]:
+        """All that ``replay`` holds; nothing where it has not run."""
+        if replay.key not in self.read and self.outcomes.result(replay) is not None:
+            self.read[replay.key] = list(
+                replies(
+                    replay,
+                    self.outcomes.artifact(self.plan.trace),
+                    self.outcomes.artifact(replay),
+                    n_predict=self.plan.n_predict,
+                    context=self.plan.context,
+                )
+            )
+        return self.read.get(replay.key, [])
+
+    def _forecast(
+        self,
+        key: CandidateKey,
+        name: str,
+        settings: DraftSettings,
+        texts: Sequence[ReplayedReply],
+        timings: Timings,
+    ) -> Forecast:
+        profile = self.plan.profile
+        timings = timings if settings.n_max else timings.without_draft()
+        priced = predict(
+            [p for _, p in texts],
+            settings,
+            timings,
+            profile,
+            categories=[head.category for head, _ in texts],
+            weights=[head.weight for head, _ in texts],
+        )
+        runs = []
+        depths = np.zeros((2, settings.n_max), dtype=np.int64)
+        for (head, p), seconds in zip(texts, priced.per_reply_s, strict=True):
+            run = simulate(p, settings, profile)
+            depths += np.array(run.by_depth(settings.n_max))
+            prefill = timings.prompt_s(p.prompt)
+            runs.append(
+                PromptRun(
+                    id=head.id,
+                    category=head.category,
+                    prompt_n=p.prompt,
+                    prompt_ms=prefill * 1000,
+                    predicted_n=p.reply,
+                    predicted_ms=seconds * 1000,
+                    wall_ms=(prefill + seconds) * 1000,
+                    draft_n=run.draft_n if settings.n_max else None,
+                    draft_n_accepted=run.draft_n_accepted if settings.n_max else None,
+                    tokens=None,
+                    text="",
+                    stop="",
+                )
+            )
+        by_depth = tuple((int(drafted), int(accepted)) for drafted, accepted in depths.T)
+        return Forecast(key, name, priced, tuple(runs), by_depth)
+
+
+def _request_overhead(live: Collection[PromptRun], timings: Timings) -> float:
+    """Seconds a live request took beyond its decoding and its priced prompt, not below zero."""
+    rest = [
+        (run.wall_ms - run.predicted_ms) / 1000 - timings.prompt_s(run.prompt_n) for run in live
+    ]
+    return max(0.0, median(rest)) if rest else 0.0

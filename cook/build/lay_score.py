@@ -17,15 +17,18 @@ from cook.build.layout import (
     draft_args,
 )
 from cook.build.locate import ModelFile, SourceReader, local_path
-from cook.engines.base import DraftSettings, Engine
+from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import compare, read_vocabulary
+from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves, race_shares
 from cook.recipe.schema import Recipe, ScoreSpec
+from cook.scoring.simulate import PROFILES, Profile
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
@@ -38,7 +41,7 @@ FLOOR_WIDTH = 24
 
 @dataclass(frozen=True)
 class ScoreLayout:
-    """The score's part of a menu."""
+    """The score's part of a layout."""
 
     target: ModelFile
     prompts: PromptSet
@@ -76,7 +79,7 @@ def lay_score(
         adopted = _adopted(score, target, prompts, reader)
         prompts = in_halves(adopted.prompts if adopted else prompts)
         trace = adopted.step if adopted else lay_trace(engine, score, target, prompts)
-        forecast = lay_forecast(engine, score, target, prompts, drafts, settings, trace)
+        forecast = lay_forecast(engine, score, target.source, prompts, drafts, trace, suffix)
         # Finalists are chosen on the other half, so their live figures owe nothing to luck.
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
@@ -117,55 +120,109 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: Prom
 def lay_forecast(
     engine: Engine,
     score: ScoreSpec,
-    target: ModelFile,
+    target: Source,
     prompts: PromptSet,
     drafts: Sequence[DraftPlan],
-    settings: tuple[DraftSettings, ...],
     trace: Trace,
+    suffix: str = "",
 ) -> ForecastPlan:
     """On ``trace``, for every draft and KV cache type its replay and its times."""
     target_args = score.target.args.to_model_args()
-    rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
-    widths = widths_for(s.n_max for s in settings)
     several = len(score.draft.cache_types) > 1
     racing = len(drafts) * len(score.draft.cache_types) >= RACE_FROM
-    shares = race_shares(prompts) if racing else (None,)
-    found: list[DraftForecast] = []
-    for draft in drafts:
-        for cache_type in score.draft.cache_types:
-            given = draft_args(score.draft.args.to_model_args(), cache_type)
-            args = given.as_draft_of(target_args)
-            name = f"{draft.name} kv={cache_type}" if several else draft.name
-            found.append(
-                DraftForecast(
-                    draft,
-                    cache_type,
-                    tuple(
-                        ReplayStep(engine, name, draft.model, trace, args, rollouts, None, share)
-                        for share in shares
-                    ),
-                    tuple(
-                        CurveStep(engine, name, draft.model, trace, args, False, widths, turn)
-                        for turn in range(PASSES)
-                    ),
-                )
-            )
-    largest = max(found, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
-    return ForecastPlan(
-        trace=trace,
-        verify=tuple(
-            CurveStep(engine, "target", target.source, trace, target_args, True, widths, turn)
-            for turn in range(PASSES)
-        ),
-        drafts=tuple(found),
-        settings=settings,
+    placed = [
+        PlacedDraft(
+            draft,
+            draft_args(score.draft.args.to_model_args(), cache_type).as_draft_of(target_args),
+            cache_type,
+            f"{draft.name} kv={cache_type}" if several else None,
+        )
+        for draft in drafts
+        for cache_type in score.draft.cache_types
+    ]
+    plan = forecast_plan(
+        engine,
+        trace,
+        placed,
+        score.draft.settings(score.method),
+        target=(target, target_args),
+        shares=race_shares(prompts) if racing else (None,),
+        n_predict=score.max_tokens,
+        context=score.context,
+    )
+    largest = max(plan.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
+    return replace(
+        plan,
         several_cache_types=several,
-        floor=(largest, _floor(largest.replays[0])) if largest else None,
+        floor=(largest, replace(largest.replays[0], width=FLOOR_WIDTH)) if largest else None,
+        no_draft=NO_DRAFT + suffix,
     )
 
 
-def _floor(replay: ReplayStep) -> ReplayStep:
-    return replace(replay, width=FLOOR_WIDTH)
+@dataclass(frozen=True)
+class PlacedDraft:
+    """A draft as it is replayed and timed; its steps are ``labelled`` so, else with its name."""
+
+    draft: DraftPlan
+    args: ModelArgs
+    cache_type: str | None = None
+    labelled: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.labelled or self.draft.name
+
+
+def forecast_plan(
+    engine: Engine,
+    trace: Trace,
+    drafts: Sequence[PlacedDraft],
+    settings: tuple[DraftSettings, ...],
+    *,
+    target: tuple[Source, ModelArgs] | None,
+    n_predict: int,
+    context: int,
+    shares: Sequence[tuple[str, ...] | None] = (None,),
+    timed: bool = True,
+    profile: Profile | None = None,
+) -> ForecastPlan:
+    """The steps to forecast ``drafts`` under ``settings``.
+
+    ``target`` is timed where it is given, and the drafts where ``timed``; drafts are replayed in
+    ``shares`` of the prompts, None being all of them. ``profile`` None: as the engine counts.
+    """
+    rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
+    widths = widths_for(s.n_max for s in settings)
+
+    def curves(name: str, model: Input, args: ModelArgs, verifies: bool) -> tuple[CurveStep, ...]:
+        return tuple(
+            CurveStep(engine, name, model, trace, args, verifies, widths, turn)
+            for turn in range(PASSES)
+        )
+
+    return ForecastPlan(
+        engine=engine,
+        trace=trace,
+        verify=curves("target", *target, True) if target is not None else (),
+        drafts=tuple(
+            DraftForecast(
+                one.draft,
+                one.cache_type,
+                replays=tuple(
+                    ReplayStep(
+                        engine, one.label, one.draft.model, trace, one.args, rollouts, None, share
+                    )
+                    for share in shares
+                ),
+                curves=curves(one.label, one.draft.model, one.args, False) if timed else (),
+            )
+            for one in drafts
+        ),
+        settings=settings,
+        profile=profile or PROFILES[Flavour(engine.flavour)],
+        n_predict=n_predict,
+        context=context,
+    )
 
 
 def has_template(file: GgufFile) -> bool:

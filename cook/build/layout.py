@@ -1,28 +1,30 @@
-"""The menu: from a checked recipe to the steps that it asks for. Nothing runs here."""
+"""The layout: from a checked recipe to the steps that it asks for. Nothing runs here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.schema import ModelArgsSpec, ScoreSpec
+from cook.record.record import CandidateKey
+from cook.scoring.simulate import Profile
 from cook.steps.compare import CompareStep
+from cook.steps.control import ControlStep
 from cook.steps.curve import CurveStep
+from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
+from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
 from cook.steps.type_speed import TypeSpeedStep
-
-if TYPE_CHECKING:
-    pass
 
 NO_DRAFT = "no draft"
 ROUNDS = 2
@@ -37,12 +39,12 @@ class DraftPlan:
 
     name: str
     model: Input
-    quantize: QuantizeStep | None
-    quality: DivergenceStep | PerplexityStep | None
-    memory: MemoryStep | None
-    predicted_tensor_bytes: int | None
-    elements: int
-    type_counts: dict[str, int]
+    quantize: QuantizeStep | None = None
+    quality: DivergenceStep | PerplexityStep | None = None
+    memory: MemoryStep | None = None
+    predicted_tensor_bytes: int | None = None
+    elements: int | None = None
+    type_counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,30 @@ class Configuration:
     rounds: tuple[LiveStep, ...]
     compare: CompareStep | None
 
+    @property
+    def key(self) -> CandidateKey:
+        draft = self.draft.name if self.draft is not None else None
+        return CandidateKey(self.rounds[0].engine.name, draft, self.settings, self.cache_type)
+
+
+@dataclass(frozen=True)
+class LiveChecks:
+    """What is asked of a finalist's live run beside its speed.
+
+    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes
+    (greedy traces only, for others no token is the target's only choice).
+    """
+
+    counts: SelfCheckStep
+    control: ControlStep | None
+
+    def steps(self) -> list[Step[Any]]:
+        return [self.counts, *([self.control] if self.control else [])]
+
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A candidate that is not on the menu, and why."""
+    """A candidate that is not on the layout, and why."""
 
     name: str
     reason: str
@@ -94,6 +116,38 @@ class Layout:
             for step in (draft.quantize, draft.quality, draft.memory):
                 if step is not None:
                     yield step
+
+    def checks(self, configuration: Configuration) -> LiveChecks | None:
+        """The checks of one finalist; None for no draft, or where nothing was replayed."""
+        plan, draft, settings = self.forecast, configuration.draft, configuration.settings
+        if plan is None or draft is None or settings is None or self.target is None:
+            return None
+        live = configuration.rounds[0]
+        control = None
+        if not live.sampling.temperature:
+            control = ControlStep(
+                self.engine, self.target, live.target_args, plan.trace, settings.n_max + 1
+            )
+        counts = SelfCheckStep(
+            engine=self.engine,
+            name=configuration.name,
+            draft=draft.model,
+            args=live.draft_args.as_draft_of(live.target_args),
+            settings=settings,
+            profile=plan.profile if live.tool == "server" else Profile.IK_SPEC_BENCH_2026_08,
+            trace=plan.trace,
+            live=live,
+        )
+        return LiveChecks(counts, control)
+
+
+def checks_of(
+    layouts: Sequence[Layout], grid: Sequence[Configuration]
+) -> dict[CandidateKey, LiveChecks]:
+    """The checks of every finalist, each on its own engine."""
+    by_engine = {layout.engine.name: layout for layout in layouts}
+    each = {c.key: by_engine[c.key.engine].checks(c) for c in grid}
+    return {key: checks for key, checks in each.items() if checks is not None}
 
 
 def interleaved(configurations: Sequence[Configuration]) -> list[LiveStep]:
@@ -231,13 +285,15 @@ def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
 class DraftForecast:
     """What is needed to forecast one draft with one KV cache type.
 
-    ``replays``: one a round of the race, or a single one; ``curves``: one a pass.
+    ``replays``: one a round of the race, or a single one; none where no worker can be built.
+    ``curves``: one a pass; none where times are typed. ``http``: replay through a stock server.
     """
 
     draft: DraftPlan
-    cache_type: str
+    cache_type: str | None
     replays: tuple[ReplayStep, ...]
     curves: tuple[CurveStep, ...]
+    http: HttpReplayStep | None = None
 
 
 @dataclass(frozen=True)
@@ -245,60 +301,74 @@ class ForecastPlan:
     """The steps below all forecasts of one recipe on one engine.
 
     ``verify``: the target's curve, one a pass. ``floor``: the largest draft replayed in batches
-    of another shape, which shows how much acceptance differs for no reason at all.
+    of another shape, which shows how much acceptance differs for no reason at all. ``n_predict``
+    and ``context`` bound the drafts as the server's do. ``no_draft`` is its name for people.
     """
 
+    engine: Engine
     trace: Trace
     verify: tuple[CurveStep, ...]
     drafts: tuple[DraftForecast, ...]
     settings: tuple[DraftSettings, ...]
-    several_cache_types: bool
-    floor: tuple[DraftForecast, ReplayStep] | None
+    profile: Profile
+    n_predict: int
+    context: int
+    several_cache_types: bool = False
+    floor: tuple[DraftForecast, ReplayStep] | None = None
+    no_draft: str = NO_DRAFT
 
     @property
     def rounds(self) -> int:
         """Rounds of the race; 1 where every draft replays the whole trace at once."""
         return max((len(draft.replays) for draft in self.drafts), default=0)
 
-    def opening(self) -> Iterator[Trace | CurveStep | ReplayStep]:
+    @property
+    def passes(self) -> int:
+        """Times that every curve is measured."""
+        return max(len(self.verify), *(len(draft.curves) for draft in self.drafts), 0)
+
+    def opening(self) -> Iterator[Step[Any]]:
         """Before anything can be predicted: the trace, the first replays, and the timings in
         turn, all passes but the last."""
         yield self.trace
         for draft in self.drafts:
-            yield draft.replays[0]
-        for turn, verify in enumerate(self.verify[:-1]):
-            yield verify
-            for draft in self.drafts:
-                yield draft.curves[turn]
+            yield from draft.replays[:1]
+        for draft in self.drafts:
+            if draft.http is not None:
+                yield draft.http
+        for turn in range(self.passes - 1):
+            yield from self.timing(turn)
+
+    def timing(self, turn: int) -> Iterator[CurveStep]:
+        """One pass of the timings: the target's, then every draft's.
+
+        The last is taken amid the live rounds that overheads are fitted on, so that a machine
+        that changes its speed meanwhile does so for both.
+        """
+        for curve in (self.verify, *(draft.curves for draft in self.drafts)):
+            yield from curve[turn : turn + 1]
 
     def last_pass(self) -> Iterator[CurveStep]:
-        """The last pass of the timings.
+        """The last pass of the timings."""
+        return self.timing(self.passes - 1)
 
-        It is taken amid the live rounds that overheads are fitted on, so that a machine that
-        changes its speed meanwhile does so for both.
-        """
-        yield self.verify[-1]
-        for draft in self.drafts:
-            yield draft.curves[-1]
-
-    def first(self) -> Iterator[Trace | CurveStep | ReplayStep]:
-        """The trace, the first replays and all timings."""
+    def certain(self) -> Iterator[Step[Any]]:
+        """What is made however the race goes."""
         yield from self.opening()
         yield from self.last_pass()
-
-    def certain(self) -> Iterator[Trace | CurveStep | ReplayStep]:
-        """What is made however the race goes."""
-        yield from self.first()
         if self.floor is not None:
             yield self.floor[1]
 
-    def steps(self) -> Iterator[Trace | CurveStep | ReplayStep]:
+    def steps(self) -> Iterator[Step[Any]]:
         """Everything, had no draft to leave the race."""
         yield from self.certain()
         for draft in self.drafts:
             yield from draft.replays[1:]
 
+    def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:
+        return CandidateKey(self.engine.name, draft.draft.name, settings, draft.cache_type)
+
     def name(self, draft: DraftForecast, settings: DraftSettings) -> str:
-        """The candidate's name, as in the live score."""
+        """The candidate's name for people, as in the live score."""
         cache_type = draft.cache_type if self.several_cache_types else None
         return config_name(draft.draft.name, settings, cache_type)

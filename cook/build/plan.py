@@ -114,17 +114,17 @@ def plan(prepared: Prepared) -> Plan:
     hours: float | None = None
     reason: str | None = None
     left_out: tuple[str, ...] = ()
-    menus = prepared.menus
-    grid = tuple(c for menu in menus for c in menu.grid)
-    baselines = [menu.baseline for menu in menus if menu.baseline is not None]
-    wanted: list[Step[Any]] = [step for menu in menus for step in menu.making()]
-    replayed = any(menu.forecast is not None for menu in menus)
+    layouts = prepared.layouts
+    grid = tuple(c for layout in layouts for c in layout.grid)
+    baselines = [layout.baseline for layout in layouts if layout.baseline is not None]
+    wanted: list[Step[Any]] = [step for layout in layouts for step in layout.making()]
+    replayed = any(layout.forecast is not None for layout in layouts)
     if replayed:
         # Which drafts are replayed to the end is known only once they race.
-        wanted += [s for menu in menus if menu.forecast for s in menu.forecast.certain()]
+        wanted += [s for layout in layouts if layout.forecast for s in layout.forecast.certain()]
         grid = ()  # which candidates go live is known only once they are predicted
     elif baselines and recipe.score is not None:
-        seconds, reason = _configuration_seconds(menus[0], history)
+        seconds, reason = _configuration_seconds(layouts[0], history)
         budget_s = recipe.score.live_budget.minutes * 60
         whole = len(baselines) + len(grid)
         grid, dropped = within_budget(grid, seconds, budget_s, len(baselines))
@@ -135,25 +135,25 @@ def plan(prepared: Prepared) -> Plan:
     steps = tuple(_planned(step, store, history) for step in closure(wanted).values())
     return Plan(
         recipe=recipe.name,
-        engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in menus),
+        engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in layouts),
         steps=steps,
-        needs=(*_needs(menus, steps), *_download(prepared.left_bytes)),
+        needs=(*_needs(layouts, steps), *_download(prepared.left_bytes)),
         live_hours=hours,
         live_hours_reason=reason,
         left_out=left_out,
-        later=_later(menus) if replayed else None,
-        warnings=(*prepared.warnings, *_known_of_types(menus, store)),
+        later=_later(layouts) if replayed else None,
+        warnings=(*prepared.warnings, *_known_of_types(layouts, store)),
     )
 
 
-def _later(menus: Sequence[Layout]) -> str:
-    races = any(menu.forecast is not None and menu.forecast.rounds > 1 for menu in menus)
+def _later(layouts: Sequence[Layout]) -> str:
+    races = any(layout.forecast is not None and layout.forecast.rounds > 1 for layout in layouts)
     return LATER.replace(": ", f": {RACE}", 1) if races else LATER
 
 
-def _known_of_types(menus: Sequence[Layout], store: Store) -> Iterator[str]:
+def _known_of_types(layouts: Sequence[Layout], store: Store) -> Iterator[str]:
     """What was measured before of the types that the quants use."""
-    for step in (menu.types for menu in menus if menu.types is not None):
+    for step in (layout.types for layout in layouts if layout.types is not None):
         artifact = store.find(step.kind, step.key)
         if artifact is not None:
             yield from decode(step, artifact).warnings
@@ -267,8 +267,8 @@ def _estimate(step: Step[Any], history: Sequence[Artifact]) -> tuple[float | Non
     return (median(rates) * work, None) if rates else (None, "never timed here with this engine")
 
 
-def _configuration_seconds(menu: Layout, history: Sequence[Artifact]) -> tuple[float | None, str]:
-    baseline = menu.baseline
+def _configuration_seconds(layout: Layout, history: Sequence[Artifact]) -> tuple[float | None, str]:
+    baseline = layout.baseline
     assert baseline is not None, "asked only where there is a live score"
     by_key = {a.key: a for a in history}
     stored = by_key.get(baseline.rounds[0].key)
@@ -277,7 +277,7 @@ def _configuration_seconds(menu: Layout, history: Sequence[Artifact]) -> tuple[f
         outcome = stored.result
         asked = sum(run["wall_ms"] for run in outcome["runs"]) / 1000
         return (outcome["load_seconds"] + asked) * rounds, "measured: the stored baseline"
-    target = menu.target
+    target = layout.target
     if target is None:
         return None, "no target"
     tokens = sum(step.work() for step in baseline.rounds)
@@ -285,14 +285,14 @@ def _configuration_seconds(menu: Layout, history: Sequence[Artifact]) -> tuple[f
     return seconds, "rough: nothing measured here yet, weights read once a token at 4 GB/s"
 
 
-def _needs(menus: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, ...]:
+def _needs(layouts: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, ...]:
     running = [s for s in steps if s.state is State.RUN]
     sizes = [s.size_bytes for s in running]
     disk = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
-    target = menus[0].target
+    target = layouts[0].target
     models = [target.size_bytes] if target else []
     if models and running:
-        drafts = [_model_bytes(d.model) or 0 for menu in menus for d in menu.drafts]
+        drafts = [_model_bytes(d.model) or 0 for layout in layouts for d in layout.drafts]
         models[0] += max(drafts, default=0)
     return (
         Need("disk", disk, free_bytes(cook_home())),

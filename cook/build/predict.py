@@ -1,143 +1,303 @@
-"""``cook predict``: drafts replayed on a trace and priced with measured or typed times."""
+"""``cook predict``: drafts replayed on a trace, or typed numbers, priced with times."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from cook.engines.base import Engine, ModelArgs
+from cook.build.forecast import Forecast, Forecaster
+from cook.build.lay_score import PlacedDraft, forecast_plan
+from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
+from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.naming import model_stem
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
+from cook.graph.step import Source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
-from cook.scoring.price import BatchCurve, PricedReplies, best
+from cook.scoring.iid import IidRow, alpha_of, best_length, iid_row
+from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
-from cook.scoring.simulate import Profile
-from cook.steps.http_replay import Agreement
+from cook.scoring.simulate import PROFILES, RULES, Profile, simulate
+from cook.steps.http_replay import Agreement, HttpReplayStep, agreement
 from cook.steps.replay import ReplayOutcome
 from cook.steps.trace import given_trace
 
+NAMED_PROFILES = {
+    "mainline": Profile.MAINLINE_2026_10,
+    "mainline-2025": Profile.MAINLINE_2025,
+    "ik": Profile.IK_2026_08,
+}
+TRACE_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+MAX_TRACE_LENGTH = 32
+
 
 @dataclass(frozen=True)
-class Asked:
-    """``verify`` and ``draft_s`` replace measurements; ``target`` is measured where it is given.
+class PredictRequest:
+    """The options as they were typed, by their names; see ``cook predict --help``."""
 
-    ``profile`` None: as the engine's flavour counts. ``over_http``: drafts are replayed through a
-    stock server, which also happens where no worker can be built.
-    """
-
-    trace: Path
-    drafts: tuple[Path, ...]
-    n_max: tuple[int, ...]
+    trace: Path | None = None
+    drafts: tuple[Path, ...] = ()
+    n_max: tuple[int, ...] = TRACE_LENGTHS
     p_min: tuple[float, ...] = (0.0,)
-    engine: str | None = None
-    profile: Profile | None = None
+    profile: str | None = None
     target: Path | None = None
-    verify: BatchCurve | None = None
-    draft_s: float | None = None
-    target_args: ModelArgs = field(default_factory=ModelArgs)
-    draft_args: ModelArgs = field(default_factory=ModelArgs)
-    threads: int | None = None
+    target_ms: float | None = None
+    verify: str | None = None
+    draft_ms: float | None = None
+    overhead_ms: float = 0.0
+    acceptance: float | None = None
+    acceptance_at: int | None = None
+    flash_attention: bool | None = None
+    gpu_layers: int | None = None
+    cache_type: str | None = None
     over_http: bool = False
+    engine: str | None = None
+    threads: int | None = None
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Draft lengths in order, each once."""
+        return tuple(sorted(set(self.n_max)))
+
+    @property
+    def named_profile(self) -> Profile | None:
+        """Whose accounting was asked for; InputError for one that nobody has."""
+        if self.profile is None or self.profile in NAMED_PROFILES:
+            return NAMED_PROFILES.get(self.profile or "")
+        if self.profile in tuple(Profile):
+            return Profile(self.profile)
+        raise InputError(f"no profile {self.profile!r}", hint=f"one of {', '.join(NAMED_PROFILES)}")
+
+    @property
+    def draft_args(self) -> ModelArgs:
+        return ModelArgs(
+            flash_attention=self.flash_attention,
+            threads=self.threads,
+            n_gpu_layers=self.gpu_layers,
+            cache_type_k=self.cache_type,
+            cache_type_v=self.cache_type,
+        )
+
+    @cached_property
+    def draft_curve(self) -> BatchCurve | None:
+        """The typed time of the draft, for batches of every width."""
+        return None if self.draft_ms is None else _constant(self.draft_ms)
+
+    @cached_property
+    def verify_curve(self) -> BatchCurve | None:
+        """``1:146,2:170,5:220`` (tokens:ms) as a curve; else the one time for every width.
+
+        InputError for anything else, and for two different times of one token.
+        """
+        hint = "--verify 1:146,2:170,5:220"
+        if self.verify is None:
+            return None if self.target_ms is None else _constant(self.target_ms)
+        points: dict[int, float] = {}
+        for part in self.verify.split(","):
+            width, _, milliseconds = part.partition(":")
+            try:
+                key, value = int(width), float(milliseconds)
+            except ValueError:
+                raise InputError(
+                    f"--verify: {part.strip()!r} is not TOKENS:MS", hint=hint
+                ) from None
+            if not 1 <= key <= 1024 or not 0.0 < value < 1e9 or key in points:
+                raise InputError(f"--verify: {part.strip()!r} is out of range or given twice")
+            points[key] = value / 1000
+        if self.target_ms is not None:
+            one = self.target_ms / 1000
+            if points.setdefault(1, one) != one:
+                raise InputError("--target-ms and --verify give one token two different times")
+        if 1 not in points:
+            raise InputError("--verify needs the time of one token", hint=hint)
+        widths = tuple(sorted(points))
+        return BatchCurve((0,), widths, (tuple(points[w] for w in widths),))
+
+
+def _constant(milliseconds: float) -> BatchCurve:
+    return BatchCurve((0,), (1,), ((milliseconds / 1000,),))
 
 
 @dataclass(frozen=True)
-class Row:
-    """One setting; the speeds of ``prediction`` mean nothing where no times are known.
+class SettingPrediction:
+    """One setting of a draft; its speeds mean nothing where no times are known."""
 
-    ``by_depth``: (drafted, accepted) at places 1, 2 ... of a draft.
-    """
-
-    prediction: PricedReplies
-    by_depth: tuple[tuple[int, int], ...]
+    forecast: Forecast
     break_even: float | None
 
+    @property
+    def priced(self) -> PricedReplies:
+        return self.forecast.priced
+
 
 @dataclass(frozen=True)
-class Predicted:
+class DraftPrediction:
     """One draft over the trace. ``sampled`` is rejection sampling, for traces at T > 0.
 
-    ``replay`` is None where no worker could be built. ``agreement``: where the rows were replayed
-    over HTTP although a worker was at hand, how the two compare, one for each row.
+    ``replay`` is None where no worker could be built. ``agreement``: where the settings were
+    replayed over HTTP although a worker was at hand, how the two compare, one for each.
     """
 
     name: str
     path: Path
     file_bytes: int
     replay: ReplayOutcome | None
-    rows: tuple[Row, ...]
+    settings: tuple[SettingPrediction, ...]
     sampled: tuple[SampledPrediction, ...]
-    agreement: tuple[Agreement, ...] = ()
+    agreement: tuple[Agreement, ...]
 
     @property
-    def best(self) -> Row:
+    def best(self) -> SettingPrediction:
         """The fastest setting; without times the one with the greatest acceptance length,
         which is the longest."""
-        chosen = best([row.prediction for row in self.rows])
-        return next(row for row in self.rows if row.prediction is chosen)
+        chosen = best([one.priced for one in self.settings])
+        return next(one for one in self.settings if one.priced is chosen)
 
 
 @dataclass(frozen=True)
-class Told:
-    """All drafts; ``no_draft`` is None, and speeds mean nothing, where no times are known."""
+class TracePrediction:
+    """All drafts on a trace; ``no_draft`` is None, and speeds mean nothing, where no times are
+    known."""
 
     trace: TraceFile
     profile: Profile
     engine: str
     no_draft: PricedReplies | None
-    drafts: tuple[Predicted, ...]
+    drafts: tuple[DraftPrediction, ...]
     warnings: tuple[str, ...]
     prefill_known: bool
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
 
-    @property
-    def priced(self) -> bool:
-        """Whether times are known, so that speeds mean something."""
-        return self.no_draft is not None
+
+@dataclass(frozen=True)
+class TypedPrediction:
+    """What typed numbers say, as if tokens were accepted independently with chance ``alpha``.
+
+    ``best_length`` by the closed form, where every batch is taken to cost the same.
+    """
+
+    rows: tuple[IidRow, ...]
+    alpha: float
+    no_draft_tokens_per_s: float
+    best_length: float | None
+    constant: bool
+    """Whether every batch is taken to cost what one token costs."""
 
 
-def run(asked: Asked, output: Output) -> Told:
+def predict_typed(request: PredictRequest) -> TypedPrediction:
+    """What the typed numbers say. InputError for those that are missing."""
+    if request.trace is not None:
+        raise InputError("--acceptance replaces the trace: give one of them")
+    curve = request.verify_curve
+    if curve is None or request.draft_ms is None or request.acceptance is None:
+        raise InputError(
+            "--acceptance needs the times of target and draft",
+            hint="--target-ms 146 --draft-ms 12, and better --verify 1:146,2:170,5:220",
+        )
+    alpha = request.acceptance
+    if request.acceptance_at is not None:
+        alpha = alpha_of(alpha, request.acceptance_at)
+    profile = request.named_profile or Profile.MAINLINE_2026_10
+    draft_s, plain_s = request.draft_ms / 1000, float(curve.at(1, 0))
+    constant = len(curve.widths) == 1
+    closed = constant and 0 < alpha < 1 and draft_s < plain_s
+    return TypedPrediction(
+        rows=tuple(
+            iid_row(alpha, n, curve, draft_s, profile, request.overhead_ms / 1000)
+            for n in request.lengths
+        ),
+        alpha=alpha,
+        no_draft_tokens_per_s=1 / plain_s,
+        best_length=best_length(alpha, plain_s, draft_s) if closed else None,
+        constant=constant,
+    )
+
+
+def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction:
     """Replay and time what is not stored yet, then predict every setting of every draft."""
-    from cook.build.predict_steps import PredictSteps
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
     from cook.graph.step import source
     from cook.trace.compatible import require_draft, require_target
 
-    trace = TraceFile(asked.trace)
-    step = given_trace(asked.trace)
-    engine = discover(asked.engine)
-    for draft in asked.drafts:
+    _require_consistent(request)
+    assert request.trace is not None, "required above"
+    verify, profile = request.verify_curve, request.named_profile
+    trace = TraceFile(request.trace)
+    step = given_trace(request.trace)
+    engine = discover(request.engine)
+    for draft in request.drafts:
         require_draft(trace, draft, engine.flavour)
-    target = None
-    if asked.target is not None:
-        file = read_gguf(asked.target)
-        target = source(file.shards)
-        require_target(trace, asked.target, target)
+    target: Source | None = None
+    if request.target is not None:
+        target = source(read_gguf(request.target).shards)
+        require_target(trace, request.target, target)
     reason = _no_worker(engine)
     if reason is not None:
         output.warn(
             f"{reason.message}; drafts are replayed over HTTP, a token at a time",
             hint=reason.hint,
         )
-        asked = replace(asked, over_http=True)
-        if target is not None or (asked.verify is not None and asked.draft_s is None):
+        if target is not None or (verify is not None and request.draft_ms is None):
             raise PrerequisiteError(
                 "without a worker nothing can be timed here",
                 hint="type the times: --verify 1:146,2:170,5:220 --draft-ms 12",
             )
-    if asked.over_http and any(asked.p_min):
+    over_http = request.over_http or reason is not None
+    if over_http and any(request.p_min):
         raise InputError("replay over HTTP scores p_min 0 only", hint="leave --p-min out")
-    plan = PredictSteps(asked, engine, step, target, worker=reason is None)
+    profile = profile or PROFILES[engine.flavour]
+    # Where the engine's p_min never fires, one is as good as another.
+    chances = request.p_min if RULES[profile].uses_p_min else (0.0,)
+    target_args = ModelArgs(flash_attention=request.flash_attention, threads=request.threads)
+    plan = forecast_plan(
+        engine,
+        step,
+        [
+            PlacedDraft(
+                DraftPlan(model_stem(path), source(read_gguf(path).shards)), request.draft_args
+            )
+            for path in request.drafts
+        ],
+        tuple(DraftSettings(n, 0, p) for p in dict.fromkeys(chances) for n in request.lengths),
+        target=(target, target_args) if target is not None else None,
+        timed=(target is not None or verify is not None) and request.draft_ms is None,
+        profile=profile,
+        n_predict=trace.header.n_predict,
+        context=trace.header.context,
+    )
+    if over_http:
+        plan = _with_http(plan, request, worker=reason is None)
     home = cook_home()
-    executor = Executor(Store(home / "store"), output, logs=home / "logs", threads=asked.threads)
-    executor.run(plan.steps())
+    executor = Executor(Store(home / "store"), output, logs=home / "logs", threads=request.threads)
+    executor.run(plan.certain())
     for failure in executor.outcomes.failures.values():
         if failure.blocked_by is None:
             raise failure.error
-    return plan.told(trace, executor)
+    forecaster = Forecaster(plan, executor.outcomes, verify, request.draft_curve)
+    return _predicted(request, trace, forecaster)
+
+
+def _require_consistent(request: PredictRequest) -> None:
+    """InputError for options that do not go together."""
+    if request.trace is None or not request.drafts:
+        raise InputError(
+            "a trace and a draft are needed, or --acceptance",
+            hint="cook predict FILE.trace DRAFT.gguf, or cook predict --acceptance 0.62 "
+            "--target-ms 146 --draft-ms 12",
+        )
+    if request.overhead_ms or request.acceptance_at is not None:
+        raise InputError("--overhead-ms and --acceptance-at go with --acceptance")
+    if request.target is not None and (request.verify or request.target_ms):
+        raise InputError("--target measures what --verify and --target-ms type: give one of them")
+    if request.lengths[0] < 1 or request.lengths[-1] > MAX_TRACE_LENGTH:
+        # what a trace serves past the end of a reply
+        raise InputError(f"--n-max must be between 1 and {MAX_TRACE_LENGTH}")
 
 
 def _no_worker(engine: Engine) -> PrerequisiteError | None:
@@ -149,3 +309,99 @@ def _no_worker(engine: Engine) -> PrerequisiteError | None:
     except PrerequisiteError as error:
         return error
     return None
+
+
+def _with_http(plan: ForecastPlan, request: PredictRequest, *, worker: bool) -> ForecastPlan:
+    """``plan`` with every draft replayed through a stock server, and by the worker if there is
+    one, to be compared."""
+
+    def replayed(draft: DraftForecast) -> DraftForecast:
+        http = HttpReplayStep(
+            plan.engine,
+            draft.draft.name,
+            draft.draft.model,
+            plan.trace,
+            request.draft_args,
+            request.lengths,
+            plan.profile,
+        )
+        return replace(draft, http=http, replays=draft.replays if worker else ())
+
+    return replace(plan, drafts=tuple(replayed(draft) for draft in plan.drafts))
+
+
+def _predicted(
+    request: PredictRequest, trace: TraceFile, forecaster: Forecaster
+) -> TracePrediction:
+    """What the outcomes of all steps say."""
+    plan = forecaster.plan
+    curves = [forecaster.curve(c) for c in (plan.verify, *(d.curves for d in plan.drafts))]
+    doubts = [*_doubts(request, trace, plan.profile)]
+    doubts += [w for curve in curves if curve is not None for w in curve.warnings]
+    bare, *forecasts = forecaster.forecasts()
+    drafts = []
+    for draft, path in zip(plan.drafts, request.drafts, strict=True):
+        mine = [forecasts.pop(0) for _ in plan.settings]
+        drafts.append(
+            DraftPrediction(
+                name=draft.draft.name,
+                path=path,
+                file_bytes=path.stat().st_size,
+                replay=forecaster.outcomes.result(draft.replays[0]) if draft.replays else None,
+                settings=tuple(_setting(forecaster, draft, forecast) for forecast in mine),
+                sampled=tuple(forecaster.sampled(draft, request.lengths)),
+                agreement=tuple(_agreements(forecaster, draft)),
+            )
+        )
+    return TracePrediction(
+        trace=trace,
+        profile=plan.profile,
+        engine=plan.engine.name,
+        no_draft=bare.priced if forecaster.priced else None,
+        drafts=tuple(drafts),
+        warnings=tuple(dict.fromkeys(doubts)),
+        prefill_known=bool(plan.verify) and request.draft_ms is None,
+    )
+
+
+def _setting(forecaster: Forecaster, draft: DraftForecast, forecast: Forecast) -> SettingPrediction:
+    timings = forecaster.timings(draft) if forecaster.priced else None
+    if timings is None:
+        return SettingPrediction(forecast, None)
+    runs, profile = forecast.runs, forecaster.plan.profile
+    middle = round(sum(r.prompt_n + r.predicted_n / 2 for r in runs) / len(runs))
+    return SettingPrediction(
+        forecast, break_even(timings, forecast.priced.setting, profile, middle)
+    )
+
+
+def _agreements(forecaster: Forecaster, draft: DraftForecast) -> Iterator[Agreement]:
+    """How replay over HTTP and by the worker compare, where both were made."""
+    by_worker = forecaster.by_worker(draft)
+    if draft.http is None or not by_worker:
+        return
+    for settings in forecaster.plan.settings:
+        counts: list[Sequence[tuple[int, int]]] = []
+        for texts in (forecaster.texts(draft, None, settings.n_max), by_worker):
+            runs = [simulate(p, settings, forecaster.plan.profile) for _, p in texts]
+            counts.append([(run.draft_n, run.draft_n_accepted) for run in runs])
+        yield agreement(*counts)
+
+
+def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iterator[str]:
+    """What is doubtful about the trace."""
+    if trace.cut_short:
+        yield f"{trace.path}: its last reply is cut short and left out"
+    if trace.header.tokenizer is None:
+        yield (
+            f"{trace.path}: the target's tokens are not known (recorded without --tokenizer), "
+            "so the drafts' could not be compared with them"
+        )
+    needed = max(request.lengths) + 1
+    has = min((h.tokens - h.emitted for h in trace.heads if h.stop == "eog"), default=needed)
+    if not RULES[profile].breaks_at_eog and has < needed:
+        yield (
+            f"{profile.value} drafts past the end of a reply; {trace.path} has "
+            f"{has} tokens there, n_max {needed - 1} needs {needed}: counts at the ends of "
+            "replies are too low"
+        )

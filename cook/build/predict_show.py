@@ -1,12 +1,19 @@
-"""What ``cook predict`` prints: settings by speed, then the best one in detail."""
+"""``cook predict``, answered in print: settings by speed, then the best one in detail."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cook.build.predict import Predicted, Row, Told
+from cook.build.predict import (
+    DraftPrediction,
+    PredictRequest,
+    SettingPrediction,
+    TracePrediction,
+    predict_on_trace,
+    predict_typed,
+)
 from cook.output import Column, Output, plain
-from cook.scoring.iid import CAVEAT, IidRow
+from cook.scoring.iid import CAVEAT
 from cook.scoring.price import Breakdown, PricedReplies
 from cook.scoring.sampled import SampledPrediction
 
@@ -14,35 +21,43 @@ TAIL = "the draft draws at the target's temperature from all its tokens"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
 
 
-def document(told: Told) -> dict[str, Any]:
+def answer(request: PredictRequest, output: Output) -> None:
+    """Predict from a trace, or from ``--acceptance`` without one, and print it."""
+    if request.acceptance is None:
+        show(predict_on_trace(request, output), output)
+    else:
+        _show_typed(request, output)
+
+
+def document(whole: TracePrediction) -> dict[str, Any]:
     """Everything as one JSON document; speeds are null where no times are known."""
-    header = told.trace.header
+    header = whole.trace.header
     return {
-        "trace": str(told.trace.path),
+        "trace": str(whole.trace.path),
         "target": header.target_name,
-        "replies": len(told.trace),
+        "replies": len(whole.trace),
         "sampler": plain(header.sampler),
-        "profile": told.profile.value,
-        "engine": told.engine,
+        "profile": whole.profile.value,
+        "engine": whole.engine,
         "no_draft": {
-            "decode_tokens_per_s": told.no_draft.decode_tokens_per_s,
-            "end_to_end_tokens_per_s": _end_to_end(told.no_draft, told),
+            "decode_tokens_per_s": whole.no_draft.decode_tokens_per_s,
+            "end_to_end_tokens_per_s": _end_to_end(whole.no_draft, whole),
         }
-        if told.no_draft
+        if whole.no_draft
         else None,
-        "drafts": [_draft(draft, told) for draft in told.drafts],
-        "warnings": list(told.warnings),
+        "drafts": [_draft(draft, whole) for draft in whole.drafts],
+        "warnings": list(whole.warnings),
     }
 
 
-def _draft(draft: Predicted, told: Told) -> dict[str, Any]:
+def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
     return {
         "name": draft.name,
         "path": str(draft.path),
         "file_bytes": draft.file_bytes,
         "replay": plain(draft.replay),
-        "best": draft.rows.index(draft.best) if told.priced else None,
-        "settings": [_row(row, told) for row in draft.rows],
+        "best": draft.settings.index(draft.best) if whole.no_draft else None,
+        "settings": [_row(row, whole) for row in draft.settings],
         "http_agreement": [
             {**plain(one), "error_points": one.error_points} for one in draft.agreement
         ],
@@ -53,52 +68,52 @@ def _draft(draft: Predicted, told: Told) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, told: Told) -> dict[str, Any]:
-    found = row.prediction
+def _row(row: SettingPrediction, whole: TracePrediction) -> dict[str, Any]:
+    priced = row.priced
     speeds = {
-        "decode_tokens_per_s": found.decode_tokens_per_s,
-        "end_to_end_tokens_per_s": _end_to_end(found, told),
+        "decode_tokens_per_s": priced.decode_tokens_per_s,
+        "end_to_end_tokens_per_s": _end_to_end(priced, whole),
         "break_even_acceptance": row.break_even,
-        "seconds": plain(found.breakdown),
-        "categories": dict(found.categories),
+        "seconds": plain(priced.breakdown),
+        "categories": dict(priced.categories),
     }
     return {
-        **plain(found.setting),
-        "draft_n": found.draft_n,
-        "draft_n_accepted": found.draft_n_accepted,
-        "cycles": found.cycles,
-        "acceptance": found.acceptance,
-        "acceptance_length": found.acceptance_length,
-        "by_depth": [{"drafted": d, "accepted": a} for d, a in row.by_depth],
-        **(speeds if told.priced else dict.fromkeys(speeds)),
+        **plain(priced.setting),
+        "draft_n": priced.draft_n,
+        "draft_n_accepted": priced.draft_n_accepted,
+        "cycles": priced.cycles,
+        "acceptance": priced.acceptance,
+        "acceptance_length": priced.acceptance_length,
+        "by_depth": [{"drafted": d, "accepted": a} for d, a in row.forecast.by_depth],
+        **(speeds if whole.no_draft else dict.fromkeys(speeds)),
     }
 
 
-def _end_to_end(found: PricedReplies, told: Told) -> float | None:
-    return found.end_to_end_tokens_per_s if told.prefill_known else None
+def _end_to_end(priced: PricedReplies, whole: TracePrediction) -> float | None:
+    return priced.end_to_end_tokens_per_s if whole.prefill_known else None
 
 
-def show(told: Told, output: Output) -> None:
+def show(whole: TracePrediction, output: Output) -> None:
     """The tables of every draft; warnings and what the numbers rest on go to stderr."""
-    output.emit(document(told))
-    for warning in told.warnings:
+    output.emit(document(whole))
+    for warning in whole.warnings:
         output.warn(warning)
-    header = told.trace.header
+    header = whole.trace.header
     at = f"temperature {header.sampler.temperature:g}" if header.sampler.temperature else "greedy"
     output.say(
-        f"{header.target_name}, {len(told.trace)} replies, {at}; counted as {told.profile.value}"
+        f"{header.target_name}, {len(whole.trace)} replies, {at}; counted as {whole.profile.value}"
     )
-    for draft in told.drafts:
-        _show_draft(draft, told, output)
+    for draft in whole.drafts:
+        _show_draft(draft, whole, output)
     output.say(NOT_CHECKED)
-    if not told.priced:
+    if whole.no_draft is None:
         output.say(
             "no speeds: give the target's file (--target GGUF) to time it here, or its times "
             "(--verify 1:146,2:170,5:220)"
         )
 
 
-def _show_draft(draft: Predicted, told: Told, output: Output) -> None:
+def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) -> None:
     replay = draft.replay
     output.data("")
     if replay is not None:
@@ -112,49 +127,49 @@ def _show_draft(draft: Predicted, told: Told, output: Output) -> None:
         Column(title, "right")
         for title in (
             *("n_max", "p_min", "accepted/drafted", "acceptance", "length"),
-            *(("t/s", "end to end", "speedup", "break-even") if told.priced else ()),
+            *(("t/s", "end to end", "speedup", "break-even") if whole.no_draft else ()),
         )
     ]
     best = draft.best
-    pays = told.no_draft is not None and (
-        best.prediction.decode_tokens_per_s > told.no_draft.decode_tokens_per_s
+    pays = whole.no_draft is not None and (
+        best.priced.decode_tokens_per_s > whole.no_draft.decode_tokens_per_s
     )
-    rows = [(*_cells(row, told), "best" if row is best and pays else "") for row in draft.rows]
+    rows = [(*_cells(row, whole), "best" if row is best and pays else "") for row in draft.settings]
     output.table(rows, [*right, ""])
-    if told.priced and not pays:
+    if whole.no_draft and not pays:
         output.data("no draft is fastest")
-    for row, agreed in zip(draft.rows, draft.agreement, strict=False):
-        output.data(f"over HTTP and by the worker, n_max={row.prediction.setting.n_max}: {agreed}")
+    for row, agreed in zip(draft.settings, draft.agreement, strict=False):
+        output.data(f"over HTTP and by the worker, n_max={row.priced.setting.n_max}: {agreed}")
     if draft.sampled:
         output.data("")
         output.data(
             f"{draft.name}, if the server verified by rejection sampling (expected; {TAIL})"
         )
-        output.table([_sampled_cells(one, told) for one in draft.sampled], [right[0], *right[2:8]])
-    _show_best(draft, best, told, output)
+        output.table([_sampled_cells(one, whole) for one in draft.sampled], [right[0], *right[2:8]])
+    _show_best(draft, best, whole, output)
 
 
-def _cells(row: Row, told: Told) -> tuple[object, ...]:
-    found = row.prediction
+def _cells(row: SettingPrediction, whole: TracePrediction) -> tuple[object, ...]:
+    priced = row.priced
     cells: tuple[object, ...] = (
-        found.setting.n_max,
-        f"{found.setting.p_min:g}",
-        f"{found.draft_n_accepted}/{found.draft_n}",
-        _percent(found.acceptance),
-        _number(found.acceptance_length),
+        priced.setting.n_max,
+        f"{priced.setting.p_min:g}",
+        f"{priced.draft_n_accepted}/{priced.draft_n}",
+        _percent(priced.acceptance),
+        _number(priced.acceptance_length),
     )
-    if told.no_draft is None:
+    if whole.no_draft is None:
         return cells
     return (
         *cells,
-        _number(found.decode_tokens_per_s, 1),
-        _number(_end_to_end(found, told), 1),
-        f"{found.decode_tokens_per_s / told.no_draft.decode_tokens_per_s:.3f}x",
+        _number(priced.decode_tokens_per_s, 1),
+        _number(_end_to_end(priced, whole), 1),
+        f"{priced.decode_tokens_per_s / whole.no_draft.decode_tokens_per_s:.3f}x",
         _percent(row.break_even),
     )
 
 
-def _sampled_cells(one: SampledPrediction, told: Told) -> tuple[object, ...]:
+def _sampled_cells(one: SampledPrediction, whole: TracePrediction) -> tuple[object, ...]:
     cells: tuple[object, ...] = (
         one.n_max,
         f"{one.draft_n_accepted:.1f}/{one.draft_n:.1f}",
@@ -162,38 +177,45 @@ def _sampled_cells(one: SampledPrediction, told: Told) -> tuple[object, ...]:
         _number(one.acceptance_length),
     )
     speed = one.decode_tokens_per_s
-    if told.no_draft is None or speed is None:
+    if whole.no_draft is None or speed is None:
         return cells
     # no end-to-end figure: prefill is the same as above
-    return (*cells, _number(speed, 1), None, f"{speed / told.no_draft.decode_tokens_per_s:.3f}x")
+    return (
+        *cells,
+        _number(speed, 1),
+        None,
+        f"{speed / whole.no_draft.decode_tokens_per_s:.3f}x",
+    )
 
 
-def _show_best(draft: Predicted, row: Row, told: Told, output: Output) -> None:
-    setting = row.prediction.setting
+def _show_best(
+    draft: DraftPrediction, row: SettingPrediction, whole: TracePrediction, output: Output
+) -> None:
+    setting = row.priced.setting
     name = f"{draft.name} n_max={setting.n_max}"
     name += f" p_min={setting.p_min:g}" if setting.p_min else ""
     output.data("")
     output.data(f"{name}: accepted by place in the draft")
     depths = [
         (place, f"{accepted}/{drafted}", _percent(accepted / drafted))
-        for place, (drafted, accepted) in enumerate(row.by_depth, 1)
+        for place, (drafted, accepted) in enumerate(row.forecast.by_depth, 1)
         if drafted
     ]
     titles = ("place", "accepted/drafted", "of drafted")
     output.table(depths, [Column(t, "right") for t in titles])
-    if not told.priced or told.no_draft is None:
+    if whole.no_draft is None:
         return
     output.data("")
     output.data(f"{name}: where the time goes")
-    output.table(_parts(row.prediction.breakdown), ["", Column("share", "right")])
+    output.table(_parts(row.priced.breakdown), ["", Column("share", "right")])
     output.data("")
     output.data(f"{name}: by category; the total is token-weighted (harmonic)")
-    plain_speeds = told.no_draft.categories
+    plain_speeds = whole.no_draft.categories
     rows: list[tuple[object, ...]] = [
         (category, _number(speed, 1), _number(plain_speeds.get(category), 1))
-        for category, speed in row.prediction.categories.items()
+        for category, speed in row.priced.categories.items()
     ]
-    total = row.prediction.decode_tokens_per_s, told.no_draft.decode_tokens_per_s
+    total = row.priced.decode_tokens_per_s, whole.no_draft.decode_tokens_per_s
     rows.append(("total", *(_number(speed, 1) for speed in total)))
     output.table(rows, ["category", Column("t/s", "right"), Column("no draft", "right")])
 
@@ -209,18 +231,23 @@ def _parts(spent: Breakdown) -> list[tuple[str, str]]:
     return [(name, f"{100 * part / spent.total_s:.1f} %") for name, part in named.items() if part]
 
 
-def show_typed(
-    rows: list[IidRow], alpha: float, plain_tokens_per_s: float, optimum: float | None, out: Output
-) -> None:
+def _show_typed(request: PredictRequest, out: Output) -> None:
     """The table from typed numbers, with what it leaves out."""
+    prediction = predict_typed(request)
+    rows, speed = prediction.rows, prediction.no_draft_tokens_per_s
+    if prediction.constant:
+        out.warn(
+            "every batch is taken to cost what one token costs; verification is dearer",
+            hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures",
+        )
     best = max(rows, key=lambda row: row.decode_tokens_per_s)
     out.emit(
         {
-            "alpha": alpha,
-            "no_draft_tokens_per_s": plain_tokens_per_s,
+            "alpha": prediction.alpha,
+            "no_draft_tokens_per_s": speed,
             "settings": rows,
             "best": rows.index(best),
-            "best_length_closed_form": optimum,
+            "best_length_closed_form": prediction.best_length,
             "caveat": CAVEAT,
         }
     )
@@ -239,7 +266,7 @@ def show_typed(
     ]
     titles = ("n_max", "acceptance", "length", "cycle ms", "t/s", "speedup", "break-even")
     out.table(cells, [*(Column(t, "right") for t in titles), ""])
-    out.say(f"no draft: {plain_tokens_per_s:.2f} t/s")
+    out.say(f"no draft: {speed:.2f} t/s")
     if best.speedup <= 1:
         out.say("no draft is fastest")
     out.warn(CAVEAT)

@@ -1,4 +1,4 @@
-"""From a recipe's path to checked menus: engines found, headers read, every fault told at once.
+"""From a recipe's path to checked layouts: engines found, headers read, every fault told at once.
 
 Nothing runs here but header reads, hashing of sources and the engines' own ``--version``.
 """
@@ -32,11 +32,11 @@ from cook.steps.type_speed import TypeSpeedStep, type_speed
 
 @dataclass(frozen=True)
 class Prepared:
-    """A recipe ready to plan or build: a menu for each engine of the sweep."""
+    """A recipe ready to plan or build: a layout for each engine of the sweep."""
 
     loaded: LoadedRecipe
     demo: bool
-    menus: tuple[Layout, ...]
+    layouts: tuple[Layout, ...]
     files: tuple[Path, ...]
     """Every file that was read to lay it out, and the engines' own."""
     origins: tuple[HubOrigin, ...] = ()
@@ -50,7 +50,7 @@ class Prepared:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(w for menu in self.menus for w in menu.warnings))
+        return tuple(dict.fromkeys(w for layout in self.layouts for w in layout.warnings))
 
 
 def prepare(
@@ -88,13 +88,13 @@ def prepare(
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
     chosen = _engines(loaded, engines, named if named_engines else discover)
     reader = SourceReader(plan_only, _converter(loaded.recipe, chosen), output)
-    menus = tuple(
+    layouts = tuple(
         _lay(share, engine, reader, strict, left_out, f"@{engine.name}" if len(chosen) > 1 else "")
         for engine, share, left_out in _shares(loaded, chosen)
     )
     files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
     return Prepared(
-        loaded, demo, menus, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes
+        loaded, demo, layouts, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes
     )
 
 
@@ -115,7 +115,7 @@ def _lay(
     left_out: tuple[LeftOut, ...],
     suffix: str,
 ) -> Layout:
-    """One engine's menu; every fault is raised, warnings are in the menu."""
+    """One engine's layout; every fault is raised, warnings are in the layout."""
     recipe = loaded.recipe
     source = reader.model(recipe.model.source) if recipe.model else None
     model = ModelTensors(source.file.tensors, source.file.architecture) if source else None

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from cook.build.choose import Maximize, figure_of
-from cook.build.forecast import Forecast, Forecaster, Overheads
+from cook.build.forecast import NO_OVERHEADS, Forecast, Forecaster
 from cook.build.layout import DraftForecast
 from cook.formats.arrays import Floats
 from cook.graph.execute import Executor
+from cook.record.objective import Objective
 from cook.scoring.figures import figures
 from cook.scoring.intervals import paired
 from cook.scoring.racing import RaceRules, survivors
@@ -32,19 +33,23 @@ Weights = Mapping[str, float] | None
 
 
 def run_race(
-    oven: Forecaster, maximize: Maximize, weights: Weights, confidence: float, executor: Executor
+    forecaster: Forecaster,
+    objective: Objective,
+    weights: Weights,
+    confidence: float,
+    executor: Executor,
 ) -> dict[DraftKey, str]:
     """Replay the later rounds of the drafts that are still in the race.
 
     Returns the drafts that left, with the reason. The last round, on the prompts that figures
     are reported on, is nobody's exam.
     """
-    plan = oven.plan
+    plan = forecaster.plan
     dropped: dict[DraftKey, str] = {}
     alive = list(plan.drafts)
     seen: list[str] = list(plan.drafts[0].replays[0].prompts or ()) if plan.drafts else []
     for number in range(1, plan.rounds):
-        alive, left = _after_round(oven, alive, seen, maximize, weights, confidence)
+        alive, left = _after_round(forecaster, alive, seen, objective, weights, confidence)
         dropped |= left
         executor.run([draft.replays[number] for draft in alive])
         seen += plan.drafts[0].replays[number].prompts or ()
@@ -52,39 +57,47 @@ def run_race(
 
 
 def _after_round(
-    oven: Forecaster,
+    forecaster: Forecaster,
     alive: list[DraftForecast],
     seen: Sequence[str],
-    maximize: Maximize,
+    objective: Objective,
     weights: Weights,
     confidence: float,
 ) -> tuple[list[DraftForecast], dict[DraftKey, str]]:
     """Who goes on, given forecasts on the prompts ``seen``; drafts without one go on."""
-    running = replace(oven, plan=replace(oven.plan, drafts=tuple(alive)))
-    best = _best_settings(running.forecasts(Overheads(), seen), maximize, weights)
+    running = replace(forecaster, plan=replace(forecaster.plan, drafts=tuple(alive)))
+    best: dict[DraftKey, Forecast] = {}
+    value: dict[DraftKey, float] = {}
+    for forecast in running.forecasts(only=seen):
+        if forecast.key.draft is None:
+            continue
+        key = (forecast.key.draft, forecast.key.cache_type)
+        reached = objective.of(figures(forecast.runs, weights))
+        if reached is not None and (key not in best or reached > value[key]):
+            best[key], value[key] = forecast, reached
     keys = list(best)
-    names = [best[key].name for key in keys]
-    runs = {best[key].name: best[key].runs for key in keys}
-    measured = paired(runs, maximize, weights) if len(keys) > 1 else None
+    measured = (
+        paired({key: best[key].runs for key in keys}, objective, weights) if keys[1:] else None
+    )
     if measured is None:
         return alive, {}
     scores, leader = relative_scores(measured)
     slack = EPSILON
-    if "speed" in maximize and (noise := running.timing_noise(Overheads(), seen)) is not None:
+    if objective.timed and (noise := running.timing_noise(NO_OVERHEADS, seen)) is not None:
         slack = max(slack, TIMING_SPREADS * 2**0.5 * noise.mean_sd)
-    rules = RaceRules(rounds=oven.plan.rounds, delta=1 - confidence, epsilon=slack)
+    rules = RaceRules(rounds=forecaster.plan.rounds, delta=1 - confidence, epsilon=slack)
     kept = {keys[i] for i in survivors(scores, tuple(range(len(keys))), rules)}
-    value = {name: figure_of(figures(runs[name], weights), maximize) for name in names}
+    ahead = keys[leader]
     dropped = {
         key: f"left the race after {len(seen)} prompts: "
-        f"{1 - value[name] / value[names[leader]]:.1%} behind {names[leader]}"
-        for key, name in zip(keys, names, strict=True)
+        f"{1 - value[key] / value[ahead]:.1%} behind {best[ahead].name}"
+        for key in keys
         if key not in kept
     }
     return [d for d in alive if _key(d) in kept or _key(d) not in best], dropped
 
 
-def relative_scores(measured: Measured) -> tuple[Floats, int]:
+def relative_scores(measured: Measured[Any]) -> tuple[Floats, int]:
     """[candidates, prompts] scores whose mean is 0 for the leader, and who leads.
 
     A prompt's score is its part of numerator - (leader's ratio) * denominator, so the mean is how
@@ -98,18 +111,3 @@ def relative_scores(measured: Measured) -> tuple[Floats, int]:
 
 def _key(draft: DraftForecast) -> DraftKey:
     return draft.draft.name, draft.cache_type
-
-
-def _best_settings(
-    forecasts: Sequence[Forecast], maximize: Maximize, weights: Weights
-) -> dict[DraftKey, Forecast]:
-    """Of every draft and KV cache type, the forecast of its best setting."""
-    best: dict[DraftKey, Forecast] = {}
-    for forecast in forecasts:
-        if forecast.draft is None:
-            continue
-        key = (forecast.draft, forecast.cache_type)
-        value = figure_of(figures(forecast.runs, weights), maximize)
-        if key not in best or value > figure_of(figures(best[key].runs, weights), maximize):
-            best[key] = forecast
-    return best

@@ -1,4 +1,4 @@
-"""One build from start to end: run the menu's steps, fit the live score into its budget,
+"""One build from start to end: run the layout's steps, fit the live score into its budget,
 compare outputs, and hand everything to the record.
 """
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cook.build.assemble import Finished, assemble
-from cook.build.checks import checks_of_all
 from cook.build.choose import Limits, over_limits
+from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
-from cook.build.finalists import Decision, judge
-from cook.build.layout import Configuration, Layout, interleaved
+from cook.build.layout import Configuration, Layout, checks_of, interleaved
 from cook.build.prepare import Prepared
-from cook.errors import CookError, GateError, PrerequisiteError, StepError
+from cook.errors import GateError, PrerequisiteError, StepError
 from cook.graph.execute import Executor, Outcomes, closure
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
+from cook.record.objective import Objective
 from cook.record.record import Excluded, Record, write_record
 from cook.steps.live import LiveStep
 from cook.units import size
@@ -60,28 +60,33 @@ def build(
         fresh=fresh,
         remeasure=remeasure,
     )
-    _require_room(executor.store, prepared.menus)
-    for menu in prepared.menus:
-        executor.run(menu.making())
-    judged = _judge(prepared, executor, output)
-    grid, left_out = _score(prepared, executor, output, judged)
-    unmade = (Excluded(e.name, e.reason) for menu in prepared.menus for e in menu.left_out)
-    sitting = Finished(
+    _require_room(executor.store, prepared.layouts)
+    for layout in prepared.layouts:
+        executor.run(layout.making())
+    decision = _decide(prepared, executor, output)
+    grid, left_out = _score(prepared, executor, output, decision)
+    unmade = (Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out)
+    finished = Finished(
         loaded=prepared.loaded,
         demo=prepared.demo,
-        menus=prepared.menus,
+        layouts=prepared.layouts,
         grid=grid,
         left_out=(*unmade, *left_out),
         outcomes=executor.outcomes,
-        judged=judged,
+        decision=decision,
         origins=prepared.origins,
     )
-    record = assemble(sitting)
+    record = assemble(finished)
     path = home / "records" / f"{record.recipe}.json"
     write_record(record, path)
     outcomes = executor.outcomes
+    failures = [f.error for f in outcomes.failures.values() if f.blocked_by is None]
     return Built(
-        record, path, tuple(outcomes.ran), tuple(_told(outcomes)), _files(prepared, outcomes)
+        record,
+        path,
+        tuple(outcomes.ran),
+        tuple(error.message.splitlines()[0] for error in failures),
+        _files(prepared, outcomes),
     )
 
 
@@ -106,9 +111,9 @@ def raise_for(built: Built) -> None:
         raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")
 
 
-def _require_room(store: Store, menus: Sequence[Layout]) -> None:
+def _require_room(store: Store, layouts: Sequence[Layout]) -> None:
     """Refuse before anything runs when the disk can't hold what would be made."""
-    steps = [step for menu in menus for step in menu.making()]
+    steps = [step for layout in layouts for step in layout.making()]
     missing = [s for s in closure(steps).values() if store.find(s.kind, s.key) is None]
     needed = sum(step.predicted_bytes() or 0 for step in missing)
     free = free_bytes(store.root)
@@ -119,34 +124,35 @@ def _require_room(store: Store, menus: Sequence[Layout]) -> None:
         )
 
 
-def _judge(prepared: Prepared, executor: Executor, output: Output) -> Decision | None:
+def _decide(prepared: Prepared, executor: Executor, output: Output) -> Decision | None:
     """What replay predicts and chooses; None where candidates are scored live only."""
-    score, menus = prepared.recipe.score, prepared.menus
-    prompts = menus[0].prompts
+    score, layouts = prepared.recipe.score, prepared.layouts
+    prompts = layouts[0].prompts
     if score is None or prompts is None or score.method != "replay":
         return None
-    asked = prepared.recipe.pick
-    drafts = {d.quant: d for d in draft_records(menus, executor.outcomes)}
-    limits = Limits(**asked.subject_to.model_dump())
+    wanted = prepared.recipe.pick
+    drafts = {d.quant: d for d in draft_records(layouts, executor.outcomes)}
+    limits = Limits(**wanted.subject_to.model_dump())
 
     def disqualified(draft: str | None) -> str | None:
         return None if draft is None else over_limits(drafts[draft], limits)
 
-    judged = judge(menus, prompts, score, asked.maximize, asked.confidence, disqualified, executor)
-    if judged is None:
+    objective = Objective(wanted.maximize)
+    decision = decide(layouts, prompts, score, objective, wanted.confidence, disqualified, executor)
+    if decision is None:
         output.warn("nothing could be predicted; every candidate runs live instead")
-    return judged
+    return decision
 
 
 def _score(
-    prepared: Prepared, executor: Executor, output: Output, judged: Decision | None
+    prepared: Prepared, executor: Executor, output: Output, decision: Decision | None
 ) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
     """Run the baselines and what fits the budget live; compare outputs."""
     score = prepared.recipe.score
-    baselines = [menu.baseline for menu in prepared.menus if menu.baseline is not None]
+    baselines = [layout.baseline for layout in prepared.layouts if layout.baseline is not None]
     if not baselines or score is None:
         return (), ()
-    wanted = judged.finalists if judged else tuple(c for m in prepared.menus for c in m.grid)
+    wanted = decision.finalists if decision else tuple(c for m in prepared.layouts for c in m.grid)
     first = baselines[0].rounds[0]
     executor.run([first])
     seconds = measured_seconds(first, executor.outcomes, len(baselines[0].rounds))
@@ -156,17 +162,17 @@ def _score(
         output.warn(f"{excluded.candidate}: {excluded.reason}")
     executor.run(interleaved([*baselines, *grid]))
     executor.run([c.compare for c in grid if c.compare is not None])
-    executor.run([step for c in checks_of_all(prepared.menus, grid) for step in c.steps()])
+    executor.run([step for c in checks_of(prepared.layouts, grid).values() for step in c.steps()])
     return grid, left_out
 
 
 def measured_seconds(first: LiveStep, outcomes: Outcomes, rounds: int) -> float | None:
-    """Seconds that one whole configuration takes, judged by the baseline's first round."""
+    """Seconds that one whole configuration takes, going by the baseline's first round."""
     outcome = outcomes.result(first)
     if outcome is None:
         return None
-    asked = sum(run.wall_ms for run in outcome.runs) / 1000
-    return (outcome.load_seconds + asked) * rounds
+    requests_s = sum(run.wall_ms for run in outcome.runs) / 1000
+    return (outcome.load_seconds + requests_s) * rounds
 
 
 def within_budget(
@@ -188,11 +194,3 @@ def within_budget(
         f"{budget_seconds / 60:g} minutes"
     )
     return tuple(grid[:room]), tuple(Excluded(c.name, reason) for c in grid[room:])
-
-
-def _told(outcomes: Outcomes) -> list[str]:
-    return [_short(f.error) for f in outcomes.failures.values() if f.blocked_by is None]
-
-
-def _short(error: CookError) -> str:
-    return error.message.splitlines()[0]

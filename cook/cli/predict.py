@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -94,28 +94,15 @@ def command(
       cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --p-min 0 --p-min 0.5
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
     """
-    output = open_output(json, quiet)
-    from cook.build.predict_request import Typed, predict_trace, predict_typed
+    options = dict(locals())
+    output = open_output(options.pop("json"), options.pop("quiet"))
+    from cook.build.predict import PredictRequest
+    from cook.build.predict_show import answer
 
-    typed = Typed(
-        n_max=tuple(n_max or ()),
-        p_min=tuple(p_min or (0.0,)),
-        profile=profile,
-        target=target,
-        target_ms=target_ms,
-        verify=verify,
-        draft_ms=draft_ms,
-        overhead_ms=overhead_ms,
-        acceptance=acceptance,
-        acceptance_at=acceptance_at,
-        flash_attention=flash_attention,
-        gpu_layers=gpu_layers,
-        cache_type=cache_type,
-        engine=engine,
-        threads=threads,
-        over_http=over_http,
-    )
-    if acceptance is not None:
-        predict_typed(typed, trace, output)
-    else:
-        predict_trace(typed, trace, drafts or [], output)
+    # The request's fields are the options above, by their names.
+    typed: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in options.items()
+        if value is not None
+    }
+    answer(PredictRequest(**typed), output)

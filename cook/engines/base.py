@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from cook.engines.process.supervisor import Supervisor
+from cook.errors import InputError
 from cook.formats.quant_types import Flavour as Flavour
 
 T = TypeVar("T")
@@ -222,13 +223,17 @@ def _first(own: T | None, other: T | None) -> T | None:
     return other if own is None else own
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class DraftSettings:
-    """Drafting parameters of one candidate; ``p_min`` in [0, 1]."""
+    """Drafting parameters of one candidate; ``p_min`` in [0, 1], ``n_max`` 0 is no drafting."""
 
     n_max: int
     n_min: int = 0
     p_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.n_max < 0 or self.n_min < 0 or not 0.0 <= self.p_min <= 1.0:
+            raise InputError(f"impossible draft settings: {self}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -20,6 +20,8 @@ from cook.engines.base import Engine, EngineIdentity
 from cook.provenance import machine
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from cook.engines.process.supervisor import Supervisor
     from cook.graph.store import Artifact
 
@@ -192,10 +194,16 @@ Input = Step[Any] | Source
 
 def decode(step: Step[R], artifact: Artifact) -> R:
     """The typed result that ``step`` stored."""
+    result: R = _reader(step.result_type).validate_python(artifact.result)
+    return result
+
+
+@cache
+def _reader(result_type: type) -> TypeAdapter[Any]:
+    """Kept: to make one takes far longer than to read a result with it."""
     from pydantic import TypeAdapter
 
-    adapter: TypeAdapter[R] = TypeAdapter(step.result_type)
-    return adapter.validate_python(artifact.result)
+    return TypeAdapter(result_type)
 
 
 def engine_part(identity: EngineIdentity) -> dict[str, str | None]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from cook.formats.arrays import Floats
 from cook.nightly.night import CandidateNight, Night
+from cook.record.objective import Objective
 from cook.scoring.intervals import SEED
 from cook.scoring.statistics import Measured, resampled_ratios, sign_flip_p_value
 
@@ -142,7 +143,8 @@ class _Pair:
         self.stratum = np.array(stratum, dtype=np.int64)
         self.sums: dict[tuple[str, str], Floats] = {}
         """(candidate, part) -> [2, prompts], now before then."""
-        self.wall = False
+        self.speed = Objective.DECODE_SPEED.columns
+        """Columns of the speed that the recipe maximizes, decoding's where it maximizes none."""
         self.plain: dict[str, str | None] = {}
         """Candidate -> the same engine without a draft."""
         self._ratios: dict[Ratio, tuple[Floats, Floats]] = {}
@@ -164,7 +166,8 @@ class _Pair:
         ]
         categories = sorted({category for _, category in common})
         pair = cls(names, [p for p, _ in common], [categories.index(c) for _, c in common])
-        pair.wall = now.maximize == "end_to_end_speed"
+        end_to_end = now.maximize == Objective.END_TO_END_SPEED
+        pair.speed = (Objective.END_TO_END_SPEED if end_to_end else Objective.DECODE_SPEED).columns
         for index, name in enumerate(names):
             plain = now.plain(nights[0][index].engine)
             pair.plain[name] = plain.name if plain is not None and plain.name in names else None
@@ -234,17 +237,16 @@ class _Pair:
 
     def terms(self, figure: GatedFigure, name: str) -> Terms | None:
         """What the figure is made of, or None where a night does not have it."""
-        time = "wall_ms" if self.wall else "decode_ms"
-        mine = (name, "tokens"), (name, time)
+        mine = _ratio(name, self.speed)
         if figure is GatedFigure.NO_DRAFT:
             return [(1, mine)] if self._positive(*mine) else None
         if figure is GatedFigure.ACCEPTANCE:
-            counts = (name, "accepted"), (name, "drafted")
+            counts = _ratio(name, Objective.ACCEPTANCE.columns)
             return [(1, counts)] if self._positive(counts[1]) else None
         undrafted = self.plain[name]
         if undrafted is None:
             return None
-        plain = (undrafted, "tokens"), (undrafted, time)
+        plain = _ratio(undrafted, self.speed)
         if figure is GatedFigure.SPEED:
             return [(1, mine), (-1, plain)] if self._positive(*mine, *plain) else None
         self._cycles(name)
@@ -269,6 +271,10 @@ Ratio = tuple[CandidateColumn, CandidateColumn]
 """Sum of one column over sum of another."""
 Terms = list[tuple[int, Ratio]]
 """Ratios and whether each multiplies (1) or divides (-1)."""
+
+
+def _ratio(candidate: str, columns: tuple[str, str]) -> Ratio:
+    return (candidate, columns[0]), (candidate, columns[1])
 
 
 def _columns(night: Night, names: Sequence[str]) -> list[CandidateNight]:

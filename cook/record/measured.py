@@ -44,7 +44,8 @@ class Figures:
 
     ``decode_speed`` is tokens after the first per second of decoding; ``end_to_end_speed`` the
     same tokens per second from request to last token, prefill of target and draft included.
-    Both are token-weighted (sum of tokens over sum of time), by category weight.
+    Both are token-weighted (sum of tokens over sum of time), by category weight; None where no
+    reply goes on after its first token.
     """
 
     requests: int
@@ -56,8 +57,8 @@ class Figures:
     drafted: int | None
     accepted: int | None
     cycles: int | None
-    decode_speed: float
-    end_to_end_speed: float
+    decode_speed: float | None
+    end_to_end_speed: float | None
     prompt_ms: float | None = None
     """Prefill, of ``wall_ms``: as the server timed it, or as predicted for both models."""
 

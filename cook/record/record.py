@@ -71,6 +71,16 @@ class Serving:
 
 
 @dataclass(frozen=True)
+class CandidateKey:
+    """What tells candidates apart; ``draft`` None is no draft, which has no settings either."""
+
+    engine: str
+    draft: str | None = None
+    settings: DraftSettings | None = None
+    cache_type: str | None = None
+
+
+@dataclass(frozen=True)
 class Candidate:
     """(engine, draft, draft settings), or no draft. ``live`` None comes with ``reason``."""
 
@@ -96,6 +106,10 @@ class Candidate:
     prompts: PromptFigures | None = None
     """``live``, prompt by prompt."""
     serving: Serving | None = None
+
+    @property
+    def key(self) -> CandidateKey:
+        return CandidateKey(self.engine, self.draft, self.settings, self.cache_type)
 
 
 @dataclass(frozen=True)

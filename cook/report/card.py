@@ -189,7 +189,11 @@ def _best(record: Record, quant: str) -> Candidate | None:
     """The fastest live candidate of ``quant``, else the one predicted to be the fastest."""
     mine = [c for c in record.candidates if c.draft == quant]
     mine = [c for c in mine if c.live is not None] or mine
-    speeds = [(f.end_to_end_speed, c) for c in mine if (f := _counted(c)[0]) is not None]
+    speeds = [
+        (f.end_to_end_speed, c)
+        for c in mine
+        if (f := _counted(c)[0]) is not None and f.end_to_end_speed is not None
+    ]
     return max(speeds, key=lambda pair: pair[0])[1] if speeds else None
 
 
@@ -212,9 +216,11 @@ def _speeds(candidate: Candidate | None) -> tuple[str | None, str | None, str | 
     figures, mark = _counted(candidate)
     if candidate is None or figures is None:
         return None, None, None
-    decode, whole = figures.decode_speed, figures.end_to_end_speed
-    speedup = ratio(candidate.speedup, candidate.speedup_interval)
-    return f"{mark}{decode:.2f}", f"{mark}{whole:.2f}", speedup
+    decode, whole = (
+        f"{mark}{speed:.2f}" if speed is not None else None
+        for speed in (figures.decode_speed, figures.end_to_end_speed)
+    )
+    return decode, whole, ratio(candidate.speedup, candidate.speedup_interval)
 
 
 def _method(record: Record) -> str:

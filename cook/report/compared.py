@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Literal
 
 from cook.record.measured import Figures, PromptFigures
+from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Record
 from cook.report.document import Text
 from cook.report.plain import clipped
@@ -79,12 +80,7 @@ def scored(record: Record, kind: Basis) -> list[Scored]:
 
 def value(figures: Figures, maximize: str) -> float:
     """The figure that the recipe maximizes; -inf where there is none."""
-    found = {
-        "end_to_end_speed": figures.end_to_end_speed,
-        "decode_speed": figures.decode_speed,
-        "acceptance": figures.acceptance_rate,
-        "acceptance_length": figures.acceptance_length,
-    }.get(maximize)
+    found = Objective(maximize).of(figures) if maximize in tuple(Objective) else None
     usable = finite(found)
     return usable if usable is not None else float("-inf")
 

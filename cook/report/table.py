@@ -49,8 +49,8 @@ def in_order(record: Record) -> list[Candidate]:
     order = {name: index for index, name in enumerate(record.pick.ranking)}
 
     def place(candidate: Candidate) -> tuple[int, float]:
-        guess = candidate.predicted.figures.end_to_end_speed if candidate.predicted else 0.0
-        return order.get(candidate.name, len(order)), -guess
+        guess = candidate.predicted.figures.end_to_end_speed if candidate.predicted else None
+        return order.get(candidate.name, len(order)), -(guess or 0.0)
 
     return sorted(record.candidates, key=place)
 

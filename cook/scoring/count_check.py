@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cook.engines.base import DraftSettings
 from cook.record.outcomes import SelfCheckOutcome
-from cook.scoring.simulate import Profile, Setting, positions_of, simulate
+from cook.scoring.simulate import Profile, positions_of, simulate
 
 if TYPE_CHECKING:
     from cook.engines.worker.messages import ModelInfo
@@ -37,7 +38,7 @@ def check_counts(
     worker: Worker,
     draft: ModelInfo,
     replies: Sequence[LiveReply],
-    setting: Setting,
+    setting: DraftSettings,
     profile: Profile,
     *,
     context: int,

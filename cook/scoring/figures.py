@@ -113,9 +113,10 @@ def _speed(
     runs: Sequence[PromptRun],
     weights: Mapping[str, float] | None,
     time_ms: Callable[[PromptRun], float],
-) -> float:
+) -> float | None:
+    """Tokens after the first a second; None where no reply goes on after it, or none weighs."""
     if not any(r.predicted_n > 1 for r in runs):
-        return 0.0  # nothing came after the first tokens, which the prompts' logits give
+        return None  # nothing came after the first tokens, which the prompts' logits give
     if not weights:
         return 1000 * sum(r.predicted_n - 1 for r in runs) / sum(time_ms(r) for r in runs)
     seconds_per_token: dict[str, tuple[int, float]] = {}
@@ -124,4 +125,4 @@ def _speed(
         seconds_per_token[run.category] = (tokens + run.predicted_n - 1, ms + time_ms(run))
     shares = {c: weights.get(c, 1.0) for c, (tokens, _) in seconds_per_token.items() if tokens}
     time = sum(w * seconds_per_token[c][1] / seconds_per_token[c][0] for c, w in shares.items())
-    return 1000 * sum(shares.values()) / time if time else 0.0  # all of them weigh nothing
+    return 1000 * sum(shares.values()) / time if time else None

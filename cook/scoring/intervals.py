@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cook.record.measured import Interval
+from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 
 if TYPE_CHECKING:
     from cook.scoring.statistics import Measured
+
+K = TypeVar("K")
 
 SEED = 20_260_101
 
@@ -17,28 +20,28 @@ SEED = 20_260_101
 def paired_ratio(
     one: Sequence[PromptRun],
     other: Sequence[PromptRun],
-    figure: str,
+    objective: Objective,
     weights: Mapping[str, float] | None,
     confidence: float,
 ) -> Interval | None:
-    """Interval of figure(one) / figure(other) over their common prompts.
+    """Interval of objective(one) / objective(other) over their common prompts.
 
-    None with fewer than two common prompts, or where the figure does not exist (no draft has
+    None with fewer than two common prompts, or where it does not exist (no draft has
     no acceptance).
     """
     import numpy as np
 
     from cook.scoring.statistics import ratio_interval
 
-    measured = paired({"one": one, "other": other}, figure, weights)
+    measured = paired({"one": one, "other": other}, objective, weights)
     if measured is None:
         return None
     return ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
 
 
 def paired(
-    runs: Mapping[str, Sequence[PromptRun]], figure: str, weights: Mapping[str, float] | None
-) -> Measured | None:
+    runs: Mapping[K, Sequence[PromptRun]], objective: Objective, weights: Mapping[str, float] | None
+) -> Measured[K] | None:
     """Numerators and denominators of every candidate on the prompts that all of them ran.
 
     A category's weight is its share of the tokens, whatever the length of its replies. None
@@ -50,7 +53,7 @@ def paired(
 
     by_id = [{run.id: run for run in candidate} for candidate in runs.values()]
     common = [run for run in next(iter(runs.values())) if all(run.id in c for c in by_id)]
-    parts = [[_parts(c[run.id], figure) for run in common] for c in by_id]
+    parts = [[objective.parts(c[run.id]) for run in common] for c in by_id]
     if len(common) < 2 or any(p is None for row in parts for p in row):
         return None
     figures = np.array(parts, dtype=np.float64)
@@ -65,17 +68,3 @@ def paired(
     if (figures[:, :, 1] @ weight <= 0).any():
         return None  # it drafted nothing, or nothing that weighs anything
     return Measured(tuple(runs), figures[:, :, 0], figures[:, :, 1], stratum, weight)
-
-
-def _parts(run: PromptRun, figure: str) -> tuple[float, float] | None:
-    """Numerator and denominator of one prompt's share of the figure."""
-    if figure == "end_to_end_speed":
-        return float(run.predicted_n - 1), run.wall_ms
-    if figure == "decode_speed":
-        return float(run.predicted_n - 1), run.predicted_ms
-    if run.draft_n is None or run.draft_n_accepted is None or run.cycles is None:
-        return None
-    if figure == "acceptance":
-        return float(run.draft_n_accepted), float(run.draft_n)
-    # tokens a cycle = (cycles + accepted) / cycles
-    return float(run.cycles + run.draft_n_accepted), float(run.cycles)

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-from cook.scoring.simulate import RULES, Positions, Profile, Setting, Simulation, simulate
+from cook.scoring.simulate import RULES, Positions, Profile, Simulation, simulate
 
 
 @dataclass(frozen=True)
@@ -70,21 +71,6 @@ def _line(x: Floats, xs: Sequence[int], ys: Sequence[float]) -> Floats:
     inside = np.interp(x, xs, ys)
     slope = max((ys[-1] - ys[-2]) / (xs[-1] - xs[-2]), 0.0)
     return np.asarray(inside + np.maximum(x - xs[-1], 0.0) * slope)
-
-
-__all__ = [
-    "BatchCurve",
-    "Breakdown",
-    "Lived",
-    "PricedReplies",
-    "Timings",
-    "best",
-    "break_even",
-    "fit_overhead",
-    "fit_overheads",
-    "predict",
-    "price",
-]
 
 
 @dataclass(frozen=True)
@@ -187,7 +173,7 @@ class PricedReplies:
     ``categories``: decode speed by category. ``per_reply_s``: decode seconds of each reply.
     """
 
-    setting: Setting
+    setting: DraftSettings
     draft_n: int
     draft_n_accepted: int
     cycles: int
@@ -212,7 +198,7 @@ class PricedReplies:
 
 def predict(
     replies: Sequence[Positions],
-    setting: Setting,
+    setting: DraftSettings,
     timings: Timings,
     profile: Profile,
     *,
@@ -269,18 +255,16 @@ def _scaled(cost: Breakdown, share: float) -> Breakdown:
     )
 
 
-def best(predictions: Sequence[PricedReplies], *, end_to_end: bool = False) -> PricedReplies:
+def best(predictions: Sequence[PricedReplies]) -> PricedReplies:
     """The fastest; among equals the one that drafts least."""
     if not predictions:
         raise InputError("nothing was predicted")
-
-    def key(p: PricedReplies) -> tuple[float, int]:
-        return (p.end_to_end_tokens_per_s if end_to_end else p.decode_tokens_per_s, -p.draft_n)
-
-    return max(predictions, key=key)
+    return max(predictions, key=lambda p: (p.decode_tokens_per_s, -p.draft_n))
 
 
-def break_even(timings: Timings, setting: Setting, profile: Profile, depth: int) -> float | None:
+def break_even(
+    timings: Timings, setting: DraftSettings, profile: Profile, depth: int
+) -> float | None:
     """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``.
 
     A cycle that accepts a of L tokens takes T(L) and yields 1 + a; plain decoding yields one in

@@ -10,14 +10,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-
-Bound = Literal["bernstein", "student"]
 
 
 @dataclass(frozen=True)
@@ -25,29 +22,16 @@ class RaceRules:
     """``delta``: probability of dropping the best, over the whole race of ``rounds`` rounds.
 
     A candidate goes when the lower bound of (leader - candidate) exceeds ``epsilon``, in units of
-    the score. ``bernstein`` holds for any scores whose paired differences lie within a span of
-    ``span``; ``student`` assumes that their means are about normal and is much sharper.
+    the score. The bound takes the means of paired differences to be about normal.
     """
 
     rounds: int
     delta: float = 0.05
     epsilon: float = 0.0
-    bound: Bound = "student"
-    span: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or not 0 < self.delta < 1 or self.span <= 0:
+        if self.rounds < 1 or not 0 < self.delta < 1:
             raise InputError(f"impossible race: {self}")
-
-
-def empirical_bernstein_radius(values: Floats, span: float, delta: float) -> float:
-    """One-sided radius of the mean at error ``delta`` (Maurer and Pontil 2009, theorem 4)."""
-    n = len(values)
-    if n < 2:
-        return math.inf
-    log = math.log(2.0 / delta)
-    variance = float(np.var(values, ddof=1))
-    return math.sqrt(2.0 * variance * log / n) + 7.0 * span * log / (3.0 * (n - 1))
 
 
 def student_radius(values: Floats, delta: float) -> float:
@@ -119,10 +103,7 @@ def survivors(scores: Floats, alive: tuple[int, ...], rules: RaceRules) -> tuple
     kept = []
     for one in alive:
         difference = scores[lead] - scores[one]
-        if rules.bound == "bernstein":
-            radius = empirical_bernstein_radius(difference, rules.span, share)
-        else:
-            radius = student_radius(difference, share)
+        radius = student_radius(difference, share)
         if one == lead or float(difference.mean()) - radius <= rules.epsilon:
             kept.append(one)
     return tuple(kept)

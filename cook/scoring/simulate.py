@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Ints
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.worker.messages import Replay
@@ -36,6 +38,13 @@ class Profile(StrEnum):
     MAINLINE_2025 = "mainline-2025"
     IK_2026_08 = "ik-2026-08"
     IK_SPEC_BENCH_2026_08 = "ik-spec-bench-2026-08"
+
+
+PROFILES = {
+    Flavour.LLAMA_CPP: Profile.MAINLINE_2026_10,
+    Flavour.IK_LLAMA_CPP: Profile.IK_2026_08,
+}
+"""Whose accounting a build of each flavour is taken to have; a live run is the test of it."""
 
 
 @dataclass(frozen=True)
@@ -98,19 +107,6 @@ RULES: dict[Profile, LoopRules] = {
         carries=True,
     ),
 }
-
-
-@dataclass(frozen=True, order=True)
-class Setting:
-    """Draft settings to simulate: ``n_max`` 0 means no drafting; ``p_min`` in [0, 1]."""
-
-    n_max: int
-    n_min: int = 0
-    p_min: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.n_max < 0 or self.n_min < 0 or not 0.0 <= self.p_min <= 1.0:
-            raise InputError(f"impossible draft settings: {self}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,13 +242,13 @@ def positions_of(
     )
 
 
-def simulate(positions: Positions, setting: Setting, profile: Profile) -> Simulation:
+def simulate(positions: Positions, setting: DraftSettings, profile: Profile) -> Simulation:
     """Run the drafting loop of ``profile`` over one reply (docs/internals/scoring.md#the-loop)."""
     return _Loop(positions, RULES[profile], setting).run()
 
 
 class _Loop:
-    def __init__(self, positions: Positions, rules: LoopRules, setting: Setting) -> None:
+    def __init__(self, positions: Positions, rules: LoopRules, setting: DraftSettings) -> None:
         self.p, self.rules, self.setting = positions, rules, setting
         self.runs = positions.run
         self.p_min = setting.p_min if rules.uses_p_min else 0.0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from cook.formats.arrays import Floats, Ints
 from cook.record.measured import Interval
 from cook.scoring.racing import student_quantile
 
+K = TypeVar("K")
+"""How candidates are told apart."""
+
 RESAMPLES = 4000
 METHOD = "stratified cluster bootstrap over prompts, paired"
 # Below this many prompts the bootstrap's bars are too small (arXiv 2503.01747): use permutation.
@@ -31,14 +35,14 @@ SMALL_STRATUM = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Generic[K]):
     """Ratios of ``candidates`` on the same prompts.
 
     ``numerator`` and ``denominator`` [candidates, prompts], e.g. tokens and seconds; ``stratum``
     [prompts] names each prompt's category by a number; ``weight`` [prompts] >= 0 multiplies both.
     """
 
-    candidates: tuple[str, ...]
+    candidates: tuple[K, ...]
     numerator: Floats
     denominator: Floats
     stratum: Ints
@@ -63,7 +67,7 @@ class Measured:
         """Each candidate's total, sum of numerators over sum of denominators."""
         return np.asarray((self.numerator @ self.weight) / (self.denominator @ self.weight))
 
-    def subset(self, prompts: npt.NDArray[np.intp]) -> Measured:
+    def subset(self, prompts: npt.NDArray[np.intp]) -> Measured[K]:
         """The same candidates on some of the prompts."""
         return Measured(
             self.candidates,
@@ -75,7 +79,7 @@ class Measured:
 
 
 def resampled_ratios(
-    measured: Measured, rng: np.random.Generator, resamples: int = RESAMPLES
+    measured: Measured[Any], rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Floats:
     """[candidates, resamples] totals under the stratified cluster bootstrap, paired.
 
@@ -111,7 +115,7 @@ def _strata(stratum: Ints) -> list[npt.NDArray[np.intp]]:
 
 
 def ratio_interval(
-    measured: Measured,
+    measured: Measured[Any],
     a: int,
     b: int,
     rng: np.random.Generator,
@@ -127,7 +131,7 @@ def ratio_interval(
 
 
 @dataclass(frozen=True)
-class Standings:
+class Standings(Generic[K]):
     """Who is best. ``probability`` of each candidate being the best (they sum to 1).
 
     ``ties``: candidates that cannot be told from the leader (leader included): the true best is
@@ -139,10 +143,10 @@ class Standings:
     what the best rival may gain on the leader, as a ratio >= 0, at that confidence.
     """
 
-    leader: str
-    probability: dict[str, float]
-    ties: tuple[str, ...]
-    close: tuple[str, ...]
+    leader: K
+    probability: dict[K, float]
+    ties: tuple[K, ...]
+    close: tuple[K, ...]
     decided: bool
     margin: float
     epsilon: float
@@ -150,7 +154,7 @@ class Standings:
 
 
 def standings(
-    measured: Measured,
+    measured: Measured[K],
     rng: np.random.Generator,
     *,
     epsilon: float = 0.01,
@@ -158,7 +162,7 @@ def standings(
     resamples: int = RESAMPLES,
     timing_sd: float = 0.0,
     timed_together: Sequence[int] | None = None,
-) -> Standings:
+) -> Standings[K]:
     """Name the leader and say how sure that is: "best within epsilon at confidence".
 
     ``timing_sd``: spread of the measured log-times beside that of the prompts; candidates with
@@ -211,7 +215,7 @@ def standings(
     )
 
 
-def _few(measured: Measured) -> float:
+def _few(measured: Measured[Any]) -> float:
     """Widening for few prompts: Student's 97.5 % point over the normal one.
 
     Kish's effective number of prompts: unequal lengths and weights count for fewer.
@@ -245,19 +249,3 @@ def sign_flip_p_value(
         hits += int((np.abs(flips @ values) >= observed).sum())
         done += len(flips)
     return hits / done
-
-
-def halves(
-    stratum: Ints, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Split the prompts in two, each stratum evenly: pick on the first, report on the second."""
-    first: list[int] = []
-    turn = 0
-    for name in np.unique(stratum):
-        members = rng.permutation(np.nonzero(stratum == name)[0])
-        half = (len(members) + turn) // 2  # odd strata round up and down in turn
-        turn ^= len(members) & 1
-        first += members[:half].tolist()
-    chosen = np.zeros(len(stratum), dtype=bool)
-    chosen[first] = True
-    return np.nonzero(chosen)[0], np.nonzero(~chosen)[0]

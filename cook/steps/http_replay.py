@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.errors import InputError, StepError
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
-from cook.scoring.simulate import RULES, Positions, Profile, Setting
+from cook.scoring.simulate import RULES, Positions, Profile
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.replay import end_of
 from cook.steps.trace import TRACE_FILE, Trace
@@ -85,7 +85,7 @@ def positions_over_http(
     ask: Continue,
     prompt: Sequence[int],
     tokens: Sequence[int],
-    setting: Setting,
+    setting: DraftSettings,
     profile: Profile,
     *,
     reply: int,
@@ -154,7 +154,7 @@ def _taken(
     right: int,
     drafted: Sequence[int],
     chances: Sequence[float],
-    setting: Setting,
+    setting: DraftSettings,
     uses_p_min: bool,
     tokens: Sequence[int],
     start: int,
@@ -192,21 +192,15 @@ def _draft(
             )
         drafted += answer.tokens
         if candidates:
-            chances += _confidences(answer)
+            # A token that the server tells no candidates of has no confidence.
+            tops = [np.exp([c.logprob for c in t.top[:CANDIDATES]]) for t in answer.probabilities]
+            chances += [float(top[0] / top.sum()) for top in tops if len(top)]
             if len(chances) != len(drafted):
                 raise StepError(
                     f"the server told {len(chances)} probabilities for {len(drafted)} tokens",
                     hint="p_min above 0 needs all of them: score it with a worker",
                 )
     return drafted[:wanted], chances[:wanted], requests
-
-
-def _confidences(answer: Completion) -> list[float]:
-    found = []
-    for one in answer.probabilities:
-        chances = np.exp([candidate.logprob for candidate in one.top[:CANDIDATES]])
-        found.append(float(chances[0] / chances.sum()) if len(chances) else 1.0)
-    return found
 
 
 def agreement(http: Sequence[tuple[int, int]], worker: Sequence[tuple[int, int]]) -> Agreement:
@@ -288,7 +282,7 @@ class HttpReplayStep(Step[HttpReplayOutcome]):
                         ask,
                         reply.prompt.tolist(),
                         reply.tokens.tolist(),
-                        Setting(n_max),
+                        DraftSettings(n_max),
                         self.profile,
                         reply=reply.head.emitted,
                         eog=frozenset(header.eog) | end_of(reply),

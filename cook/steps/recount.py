@@ -23,7 +23,7 @@ from cook.graph.step import Input, JsonValue, Step, Workbench, decode
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.count_check import LiveReply, check_counts
-from cook.scoring.simulate import Profile, Setting
+from cook.scoring.simulate import Profile
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.quantize import MODEL_FILE
 from cook.steps.trace import TRACE_FILE, Trace
@@ -76,7 +76,6 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         recorded = {reply.head.id: reply for reply in trace}
         runs = [run for run in outcome.runs if run.id in recorded]
-        setting = Setting(self.settings.n_max, self.settings.n_min, self.settings.p_min)
         with Worker.open(self.engine, bench.supervisor, name="selfcheck") as worker:
             path = bench.file(self.draft, MODEL_FILE)
             load = model_load(self.engine, path, self.args, self.live.context, bench.threads)
@@ -92,7 +91,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
                     prompt = tuple(reply.prompt.tolist())
                     replies.append(_as_reply(run, prompt, tokens, self.live.max_tokens))
             found = check_counts(
-                worker, info, replies, setting, self.profile, context=self.live.context
+                worker, info, replies, self.settings, self.profile, context=self.live.context
             )
         return replace(found, passed_over=passed_over)
 

@@ -11,7 +11,7 @@ from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import Replay
 from cook.engines.worker.worker import Worker
 from cook.errors import InputError
-from cook.formats.trace_file import Reply, TraceFile
+from cook.formats.trace_file import Reply, ReplyHead, TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.simulate import Positions, positions_of
 from cook.steps.quantize import MODEL_FILE
@@ -133,12 +133,12 @@ class ReplayStep(Step[ReplayOutcome]):
 
 def replies(
     step: ReplayStep, trace: Artifact, replay: Artifact, *, n_predict: int, context: int
-) -> Iterator[tuple[str, str, Positions]]:
-    """(id, category, positions) of every reply, for the simulator, in the trace's order."""
+) -> Iterator[tuple[ReplyHead, Positions]]:
+    """Every reply as the simulator sees it, with its head, in the trace's order."""
     recorded = TraceFile(trace.file(TRACE_FILE))
     for reply, found in replayed(step, recorded, replay):
         positions = positions_in(recorded, reply, found, n_predict=n_predict, context=context)
-        yield reply.head.id, reply.head.category, positions
+        yield reply.head, positions
 
 
 def replayed(

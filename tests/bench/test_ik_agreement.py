@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.ik_agreement import LEAST_DRAFTED, MOST_POINTS, Agreement, agreements, ik_agreement
-from bench.study import empty_kitchen
+from bench.study import empty_executor
 
 pytestmark = pytest.mark.ik
 
@@ -30,8 +30,8 @@ def bound(found: Agreement) -> float:
 
 
 def test_a_small_share_agrees() -> None:
-    with empty_kitchen() as kitchen:
-        found = agreements(kitchen, limit=6, tokens=64, n_max=(4,))
+    with empty_executor() as executor:
+        found = agreements(executor, limit=6, tokens=64, n_max=(4,))
     assert [a.tool for a in found] == ["server", "spec-bench"]
     for agreement in found:
         assert agreement.requests + agreement.apart == 6

@@ -7,7 +7,8 @@ from dataclasses import replace
 from cook.build.choose import GIB
 from cook.engines.base import DraftSettings
 from cook.record.measured import Figures, Quality
-from cook.record.record import Candidate, Draft
+from cook.record.record import Candidate, CandidateKey, Draft
+from cook.scoring.price import NOTHING, PricedReplies
 from tests.bare_records import CANDIDATE
 
 
@@ -59,3 +60,25 @@ def draft(name: str, gib: float, kld: float | None = 0.01) -> Draft:
 
 DRAFTS = {"small": draft("small", 1), "large": draft("large", 4)}
 SURE = {("small", "large"): (0.8, 0.9), ("no draft", "large"): (0.7, 0.8)}
+
+UNPRICED = PricedReplies(
+    setting=DraftSettings(4),
+    draft_n=0,
+    draft_n_accepted=0,
+    cycles=0,
+    steps=0,
+    tokens=0,
+    decode_tokens_per_s=0,
+    end_to_end_tokens_per_s=0,
+    breakdown=NOTHING,
+    categories={},
+    per_reply_s=(),
+)
+"""For forecasts of which only the requests are looked at."""
+
+
+def key(draft: str | None, n_max: int = 4) -> CandidateKey:
+    """Of :func:`candidate`."""
+    if draft is None:
+        return CandidateKey("bundled")
+    return CandidateKey("bundled", draft, DraftSettings(n_max), "f16")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cook.build.choose import Limits, pick
 from cook.record.measured import Interval
+from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Pick
 from tests.build.candidates import DRAFTS, SURE, candidate, draft
 
@@ -12,7 +13,7 @@ def choose(
     *candidates: Candidate,
     intervals: dict[tuple[str, str], tuple[float, float]] | None = None,
     limits: Limits | None = None,
-    maximize: str = "end_to_end_speed",
+    objective: Objective = Objective.END_TO_END_SPEED,
     drafts: dict[str, Draft] | None = None,
 ) -> Pick:
     known = SURE if intervals is None else intervals
@@ -24,7 +25,7 @@ def choose(
     return pick(
         candidates,
         drafts or DRAFTS,
-        maximize=maximize,
+        objective=objective,
         limits=limits or Limits(),
         confidence=0.95,
         ratio_interval=ratio,
@@ -91,7 +92,10 @@ def test_a_failed_candidate_is_excluded_with_its_reason() -> None:
 
 def test_no_draft_has_no_acceptance() -> None:
     result = choose(
-        candidate(None, 10), candidate("small", 9, 600), maximize="acceptance", intervals={}
+        candidate(None, 10),
+        candidate("small", 9, 600),
+        objective=Objective.ACCEPTANCE,
+        intervals={},
     )
     assert result.candidate == "small"
     assert result.excluded[0].reason == "no draft has no acceptance"

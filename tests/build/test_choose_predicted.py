@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cook.build.choose import Chosen, Maximize, figure_of
-from cook.build.finalists import WITHIN, choose, rank
+from cook.build.choose import WITHIN, Chosen, choose, rank
 from cook.build.forecast import Forecast
-from cook.build.layout import DraftPlan, Layout
 from cook.engines.base import DraftSettings
+from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.price import NOTHING
+from cook.record.record import CandidateKey
+from tests.build.candidates import UNPRICED
 
 TOKENS = 100
 SIZES = {"small": 1_000, "middle": 2_000, "large": 3_000}
@@ -56,11 +55,11 @@ def forecast(
     own = np.random.default_rng(seed).lognormal(0, spread, prompts)
     counts = (None, None) if draft is None else (TOKENS, accepted)
     return Forecast(
+        key=CandidateKey("bundled", draft, DraftSettings(n_max), cache_type)
+        if draft
+        else CandidateKey("bundled"),
         name=f"{draft} n_max={n_max}" if draft else "no draft",
-        draft=draft,
-        cache_type=None if draft is None else cache_type,
-        settings=DraftSettings(n_max) if draft else None,
-        breakdown=NOTHING,
+        priced=UNPRICED,
         runs=tuple(
             run(i, ms * by_category[i % 2] * float(common[i] * own[i]), *counts)
             for i in range(prompts)
@@ -68,44 +67,23 @@ def forecast(
     )
 
 
-def menu(sizes: Mapping[str, int | None]) -> Layout:
-    """A menu of ready drafts with tensors of these sizes; nothing of it is run."""
-    nothing: Any = None
-    drafts = tuple(
-        DraftPlan(name, nothing, None, None, None, size, 1, {}) for name, size in sizes.items()
-    )
-    return Layout(
-        engine=nothing,
-        imatrix=None,
-        reference=None,
-        drafts=drafts,
-        target=None,
-        prompts=None,
-        baseline=None,
-        grid=(),
-        warnings=(),
-    )
-
-
 def chosen(
     *forecasts: Forecast,
-    maximize: Maximize = "decode_speed",
+    objective: Objective = Objective.DECODE_SPEED,
     weights: Mapping[str, float] | None = None,
     disqualified: Callable[[str | None], str | None] = lambda _: None,
     sizes: Mapping[str, int | None] = SIZES,
     timing_sd: float = 0.0,
 ) -> Chosen:
-    return choose(
-        forecasts, maximize, 0.95, weights, disqualified, [menu(sizes)], timing_sd=timing_sd
-    )
+    return choose(forecasts, objective, 0.95, weights, disqualified, sizes, timing_sd=timing_sd)
 
 
 def test_the_fastest_is_chosen_and_the_question_decided() -> None:
     found = chosen(forecast(None, 100), forecast("small", 90), forecast("large", 70))
     assert found.name == "large n_max=4"
-    assert found.ranking == ("large n_max=4", "small n_max=4", "no draft")
+    assert found.named(found.ranking) == ("large n_max=4", "small n_max=4", "no draft")
     assert (found.ties, found.decided, found.margin) == ((), True, 0.0)
-    assert found.probability["large n_max=4"] == 1.0
+    assert found.probability[found.ranking[0]] == 1.0
     assert (found.prompts, found.within) == (24, WITHIN)
 
 
@@ -118,7 +96,7 @@ def test_a_tie_goes_to_the_smaller_file() -> None:
         forecast("small", 71, spread=0.1, seed=3),
     )
     assert found.name == "small n_max=4"
-    assert set(found.ties) == {"large n_max=4", "middle n_max=4"}
+    assert set(found.named(found.ties)) == {"large n_max=4", "middle n_max=4"}
     assert not found.decided
 
 
@@ -128,7 +106,7 @@ def test_of_one_file_the_better_setting_is_chosen() -> None:
         forecast("small", 70.0, n_max=4, spread=0.05, seed=1),
         forecast("small", 69.9, n_max=8, spread=0.05, seed=2),
     )
-    assert found.name == found.ranking[0]
+    assert found.key == found.ranking[0]
     assert len(found.ties) == 1
 
 
@@ -157,7 +135,7 @@ def test_limits_exclude_with_their_reason() -> None:
     )
     assert found.name == "small n_max=4"
     assert [(e.candidate, e.reason) for e in found.excluded] == [("large n_max=4", "too large")]
-    assert "large n_max=4" not in found.ranking
+    assert "large n_max=4" not in found.named(found.ranking)
 
 
 def test_nothing_qualifies() -> None:
@@ -166,13 +144,13 @@ def test_nothing_qualifies() -> None:
     assert len(found.excluded) == 2
 
 
-@pytest.mark.parametrize("maximize", ["acceptance", "acceptance_length"])
-def test_no_draft_has_no_acceptance(maximize: Maximize) -> None:
+@pytest.mark.parametrize("objective", [Objective.ACCEPTANCE, Objective.ACCEPTANCE_LENGTH])
+def test_no_draft_has_no_acceptance(objective: Objective) -> None:
     found = chosen(
         forecast(None, 10),
         forecast("small", 99, accepted=80),
         forecast("large", 50, accepted=60),
-        maximize=maximize,
+        objective=objective,
         timing_sd=0.5,
     )
     assert found.name == "small n_max=4"
@@ -186,7 +164,7 @@ def test_what_the_timing_does_not_tell_is_a_tie() -> None:
     assert chosen(*pair).name == "large n_max=4"
     unsure = chosen(*pair, timing_sd=0.02)
     assert unsure.name == "small n_max=4"
-    assert unsure.ties == ("large n_max=4",)
+    assert unsure.named(unsure.ties) == ("large n_max=4",)
     assert not unsure.decided
 
 
@@ -214,16 +192,20 @@ def test_one_prompt_ranks_without_a_margin() -> None:
 
 def test_rank_leaves_no_draft_out() -> None:
     every = [forecast(None, 10), forecast("small", 90), forecast("large", 70)]
-    assert [f.draft for f in rank(every, "end_to_end_speed", None)] == ["large", "small"]
+    assert [f.key.draft for f in rank(every, Objective.END_TO_END_SPEED, None)] == [
+        "large",
+        "small",
+    ]
 
 
 @settings(max_examples=25, deadline=None)
+@example([69.5, 69.0, 68.0], 61, 0.02)
 @given(
     speeds=st.lists(st.floats(50, 150), min_size=3, max_size=3),
     seed=st.integers(0, 99),
     spread=st.sampled_from([0.0, 0.02, 0.2]),
 )
-def test_the_choice_is_the_smallest_of_those_not_told_from_the_leader(
+def test_the_choice_is_a_tie_and_no_larger_than_the_leader(
     speeds: list[float], seed: int, spread: float
 ) -> None:
     every = [forecast(None, 100)]
@@ -231,22 +213,13 @@ def test_the_choice_is_the_smallest_of_those_not_told_from_the_leader(
         every.append(forecast(name, ms, spread=spread, seed=seed + number))
     found = chosen(*every)
     assert found.name is not None
-    tied = {found.name, *found.ties}
+    tied = {found.name, *found.named(found.ties)}
     size = {"no draft": 0} | {f"{n} n_max=4": s for n, s in SIZES.items()}
-    assert found.ranking[0] in tied
-    assert size[found.name] == min(size[name] for name in tied)
-    assert set(found.ranking) == set(size)
+    assert found.names[found.ranking[0]] in tied
+    # Not the smallest of the ties: with many candidates a tie may be far behind.
+    assert size[found.name] <= size[found.names[found.ranking[0]]]
+    assert set(found.named(found.ranking)) == set(size)
     assert sum(found.probability.values()) == pytest.approx(1.0)
-
-
-def test_a_figure_that_does_not_exist_is_nothing() -> None:
-    from cook.scoring.figures import figures
-
-    bare = figures(forecast(None, 100).runs)
-    assert figure_of(bare, "acceptance") == figure_of(bare, "acceptance_length") == 0.0
-    drafted = figures(forecast("small", 100, accepted=60).runs)
-    assert figure_of(drafted, "acceptance") == pytest.approx(0.6)
-    assert figure_of(drafted, "acceptance_length") == pytest.approx(100 / 40)
 
 
 def test_a_draft_that_drafts_nothing_has_no_acceptance() -> None:
@@ -255,7 +228,9 @@ def test_a_draft_that_drafts_nothing_has_no_acceptance() -> None:
 
     idle = forecast("large", 100)
     idle = replace(idle, runs=tuple(replace(r, draft_n=0, draft_n_accepted=0) for r in idle.runs))
-    found = chosen(idle, forecast("small", 90), forecast("middle", 95), maximize="acceptance")
+    found = chosen(
+        idle, forecast("small", 90), forecast("middle", 95), objective=Objective.ACCEPTANCE
+    )
     assert found.name == "small n_max=4"
     assert found.margin is not None
     assert [e.reason for e in found.excluded] == ["it drafts nothing"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cook.build.choose import Chosen
-from cook.build.confirm import confirm
+from cook.build.choose import Chosen, confirm
 from cook.record.measured import Interval
+from cook.record.objective import Objective
 from cook.record.record import Candidate, Excluded, Pick
-from tests.build.candidates import DRAFTS, candidate
+from tests.build.candidates import DRAFTS, candidate, key
 
 
 def predicted(
@@ -17,15 +17,17 @@ def predicted(
     excluded: tuple[Excluded, ...] = (),
     ranking: tuple[str, ...] = ("large", "small", "no draft"),
 ) -> Chosen:
+    keys = {n: key(None if n == "no draft" else n) for n in ("large", "small", "no draft")}
     return Chosen(
-        name=name,
-        ranking=ranking,
-        ties=ties,
-        probability={name: 0.8} if name else {},
+        key=keys[name] if name else None,
+        ranking=tuple(keys[n] for n in ranking),
+        ties=tuple(keys[n] for n in ties),
+        probability={keys[name]: 0.8} if name else {},
         margin=margin,
         within=0.01,
         excluded=excluded,
         prompts=30,
+        names={key: name for name, key in keys.items()},
     )
 
 
@@ -33,14 +35,14 @@ def confirmed(
     choice: Chosen,
     *candidates: Candidate,
     intervals: dict[tuple[str, str], tuple[float, float]] | None = None,
-    maximize: str = "end_to_end_speed",
+    objective: Objective = Objective.END_TO_END_SPEED,
 ) -> Pick:
     def ratio(one: Candidate, other: Candidate) -> Interval | None:
         bounds = (intervals or {}).get((one.name, other.name))
         return Interval(*bounds, 0.95, "given") if bounds else None
 
     return confirm(
-        choice, candidates, DRAFTS, maximize=maximize, confidence=0.95, ratio_interval=ratio
+        choice, candidates, DRAFTS, objective=objective, confidence=0.95, ratio_interval=ratio
     )
 
 
@@ -143,7 +145,7 @@ def test_acceptance_is_never_compared_with_no_draft() -> None:
     found = confirmed(
         predicted("small", ranking=("small", "large")),
         *(candidate(None, 99.0), candidate("small", 9, 800)),
-        maximize="acceptance",
+        objective=Objective.ACCEPTANCE,
     )
     assert (found.candidate, found.value) == ("small", 0.8)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cook.build.predict_request import Typed, predict_trace, predict_typed, typed_curve
+from cook.build.predict import PredictRequest, predict_on_trace, predict_typed
+from cook.build.predict_show import answer as show_answer
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, PrerequisiteError
@@ -48,9 +50,10 @@ def traces(bundled: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[fl
     return {t: recorded(bundled, folder, t) for t in (0.0, 0.8)}
 
 
-def answer(typed: Typed, trace: Path, *drafts: Path) -> dict[str, Any]:
+def answer(request: PredictRequest, trace: Path, *drafts: Path) -> dict[str, Any]:
     out = io.StringIO()
-    predict_trace(typed, trace, drafts, Output(Mode.JSON, out, io.StringIO()))
+    whole = replace(request, trace=trace, drafts=drafts)
+    show_answer(whole, Output(Mode.JSON, out, io.StringIO()))
     document: dict[str, Any] = json.loads(out.getvalue())
     return document
 
@@ -60,9 +63,9 @@ TIMES = {"verify": "1:1.5,3:2.1,5:3.1,9:5.2", "draft_ms": 0.2, "threads": 1}
 
 @pytest.mark.engine
 def test_a_draft_on_a_trace(traces: dict[float, Path]) -> None:
-    typed = Typed(n_max=(2, 4), p_min=(0.0, 0.5), **TIMES)  # type: ignore[arg-type]
-    told = answer(typed, traces[0.0], DRAFT)
-    (draft,) = told["drafts"]
+    typed = PredictRequest(n_max=(2, 4), p_min=(0.0, 0.5), **TIMES)  # type: ignore[arg-type]
+    found = answer(typed, traces[0.0], DRAFT)
+    (draft,) = found["drafts"]
     rows = {(r["n_max"], r["p_min"]): r for r in draft["settings"]}
     assert set(rows) == {(2, 0.0), (4, 0.0), (2, 0.5), (4, 0.5)}
     for row in rows.values():
@@ -75,23 +78,23 @@ def test_a_draft_on_a_trace(traces: dict[float, Path]) -> None:
     assert rows[4, 0.5]["draft_n"] < rows[4, 0.0]["draft_n"]
     best = max(draft["settings"], key=lambda r: r["decode_tokens_per_s"])
     assert draft["settings"][draft["best"]] == best
-    assert told["no_draft"]["decode_tokens_per_s"] == pytest.approx(1000 / 1.5)
+    assert found["no_draft"]["decode_tokens_per_s"] == pytest.approx(1000 / 1.5)
     assert draft["rejection_sampling"] == []
 
 
 @pytest.mark.engine
 def test_without_times_there_is_no_speed(traces: dict[float, Path]) -> None:
-    told = answer(Typed(n_max=(3,), threads=1), traces[0.0], DRAFT)
-    (row,) = told["drafts"][0]["settings"]
+    found = answer(PredictRequest(n_max=(3,), threads=1), traces[0.0], DRAFT)
+    (row,) = found["drafts"][0]["settings"]
     assert row["acceptance"] > 0
     assert (row["decode_tokens_per_s"], row["break_even_acceptance"]) == (None, None)
-    assert (told["no_draft"], told["drafts"][0]["best"]) == (None, None)
+    assert (found["no_draft"], found["drafts"][0]["best"]) == (None, None)
 
 
 @pytest.mark.engine
 def test_both_rules_at_a_temperature(traces: dict[float, Path]) -> None:
-    told = answer(Typed(n_max=(4,), **TIMES), traces[0.8], DRAFT)  # type: ignore[arg-type]
-    draft = told["drafts"][0]
+    found = answer(PredictRequest(n_max=(4,), **TIMES), traces[0.8], DRAFT)  # type: ignore[arg-type]
+    draft = found["drafts"][0]
     (sampled,) = draft["rejection_sampling"]
     # exact match with a fresh sample never accepts more than the maximal coupling does
     assert sampled["acceptance"] > draft["settings"][0]["acceptance"]
@@ -107,7 +110,7 @@ def test_another_vocabulary_is_refused_with_the_tokens(
     with pytest.raises(InputError, match=r"cannot draft for target-q8_0.gguf: .*target.*draft"):
         require_draft(trace, tiny_model)
     with pytest.raises(InputError, match="cannot draft"):
-        answer(Typed(n_max=(2,)), traces[0.0], tiny_model)
+        answer(PredictRequest(n_max=(2,)), traces[0.0], tiny_model)
 
 
 @pytest.mark.engine
@@ -122,15 +125,15 @@ def test_another_target_is_refused(traces: dict[float, Path], tiny_model: Path) 
 
 def test_typed_numbers() -> None:
     out, err = io.StringIO(), io.StringIO()
-    typed = Typed(
+    typed = PredictRequest(
         acceptance=0.62, target_ms=146, draft_ms=12, verify="1:146,2:170,5:220", n_max=(1, 2, 3)
     )
-    predict_typed(typed, None, Output(Mode.JSON, out, err))
-    told = json.loads(out.getvalue())
-    first = told["settings"][0]
+    show_answer(typed, Output(Mode.JSON, out, err))
+    found = json.loads(out.getvalue())
+    first = found["settings"][0]
     assert first["cycle_ms"] == pytest.approx(170 + 2 * 12)
     assert first["acceptance_length"] == pytest.approx(1.62)
-    assert told["no_draft_tokens_per_s"] == pytest.approx(1000 / 146)
+    assert found["no_draft_tokens_per_s"] == pytest.approx(1000 / 146)
     assert "pooled" in err.getvalue()
 
 
@@ -140,38 +143,38 @@ def test_typed_numbers() -> None:
 )
 def test_bad_points_are_refused(points: str, target_ms: float | None) -> None:
     with pytest.raises(InputError, match="--verify"):
-        typed_curve(points, target_ms)
+        _ = PredictRequest(verify=points, target_ms=target_ms).verify_curve
 
 
 @pytest.mark.parametrize(
     "typed",
     [
-        Typed(acceptance=0.5, draft_ms=1.0),
-        Typed(acceptance=0.5, target_ms=1.0),
-        Typed(acceptance=0.5, target_ms=1.0, draft_ms=1.0, profile="vllm"),
+        PredictRequest(acceptance=0.5, draft_ms=1.0),
+        PredictRequest(acceptance=0.5, target_ms=1.0),
+        PredictRequest(acceptance=0.5, target_ms=1.0, draft_ms=1.0, profile="vllm"),
     ],
 )
-def test_what_is_missing_is_told(typed: Typed) -> None:
+def test_what_is_missing_is_found(typed: PredictRequest) -> None:
     with pytest.raises(InputError):
-        predict_typed(typed, None, Output(Mode.QUIET, io.StringIO(), io.StringIO()))
+        predict_typed(typed)
 
 
 def test_neither_trace_nor_numbers() -> None:
     with pytest.raises(InputError, match="a trace and a draft"):
-        predict_trace(Typed(), None, (), Output(Mode.QUIET, io.StringIO(), io.StringIO()))
+        predict_on_trace(PredictRequest(), Output(Mode.QUIET, io.StringIO(), io.StringIO()))
 
 
 @pytest.mark.engine
 def test_over_http_beside_the_worker(traces: dict[float, Path]) -> None:
-    told = answer(Typed(n_max=(3,), threads=1, over_http=True), traces[0.0], DRAFT)
-    (draft,) = told["drafts"]
+    found = answer(PredictRequest(n_max=(3,), threads=1, over_http=True), traces[0.0], DRAFT)
+    (draft,) = found["drafts"]
     (agreed,) = draft["http_agreement"]
     row = draft["settings"][0]
     assert agreed["http"] == [row["draft_n"], row["draft_n_accepted"]]
     assert agreed["replies"] == 4
     assert agreed["equal"] >= 3
     with pytest.raises(InputError, match="p_min 0 only"):
-        answer(Typed(n_max=(3,), p_min=(0.5,), over_http=True), traces[0.0], DRAFT)
+        answer(PredictRequest(n_max=(3,), p_min=(0.5,), over_http=True), traces[0.0], DRAFT)
 
 
 @pytest.mark.engine
@@ -182,8 +185,8 @@ def test_without_a_worker_http_serves(
         raise PrerequisiteError("no headers of this engine")
 
     monkeypatch.setattr("cook.engines.worker.compile.build_worker", refuse)
-    told = answer(Typed(n_max=(3,), threads=1), traces[0.0], DRAFT)
-    assert told["drafts"][0]["replay"] is None
-    assert told["drafts"][0]["settings"][0]["draft_n"] > 0
+    found = answer(PredictRequest(n_max=(3,), threads=1), traces[0.0], DRAFT)
+    assert found["drafts"][0]["replay"] is None
+    assert found["drafts"][0]["settings"][0]["draft_n"] > 0
     with pytest.raises(PrerequisiteError, match="nothing can be timed"):
-        answer(Typed(n_max=(3,), target=TARGET), traces[0.0], DRAFT)
+        answer(PredictRequest(n_max=(3,), target=TARGET), traces[0.0], DRAFT)

@@ -1,4 +1,4 @@
-"""From a recipe to a menu: engines found, vocabularies compared, nothing run."""
+"""From a recipe to a layout: engines found, vocabularies compared, nothing run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SOURCE = {"source": "demo://draft-f16.gguf"}
 
 
 def names(prepared: Prepared) -> list[str]:
-    return [c.name for c in prepared.menus[0].grid]
+    return [c.name for c in prepared.layouts[0].grid]
 
 
 def test_every_draft_meets_every_setting_one_setting_at_a_time(
@@ -53,8 +53,8 @@ def test_every_draft_meets_every_setting_one_setting_at_a_time(
         score=score(),
     )
     prepared = prepare(path)
-    assert prepared.menus[0].baseline is not None
-    assert prepared.menus[0].baseline.name == NO_DRAFT
+    assert prepared.layouts[0].baseline is not None
+    assert prepared.layouts[0].baseline.name == NO_DRAFT
     assert names(prepared) == [
         *("A n_max=2", "B n_max=2", "source n_max=2"),
         *("A n_max=4", "B n_max=4", "source n_max=4"),
@@ -65,7 +65,7 @@ def test_sizes_of_the_engines_own_mixtures_are_known_beforehand(
     recipe: Callable[..., Path], bundled: Any
 ) -> None:
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q4_K_M"}])
-    draft = prepare(path).menus[0].drafts[0]
+    draft = prepare(path).layouts[0].drafts[0]
     assert draft.predicted_tensor_bytes is not None
     assert draft.type_counts["q6_K"] > 0
     assert draft.type_counts["q4_K"] > draft.type_counts["q6_K"]
@@ -83,23 +83,23 @@ def test_replay_splits_the_prompts_in_halves(recipe: Callable[..., Path], bundle
     path = recipe(
         model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(method="replay")
     )
-    menu = prepare(path).menus[0]
-    assert menu.forecast is not None
-    assert menu.baseline is not None
-    assert isinstance(menu.forecast.trace, TraceStep)
-    traced = {p.id for p in menu.forecast.trace.prompts}
-    live = {p.id for step in menu.baseline.rounds for p in step.prompts}
+    layout = prepare(path).layouts[0]
+    assert layout.forecast is not None
+    assert layout.baseline is not None
+    assert isinstance(layout.forecast.trace, TraceStep)
+    traced = {p.id for p in layout.forecast.trace.prompts}
+    live = {p.id for step in layout.baseline.rounds for p in step.prompts}
     assert len(traced) == 8
     assert len(live) == 4
     assert live < traced
-    assert all(p.half == "report" for step in menu.baseline.rounds for p in step.prompts)
+    assert all(p.half == "report" for step in layout.baseline.rounds for p in step.prompts)
 
 
 def test_rollouts_only_where_p_min_needs_them(recipe: Callable[..., Path], bundled: Any) -> None:
     quants = [{"name": "A", "type": "Q8_0"}]
     for draft, steps in (({"n_max": 6}, 0), ({"n_max": 6, "p_min": [0.0, 0.5]}, 6)):
         path = recipe(model=SOURCE, quants=quants, score=score(method="replay", draft=draft))
-        forecast = prepare(path).menus[0].forecast
+        forecast = prepare(path).layouts[0].forecast
         assert forecast is not None
         assert forecast.drafts[0].replays[0].rollout_steps == steps
 
@@ -109,7 +109,7 @@ def test_gpu_drafts_against_a_baseline_that_leaves_the_gpu_idle_are_warned_of(
 ) -> None:
     draft = {"n_max": 2, "args": {"n_gpu_layers": 99}}
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(draft=draft))
-    assert any("score.baseline" in w for w in prepare(path).menus[0].warnings)
+    assert any("score.baseline" in w for w in prepare(path).layouts[0].warnings)
 
 
 def test_an_engine_that_is_not_there(recipe: Callable[..., Path]) -> None:
@@ -139,11 +139,11 @@ def test_types_are_compared_where_there_are_several(
 ) -> None:
     rules = [{"routed_experts": "q4_K"}, {"re:.*": "q8_0"}]
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0", "rules": rules}])
-    compared = prepare(path).menus[0].types
+    compared = prepare(path).layouts[0].types
     assert compared is not None
     assert [step.tensor_type for step in compared.timings] == ["q4_K", "q8_0"]
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}])
-    assert prepare(path).menus[0].types is None
+    assert prepare(path).layouts[0].types is None
 
 
 def test_a_ready_imatrix_that_lacks_what_a_type_needs_is_told_before_anything_runs(

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.build.choose import Maximize
 from cook.build.forecast import Forecast
 from cook.build.race import relative_scores, run_race
 from cook.engines.base import DraftSettings
+from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
+from cook.record.record import CandidateKey
 from cook.scoring.noise import TimingNoise
-from cook.scoring.price import NOTHING
 from cook.scoring.statistics import Measured
+from tests.build.candidates import UNPRICED
 
 ROUNDS = (tuple(f"p{i}" for i in range(12)), tuple(f"p{i}" for i in range(12, 24)))
 REPORT = tuple(f"p{i}" for i in range(24, 36))
@@ -51,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Table:
-    """Stands for an Oven: forecasts are read off a table of ms a prompt, nothing is replayed."""
+    """Stands for a Forecaster: forecasts are read off a table of ms a prompt."""
 
     plan: Plan
     ms: dict[str, dict[str, float]]
@@ -59,7 +60,7 @@ class Table:
     categories: dict[str, str] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
 
-    def forecasts(self, overheads: object, only: Any = None, turn: int | None = None) -> Any:
+    def forecasts(self, overheads: Any = None, only: Any = None, turn: int | None = None) -> Any:
         found = []
         for draft in self.plan.drafts:
             times = self.ms.get(draft.draft.name)
@@ -70,11 +71,11 @@ class Table:
                 runs = tuple(self._run(draft, i, slower * times[i]) for i in only)
                 found.append(
                     Forecast(
+                        CandidateKey(
+                            "bundled", draft.draft.name, DraftSettings(n_max), draft.cache_type
+                        ),
                         f"{draft.draft.name} n_max={n_max}",
-                        draft.draft.name,
-                        draft.cache_type,
-                        DraftSettings(n_max),
-                        NOTHING,
+                        UNPRICED,
                         runs,
                     )
                 )
@@ -119,11 +120,11 @@ def table(speeds: dict[str, float], spread: float = 0.01, seed: int = 1) -> Tabl
 
 
 def race(
-    oven: Table, maximize: Maximize = "decode_speed", weights: Any = None
+    forecaster: Table, objective: Objective = Objective.DECODE_SPEED, weights: Any = None
 ) -> tuple[dict[Any, str], Replays]:
     replays = Replays()
-    anything: Any = oven, replays
-    return run_race(anything[0], maximize, weights, 0.95, anything[1]), replays
+    anything: Any = forecaster, replays
+    return run_race(anything[0], objective, weights, 0.95, anything[1]), replays
 
 
 def test_hopeless_drafts_leave_after_the_first_round_with_the_reason() -> None:
@@ -153,31 +154,31 @@ def test_nobody_leaves_where_all_but_one_are_unknown() -> None:
 
 
 def test_nobody_leaves_for_less_than_timing_errs() -> None:
-    oven = table({"best": 100, "behind": 110})
-    assert race(oven)[0]
-    noisy = replace(oven, noise=TimingNoise(0.05, 20, 3))
+    forecaster = table({"best": 100, "behind": 110})
+    assert race(forecaster)[0]
+    noisy = replace(forecaster, noise=TimingNoise(0.05, 20, 3))
     assert race(noisy)[0] == {}
     # acceptance is not timed
     noisy = replace(noisy, accepted={"best": 70, "behind": 30})
-    assert list(race(noisy, "acceptance")[0]) == [("behind", "f16")]
+    assert list(race(noisy, Objective.ACCEPTANCE)[0]) == [("behind", "f16")]
 
 
 def test_cache_types_of_one_draft_race_apart() -> None:
-    oven = table({"best": 100, "same": 150})
-    one, other = oven.plan.drafts
+    forecaster = table({"best": 100, "same": 150})
+    one, other = forecaster.plan.drafts
     renamed = replace(other, draft=Named("same"), cache_type="q8_0")
-    dropped, _ = race(replace(oven, plan=Plan((one, renamed))))
+    dropped, _ = race(replace(forecaster, plan=Plan((one, renamed))))
     assert list(dropped) == [("same", "q8_0")]
 
 
 def test_weights_say_what_counts() -> None:
     """Half as fast on a category that hardly counts is no reason to leave."""
-    oven = table({"best": 100, "odd": 100}, spread=0.0)
-    halves = {name: "ab"[i % 2] for i, name in enumerate(oven.ms["odd"])}
-    slow = {n: ms * (2.0 if halves[n] == "b" else 0.99) for n, ms in oven.ms["odd"].items()}
-    oven = replace(oven, ms={**oven.ms, "odd": slow}, categories=halves)
-    assert ("odd", "f16") in race(oven)[0]
-    assert race(oven, weights={"a": 1.0, "b": 0.001})[0] == {}
+    forecaster = table({"best": 100, "odd": 100}, spread=0.0)
+    halves = {name: "ab"[i % 2] for i, name in enumerate(forecaster.ms["odd"])}
+    slow = {n: ms * (2.0 if halves[n] == "b" else 0.99) for n, ms in forecaster.ms["odd"].items()}
+    forecaster = replace(forecaster, ms={**forecaster.ms, "odd": slow}, categories=halves)
+    assert ("odd", "f16") in race(forecaster)[0]
+    assert race(forecaster, weights={"a": 1.0, "b": 0.001})[0] == {}
 
 
 @settings(max_examples=30, deadline=None)
@@ -185,20 +186,20 @@ def test_weights_say_what_counts() -> None:
     speeds=st.lists(st.floats(50, 200), min_size=2, max_size=6),
     seed=st.integers(0, 999),
     spread=st.sampled_from([0.01, 0.2]),
-    maximize=st.sampled_from(["decode_speed", "end_to_end_speed"]),
+    objective=st.sampled_from([Objective.DECODE_SPEED, Objective.END_TO_END_SPEED]),
 )
 def test_the_leader_never_leaves(
-    speeds: list[float], seed: int, spread: float, maximize: Maximize
+    speeds: list[float], seed: int, spread: float, objective: Objective
 ) -> None:
-    oven = table({f"d{i}": ms for i, ms in enumerate(speeds)}, spread, seed)
-    dropped, replays = race(oven, maximize)
+    forecaster = table({f"d{i}": ms for i, ms in enumerate(speeds)}, spread, seed)
+    dropped, replays = race(forecaster, objective)
     left = {name for name, _ in dropped}
     finished = {name for name, prompts in replays.asked if prompts == REPORT}
     assert finished
-    assert left | finished == set(oven.ms)
+    assert left | finished == set(forecaster.ms)
     assert not left & finished
     seen = [*ROUNDS[0], *ROUNDS[1]]
-    total = {name: sum(times[p] for p in seen) for name, times in oven.ms.items()}
+    total = {name: sum(times[p] for p in seen) for name, times in forecaster.ms.items()}
     assert min(total, key=lambda name: total[name]) in finished or len(left) == 0
 
 

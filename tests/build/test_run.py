@@ -59,7 +59,7 @@ HAND_RULES = {
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kitchen")
+    return tmp_path_factory.mktemp("executor")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cook.build.type_map import type_map
+from cook.build.drafts import type_map
 from cook.formats.gguf import read_gguf
 from cook.paths import demo_dir
 from cook.record.measured import TypeSpan

@@ -125,7 +125,7 @@ def candidate(
         categories={c: figures(speed=speed, n_max=length, rate=rate) for c in CATEGORIES}
         if live
         else {},
-        speedup=found.end_to_end_speed / 100 if live else None,
+        speedup=(found.end_to_end_speed or 0) / 100 if live else None,
         speedup_interval=INTERVAL if live and name is not None else None,
         decode_speedup=speed / 100 if live else None,
         output=OutputCheck(12, 11, 1, 0, 0, 0.15, 0.04, (57,)) if live and name else None,

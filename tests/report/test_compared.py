@@ -34,7 +34,7 @@ def test_each_draft_at_its_best_setting_best_first(records: ModuleType) -> None:
     found = best_of_each(records.record(), "predicted")
     assert [s.draft for s in found] == ["Q8_0", "Q4_K_M", "IQ1_S"]
     assert {s.name.partition(" ")[2] for s in found} == {"n_max=4"}
-    speeds = [s.figures.decode_speed for s in found]
+    speeds = [s.figures.decode_speed or 0 for s in found]
     assert speeds == sorted(speeds, reverse=True)
 
 

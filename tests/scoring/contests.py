@@ -29,7 +29,7 @@ class ContestScore:
 
 
 def run_contests(
-    population: Measured,
+    population: Measured[str],
     rng: np.random.Generator,
     *,
     contests: int,
@@ -65,7 +65,7 @@ def run_contests(
 
 
 def false_winners(
-    population: Measured,
+    population: Measured[str],
     candidate: int,
     rng: np.random.Generator,
     *,

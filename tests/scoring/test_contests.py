@@ -26,7 +26,7 @@ NEAR = tuple(f"{draft} n_max=4" for draft in ("Q3_K_S", "Q2_K"))
 SETS = {"every candidate": EVERY, "four close rivals": RIVALS, "two close rivals": NEAR}
 
 
-def population(names: Sequence[str], figure: str) -> Measured:
+def population(names: Sequence[str], figure: str) -> Measured[str]:
     """Decode speed (tokens over seconds), or acceptance, of the candidates that have it."""
     columns = RECORDED["candidates"]
     categories = sorted(set(RECORDED["categories"]))

@@ -19,7 +19,7 @@ from cook.engines.worker.worker import Worker
 from cook.paths import demo_dir
 from cook.record.outcomes import SelfCheckOutcome
 from cook.scoring.count_check import LiveReply, check_counts
-from cook.scoring.simulate import Profile, Setting, positions_of, simulate
+from cook.scoring.simulate import Profile, positions_of, simulate
 
 pytestmark = pytest.mark.engine
 
@@ -86,7 +86,7 @@ def count(
     engine: Engine,
     supervisor: Supervisor,
     pair: Pair,
-    setting: Setting,
+    setting: DraftSettings,
     *,
     requests: int,
     n_predict: int = 96,
@@ -120,11 +120,11 @@ def supervisor(tmp_path: Path) -> Supervisor:
 
 @pytest.mark.parametrize(
     ("setting", "temperature"),
-    [(Setting(4), 0.0), (Setting(8, 0, 0.3), 0.8)],
+    [(DraftSettings(4), 0.0), (DraftSettings(8, 0, 0.3), 0.8)],
     ids=["greedy", "sampled-p_min"],
 )
 def test_counts_equal_the_servers(
-    bundled: Engine, supervisor: Supervisor, pair: Pair, setting: Setting, temperature: float
+    bundled: Engine, supervisor: Supervisor, pair: Pair, setting: DraftSettings, temperature: float
 ) -> None:
     found, live = count(
         bundled, supervisor, pair, setting, requests=4, n_predict=48, temperature=temperature
@@ -138,15 +138,19 @@ def test_end_of_generation_within_drafts(
     bundled: Engine, supervisor: Supervisor, pair: Pair
 ) -> None:
     found, live = count(
-        bundled, supervisor, pair, Setting(6), requests=6, temperature=0.8, sampling=ENDING
+        bundled, supervisor, pair, DraftSettings(6), requests=6, temperature=0.8, sampling=ENDING
     )
     assert found.passed, found
     assert any(r.stop == "eos" for r in live)
 
 
 @pytest.mark.ik
-@pytest.mark.parametrize("setting", [Setting(4), Setting(8, 0, 0.75)], ids=["4", "8-p_min"])
-def test_ik_counts(ik_engine: Engine, supervisor: Supervisor, pair: Pair, setting: Setting) -> None:
+@pytest.mark.parametrize(
+    "setting", [DraftSettings(4), DraftSettings(8, 0, 0.75)], ids=["4", "8-p_min"]
+)
+def test_ik_counts(
+    ik_engine: Engine, supervisor: Supervisor, pair: Pair, setting: DraftSettings
+) -> None:
     """ik returns no token ids: its greedy text is written by the worker, where the texts agree.
 
     A fresh server per request: ik keeps the draft's cache of the last one, and entries that
@@ -199,7 +203,12 @@ def test_sixty_requests(
     temperature: float,
 ) -> None:
     found, _ = count(
-        bundled, supervisor, pair, Setting(n_max, 0, p_min), requests=60, temperature=temperature
+        bundled,
+        supervisor,
+        pair,
+        DraftSettings(n_max, 0, p_min),
+        requests=60,
+        temperature=temperature,
     )
     print(found)
     assert found.passed, found
@@ -214,7 +223,7 @@ def test_sixty_requests_of_quantized_drafts(
     draft = tmp_path / f"{ftype}.gguf"
     bundled.quantize(QuantizeJob(pair.draft, draft, ftype, (), None, 1, {}), supervisor)
     quantized = Pair(pair.target, draft)
-    found, _ = count(bundled, supervisor, quantized, Setting(8), requests=60)
+    found, _ = count(bundled, supervisor, quantized, DraftSettings(8), requests=60)
     print(ftype, found)
     assert found.passed, found
     assert abs(fast_error(found)) <= 0.005

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cook.record.objective import Objective
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import by_category, figures, merge_repeats, output_check
@@ -53,7 +54,7 @@ def test_acceptance_keeps_its_parts() -> None:
 
 def test_weights_give_the_harmonic_mean_of_the_categories() -> None:
     runs = [run("a", "code", ms=500.0), run("b", "prose", tokens=1001, ms=10_000.0)]
-    speeds = {c: f.decode_speed for c, f in by_category(runs).items()}
+    speeds = {c: f.decode_speed or 0 for c, f in by_category(runs).items()}
     found = figures(runs, {"code": 3.0, "prose": 1.0})
     assert found.decode_speed == pytest.approx(4 / (3 / speeds["code"] + 1 / speeds["prose"]))
 
@@ -72,7 +73,7 @@ def test_repeats_give_the_median_time() -> None:
 
 def test_ratio_of_a_candidate_with_itself_is_one() -> None:
     runs = [run(str(i), ms=500 + 37.0 * i) for i in range(20)]
-    interval = paired_ratio(runs, runs, "end_to_end_speed", None, 0.95)
+    interval = paired_ratio(runs, runs, Objective.END_TO_END_SPEED, None, 0.95)
     assert interval is not None
     assert (interval.low, interval.high) == (1.0, 1.0)
 
@@ -80,7 +81,7 @@ def test_ratio_of_a_candidate_with_itself_is_one() -> None:
 def test_pairing_removes_what_is_common() -> None:
     slow = [run(str(i), ms=1000 * (1 + i % 7)) for i in range(40)]
     fast = [run(str(i), ms=900 * (1 + i % 7)) for i in range(40)]
-    interval = paired_ratio(fast, slow, "decode_speed", None, 0.95)
+    interval = paired_ratio(fast, slow, Objective.DECODE_SPEED, None, 0.95)
     assert interval is not None
     assert interval.low == pytest.approx(10 / 9, rel=1e-6)
     assert interval.high == pytest.approx(10 / 9, rel=1e-6)
@@ -88,8 +89,8 @@ def test_pairing_removes_what_is_common() -> None:
 
 def test_no_interval_without_pairs_or_figure() -> None:
     runs = [run("a"), run("b")]
-    assert paired_ratio(runs[:1], runs[:1], "decode_speed", None, 0.95) is None
-    assert paired_ratio(runs, runs, "acceptance", None, 0.95) is None
+    assert paired_ratio(runs[:1], runs[:1], Objective.DECODE_SPEED, None, 0.95) is None
+    assert paired_ratio(runs, runs, Objective.ACCEPTANCE, None, 0.95) is None
 
 
 def test_output_check_classes_each_difference() -> None:

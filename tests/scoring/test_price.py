@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.scoring.price import (
     BatchCurve,
@@ -21,7 +22,7 @@ from cook.scoring.price import (
     predict,
     price,
 )
-from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.scoring.simulate import Positions, Profile, simulate
 
 MAINLINE, IK = Profile.MAINLINE_2026_10, Profile.IK_2026_08
 
@@ -48,7 +49,7 @@ TIMINGS = Timings(
 def test_mainline_cycle_priced_by_hand() -> None:
     # cycles: 3 drafted and 1 accepted, then 3 and 3, then a plain step for the last token
     match = np.array([True, True, False, True, True, True, True, True])
-    run = simulate(Positions(5, 8, match, n_predict=8), Setting(3), MAINLINE)
+    run = simulate(Positions(5, 8, match, n_predict=8), DraftSettings(3), MAINLINE)
     assert run.length.tolist() == [3, 3, 0]
     assert run.accepted.tolist() == [1, 3, 0]
     cost = price(run, 5, TIMINGS, MAINLINE)
@@ -61,7 +62,7 @@ def test_mainline_cycle_priced_by_hand() -> None:
 
 def test_ik_catches_up_after_a_full_acceptance() -> None:
     match = np.ones(9, bool)
-    run = simulate(Positions(5, 9, match, n_predict=9), Setting(3), IK)
+    run = simulate(Positions(5, 9, match, n_predict=9), DraftSettings(3), IK)
     assert run.length.tolist() == [3, 3]
     cost = price(run, 5, TIMINGS, IK)
     assert cost.draft_s == pytest.approx(6 * 1.01)
@@ -105,7 +106,9 @@ def test_totals_are_harmonic_and_parts_sum(seed: int, n_max: int, skill: float) 
     ]
     names = ["a", "b", "a", "b", "a"]
     weights = [1.0, 2.0, 1.0, 0.5, 1.0]
-    got = predict(replies, Setting(n_max), TIMINGS, MAINLINE, categories=names, weights=weights)
+    got = predict(
+        replies, DraftSettings(n_max), TIMINGS, MAINLINE, categories=names, weights=weights
+    )
     tokens = [r.reply - 1 for r in replies]
     seconds = np.array(got.per_reply_s)
     total = float(np.dot(weights, seconds))
@@ -119,7 +122,7 @@ def test_totals_are_harmonic_and_parts_sum(seed: int, n_max: int, skill: float) 
 
 def test_without_a_draft_nothing_of_it_is_paid() -> None:
     reply = Positions(4, 11, np.ones(11, bool))
-    got = predict([reply], Setting(0), TIMINGS, MAINLINE)
+    got = predict([reply], DraftSettings(0), TIMINGS, MAINLINE)
     assert got.breakdown.total_s == pytest.approx(10 * (10.0 + 0.1 + 0.2))
     assert (got.acceptance, got.acceptance_length) == (None, None)
     assert got.end_to_end_tokens_per_s == pytest.approx(11 / (10 * 10.3 + 4 * 0.3 + 0.4))
@@ -137,34 +140,37 @@ def test_a_prompt_is_priced_by_its_length_and_each_request_once() -> None:
 def test_a_draft_that_slows_down_loses_to_none() -> None:
     rng = np.random.default_rng(0)
     poor = [Positions(4, 50, rng.random(50) < 0.05, n_predict=50) for _ in range(5)]
-    table = [predict(poor, Setting(n), TIMINGS, MAINLINE) for n in range(4)]
+    table = [predict(poor, DraftSettings(n), TIMINGS, MAINLINE) for n in range(4)]
     assert best(table).setting.n_max == 0
     good = [Positions(4, 50, rng.random(50) < 0.95, n_predict=50) for _ in range(5)]
-    assert best([predict(good, Setting(n), TIMINGS, MAINLINE) for n in range(4)]).setting.n_max > 0
+    assert (
+        best([predict(good, DraftSettings(n), TIMINGS, MAINLINE) for n in range(4)]).setting.n_max
+        > 0
+    )
 
 
 @pytest.mark.parametrize("profile", [MAINLINE, IK])
 def test_break_even_is_where_speeds_meet(profile: Profile) -> None:
     timings = dataclasses.replace(TIMINGS, verify=flat(10.0, 10.5, 11.0, 11.5))
-    level = break_even(timings, Setting(3), profile, depth=5)
+    level = break_even(timings, DraftSettings(3), profile, depth=5)
     assert level is not None
     rng = np.random.default_rng(1)
     speeds = []
     for skill in np.linspace(0.02, 0.98, 25):
         replies = [Positions(5, 3000, rng.random(3000) < skill)]
-        p = predict(replies, Setting(3), timings, profile)
+        p = predict(replies, DraftSettings(3), timings, profile)
         assert p.acceptance is not None
         speeds.append((p.acceptance, p.decode_tokens_per_s))
-    plain = predict(replies, Setting(0), timings, profile).decode_tokens_per_s
+    plain = predict(replies, DraftSettings(0), timings, profile).decode_tokens_per_s
     assert all(s < plain for a, s in speeds if a < level - 0.02)
     assert all(s > plain for a, s in speeds if a > level + 0.02)
-    assert break_even(timings, Setting(0), profile, 5) is None
+    assert break_even(timings, DraftSettings(0), profile, 5) is None
 
 
 def test_overhead_is_found_again() -> None:
     rng = np.random.default_rng(2)
     replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(9)]
-    runs = [simulate(r, Setting(3), MAINLINE) for r in replies]
+    runs = [simulate(r, DraftSettings(3), MAINLINE) for r in replies]
     hidden = dataclasses.replace(TIMINGS, overhead_s=0.37, plain_overhead_s=0.37)
     lived = [Lived(r, 6, price(r, 6, hidden, MAINLINE).total_s) for r in runs]
     assert fit_overhead(lived, TIMINGS, MAINLINE) == pytest.approx(0.37)
@@ -175,7 +181,7 @@ def test_overhead_is_found_again() -> None:
 def test_overheads_of_a_step_and_of_a_draft_token_are_told_apart() -> None:
     rng = np.random.default_rng(3)
     replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(9)]
-    runs = [simulate(r, Setting(n), MAINLINE) for n in (2, 8) for r in replies]
+    runs = [simulate(r, DraftSettings(n), MAINLINE) for n in (2, 8) for r in replies]
     hidden = dataclasses.replace(
         TIMINGS, overhead_s=0.37, plain_overhead_s=0.37, decode_overhead_s=0.11
     )
@@ -192,4 +198,4 @@ def test_overheads_of_a_step_and_of_a_draft_token_are_told_apart() -> None:
 def test_missing_draft_times_are_an_error() -> None:
     bare = dataclasses.replace(TIMINGS, draft=None)
     with pytest.raises(InputError, match="draft's times"):
-        predict([Positions(4, 9, np.ones(9, bool))], Setting(2), bare, MAINLINE)
+        predict([Positions(4, 9, np.ones(9, bool))], DraftSettings(2), bare, MAINLINE)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.scoring.price import BatchCurve, Timings, price
 from cook.scoring.sampled import SampledReply, predict_sampled
-from cook.scoring.simulate import Positions, Profile, Setting, simulate
+from cook.scoring.simulate import Positions, Profile, simulate
 
 TIMES = Timings(
     verify=BatchCurve((10, 200), (1, 3, 9), ((1.5e-3, 2.1e-3, 5e-3), (1.7e-3, 2.5e-3, 6e-3))),
@@ -28,7 +29,7 @@ def test_certain_chances_are_the_greedy_run(match: list[bool], n_max: int) -> No
     accept = np.array(match, float)
     found = predict_sampled([SampledReply(20, accept, len(match))], n_max, TIMES, MAINLINE)
     text = Positions(20, len(match), np.array(match), n_predict=len(match))
-    run = simulate(text, Setting(n_max), MAINLINE)
+    run = simulate(text, DraftSettings(n_max), MAINLINE)
     assert found.draft_n == pytest.approx(run.draft_n)
     assert found.draft_n_accepted == pytest.approx(run.draft_n_accepted)
     assert found.breakdown is not None

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
-from cook.scoring.simulate import Positions, Profile, Setting, Simulation, simulate
+from cook.scoring.simulate import Positions, Profile, Simulation, simulate
 
 EOG = 0
 VOCABULARY = 7
@@ -68,7 +69,7 @@ def verify(case: Case, i: int, draft: list[int], *, eog_break: bool) -> int:
     return result
 
 
-def mainline_2026(case: Case, s: Setting, n_predict: int, context: int) -> Counts:
+def mainline_2026(case: Case, s: DraftSettings, n_predict: int, context: int) -> Counts:
     """common/speculative.cpp draft_simple and the slot loop of server-context.cpp, 0c1e570."""
     counts, i = Counts(), 1
     n = reply_length(case.text, n_predict)
@@ -100,7 +101,7 @@ def mainline_2026(case: Case, s: Setting, n_predict: int, context: int) -> Count
     return counts
 
 
-def kept_cache(case: Case, s: Setting, n_predict: int, context: int, *, ik: bool) -> Counts:
+def kept_cache(case: Case, s: DraftSettings, n_predict: int, context: int, *, ik: bool) -> Counts:
     """ik's common_speculative_state_draft (and its ancestor of 2025) with its prompt cache."""
     counts, i = Counts(), 1
     n = reply_length(case.text, n_predict)
@@ -143,7 +144,7 @@ def kept_cache(case: Case, s: Setting, n_predict: int, context: int, *, ik: bool
     return counts
 
 
-def spec_bench(case: Case, s: Setting, n_predict: int) -> Counts:
+def spec_bench(case: Case, s: DraftSettings, n_predict: int) -> Counts:
     """spec_bench_run_attempt of ik's spec-bench.cpp, with common_speculative_run_round."""
     counts = Counts()
     output: list[int] = []
@@ -188,7 +189,7 @@ def spec_bench(case: Case, s: Setting, n_predict: int) -> Counts:
     return counts
 
 
-EMULATORS: dict[Profile, Callable[[Case, Setting, int, int], Counts]] = {
+EMULATORS: dict[Profile, Callable[[Case, DraftSettings, int, int], Counts]] = {
     Profile.MAINLINE_2026_10: mainline_2026,
     Profile.MAINLINE_2025: lambda c, s, n, x: kept_cache(c, s, n, x, ik=False),
     Profile.IK_2026_08: lambda c, s, n, x: kept_cache(c, s, n, x, ik=True),
@@ -261,7 +262,7 @@ def test_equals_the_emulated_server(
     # either the limit ends the reply, or (with an end of generation) the context is what binds
     n_predict = length + (slack * 3 if ends else 0)
     context = len(case.prompt) + length + 1 + slack
-    setting = Setting(n_max, n_min, p_min)
+    setting = DraftSettings(n_max, n_min, p_min)
     expected = EMULATORS[profile](case, setting, n_predict, context)
     got = simulate(positions(case, n_predict, context, n_max), setting, profile)
     drafted = got.length > 0
@@ -287,7 +288,7 @@ def test_equals_the_emulated_spec_bench(
     case = make_case(seed, length, skill, False, 0)
     text = tuple(EOG if i in ends else token for i, token in enumerate(case.text))
     case = Case(case.prompt, text, skill, seed)
-    setting = Setting(n_max, n_min)
+    setting = DraftSettings(n_max, n_min)
     expected = spec_bench(case, setting, length)
     got = simulate(positions(case, length, 1000, 1), setting, Profile.IK_SPEC_BENCH_2026_08)
     drafted = got.length > 0
@@ -301,9 +302,9 @@ def test_spec_bench_past_what_is_known() -> None:
     match, eog = np.ones(9, bool), np.array([False] * 5 + [True] + [False] * 3)
     reply = Positions(1, 6, match, eog=eog, n_predict=64)
     with pytest.raises(InputError, match="past the end"):
-        simulate(reply, Setting(5), Profile.IK_SPEC_BENCH_2026_08)
+        simulate(reply, DraftSettings(5), Profile.IK_SPEC_BENCH_2026_08)
     # The end is the token after four accepted ones: there it is seen.
-    run = simulate(reply, Setting(4), Profile.IK_SPEC_BENCH_2026_08)
+    run = simulate(reply, DraftSettings(4), Profile.IK_SPEC_BENCH_2026_08)
     assert (run.draft_n, run.draft_n_accepted, run.steps) == (4, 4, 1)
 
 
@@ -313,7 +314,7 @@ def test_token_identity(seed: int, skill: float, n_max: int) -> None:
     """emitted = 1 + accepted + steps, always (docs/internals/scoring.md#token-identity)."""
     case = make_case(seed, 50, skill, False, 0)
     reply = positions(case, 50, 1000, 1)
-    run = simulate(reply, Setting(n_max), Profile.MAINLINE_2026_10)
+    run = simulate(reply, DraftSettings(n_max), Profile.MAINLINE_2026_10)
     assert 1 + run.draft_n_accepted + run.steps == 50
     drafted, accepted = run.by_depth(max(n_max, 1))
     assert drafted.sum() == run.draft_n
@@ -325,31 +326,33 @@ def test_a_matched_end_of_generation_counts_only_as_the_last_draft_token() -> No
     match = np.ones(6, bool)
     eog = np.array([False] * 5 + [True])
     inside = Positions(1, 6, match, eog=eog, n_predict=100)
-    run = simulate(inside, Setting(8), Profile.MAINLINE_2026_10)
+    run = simulate(inside, DraftSettings(8), Profile.MAINLINE_2026_10)
     assert (run.draft_n, run.draft_n_accepted) == (8, 4)
-    last = simulate(inside, Setting(5), Profile.MAINLINE_2026_10)
+    last = simulate(inside, DraftSettings(5), Profile.MAINLINE_2026_10)
     assert (last.draft_n, last.draft_n_accepted) == (5, 5)
 
 
 def test_ik_ignores_p_min() -> None:
     case = make_case(3, 40, 0.6, False, 0)
     reply = positions(case, 40, 1000, 8)
-    runs = [simulate(reply, Setting(8, 0, p), Profile.IK_2026_08).draft_n for p in (0.0, 0.5, 1.0)]
+    runs = [
+        simulate(reply, DraftSettings(8, 0, p), Profile.IK_2026_08).draft_n for p in (0.0, 0.5, 1.0)
+    ]
     assert len(set(runs)) == 1
 
 
 def test_no_draft_at_all() -> None:
-    run = simulate(Positions(3, 10, np.ones(10, bool)), Setting(0), Profile.MAINLINE_2026_10)
+    run = simulate(Positions(3, 10, np.ones(10, bool)), DraftSettings(0), Profile.MAINLINE_2026_10)
     assert (run.steps, run.cycles, run.draft_n, int(run.decodes.sum())) == (9, 0, 0, 0)
 
 
 def test_p_min_needs_confidences_and_rollouts() -> None:
     match = np.zeros(5, bool)
     with pytest.raises(InputError, match="confidences"):
-        simulate(Positions(1, 5, match), Setting(2, 0, 0.5), Profile.MAINLINE_2026_10)
+        simulate(Positions(1, 5, match), DraftSettings(2, 0, 0.5), Profile.MAINLINE_2026_10)
     with_confidence = Positions(1, 5, match, np.ones(5, np.float32))
     with pytest.raises(InputError, match="rollouts"):
-        simulate(with_confidence, Setting(2, 0, 0.5), Profile.MAINLINE_2026_10)
+        simulate(with_confidence, DraftSettings(2, 0, 0.5), Profile.MAINLINE_2026_10)
     short = Positions(
         1,
         5,
@@ -358,16 +361,16 @@ def test_p_min_needs_confidences_and_rollouts() -> None:
         rollout={i: np.ones(1, np.float32) for i in range(5)},
     )
     with pytest.raises(InputError, match="too short"):
-        simulate(short, Setting(3, 0, 0.5), Profile.MAINLINE_2026_10)
+        simulate(short, DraftSettings(3, 0, 0.5), Profile.MAINLINE_2026_10)
     floored = Positions(1, 5, match, np.ones(5, np.float32), rollout_floor=0.6)
     with pytest.raises(InputError, match="out of their reach"):
-        simulate(floored, Setting(3, 0, 0.5), Profile.MAINLINE_2026_10)
+        simulate(floored, DraftSettings(3, 0, 0.5), Profile.MAINLINE_2026_10)
 
 
 def test_impossible_settings_and_lengths_are_refused() -> None:
     for bad in ((-1, 0, 0.0), (1, -1, 0.0), (1, 0, 1.5)):
         with pytest.raises(InputError):
-            Setting(*bad)
+            DraftSettings(*bad)
     with pytest.raises(InputError):
         Positions(1, 3, np.ones(2, bool))
     with pytest.raises(InputError):
@@ -379,7 +382,10 @@ def test_twenty_thousand_tokens_under_33_settings_in_seconds() -> None:
     replies = [Positions(50, 100, rng.random(100) < 0.7, n_predict=100) for _ in range(200)]
     start = time.process_time()
     rates = [
-        sum(simulate(r, Setting(n), Profile.MAINLINE_2026_10).draft_n_accepted for r in replies)
+        sum(
+            simulate(r, DraftSettings(n), Profile.MAINLINE_2026_10).draft_n_accepted
+            for r in replies
+        )
         for n in range(33)
     ]
     assert time.process_time() - start < 10.0
@@ -387,7 +393,7 @@ def test_twenty_thousand_tokens_under_33_settings_in_seconds() -> None:
 
 
 def test_simulation_is_whole() -> None:
-    run = simulate(Positions(3, 9, np.ones(9, bool)), Setting(4), Profile.MAINLINE_2026_10)
+    run = simulate(Positions(3, 9, np.ones(9, bool)), DraftSettings(4), Profile.MAINLINE_2026_10)
     assert isinstance(run, Simulation)
     # two cycles: 4 and 4 drafted (nothing limits the second), all that is known is accepted
     assert run.length.tolist() == [4, 4]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.engines.server_api import Completion, TokenProbability, TopToken
@@ -19,7 +19,7 @@ from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InputError, StepError
 from cook.paths import demo_dir
-from cook.scoring.simulate import Positions, Profile, Setting, positions_of, simulate
+from cook.scoring.simulate import Positions, Profile, positions_of, simulate
 from cook.steps.http_replay import agreement, continuations, positions_over_http
 
 EOG = frozenset({0})
@@ -97,7 +97,7 @@ def test_counts_are_those_of_a_whole_pass(
     tokens: list[int] = []
     for token in noise:  # some text that the draft is often right about
         tokens.append(says([*prompt, *tokens])[0] if follows and token else token)
-    setting, n_predict = Setting(n_max, 0, p_min), len(tokens)
+    setting, n_predict = DraftSettings(n_max, 0, p_min), len(tokens)
     found, requests = positions_over_http(
         server,
         prompt,
@@ -119,7 +119,7 @@ def test_counts_are_those_of_a_whole_pass(
 def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(InputError, match="n_min"):
         positions_over_http(
-            server, [1], [1, 2, 1], Setting(4, 2), Profile.MAINLINE_2026_10, reply=3, eog=EOG
+            server, [1], [1, 2, 1], DraftSettings(4, 2), Profile.MAINLINE_2026_10, reply=3, eog=EOG
         )
 
     def without_ids(text: Sequence[int], wanted: int, candidates: int) -> Completion:
@@ -127,7 +127,13 @@ def test_what_cannot_be_scored_is_refused() -> None:
 
     with pytest.raises(StepError, match="no token ids"):
         positions_over_http(
-            without_ids, [1], [1, 2, 1], Setting(4), Profile.MAINLINE_2026_10, reply=3, eog=EOG
+            without_ids,
+            [1],
+            [1, 2, 1],
+            DraftSettings(4),
+            Profile.MAINLINE_2026_10,
+            reply=3,
+            eog=EOG,
         )
 
 
@@ -147,7 +153,7 @@ def test_a_real_server_agrees_with_the_worker(
     """On the demo pair; a near-tie may fall otherwise at another batch shape, so few differ."""
     supervisor = Supervisor(tmp_path / "logs")
     draft, target = demo_dir() / "draft-f16.gguf", demo_dir() / "target-q8_0.gguf"
-    setting, profile = Setting(4, 0, p_min), Profile.MAINLINE_2026_10
+    setting, profile = DraftSettings(4, 0, p_min), Profile.MAINLINE_2026_10
     texts = [f"def add_{i}(a, b):\n    " for i in range(6)]
     replies = []
     with Worker.open(bundled, supervisor) as worker:

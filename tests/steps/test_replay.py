@@ -49,7 +49,7 @@ def texts(executor: Executor, step: ReplayStep) -> dict[str, Positions]:
         n_predict=24,
         context=512,
     )
-    return {name: positions for name, _, positions in found}
+    return {head.id: positions for head, positions in found}
 
 
 @pytest.mark.engine

@@ -73,7 +73,7 @@ def section(record: Record) -> Section:
                 f"{p.speed:.1f}",
                 counts(p.scored.figures),
                 f"{p.acceptance:.1%}",
-                f"{p.scored.figures.decode_speed:.2f}",
+                None if (speed := p.scored.figures.decode_speed) is None else f"{speed:.2f}",
             )
             for p in ordered
         ),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cook.engines.base import Engine
+from cook.engines.base import DraftSettings, Engine
 from cook.engines.environment import engine_environment
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker import compile
@@ -23,7 +23,7 @@ from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InternalError, PrerequisiteError, StepError
 from cook.formats.sampling import Sampling
-from cook.scoring.simulate import Profile, Setting, positions_of, simulate
+from cook.scoring.simulate import Profile, positions_of, simulate
 
 pytestmark = pytest.mark.engine
 
@@ -247,7 +247,7 @@ def test_rollouts_and_simulation_equal_live_shapes(
                 n_predict=60,
                 context=512,
             ),
-            Setting(6, 0, p_min),
+            DraftSettings(6, 0, p_min),
             profile,
         )
         equal += (found.draft_n, found.draft_n_accepted) == (live.draft_n, live.draft_n_accepted)

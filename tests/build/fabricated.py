@@ -1,0 +1,344 @@
+"""A build whose steps are not run: every outcome is made up, and kept in a real store.
+
+The steps, their keys, the store and everything above them are the real ones. What a draft
+accepts and what everything costs is said by a :class:`World`, so tests know what must come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from cook.engines.base import Capabilities, EngineIdentity
+from cook.errors import StepError
+from cook.formats.quant_types import Flavour
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceWriter
+from cook.graph.execute import Executor
+from cook.graph.step import Source, Step
+from cook.graph.store import Artifact, Store
+from cook.output import Mode, Output
+from cook.prompts.prompt_set import Prompt, PromptSet, subset
+from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
+from cook.record.prompt_runs import PromptRun
+from cook.steps.compare import CompareStep
+from cook.steps.control import ControlStep
+from cook.steps.curve import CurveOutcome, CurveStep
+from cook.steps.http_replay import MATCHES_FILE, HttpReplayOutcome, HttpReplayStep
+from cook.steps.live import LiveOutcome, LiveStep
+from cook.steps.memory import MemoryOutcome, MemoryStep
+from cook.steps.recount import SelfCheckStep
+from cook.steps.replay import REPLAY_FILE, ReplayOutcome, ReplayStep
+from cook.steps.trace import TRACE_FILE, RecordedTraceStep, TraceOutcome, TraceStep
+from tests.traces import server_header
+
+EOG = 2
+EXTRA = 40
+"""Tokens recorded beyond the end of a reply."""
+
+
+@dataclass(frozen=True)
+class FakeEngine:
+    """What laying out and keys ask of an engine."""
+
+    name: str = "bundled"
+    flavour: Flavour = Flavour.LLAMA_CPP
+    files: tuple[Path, ...] = ()
+
+    @property
+    def identity(self) -> EngineIdentity:
+        return EngineIdentity(
+            self.flavour, "b1 (abc)", "abc", sha256(self.name.encode()).hexdigest()
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(frozenset(), frozenset(), {})
+
+
+@dataclass(frozen=True)
+class World:
+    """What the engine would have measured. Drafts are named as their steps name them.
+
+    ``accuracy``: chance that a draft says the target's token; times in ms for one token, a
+    batch of n tokens taking 1 + slope (n - 1) times as long; ``overhead_ms`` of a live step that
+    no timing shows. ``failing``: labels of steps that fail, by a part of the label.
+    """
+
+    accuracy: Mapping[str, float] = field(default_factory=lambda: {"small": 0.7, "large": 0.8})
+    draft_ms: Mapping[str, float] = field(default_factory=lambda: {"small": 1.0, "large": 3.0})
+    target_ms: float = 20.0
+    slope: float = 0.05
+    overhead_ms: float = 0.5
+    drift: tuple[float, ...] = (1.0, 1.02, 0.99)
+    """Factor of all times of each pass."""
+    temperature: float = 0.0
+    reply_tokens: int = 24
+    failing: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    """Labels of steps during which another program kept two cores busy."""
+
+
+def seed_of(*parts: object) -> int:
+    return int.from_bytes(sha256("/".join(map(str, parts)).encode()).digest()[:8])
+
+
+def prompt_set(count: int = 16) -> PromptSet:
+    """Prompts of two categories, each half the set, dealt to pick and report."""
+    prompts = tuple(
+        Prompt(f"p{i:02}", "ab"[i // 2 % 2], f"text {i}", "report" if i % 2 else "pick")
+        for i in range(count)
+    )
+    return subset(PromptSet("mine", prompts, ""), prompts)
+
+
+def source(name: str, size_bytes: int = 1000) -> Source:
+    return Source(
+        Path("/models") / f"{name}.gguf", f"sha256:{sha256(name.encode()).hexdigest()}", size_bytes
+    )
+
+
+def write_trace(path: Path, prompts: PromptSet, world: World) -> Path:
+    """Replies that end at the limit, with tokens beyond; every other one at its own end."""
+    header = server_header(
+        target_name="target.gguf",
+        eog=(EOG,),
+        context=2048,
+        n_predict=world.reply_tokens,
+        sampler=Sampling(world.temperature, 0, 1.0, 0.0, 1.0, seed=0),
+    )
+    with TraceWriter(path, header) as writer:
+        for index, prompt in enumerate(prompts.prompts):
+            writer.append(_reply(index, prompt, world))
+    return path
+
+
+def _reply(index: int, prompt: Prompt, world: World) -> Reply:
+    rng = np.random.default_rng(seed_of("reply", prompt.id))
+    emitted = world.reply_tokens - (index % 3)
+    count = emitted + EXTRA
+    tokens = rng.integers(3, 8, count).astype(np.int32)
+    if index % 3:
+        tokens[emitted - 1] = EOG
+    logp = -rng.exponential(0.3, count).astype(np.float32)
+    return Reply(
+        head=ReplyHead(
+            id=prompt.id,
+            category=prompt.category,
+            half=prompt.half,
+            stop="eog" if index % 3 else "limit",
+            prompt_tokens=5 + index,
+            tokens=count,
+            emitted=emitted,
+        ),
+        prompt=np.ones(5 + index, np.int32),
+        tokens=tokens,
+        known=np.ones(count, np.bool_),
+        logp=logp,
+        chain_logp=logp,
+        logsumexp=np.zeros(count, np.float32),
+        margin=np.zeros(count, np.float32),
+        top_ids=np.zeros((count, 0), np.int32),
+        top_logp=np.zeros((count, 0), np.float32),
+    )
+
+
+class Fabrication(Executor):
+    """An executor that makes artifacts up instead of running steps."""
+
+    def __init__(
+        self, folder: Path, world: World | None = None, prompts: PromptSet | None = None
+    ) -> None:
+        super().__init__(Store(folder / "store"), Output(Mode.QUIET), logs=folder / "logs")
+        self.world = world or World()
+        self.prompts = prompts or prompt_set()
+        self.asked: list[str] = []
+        """Labels, in the order in which they were run."""
+        self._makers: dict[type, Callable[[Any, Path], Any]] = {
+            TraceStep: self._trace,
+            ReplayStep: self._replay,
+            HttpReplayStep: self._http_replay,
+            CurveStep: self._curve,
+            LiveStep: self._live,
+            CompareStep: self._compare,
+            ControlStep: lambda *_: ControlOutcome(5, 100, 2, 0.01, 0.1, 0.3, 0.05),
+            SelfCheckStep: self._recount,
+            MemoryStep: lambda step, _: MemoryOutcome(step.model.size_bytes, 200, 100, ("fit",)),
+        }
+
+    def make(self, step: Step[Any]) -> Artifact:
+        self.asked.append(step.label)
+        if any(part in step.label for part in self.world.failing):
+            raise StepError(f"{step.label}: it crashed")
+        if isinstance(step, RecordedTraceStep):
+            return super().make(step)
+        with self.store.workspace() as directory:
+            result = self._makers[type(step)](step, directory)
+            adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
+            artifact = self.store.commit(
+                directory,
+                kind=step.kind,
+                key=step.key,
+                label=step.label,
+                key_parts=step.key_parts,
+                result=adapter.dump_python(result, mode="json"),
+                seconds=1.0,
+                work=step.work(),
+                made_from={},
+            )
+        self.outcomes.ran.append(step.label)
+        return artifact
+
+    def trace_of(self, step: Any) -> TraceFile:
+        return TraceFile(self.outcomes.artifact(step).file(TRACE_FILE))
+
+    def _trace(self, step: TraceStep, directory: Path) -> TraceOutcome:
+        chosen = subset(self.prompts, step.prompts)
+        write_trace(directory / TRACE_FILE, chosen, self.world)
+        return TraceOutcome(len(chosen.prompts), 0, 0, 0, 0)
+
+    def matches(self, name: str, reply: Reply, salt: str = "") -> np.ndarray[Any, Any]:
+        rng = np.random.default_rng(seed_of(name, reply.head.id, salt))
+        accuracy = self.world.accuracy[name.split(" ")[0]]
+        return np.asarray(rng.random(reply.head.tokens) < accuracy)
+
+    def columns(self, name: str, reply: Reply, salt: str = "", steps: int = 0) -> dict[str, Any]:
+        """What the draft ``name`` says of a reply; ``steps`` of a rollout after every mismatch."""
+        rng = np.random.default_rng(seed_of(name, reply.head.id, "confidence"))
+        count = reply.head.tokens
+        match = self.matches(name, reply, salt)
+        zeros = np.zeros(count, np.float32)
+        sure = np.where(match, 0.9, 0.4) * rng.uniform(0.5, 1.1, count)
+        columns = {
+            "argmax": np.where(match, reply.tokens, reply.tokens + 10).astype(np.int32),
+            "confidence": sure.astype(np.float32),
+            "logq_t": np.where(match, reply.logp, reply.logp - 2).astype(np.float32),
+            "rank": np.where(match, 0, 3).astype(np.int32),
+            **dict.fromkeys(("logsumexp", "logq", "margin", "entropy"), zeros),
+        }
+        if steps:
+            wrong = np.nonzero(~match)[0].astype(np.int32)
+            shape = (len(wrong), steps)
+            columns |= {
+                "rolled_position": wrong,
+                "rolled_length": np.full(len(wrong), steps, np.int32),
+                "rolled_tokens": np.ones(shape, np.int32),
+                "rolled_confidence": rng.uniform(0.1, 1, shape).astype(np.float32),
+                "tail_tokens": np.ones(steps, np.int32),
+                "tail_confidence": rng.uniform(0.1, 1, steps).astype(np.float32),
+            }
+        return columns
+
+    def _replay(self, step: ReplayStep, directory: Path) -> ReplayOutcome:
+        arrays: dict[str, Any] = {}
+        positions = matches = 0
+        for index, reply in enumerate(self.trace_of(step.trace)):
+            if step.wants(reply.head.id):
+                found = self.columns(step.name, reply, str(step.width or ""), step.rollout_steps)
+                positions += reply.head.emitted - 1
+                right = found["argmax"] == reply.tokens
+                matches += int(right[1 : reply.head.emitted].sum())
+                arrays |= {f"{index}.{name}": column for name, column in found.items()}
+        np.savez(directory / REPLAY_FILE, allow_pickle=False, **arrays)
+        return ReplayOutcome(positions, matches, matches, 0.25, 0.01, 1, 1)
+
+    def _http_replay(self, step: HttpReplayStep, directory: Path) -> HttpReplayOutcome:
+        arrays = {
+            f"{n_max}.{index}": self.matches(step.name, reply)
+            for index, reply in enumerate(self.trace_of(step.trace))
+            for n_max in step.n_max
+        }
+        np.savez(directory / MATCHES_FILE, allow_pickle=False, **arrays)
+        return HttpReplayOutcome(len(arrays))
+
+    def batch_s(self, step: CurveStep, width: int, depth: int) -> float:
+        world = self.world
+        one = world.target_ms if step.verifies else world.draft_ms[step.name.split(" ")[0]]
+        # Passes differ as a whole, and each model's a little on its own.
+        own = np.random.default_rng(seed_of(step.name, step.turn)).normal(1, 0.002)
+        factor = world.drift[step.turn] * (1 + depth / 10_000)
+        return float(one * factor * own * (1 + world.slope * (width - 1)) / 1000)
+
+    def _curve(self, step: CurveStep, _: Path) -> CurveOutcome:
+        depths, sizes = (10, 60), (1, 10, 20)
+        return CurveOutcome(
+            depths=depths,
+            widths=step.widths,
+            seconds=tuple(tuple(self.batch_s(step, w, d) for w in step.widths) for d in depths),
+            sample_s=0.00001,
+            prompt_tokens=sizes,
+            prompt_seconds=tuple(self.batch_s(step, s, 0) for s in sizes),
+            others_cores=self.others(step),
+        )
+
+    def others(self, step: Step[Any]) -> float:
+        return 2.0 if any(part in step.label for part in self.world.busy) else 0.0
+
+    def _live(self, step: LiveStep, _: Path) -> LiveOutcome:
+        """Counted as mainline counts; steps priced as timed, with the overhead on top."""
+        from cook.scoring.simulate import Positions, Profile, simulate
+
+        numbers = {prompt.id: index for index, prompt in enumerate(self.prompts.prompts)}
+        runs = []
+        for prompt in step.prompts:
+            reply = _reply(numbers[prompt.id], prompt, self.world)
+            head = reply.head
+            drafted = accepted = None
+            steps = head.emitted - 1
+            ms = 0.0
+            if step.settings is not None:
+                name = step.name.split(" ")[0]
+                said = self.columns(name, reply, "", 16)
+                rolled = zip(said["rolled_position"], said["rolled_confidence"], strict=True)
+                positions = Positions(
+                    head.prompt_tokens,
+                    head.emitted,
+                    said["argmax"] == reply.tokens,
+                    said["confidence"],
+                    np.isin(reply.tokens, [EOG]),
+                    {int(position): row for position, row in rolled},
+                    said["tail_confidence"],
+                    n_predict=step.max_tokens,
+                    context=step.context,
+                )
+                run = simulate(positions, step.settings, Profile.MAINLINE_2026_10)
+                drafted, accepted, steps = run.draft_n, run.draft_n_accepted, run.steps
+                ms += (drafted + steps) * self.world.draft_ms[name]
+            ms += steps * (self.world.target_ms + self.world.overhead_ms)
+            ms += (drafted or 0) * self.world.slope * self.world.target_ms
+            prefill = head.prompt_tokens * 0.8
+            noise = np.random.default_rng(seed_of(step.name, prompt.id, step.repeat)).normal(
+                1, 0.01
+            )
+            runs.append(
+                PromptRun(
+                    id=prompt.id,
+                    category=prompt.category,
+                    prompt_n=head.prompt_tokens,
+                    prompt_ms=prefill,
+                    predicted_n=head.emitted,
+                    predicted_ms=ms * noise,
+                    wall_ms=ms * noise + prefill + 2.0,
+                    draft_n=drafted,
+                    draft_n_accepted=accepted,
+                    tokens=tuple(reply.tokens[: head.emitted].tolist()),
+                    text="",
+                    stop="limit",
+                )
+            )
+        command = ("llama-server", "-m", "/models/target.gguf")
+        return LiveOutcome(tuple(runs), 0.5, 4000 + len(runs), command, self.others(step))
+
+    def _compare(self, step: CompareStep, _: Path) -> CompareOutcome:
+        count = sum(len(live.prompts) for live in step.live)
+        differing = Difference("p01", 3, 20, 5, 6, 0.05, None, True)
+        return CompareOutcome(count, count - 1, (differing,))
+
+    def _recount(self, step: SelfCheckStep, _: Path) -> SelfCheckOutcome:
+        return SelfCheckOutcome(4, 4, 4, 100, 70, 101, 70)

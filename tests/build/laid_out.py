@@ -1,0 +1,76 @@
+"""Layouts of ready drafts on an engine that is not there, as a recipe's score lays them out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cook.build.lay_score import lay_forecast
+from cook.build.layout import NO_DRAFT, DraftPlan, Layout, LiveGrid
+from cook.recipe.schema import ScoreSpec
+from cook.steps.memory import MemoryStep
+from cook.steps.trace import TraceStep
+from tests.build.fabricated import FakeEngine, prompt_set, source
+
+SIZES = {"small": 1_000, "large": 3_000}
+TARGET = source("target", 9_000)
+
+
+def score(**changes: Any) -> ScoreSpec:
+    document = {
+        "target": {"source": "/models/target.gguf"},
+        "context": 2048,
+        "max_tokens": 24,
+        "draft": {"n_max": [2, 4, 8]},
+        **changes,
+    }
+    return ScoreSpec.model_validate_json(json.dumps(document))
+
+
+def draft_plan(engine: Any, name: str, size: int) -> DraftPlan:
+    model = source(name, size)
+    memory = MemoryStep(engine, name, model, score().draft.args.to_model_args(), 2048)
+    return DraftPlan(name, model, None, None, memory, size, 8 * size, {"q4_K": 3})
+
+
+def layout(
+    spec: ScoreSpec | None = None,
+    sizes: dict[str, int] | None = None,
+    engine: FakeEngine | None = None,
+    suffix: str = "",
+) -> Layout:
+    """Every draft with every setting, forecast on a trace and run live on its second half."""
+    spec = spec or score()
+    fake: Any = engine or FakeEngine()
+    prompts = prompt_set()
+    drafts = tuple(draft_plan(fake, name + suffix, n) for name, n in (sizes or SIZES).items())
+    settings = spec.draft.settings(spec.method)
+    trace = TraceStep(
+        engine=fake,
+        target=TARGET,
+        args=spec.target.args.to_model_args(),
+        context=spec.context,
+        prompts=prompts.prompts,
+        max_tokens=spec.max_tokens,
+        sampling=spec.sampling.to_sampling(),
+        chat=False,
+    )
+    forecast = None
+    live = prompts.prompts
+    if spec.method == "replay":
+        forecast = lay_forecast(fake, spec, TARGET, prompts, drafts, trace, suffix)
+        live = tuple(p for p in prompts.prompts if p.half == "report")
+    grid = LiveGrid(fake, spec, TARGET, False, live)
+    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
+    return Layout(
+        engine=fake,
+        imatrix=None,
+        reference=None,
+        drafts=drafts,
+        target=TARGET,
+        prompts=prompts,
+        baseline=baseline,
+        grid=grid.all(drafts, settings, baseline),
+        warnings=("a warning of the layout",),
+        forecast=forecast,
+    )

@@ -1,0 +1,187 @@
+"""Forecasts are arithmetic over artifacts: counts as simulated, times as measured and fitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cook.build.forecast import Forecaster, Overheads
+from cook.engines.base import DraftSettings
+from cook.record.record import CandidateKey
+from cook.scoring.figures import figures
+from cook.scoring.simulate import Positions, Profile, simulate
+from tests.build.fabricated import Fabrication, World, prompt_set
+from tests.build.laid_out import layout, score
+
+ALL = [p.id for p in prompt_set().prompts]
+PICK = [p.id for p in prompt_set().prompts if p.half == "pick"]
+
+
+def forecaster(
+    folder: Path, world: World | None = None, *, run: bool = True, **changes: Any
+) -> tuple[Forecaster, Fabrication]:
+    """Everything replayed and timed, for a score with ``changes``."""
+    laid_out = layout(score(**changes))
+    fabrication = Fabrication(folder, world)
+    assert laid_out.forecast is not None
+    if run:
+        fabrication.run(laid_out.forecast.steps())
+    return Forecaster(laid_out.forecast, fabrication.outcomes), fabrication
+
+
+def test_no_draft_first_then_every_draft_with_every_setting(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path)
+    forecasts = found.forecasts(Overheads(), PICK)
+    assert [f.name for f in forecasts] == [
+        "no draft",
+        *(f"{draft} n_max={n}" for draft in ("small", "large") for n in (2, 4, 8)),
+    ]
+    bare = forecasts[0]
+    assert (bare.key, bare.by_depth) == (CandidateKey("bundled"), ())
+    for forecast in forecasts:
+        assert [run.id for run in forecast.runs] == PICK
+        assert all((run.draft_n is None) == (forecast.key.draft is None) for run in forecast.runs)
+
+
+def test_counts_are_the_simulators(tmp_path: Path) -> None:
+    found, fabrication = forecaster(tmp_path)
+    forecast = next(f for f in found.forecasts(Overheads(), ALL) if f.name == "large n_max=4")
+    replies = {r.head.id: r for r in fabrication.trace_of(found.plan.trace)}
+    for run in forecast.runs:
+        head = replies[run.id].head
+        positions = Positions(
+            head.prompt_tokens,
+            head.emitted,
+            fabrication.matches("large", replies[run.id]),
+            eog=np.isin(replies[run.id].tokens, [2]),
+            n_predict=24,
+            context=2048,
+        )
+        counted = simulate(positions, DraftSettings(4), Profile.MAINLINE_2026_10)
+        assert (run.draft_n, run.draft_n_accepted) == (counted.draft_n, counted.draft_n_accepted)
+        assert (run.prompt_n, run.predicted_n) == (head.prompt_tokens, head.emitted)
+    assert sum(d for d, _ in forecast.by_depth) == figures(forecast.runs).drafted
+    assert sum(a for _, a in forecast.by_depth) == figures(forecast.runs).accepted
+
+
+def test_times_are_medians_over_passes_or_those_of_one(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path, World(drift=(1.0, 1.5, 1.1)))
+    speed = {
+        turn: found.forecasts(Overheads(), ALL, turn)[0].decode_speed for turn in (None, 0, 1, 2)
+    }
+    assert speed[1] is not None
+    assert speed[0] == pytest.approx(1.5 * speed[1], rel=0.02)
+    assert speed[None] == pytest.approx(speed[2], rel=0.001)
+
+
+def test_overheads_add_to_every_step(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path)
+    bare, with_overheads = (
+        found.forecasts(overheads, ALL)
+        for overheads in (Overheads(), Overheads(0.001, 0.002, 0.003, 0.5, 0.7))
+    )
+    for before, after in zip(bare, with_overheads, strict=True):
+        for one, other in zip(before.runs, after.runs, strict=True):
+            steps = one.predicted_n - 1 - (one.draft_n_accepted or 0)
+            if before.key.draft is None:
+                assert other.predicted_ms - one.predicted_ms == pytest.approx(steps * 1.0)
+                assert other.prompt_ms - one.prompt_ms == pytest.approx(500)
+            else:
+                assert other.prompt_ms - one.prompt_ms == pytest.approx(700)
+                # A step without room for a draft costs what a plain one does, and a reply that ends
+                # inside a draft takes a step more than its tokens tell.
+                rest = other.predicted_ms - one.predicted_ms - 3.0 * (one.draft_n or 0)
+                assert steps * 1.0 <= rest <= (steps + 1) * 2.0 + 1e-6
+
+
+def test_a_draft_that_was_not_replayed_or_timed_is_left_out(tmp_path: Path) -> None:
+    for part in ("replay small", "draft times small"):
+        found, _ = forecaster(tmp_path / part, World(failing=(part,)))
+        drafts = {f.key.draft for f in found.forecasts(Overheads(), PICK)}
+        assert drafts == {None, "large"}
+    found, _ = forecaster(tmp_path / "target", World(failing=("verification curve",)))
+    assert found.forecasts(Overheads(), PICK) == []
+    found, _ = forecaster(tmp_path / "nothing", run=False)
+    assert found.forecasts(Overheads(), PICK) == []
+
+
+def test_a_pass_that_failed_is_made_do_without(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path, World(failing=("pass 2",)))
+    assert len(found.forecasts(Overheads(), PICK)) == 7
+    assert found.forecasts(Overheads(), PICK, turn=1) == []
+    noise = found.timing_noise(Overheads(), PICK)
+    assert noise is not None
+    assert noise.passes == 2
+
+
+def test_timing_noise_is_what_passes_do_not_share(tmp_path: Path) -> None:
+    drifting, _ = forecaster(tmp_path, World(drift=(1.0, 1.3, 0.8)))
+    noise = drifting.timing_noise(Overheads(), PICK)
+    assert noise is not None
+    assert (noise.passes, noise.freedom) == (3, 4), "no draft and two drafts, three passes"
+    assert 0 < noise.sd < 0.01, "a machine that is slower for a whole pass is no noise"
+
+
+def test_no_noise_without_two_passes(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path, World(failing=("pass 2", "pass 3")))
+    assert found.timing_noise(Overheads(), PICK) is None
+    one = replace(found, plan=replace(found.plan, verify=found.plan.verify[:1]))
+    assert one.timing_noise(Overheads(), PICK) is None
+
+
+def test_the_floor_is_one_draft_in_two_batch_shapes(tmp_path: Path) -> None:
+    found, _ = forecaster(tmp_path)
+    floor = found.acceptance_floor(ALL)
+    assert floor is not None
+    assert floor != 0
+    failed, _ = forecaster(tmp_path / "failed", World(failing=("in batches of",)))
+    assert failed.acceptance_floor(ALL) is None
+    none = replace(found, plan=replace(found.plan, floor=None))
+    assert none.acceptance_floor(ALL) is None
+
+
+def test_rejection_sampling_of_a_sampled_trace_only(tmp_path: Path) -> None:
+    greedy, _ = forecaster(tmp_path / "greedy")
+    assert not greedy.rejection(Overheads(), ALL)
+    sampled, _ = forecaster(
+        tmp_path / "sampled",
+        World(temperature=0.8, failing=("draft times large",)),
+        sampling={"temperature": 0.8},
+        draft={"n_max": [2, 4], "n_min": [0, 1], "p_min": [0.0, 0.5]},
+    )
+    found = sampled.rejection(Overheads(), ALL)
+    assert len(found) == 2, "of what was timed, the settings without n_min and p_min"
+    for one in found.values():
+        assert one.decode_tokens_per_s is not None
+        assert 0 < one.draft_n_accepted < one.draft_n
+
+
+def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:
+    """The made-up server takes half a millisecond a step more than was timed."""
+    from cook.build.decide import live_runs
+
+    found, fabrication = forecaster(tmp_path, World(drift=(1.0, 1.0, 1.0)))
+    laid_out = layout()
+    baseline = laid_out.baseline
+    assert baseline is not None
+    by_length = {
+        c.settings.n_max: c
+        for c in laid_out.grid
+        if c.draft is not None and c.settings is not None and c.draft.name == "small"
+    }
+    fabrication.run([*baseline.rounds, *by_length[2].rounds, *by_length[8].rounds])
+    plain = live_runs(baseline, fabrication)
+    drafted = [(DraftSettings(n), live_runs(by_length[n], fabrication)) for n in (2, 8)]
+    draft = found.plan.drafts[0]
+    fitted = found.fitted(plain, drafted, draft)
+    assert fitted.plain_s == pytest.approx(0.0005, abs=0.0002)
+    assert fitted.plain_request_s >= 0
+    assert fitted.cycle_s + fitted.decode_s > 0
+    alone = found.fitted(plain, drafted[:1], draft)
+    assert alone.decode_s == 0.0, "one length cannot tell a cycle from a drafted token"
+    nothing = found.fitted({}, [], draft)
+    assert nothing == Overheads()

@@ -1,0 +1,99 @@
+"""What ``cook predict`` prints, whole, with an engine whose outcomes are made up.
+
+COOK_UPDATE_SNAPSHOTS=1 writes the snapshots anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import main
+from tests.build.fabricated import World
+from tests.build.whole import predicted
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+TYPED = ("--verify", "1:20,2:22,5:26", "--draft-ms", "1.5")
+INVOCATIONS: dict[str, tuple[tuple[str, ...], World]] = {
+    "typed": (("--n-max", "2", "--n-max", "4", *TYPED), World()),
+    "untimed": (("--n-max", "4"), World()),
+    "measured": (("--n-max", "2", "--n-max", "4", "--target", "target.gguf"), World()),
+    "p-min": (("--n-max", "4", "--p-min", "0", "--p-min", "0.5", *TYPED), World()),
+    "over-http": (("--n-max", "3", "--over-http", *TYPED), World()),
+    "as-ik": (("--n-max", "4", "--profile", "ik", "--target-ms", "20", "--draft-ms", "1"), World()),
+    "sampled": (("--n-max", "2", "--target", "target.gguf"), World(temperature=0.8)),
+}
+
+
+def rounded(value: Any) -> Any:
+    """Floats to nine digits: what the last ones are is the processor's affair."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", INVOCATIONS)
+def test_both_outputs_stay_as_they_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, world = INVOCATIONS[name]
+    assert predicted(tmp_path, monkeypatch, *arguments, world=world) == 0
+    shown = capsys.readouterr()
+    assert predicted(tmp_path, monkeypatch, *arguments, "--json", world=world) == 0
+    document = rounded(json.loads(capsys.readouterr().out))
+    text = (
+        f"$ cook predict {' '.join(arguments)}\n--- stdout\n{shown.out}--- stderr\n{shown.err}"
+        f"--- json\n{json.dumps(document, indent=1)}\n"
+    )
+    file = SNAPSHOTS / f"predict-{name}.txt"
+    if os.environ.get("COOK_UPDATE_SNAPSHOTS") == "1":
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text(), "if this is meant, run with COOK_UPDATE_SNAPSHOTS=1"
+
+
+def test_typed_numbers_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = ("--acceptance", "0.6", "--target-ms", "20", "--draft-ms", "1")
+    assert main(["predict", *numbers, "--n-max", "1", "--n-max", "4", "--json"]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert [row["n_max"] for row in document["settings"]] == [1, 4]
+    assert document["best_length_closed_form"] == pytest.approx(5.0, abs=2)
+    assert "every batch is taken to cost what one token costs" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--overhead-ms", "1"), "--overhead-ms and --acceptance-at go with --acceptance"),
+        (("--target", "target.gguf", "--target-ms", "3"), "give one of them"),
+        (("--verify", "1:x"), "is not TOKENS:MS"),
+        (("--verify", "2:5"), "needs the time of one token"),
+        (("--verify", "1:5", "--target-ms", "4"), "two different times"),
+        (("--profile", "vllm"), "no profile 'vllm'"),
+        (("--over-http", "--p-min", "0.5"), "scores p_min 0 only"),
+        (("--acceptance", "0.5"), "--acceptance replaces the trace"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    arguments: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert predicted(tmp_path, monkeypatch, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_replay_that_fails_is_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predicted(tmp_path, monkeypatch, world=World(failing=("replay large",))) == 1
+    assert "replay large (bundled): it crashed" in capsys.readouterr().err
