@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cook.engines.server_api import DepthCount
+from cook.engines.server_api import DepthCount as DepthCount
 from cook.record.outcomes import ControlOutcome
 
 
