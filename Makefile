@@ -13,7 +13,7 @@ help:
 	@echo 'make lint    ruff, mypy, and freshness of the generated documents and schema'
 	@echo 'make format  let ruff format and mend'
 	@echo 'make bench   time cook against the same work done by hand'
-	@echo 'make soak    the long tests (fuzzing, kill -9)'
+	@echo 'make soak    the long tests (attacks: see docs/internals/trust.md)'
 	@echo 'make docs    write docs/cli.md, docs/recipe.md and the recipe schema'
 	@echo 'make lock    resolve pyproject.toml into the locks (Python 3.11)'
 	@echo 'make clean   remove $(VENV) and everything built'

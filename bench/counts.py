@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from cook.formats.arrays import Ids
 
 from bench.demo_score import DOWN_TO_ONE_BIT, study_menu
 from bench.study import Study, empty_kitchen
@@ -19,6 +18,7 @@ from cook.build.finalists import live_runs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
+from cook.formats.arrays import Ids
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.record.prompt_runs import PromptRun

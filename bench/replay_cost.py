@@ -17,15 +17,16 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from cook.formats.arrays import Floats32, Ids
 
 from bench.random_model import write_random_model
 from bench.study import Study, empty_kitchen
-from cook.engines.base import Engine, Flavour
+from cook.engines.base import Engine
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
+from cook.formats.arrays import Floats32, Ids
+from cook.formats.quant_types import Flavour
 from cook.paths import demo_dir
 from cook.steps.quantize import MODEL_FILE
 

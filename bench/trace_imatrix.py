@@ -22,8 +22,8 @@ from cook.engines.base import ModelArgs
 from cook.engines.discover import discover
 from cook.formats.gguf import read_gguf
 from cook.formats.sampling import Sampling
-from cook.graph.digest import source
 from cook.graph.execute import Executor
+from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, demo_dir

@@ -10,7 +10,6 @@ it crash on quantized weights; pip returns a wheel from its cache whatever optio
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import platform
@@ -18,12 +17,15 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
+
+from cook.engines.process.outcome import Outcome, ProcessSpec, clean
+from cook.engines.process.supervisor import Supervisor, ask
+from cook.errors import CookError
 
 PACKAGE = "llama-cpp-python"
 VERSION = "0.3.36"
@@ -60,21 +62,13 @@ def start_failure(tool: Path) -> str | None:
     # exits 0 or 1 depending on the tool, so only a loader's or a signal's status is a failure.
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
     try:
-        done = subprocess.run(
-            [str(tool), "--help"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=START_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode in (0, 1):
+        result = ask(str(tool), "--help", env=environment, timeout_s=START_TIMEOUT_S)
+    except CookError as error:
+        return error.message
+    if result.returncode in (0, 1):
         return None
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit status {done.returncode}"
+    lines = clean(result.stderr_tail).strip().splitlines()
+    return lines[-1] if lines else f"{result.outcome} (exit status {result.returncode})"
 
 
 def failures() -> dict[str, str]:
@@ -104,8 +98,8 @@ def missing_prerequisites() -> list[str]:
 
 def compiler_takes(compiler: str, flags: tuple[str, ...]) -> bool:
     """Whether ``compiler`` knows ``flags`` (old ones do not know AMX, nor do they emit it)."""
-    argv = [compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull]
-    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    argv = ("-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull)
+    return ask(str(Path(compiler).absolute()), *argv).outcome is Outcome.OK
 
 
 def cmake_args(machine: str, system: str, *, avoid_amx: bool) -> str:
@@ -138,7 +132,7 @@ def pip_install(lock: Path | None, *, cached: bool) -> list[str]:
     if lock is None:
         return [*argv, f"{PACKAGE}=={VERSION}"]
     # The lock pins what builds it as well, so nothing unpinned is fetched behind its back.
-    return [*argv, "--no-build-isolation", "--require-hashes", "-r", str(lock)]
+    return [*argv, "--no-build-isolation", "--require-hashes", "-r", str(lock.absolute())]
 
 
 def build(argv: list[str], arguments: str, log: Path) -> None:
@@ -147,36 +141,37 @@ def build(argv: list[str], arguments: str, log: Path) -> None:
     # pip's own scripts directory: with --no-build-isolation cmake must find the locked ninja.
     scripts = str(Path(sys.executable).parent)
     environment["PATH"] = scripts + os.pathsep + environment.get("PATH", "")
-    said = 0
-    with log.open("w", encoding="utf-8", errors="replace") as sink:
-        process = subprocess.Popen(
-            argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # so that ending it ends the compilers below it too
+    with log.open("wb") as sink, tempfile.TemporaryDirectory(prefix="cook-setup-") as logs:
+        progress = _Tenths()
+
+        def on_output(_: str, chunk: bytes) -> None:
+            sink.write(chunk)
+            progress.read(chunk)
+
+        spec = ProcessSpec(
+            tuple(argv), "pip", environment, stall_timeout_s=None, on_output=on_output
         )
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                sink.write(line)
-                step = re.match(r"\s*\[(\d+)/(\d+)\]", line)
-                tenth = 10 * int(step[1]) // int(step[2]) if step else 0
-                if tenth > said:
-                    said = tenth
-                    say(f"  {10 * tenth} % built")
-            status = process.wait()
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
-            raise
-    if status != 0:
-        tail = log.read_text(errors="replace").splitlines()[-25:]
+        outcome = Supervisor(Path(logs)).run(spec).outcome
+    if outcome is not Outcome.OK:
+        tail = clean(log.read_text(errors="replace")).splitlines()[-25:]
         raise SetupError("\n".join([*tail, f"building {PACKAGE} failed; the whole log is {log}"]))
+
+
+class _Tenths:
+    """Says every tenth of the way by ninja's ``[12/345]``, the first thing on a line."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        self.said = 0
+
+    def read(self, chunk: bytes) -> None:
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        for line in lines:
+            step = re.match(rb"\s*\[(\d+)/(\d+)\]", line)
+            tenth = 10 * int(step[1]) // int(step[2]) if step else 0
+            if tenth > self.said:
+                self.said = tenth
+                say(f"  {10 * tenth} % built")
 
 
 def say(text: str) -> None:

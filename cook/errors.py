@@ -24,13 +24,25 @@ class CookError(Exception):
 
 
 class StepError(CookError):
-    """A step of a build failed: an engine crashed, lied, hung, or wrote something unusable."""
+    """A step of a build failed: an engine crashed, lied, hung, or wrote something unusable.
+
+    ``passing``: for want of disk or memory, or killed by somebody. It says nothing of what the
+    step was to find out, so nothing may be concluded from it and kept.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        log: Path | None = None,
+        passing: bool = False,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.log = log
+        self.passing = passing
 
 
 class InputError(CookError):

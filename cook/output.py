@@ -3,15 +3,20 @@
 Modes: *human* (tables, notices, progress), *json* (one document on stdout, notices on stderr)
 and *quiet* (data only, tables as tab-separated values). A reader that goes away (``| head``)
 never stops the work: what it does not want is dropped.
+
+Names of files, keys of recipes, ids of prompts, words of engines and servers are other people's
+text. Whatever a method here is given is made :func:`printable` before it is written, so that no
+caller has to think of it: nothing but line ends and cook's own colours reaches a terminal.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -61,11 +66,40 @@ def plain(value: object) -> Any:
     raise InternalError(f"no JSON form for {type(value).__name__}")
 
 
-def to_json(document: object) -> str:
-    """``document`` as indented JSON; NaN and infinity are refused, for they are not JSON."""
+def to_json(document: object, *, indent: int | None = 2) -> str:
+    """``document`` as JSON, on one line without ``indent``; ValueError for NaN and infinity.
+
+    Letters stay as they are; what is not :func:`printable` stands as JSON's own escape.
+    """
     import json
 
-    return json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(
+        plain(document), indent=indent, separators=separators, ensure_ascii=False, allow_nan=False
+    )
+    # Outside of strings JSON has no such characters but its own line ends.
+    return _escaped(text, kept="\n", escape=lambda c: json.dumps(c)[1:-1])
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    r"""``text`` with every character that acts or hides instead of being seen as its escape.
+
+    Those are controls (C0, DEL, C1), what turns the direction of a line or joins and hides
+    (bidi marks, zero width, tags), line separators and lone surrogates: what ``repr`` escapes,
+    but for wide and unbreakable spaces. ESC becomes ``\x1b``, a right-to-left override
+    ``\u202e``. Characters in ``kept`` (a block's line ends and tabs) stay.
+    """
+    return _escaped(text, kept=kept, escape=lambda c: repr(c)[1:-1])
+
+
+def _escaped(text: str, *, kept: str, escape: Callable[[str], str]) -> str:
+    if text.isprintable():
+        return text
+    from unicodedata import category
+
+    return "".join(
+        c if c.isprintable() or c in kept or category(c) == "Zs" else escape(c) for c in text
+    )
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -93,10 +127,15 @@ class Output:
     def stderr(self) -> TextIO:
         return self._stderr or sys.stderr
 
-    def data(self, text: str) -> None:
-        """A line of the answer itself; in json mode :meth:`emit` gives the answer instead."""
+    def data(self, *parts: str) -> None:
+        """A line of the answer, its parts separated by tabs; in json mode see :meth:`emit`."""
         if self.mode is not Mode.JSON:
-            write_line(self.stdout, text)
+            write_line(self.stdout, "\t".join(printable(part) for part in parts))
+
+    def block(self, text: str) -> None:
+        """Lines of the answer that are a text of their own: a recipe, a script, a report."""
+        if self.mode is not Mode.JSON:
+            write_line(self.stdout, printable(text.rstrip("\n"), kept="\n\t"))
 
     def emit(self, document: object) -> None:
         """The answer as one JSON document, in json mode only; a command emits at most once."""
@@ -113,7 +152,8 @@ class Output:
         if self.mode is Mode.JSON:
             return
         heads = [Column(c) if isinstance(c, str) else c for c in columns]
-        cells = [[MISSING if cell is None else str(cell) for cell in row] for row in rows]
+        heads = [replace(head, title=printable(head.title)) for head in heads]
+        cells = [[MISSING if c is None else printable(str(c)) for c in row] for row in rows]
         if self.mode is Mode.QUIET:
             for row in cells:
                 write_line(self.stdout, "\t".join(row))
@@ -124,9 +164,14 @@ class Output:
                 write_line(self.stdout, line)
 
     def say(self, text: str) -> None:
-        """A notice on stderr; nothing in quiet mode."""
+        """A notice on stderr; nothing in quiet mode. Its further lines are indented."""
         if self.mode is not Mode.QUIET:
-            self._notice(text)
+            self._notice(_lines(text))
+
+    def relay(self, text: str) -> None:
+        """What a program that cook runs for the user says, as it comes; nothing in quiet mode."""
+        if self.mode is not Mode.QUIET:
+            _write(self.stderr, printable(text, kept="\n\t"))
 
     def warn(self, message: str, hint: str | None = None) -> None:
         """A warning on stderr, in every mode."""
@@ -143,11 +188,12 @@ class Output:
     def _tagged(self, tag: str, color: str, message: str, hint: str | None) -> None:
         if self.stderr.isatty() and not os.environ.get("NO_COLOR"):
             tag = f"\x1b[1;{color}m{tag}\x1b[0m"
-        self._notice(f"{tag}: {message}")
+        self._notice(f"{tag}: {_lines(message)}")
         if hint:
-            self._notice(f"hint: {hint}")
+            self._notice(f"hint: {_lines(hint)}")
 
     def _notice(self, text: str) -> None:
+        """``text`` is printable by now, but for our own colour."""
         if self._bar is not None:  # above the bar, which redraws itself below
             self._bar.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -175,7 +221,7 @@ class Progress:
         self._started = time.monotonic()
         if self._output.mode is not Mode.QUIET and is_terminal(self._output.stderr):
             self._bar = self._output._bar = _rich_progress(self._output.stderr)
-            self._task = self._bar.add_task(self._label, total=self._total, state="")
+            self._task = self._bar.add_task(printable(self._label), total=self._total, state="")
             self._bar.start()
         else:
             self._line("started")
@@ -197,7 +243,7 @@ class Progress:
             return
         self._state = text
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, state=text)
+            self._bar.update(self._task, state=printable(text))
         else:
             self._line(text)
 
@@ -219,8 +265,12 @@ class Progress:
 
 def write_line(stream: TextIO, text: str) -> None:
     """Write ``text`` and a newline now; a reader that is gone gets nothing more, silently."""
+    _write(stream, f"{text}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
     try:
-        stream.write(_writable(stream, text) + "\n")
+        stream.write(_writable(stream, text))
         stream.flush()
     except BrokenPipeError:
         silence(stream)
@@ -235,6 +285,11 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def _lines(text: str) -> str:
+    """A notice: lines after the first are indented, so that no name forges one of cook's own."""
+    return re.sub(r"\n(?!  )", "\n  ", printable(text, kept="\n"))
 
 
 def _writable(stream: TextIO, text: str) -> str:

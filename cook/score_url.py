@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from cook.engines.base import Flavour
 from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
 from cook.errors import InputError, StepError
+from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.record.prompt_runs import PromptRun

@@ -17,12 +17,14 @@ from pathlib import Path
 from cook.engines.arguments import LOOPBACK
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
-from cook.engines.options import UNSAFE_FLAG, read_flags
+from cook.engines.options import UNSAFE_FLAG, other_machines, read_flags
 from cook.engines.process.outcome import ProcessResult
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
 from cook.errors import InputError
+from cook.files import digest
 from cook.formats.naming import shard_path, split_name
+from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
 from cook.record.record import Candidate, Record
 from cook.report.commands import by_option
@@ -243,6 +245,12 @@ def _checked_flags(
     if stopped:
         told = "; ".join(refusal.message for refusal in stopped)
         raise InputError(f"the record's flags of the {role}: {told}", hint=stopped[0].hint)
+    if (others := other_machines(args.rpc)) and not unsafe_args:
+        raise InputError(
+            f"the record's {role} uses {others[0]}, another machine, which would get its weights "
+            "and the prompts",
+            hint=f"if it is yours, say so: {UNSAFE_FLAG}",
+        )
     words = ", ".join(args.extra[refusal.index] for refusal in refusals)
     return (f"the record's flags of the {role}: {words} passed ({UNSAFE_FLAG})",) if words else ()
 
@@ -261,7 +269,7 @@ _AGAIN = "`cook build RECIPE` (or the same `cook score`) makes what is missing a
 
 
 def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
-    """The file if it is there and as large as it was when it was scored."""
+    """The file if it is there and as large as it was when it was scored; a stored one whole."""
     path = Path(path_text)
     name = split_name(path)
     shards = (
@@ -280,6 +288,9 @@ def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
             "it is another file",
             hint=_AGAIN,
         )
+    recorded = recorded_sha256(path)
+    if recorded is not None and digest(path) != f"sha256:{recorded}":
+        raise InputError(f"{role} {path}: has other content than was scored", hint=MEND)
     return path
 
 

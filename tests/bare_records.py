@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cook.engines.base import EngineIdentity, Flavour
+from cook.engines.base import EngineIdentity
+from cook.formats.quant_types import Flavour
 from cook.provenance import machine
 from cook.record.record import Candidate, Draft, Pick, Record
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cook.engines.base import DraftSettings, EngineIdentity, Flavour, ModelArgs
+from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
+from cook.formats.quant_types import Flavour
 from cook.paths import demo_dir
 from cook.record.record import Candidate, Record, Serving
 from tests import bare_records as bare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -124,24 +125,25 @@ def test_nothing_is_built_where_the_engine_is_whole() -> None:
     assert done.stderr.startswith("bundled engine: ")
 
 
-def test_stopping_a_build_stops_what_it_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_stopping_a_build_stops_what_it_started(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
     code = (
         "import signal, sys\n"
         "from pathlib import Path\n"
         "from cook import engine_setup\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        "engine_setup.build(['sh', '-c', 'sleep 300 & echo $! >pid; echo [1/2]; wait'], '',\n"
-        "                   Path(sys.argv[1]))\n"
+        "engine_setup.build(['/bin/sh', '-c', sys.argv[2]], '', Path(sys.argv[1]))\n"
     )
-    argv = [sys.executable, "-c", code, str(log)]
+    building = f"sleep 300 & echo $! >{tmp_path}/pid; echo [1/2]; wait"
+    argv = [sys.executable, "-c", code, str(log), building]
     with subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         pid = tmp_path / "pid"
         deadline = time.monotonic() + 30
         while not (pid.is_file() and pid.read_text().strip()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.terminate()
+        process.send_signal(number)
         process.communicate(timeout=30)
     child = Path("/proc", pid.read_text().strip(), "cmdline")
     deadline = time.monotonic() + 10

@@ -31,6 +31,7 @@ ROOMS = (
     "recipe",
     "trace",
     "graph",
+    "engine_setup",
     "engines",
     "config",
     "prompts",
@@ -39,10 +40,10 @@ ROOMS = (
     "formats",
     "output",
     "provenance",
-    "engine_setup",
     "files",
     "paths",
     "units",
+    "closing",
     "errors",
 )
 """From the top down: a room imports only rooms below itself."""

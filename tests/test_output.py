@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from cook.errors import InternalError
-from cook.output import Column, Mode, Output, plain, to_json
+from cook.output import Column, Mode, Output, plain, printable, to_json
 
 
 class Terminal(io.StringIO):
@@ -195,3 +195,65 @@ def test_what_is_not_json_is_refused() -> None:
         to_json({"speed": float("nan")})
     with pytest.raises(InternalError, match="object"):
         to_json(object())
+
+
+HOSTILE = "a\x1b]0;t\x07\r\x9b2J\u202e\u2028\x00\ttab\nb"
+SHOWN = r"a\x1b]0;t\x07\r\x9b2J\u202e\u2028\x00\ttab\nb"
+
+
+def test_printable_shows_what_acts_and_keeps_what_is_seen() -> None:
+    assert printable(HOSTILE) == SHOWN
+    seen = "é 漢字\u3000\xa0🙂 \\x1b"
+    assert printable(seen) == seen
+    assert printable("a\nb\tc\x1b", kept="\n\t") == "a\nb\tc\\x1b"
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_nothing_that_acts_leaves_by_any_way(make: Make, mode: Mode) -> None:
+    output = make(mode)
+    output.say(HOSTILE)
+    output.data(HOSTILE, "other part")
+    output.block(HOSTILE)
+    output.table([(HOSTILE, 1)], [HOSTILE, "n"])
+    output.warn(HOSTILE, HOSTILE)
+    output.error(HOSTILE, HOSTILE)
+    output.relay(HOSTILE)
+    with output.progress(1, HOSTILE) as progress:
+        progress.state(HOSTILE)
+    output.emit({HOSTILE: HOSTILE})
+    for said in texts(output):
+        assert all(c.isprintable() or c in "\n\t" for c in said)
+        assert mode is Mode.QUIET or SHOWN.partition(r"\t")[0] in said or "\\u001b" in said
+
+
+def test_no_name_forges_a_line(make: Make) -> None:
+    output = make(Mode.HUMAN)
+    output.error("a\nerror: forged", "b\nwarning: forged")
+    output.say("c\n  log of an engine\nd")
+    assert texts(output)[1].splitlines() == [
+        "error: a",
+        "  error: forged",
+        "hint: b",
+        "  warning: forged",
+        "c",
+        "  log of an engine",
+        "  d",
+    ]
+
+
+def test_json_escapes_as_json_does() -> None:
+    for indent in (None, 2):
+        text = to_json({"k": HOSTILE + "\U000e0041é"}, indent=indent)
+        assert all(c.isprintable() or c == "\n" for c in text)
+        assert json.loads(text) == {"k": HOSTILE + "\U000e0041é"}
+        assert "é" in text
+
+
+def test_a_bar_on_a_terminal_shows_hostile_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    output = Output(Mode.HUMAN, io.StringIO(), Terminal())
+    with output.progress(2, "\x1b]0;t\x07") as progress:
+        progress.state("\x1b]0;t\x07")
+        output.say("\x1b]0;t\x07")
+    assert "\x1b]" not in texts(output)[1]
+    assert "\x07" not in texts(output)[1]

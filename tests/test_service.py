@@ -21,6 +21,7 @@ import pytest
 from cook.engines.base import ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
+from cook.graph.store import Store
 from cook.record.record import Candidate, Record, read_record, write_record
 from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
 from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
@@ -189,6 +190,31 @@ def test_files_that_moved_or_changed(ml: Any, tmp_path: Path) -> None:
     (tmp_path / "t-00001-of-00002.gguf").write_bytes(b"x")
     with pytest.raises(InputError, match=r"target .*t-00002-of-00002\.gguf: No such file"):
         service_of(split)
+
+
+def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    with store.workspace() as folder:
+        (folder / "model.gguf").write_bytes(DRAFT.read_bytes())
+        stored = store.commit(
+            folder,
+            kind="quantize",
+            key="0" * 64,
+            label="quantize",
+            key_parts={},
+            made_from={},
+            result={},
+            seconds=1.0,
+            work=None,
+        )
+    made = record("ml", draft=stored.file("model.gguf"))
+    assert service_of(made).job.draft == stored.file("model.gguf")
+    with stored.file("model.gguf").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xff" if DRAFT.read_bytes()[-1] != 255 else b"\x00")
+    with pytest.raises(InputError, match="has other content than was scored") as caught:
+        service_of(made)
+    assert "verify --mend" in (caught.value.hint or "")
 
 
 def test_records_with_nothing_to_serve(ml: Any) -> None:

@@ -23,14 +23,8 @@ import cook
 
 # Where the Steps and what they are made of live; nothing below names a module.
 # isort: split
-from cook.engines.base import (
-    Capabilities,
-    DraftSettings,
-    EngineIdentity,
-    Flavour,
-    ModelArgs,
-    TypeRule,
-)
+from cook.engines.base import Capabilities, DraftSettings, EngineIdentity, ModelArgs, TypeRule
+from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.graph.step import Source, Step
 from cook.prompts.prompt_set import Prompt

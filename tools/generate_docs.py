@@ -102,8 +102,7 @@ def _codes(words: Sequence[str]) -> str:
 
 def generated() -> dict[Path, str]:
     """Every generated file with the text it should have."""
-    from cook.recipe.json_schema import SCHEMA_FILE, schema_text
-    from cook.recipe.reference import markdown
+    from cook.recipe.json_schema import SCHEMA_FILE, markdown, schema_text
 
     return {
         ROOT / "docs" / "cli.md": cli(),

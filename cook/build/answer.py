@@ -6,11 +6,13 @@ Kept light: the receipt's way imports neither the recipe nor the engines.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.build import receipt
+from cook.files import believe_nothing_older
 from cook.output import Mode, Output
 from cook.report.show import NOTHING_RAN, Shown, show, shown
 
@@ -28,18 +30,21 @@ def answer(
     """Print the answer to ``question``; raises as ``kitchen.raise_for`` where it is no good one.
 
     ``question`` is all of the command line that can change the answer; ``fresh`` ignores what
-    was kept.
+    was kept, hashes of sources included.
     """
+    if fresh:
+        believe_nothing_older()
     if not fresh and (kept := receipt.find(question)) is not None:
         _print(*kept, (), output)
         return
+    began = time.time()
     built = build()
     told = shown(built.record)
     good = not built.failures and (built.record.pick.candidate or not built.record.candidates)
     # A branch of a repository may have moved by the next time: only the Hub can say.
     pinned = all(origin.pinned for origin in built.record.sources)
     if good and pinned:
-        receipt.keep(question, built.files, told, built.path)
+        receipt.keep(question, built.files, told, built.path, began=began)
     _print(told, built.path, built.ran, output)
     from cook.build.run import raise_for
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.build.layout import DraftPlan
-from cook.build.locate import ModelFile, SourceReader
+from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.formats.gguf import GgufFile, TensorInfo
@@ -17,9 +17,8 @@ from cook.formats.quant_types import by_name
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.recipe.engine_rules import to_engine_rules
-from cook.recipe.rules import Quant, Resolution
+from cook.recipe.rules import Quant, Resolution, predicted_bytes
 from cook.recipe.schema import Recipe
-from cook.recipe.size import predicted_bytes
 from cook.recipe.sources import HubRef
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
@@ -52,7 +51,7 @@ class DraftLayout:
         if spec is None or self.source is None:
             return None
         if spec.file is not None:
-            return self.reader.text(spec.file, "imatrix.file")
+            return self.reader.text(spec.file, IMATRIX_ROLE)
         args = self.engine.placement("imatrix", spec.args.to_model_args())
         corpus: Source | TraceCorpusStep
         if isinstance(spec.corpus, Path | HubRef):

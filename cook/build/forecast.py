@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from cook.build.layout import DraftForecast, ForecastPlan, Layout
-from cook.engines.base import DraftSettings, Flavour
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Outcomes
 from cook.record.prompt_runs import PromptRun

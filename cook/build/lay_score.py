@@ -23,9 +23,8 @@ from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import compare, read_vocabulary
-from cook.prompts.prompt_set import PromptSet, load_prompts, select
+from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves, race_shares
-from cook.recipe.lint import prompts_file
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep

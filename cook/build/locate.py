@@ -15,8 +15,7 @@ from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.naming import shard_path, split_name
-from cook.graph.digest import source
-from cook.graph.step import Source
+from cook.graph.step import Source, source
 from cook.hub.choice import ChosenFiles, DownloadKind, choose
 from cook.hub.client import PATIENT, Retry, offline
 from cook.hub.download import fetch, left_bytes, place
@@ -29,8 +28,10 @@ from cook.steps.convert import Converter, ConvertStep, convert, model_files, no_
 from cook.units import size
 
 if TYPE_CHECKING:
+    from cook.formats.imatrix_file import Imatrix
     from cook.output import Output
 
+IMATRIX_ROLE = "imatrix.file"
 SMALL_BYTES = 16 << 20
 """Texts up to this size are fetched even for a plan."""
 
@@ -127,7 +128,7 @@ def _planned(chosen: ChosenFiles, origin: HubOrigin, left: int, retry: Retry) ->
 
 
 def _listed_digest(files: Sequence[HubFile]) -> str | None:
-    """The digest that :func:`cook.graph.digest.source` will find, from the Hub's listing."""
+    """The digest that :func:`cook.graph.step.source` will find, from the Hub's listing."""
     digests = [f"sha256:{f.sha256}" for f in files if f.sha256 is not None]
     if len(digests) != len(files):
         return None
@@ -222,6 +223,7 @@ class SourceReader:
     output: Output | None = None
     files: list[Path] = field(default_factory=list)
     located: dict[Path | HubRef, Located] = field(default_factory=dict)
+    matrices: dict[Path, Imatrix] = field(default_factory=dict)
 
     def model(self, ref: Path | HubRef, role: str = "model") -> ModelFile:
         """A GGUF (all its shards), fetched or converted where need be."""
@@ -231,6 +233,17 @@ class SourceReader:
     def text(self, ref: Path | HubRef, role: str = "text") -> Source:
         """Any other file, whole."""
         return self._find(ref, role).source
+
+    def imatrix(self, ref: Path | HubRef) -> Imatrix | None:
+        """A ready imatrix, read; None where a plan leaves it on the Hub."""
+        from cook.formats.imatrix_file import read_imatrix
+
+        found = self._find(ref, IMATRIX_ROLE)
+        if found.left_bytes:
+            return None
+        if found.path not in self.matrices:
+            self.matrices[found.path] = read_imatrix(found.path)
+        return self.matrices[found.path]
 
     @property
     def origins(self) -> tuple[HubOrigin, ...]:

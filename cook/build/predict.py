@@ -103,7 +103,7 @@ def run(asked: Asked, output: Output) -> Told:
     from cook.build.predict_steps import PredictSteps
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
-    from cook.graph.digest import source
+    from cook.graph.step import source
     from cook.trace.compatible import require_draft, require_target
 
     trace = TraceFile(asked.trace)

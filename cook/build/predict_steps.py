@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from cook.build.forecast import PROFILES
 from cook.build.predict import Asked, Predicted, Row, Told
-from cook.engines.base import Engine, Flavour, ModelArgs
+from cook.engines.base import Engine, ModelArgs
 from cook.formats.naming import model_stem
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
@@ -44,7 +45,7 @@ class PredictSteps:
         worker: bool,
     ) -> None:
         from cook.formats.gguf import read_gguf
-        from cook.graph.digest import source
+        from cook.graph.step import source
 
         self.asked, self.engine, self.trace = asked, engine, trace
         self.profile = asked.profile or PROFILES[Flavour(engine.flavour)]

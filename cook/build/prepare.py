@@ -13,17 +13,17 @@ from cook.build.drafting import DraftLayout
 from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, Layout, LeftOut
 from cook.build.locate import SourceReader, local_path
-from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
+from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
 from cook.errors import InputError, PrerequisiteError
-from cook.formats.quant_types import by_name
+from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
 from cook.output import Output
 from cook.paths import demo_dir
 from cook.provenance import HubOrigin
 from cook.recipe.lint import lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
-from cook.recipe.rules import Quant, resolve
+from cook.recipe.rules import ModelTensors, Quant
 from cook.recipe.schema import ModelArgsSpec, Recipe
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
@@ -118,12 +118,15 @@ def _lay(
     """One engine's menu; every fault is raised, warnings are in the menu."""
     recipe = loaded.recipe
     source = reader.model(recipe.model.source) if recipe.model else None
+    model = ModelTensors(source.file.tensors, source.file.architecture) if source else None
+    imatrix_file = recipe.imatrix.file if recipe.imatrix else None
     found = lint(
         loaded,
-        model=source.file if source else None,
+        model=model,
         flavour=engine.flavour,
         capabilities=engine.capabilities,
         engine_name=engine.name,
+        imatrix=reader.imatrix(imatrix_file) if source and imatrix_file else None,
         strict=strict,
     )
     raise_problems(found)
@@ -132,9 +135,9 @@ def _lay(
     drafting = DraftLayout(engine, recipe, reader, source, corpus, suffix)
     imatrix, reference = drafting.imatrix(), drafting.reference()
     resolved = [
-        (q, resolve(source.file.tensors, q, engine.flavour, source.file.architecture))
-        for q in loaded.quants
-        if source is not None
+        (quant, model.resolve(quant, engine.flavour))
+        for quant in loaded.quants
+        if model is not None
     ]
     drafts = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
     scored = lay_score(engine, recipe, reader, drafts, suffix)

@@ -2,7 +2,7 @@
 
 A receipt lists every file that the build depended on (recipe, models, texts, prompts, engine
 binaries and libraries, configuration, cook's own code) and every file it left, each with its
-identity (device, inode, size, mtime). While all of them are as they were, the same command has
+identity (:class:`cook.files.Identity`). While all of them are as they were, the same command has
 the same answer, so it is printed without loading the recipe again. Anything else, and the
 receipt is void: the build looks at everything anew. Nothing is decided here that the store's
 keys would not decide; this only saves the looking.
@@ -18,12 +18,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cook.errors import InputError
+from cook.files import atomic_write, identity
 from cook.paths import config_file, cook_home, package_dir
 
 if TYPE_CHECKING:
     from cook.report.show import Shown
 
-FORMAT = 1
+FORMAT = 2
+
+TICK_S = 0.02
+"""The clock of file times runs behind by up to a tick of the kernel's."""
 
 
 def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
@@ -34,7 +39,7 @@ def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
         document = json.loads(_path(question).read_text(encoding="utf-8"))
         if document["format"] != FORMAT or document["environment"] != _environment():
             return None
-        if any(_identity(Path(name)) != identity for name, identity in document["files"]):
+        if any(_identity(Path(name)) != then for name, then in document["files"]):
             return None
         kept: dict[str, Any] = document["shown"]
         answer = Shown(
@@ -48,13 +53,26 @@ def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
     return None
 
 
-def keep(question: Mapping[str, object], files: Iterable[Path], shown: Shown, record: Path) -> None:
-    """Keep the answer of a build that ended well and depends on ``files`` (and what it left)."""
+def keep(
+    question: Mapping[str, object],
+    files: Iterable[Path],
+    shown: Shown,
+    record: Path,
+    *,
+    began: float,
+) -> None:
+    """Keep the answer of a build that ended well and depends on ``files`` (and what it left).
+
+    ``began``: when it began (seconds since 1970). What was read and has changed since is not
+    what the answer is about, so then nothing is kept.
+    """
     from dataclasses import asdict
 
-    from cook.formats.atomic import atomic_write
-
     watched = dict.fromkeys([*files, record, *_own_code()])
+    made = (cook_home() / "store", record)
+    read = (path for path in watched if not any(path.is_relative_to(m) for m in made))
+    if any(_changed_since(path, began) for path in read):
+        return
     document = {
         "format": FORMAT,
         "environment": _environment(),
@@ -85,10 +103,16 @@ def _own_code() -> Sequence[Path]:
     return [*sorted(package_dir().rglob("*.py")), config_file()]
 
 
-def _identity(path: Path) -> list[int] | None:
+def _changed_since(path: Path, moment: float) -> bool:
+    try:
+        return identity(path).changed_ns > (moment - TICK_S) * 1e9
+    except InputError:
+        return False
+
+
+def _identity(path: Path) -> str | None:
     """None for a file that is not there; its absence is part of the answer, too."""
     try:
-        stat = path.stat()
-    except OSError:
+        return str(identity(path))
+    except InputError:
         return None
-    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns]

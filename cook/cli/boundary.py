@@ -18,6 +18,7 @@ from cook.units import plural
 # Failures of the machine rather than of cook: they get a message, not a bug report.
 ENVIRONMENT = {
     errno.ENOSPC: "free some space, or set COOK_HOME to a larger disk (`cook store gc` helps)",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or set COOK_HOME to another disk",
     errno.EDQUOT: "free some space, or set COOK_HOME to another disk (`cook store gc` helps)",
     errno.EROFS: "set COOK_HOME to a directory that can be written",
     errno.EACCES: "check the permissions, or set COOK_HOME to a directory of your own",

@@ -34,7 +34,11 @@ def command(
     allow_unsafe_args: UnsafeArgsOption = False,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Run every step again, stored or not.", show_default=False),
+        typer.Option(
+            "--fresh",
+            help="Hash every source and run every step again, stored or not.",
+            show_default=False,
+        ),
     ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,8 +17,11 @@ from pathlib import Path
 from cook import config, engine_setup, units
 from cook.cli.options import JsonOption, QuietOption, open_output
 from cook.engines import discover
-from cook.engines.base import Engine, Flavour
+from cook.engines.base import Engine
+from cook.engines.process.outcome import Outcome
+from cook.engines.process.supervisor import ask
 from cook.errors import ConfigError, CookError
+from cook.formats.quant_types import Flavour
 from cook.paths import cook_home, demo_dir, package_dir
 
 LOW_DISK_BYTES = 20 << 30
@@ -70,11 +72,9 @@ def mending_line() -> str:
 def _program(name: str, path: str | None, hint: str) -> Check:
     if path is None:
         return Check(name, CheckStatus.MISSING, "not found (needed to build engines)", hint)
-    done = subprocess.run(
-        [path, "--version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
-    first = done.stdout.strip().partition("\n")[0]
-    if done.returncode != 0 or not first:
+    result = ask(str(Path(path).absolute()), "--version")
+    first = result.stdout_tail.strip().partition("\n")[0]
+    if result.outcome is not Outcome.OK or not first:
         return Check(name, CheckStatus.MISSING, f"{path} does not start", hint)
     return Check(name, CheckStatus.OK, f"{first} ({path})")
 

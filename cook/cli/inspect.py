@@ -234,5 +234,7 @@ def _facts(out: Output, facts: list[tuple[str, object]]) -> None:
     known = [(name, value) for name, value in facts if value is not None]
     width = max(len(name) for name, _ in known)
     for name, value in known:
-        quiet = out.mode is Mode.QUIET
-        out.data(f"{name}\t{value}" if quiet else f"{name:<{width}}  {value}")
+        if out.mode is Mode.QUIET:
+            out.data(name, str(value))
+        else:
+            out.data(f"{name:<{width}}  {value}")

@@ -148,6 +148,9 @@ def _end_on_signals() -> None:
         signal.signal(number, signal.SIG_DFL)  # the second one kills
         raise KeyboardInterrupt
 
+    # `cook.__main__` leaves Ctrl-C to the system while this is imported.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         # nohup and some supervisors have the signal ignored on purpose: leave it so.

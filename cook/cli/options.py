@@ -37,7 +37,9 @@ def _shipped(kind: str, incomplete: str) -> list[str]:
         for path in here
         if path.suffix in (".yaml", ".yml") or (path.is_dir() and not path.name.startswith("."))
     ]
-    return [name for name in (*names, *files) if name.startswith(incomplete)]
+    # The shell prints what it is offered: a name with controls in it must be typed.
+    offered = (name for name in (*names, *files) if name.isprintable())
+    return [name for name in offered if name.startswith(incomplete)]
 
 
 def complete_recipe(incomplete: str) -> list[str]:

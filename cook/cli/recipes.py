@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,18 +19,10 @@ from cook.cli.options import (
     UnsafeArgsOption,
     open_output,
 )
+from cook.recipe.foreign.format import Format
 
 if TYPE_CHECKING:
     from cook.output import Output
-
-
-class FromOption(StrEnum):
-    """As cook.recipe.foreign.lists.Kind; here so that the help page need not import it."""
-
-    script = "script"
-    custom_q = "custom-q"
-    recipe = "recipe"
-    tensor_type_file = "tensor-type-file"
 
 
 _Output = Annotated[
@@ -59,7 +50,7 @@ def import_(
         str | None, typer.Option("--name", metavar="NAME", help="Name of the recipe and its quant.")
     ] = None,
     kind: Annotated[
-        FromOption | None,
+        Format | None,
         typer.Option("--from", help="What the file is, where its name does not tell."),
     ] = None,
     force: _Force = False,
@@ -77,15 +68,14 @@ def import_(
       cook recipes import GLM-4.7-Flash.recipe --type Q6_K
     """
     from cook.recipe.foreign.importing import Wishes, import_recipe
-    from cook.recipe.foreign.lists import Kind
 
     out = open_output(json, quiet)
-    wishes = Wishes(Kind(kind.value) if kind else None, name, type, model)
+    wishes = Wishes(kind, name, type, model)
     _refuse_existing(output, force)
     result = import_recipe(file, wishes, output)
     out.emit(
         {
-            "kind": result.kind,
+            "kind": result.format,
             "output": output,
             "recipe": result.loaded.recipe,
             "text": result.text,
@@ -100,7 +90,7 @@ def import_(
 def export(
     recipe: RecipeArgument,
     format: Annotated[
-        FromOption, typer.Option("--format", "-f", help="What to write.", show_default=False)
+        Format, typer.Option("--format", "-f", help="What to write.", show_default=False)
     ],
     quant: Annotated[
         str | None,
@@ -123,13 +113,13 @@ def export(
       cook recipes export mine.yaml --format tensor-type-file --model model-bf16.gguf
     """
     from cook.recipe.check import read_tensors
-    from cook.recipe.foreign.exporting import Format, export_quant
+    from cook.recipe.foreign.exporting import export_quant
     from cook.recipe.load import load_recipe
 
     out = open_output(json, quiet)
     _refuse_existing(output, force)
     tensors = read_tensors(model) if model is not None else None
-    result = export_quant(load_recipe(recipe), quant, Format(format.value), tensors)
+    result = export_quant(load_recipe(recipe), quant, format, tensors)
     out.emit(
         {
             "format": format.value,
@@ -154,10 +144,10 @@ def _refuse_existing(output: Path | None, force: bool) -> None:
 
 
 def _write(out: Output, text: str, output: Path | None) -> None:
-    from cook.formats.atomic import atomic_write
+    from cook.files import atomic_write
 
     if output is None:
-        out.data(text.rstrip("\n"))
+        out.block(text)
         return
     with atomic_write(output.absolute()) as file:
         file.write(text.encode())
@@ -225,8 +215,7 @@ def show(
       cook recipes show ling-flash-iq1kt --resolved
       cook recipes show ling-flash-iq1kt > mine.yaml
     """
-    from cook.recipe.load import load_recipe
-    from cook.recipe.resolved import resolved
+    from cook.recipe.load import load_recipe, resolved
 
     out = open_output(json, quiet)
     loaded = load_recipe(recipe)
@@ -246,7 +235,7 @@ def show(
             ],
         }
     )
-    out.data((resolved(loaded) if resolve else loaded.text).rstrip("\n"))
+    out.block(resolved(loaded) if resolve else loaded.text)
 
 
 def check(
@@ -317,4 +306,4 @@ def schema(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out = open_output(json, quiet)
     document = json_schema()
     out.emit(document)
-    out.data(to_json(document))
+    out.block(to_json(document))

@@ -80,7 +80,7 @@ def command(
         }
     )
     if to_stdout:
-        output.data(printed(shown, plots).rstrip("\n"))
+        output.block(printed(shown, plots))
     else:
         for file in written:
             output.data(str(file))

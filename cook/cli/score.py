@@ -193,7 +193,7 @@ def command(
     allow_unsafe_args: UnsafeArgsOption = False,
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Measure again, stored or not.", show_default=False),
+        typer.Option("--fresh", help="Hash and measure again, stored or not.", show_default=False),
     ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,

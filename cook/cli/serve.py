@@ -109,25 +109,20 @@ def command(
     )
     if print_ or systemd:
         read_or_make_key(service.key_file)  # what is printed must work
-        out.data(systemd_unit(service) if systemd else shell_text(service))
+        out.block(systemd_unit(service) if systemd else shell_text(service))
     else:
         raise typer.Exit(_run(service, out))
 
 
 def _run(service: Service, out: Output) -> int:
     """Run the server; the exit status is its own, 128 and the signal's number after a crash."""
-    import sys
-
     from cook.engines.process.outcome import clean
     from cook.engines.process.supervisor import Supervisor
-    from cook.output import Mode
     from cook.paths import cook_home
     from cook.service import serve
 
     def show(stream: str, chunk: bytes) -> None:
-        if out.mode is not Mode.QUIET:
-            sys.stderr.write(clean(chunk.decode("utf-8", "replace")))
-            sys.stderr.flush()
+        out.relay(clean(chunk.decode("utf-8", "replace")))
 
     def ready() -> None:
         draft = service.job.draft

@@ -55,13 +55,26 @@ def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out.say(f"{units.plural(len(artifacts), 'artifact')}, {units.size(total)} in {store.root}")
 
 
-def verify(json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Hash every file again and compare with what was recorded.
+def verify(
+    mend: Annotated[
+        bool,
+        typer.Option(
+            "--mend",
+            help="Remove what is damaged, and all that was made from it.",
+            show_default=False,
+        ),
+    ] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Hash every file again, sources as well, and compare with what was recorded.
 
-    Exits 1 when one differs.
+    Exits 1 when one differs, unless --mend removes it; the next build makes it again. A source
+    is never removed.
 
     Examples:
       cook store verify
+      cook store verify --mend
     """
     from cook import units
     from cook.errors import StepError
@@ -69,16 +82,41 @@ def verify(json: JsonOption = False, quiet: QuietOption = False) -> None:
     out = open_output(json, quiet)
     store = _store()
     faults = tuple(store.verify())
-    count = sum(1 for _ in store.entries())
-    out.emit({"root": store.root, "artifacts": count, "faults": faults})
+    spoilt = store.mend(faults) if mend else store.made_from(faults)
+    entries = list(store.entries())
+    unsealed = sum(not a.sealed for a in entries)
+    out.emit(
+        {
+            "root": store.root,
+            "artifacts": len(entries),
+            "unsealed": unsealed,
+            "faults": [{"path": f.path, "message": f.message} for f in faults],
+            "made_from_faults": [a.directory for a in spoilt],
+            "mended": mend,
+        }
+    )
     for fault in faults:
         out.data(f"{fault.path}: {fault.message}")
-    if faults:
+    for artifact in spoilt:
+        out.data(f"{artifact.directory}: was made from it ({artifact.label})")
+    if unsealed:
+        out.say(
+            f"{units.plural(unsealed, 'artifact')} of an older cook: no hash covers the results, "
+            "only the files"
+        )
+    if not faults:
+        out.say(f"{units.plural(len(entries), 'artifact')} in {store.root}: all as recorded")
+    elif mend:
+        out.say(
+            f"{units.plural(len(faults), 'fault')} mended in {store.root}: the artifacts and "
+            f"{len(spoilt)} made from them are removed; the next build makes them again"
+        )
+    else:
         raise StepError(
             f"{units.plural(len(faults), 'fault')} in {store.root}",
-            hint="delete the artifact's directory; the next build makes it again",
+            hint="`cook store verify --mend` removes what is damaged and what was made from it; "
+            "the next build makes it again",
         )
-    out.say(f"{units.plural(count, 'artifact')} in {store.root}: all as recorded")
 
 
 def gc(

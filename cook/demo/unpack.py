@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from cook import files
 from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, write_gguf_file
 from cook.formats.quant_types import by_name
-from cook.graph.digest import source
 from cook.paths import cook_home, demo_dir
 
 SHIPPED = "target-q8_0.gguf"
@@ -29,7 +29,7 @@ def is_unpacked(path: Path) -> bool:
 def unpacked() -> Path:
     """The f16 target below COOK_HOME; written now unless it is there."""
     shipped = demo_dir() / SHIPPED
-    digest = source([shipped]).digest.removeprefix("sha256:")
+    digest = files.digest(shipped).removeprefix("sha256:")
     path = cook_home() / "demo" / digest[:12] / UNPACKED
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.errors import Problem, RecipeError
+from cook.errors import InputError, Problem, RecipeError
 
 if TYPE_CHECKING:
     import yaml
@@ -112,54 +112,60 @@ def plain_data(node: Node) -> object:
     return {key: plain_data(value) for key, value in node.values.items()}
 
 
-def read_text(path: Path, what: str = "recipe") -> str:
-    """Text of a file of ours; RecipeError for one too large, not UTF-8 or with control bytes.
+def read_text(path: Path, error: type[RecipeError] = RecipeError) -> str:
+    """Text of a file of ours; ``error`` for one too large, not UTF-8 or with control bytes.
 
-    ``what`` names the kind of file in messages, here and in :func:`parse`.
+    InputError where it cannot be read. ``error.what`` names the kind of file in messages, here
+    and in :func:`parse`.
     """
-    with path.open("rb") as stream:
-        raw = stream.read(MAX_BYTES + 1)
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as fault:
+        raise InputError(f"cannot read {path}: {fault.strerror or fault}") from None
     if len(raw) > MAX_BYTES:
-        raise RecipeError([_top(str(path)).problem(f"larger than 1 MiB: not a {what}")])
+        raise error([_top(str(path)).problem(f"larger than 1 MiB: not a {error.what}")])
     try:
         text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start].decode("utf-8", "replace")
+    except UnicodeDecodeError as fault:
+        before = raw[: fault.start].decode("utf-8", "replace")
         at = _place(str(path), before)
         hint = "save the file as UTF-8"
-        raise RecipeError(
-            [at.problem(f"not UTF-8: byte 0x{raw[error.start]:02x}", hint=hint)]
-        ) from None
+        raise error([at.problem(f"not UTF-8: byte 0x{raw[fault.start]:02x}", hint=hint)]) from None
     if bad := _UNPRINTABLE.search(text):
         at = _place(str(path), text[: bad.start()])
-        raise RecipeError([at.problem(f"control character U+{ord(bad.group()):04X}")])
+        raise error([at.problem(f"control character U+{ord(bad.group()):04X}")])
     return text
 
 
-def parse(text: str, file: str, what: str = "recipe") -> tuple[Node, tuple[Problem, ...]]:
+def parse(
+    text: str, file: str, error: type[RecipeError] = RecipeError
+) -> tuple[Node, tuple[Problem, ...]]:
     """The document in ``text``, and the faults that do not prevent reading on.
 
-    RecipeError where the text cannot be read as one YAML document.
+    ``error`` where the text cannot be read as one YAML document.
     """
     import yaml
 
-    builder = _Builder(file, what)
+    builder = _Builder(file, error)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             builder.feed(event)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+    except yaml.MarkedYAMLError as fault:
+        mark = fault.problem_mark or fault.context_mark
         at = Location(file, mark.line + 1, mark.column + 1) if mark else _top(file)
-        raise RecipeError([*builder.problems, _syntax_problem(at, error)]) from None
-    except yaml.YAMLError as error:
-        raise RecipeError([_top(file).problem(f"not YAML: {error}")]) from None
+        raise error([*builder.problems, _syntax_problem(at, fault)]) from None
+    except yaml.YAMLError as fault:
+        raise error([_top(file).problem(f"not YAML: {fault}")]) from None
     if builder.root is None or (
         isinstance(builder.root, ScalarNode) and builder.root.value is None
     ):
-        example = "`cook recipes show demo`" if what == "recipe" else "those that ship with cook"
+        example = (
+            "`cook recipes show demo`" if error is RecipeError else "those that ship with cook"
+        )
         hint = f"start with `version: 1`; see {example}"
-        empty = _top(file).problem(f"the {what} is empty", hint=hint)
-        raise RecipeError([*builder.problems, empty])
+        empty = _top(file).problem(f"the {error.what} is empty", hint=hint)
+        raise error([*builder.problems, empty])
     return builder.root, tuple(builder.problems)
 
 
@@ -204,9 +210,9 @@ class _Open:
 class _Builder:
     """Builds nodes from events on a stack of its own: depth is bounded, nothing recurses."""
 
-    def __init__(self, file: str, what: str) -> None:
+    def __init__(self, file: str, error: type[RecipeError]) -> None:
         self.file = file
-        self.what = what
+        self.error = error
         self.problems: list[Problem] = []
         self.root: Node | None = None
         self._stack: list[_Open] = []
@@ -222,7 +228,7 @@ class _Builder:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                hint = f"one file holds one {self.what}: remove the `---`"
+                hint = f"one file holds one {self.error.what}: remove the `---`"
                 self._fail(at, "a second document", hint)
         elif isinstance(event, yaml.AliasEvent):
             self._alias(at, event.anchor or "")
@@ -247,7 +253,7 @@ class _Builder:
             self._add(node, opened.anchor)
 
     def _fail(self, at: Location, message: str, hint: str | None = None) -> None:
-        raise RecipeError([*self.problems, at.problem(message, hint=hint)])
+        raise self.error([*self.problems, at.problem(message, hint=hint)])
 
     def _check_tag(self, at: Location, tag: str | None) -> None:
         if tag is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cook.engines.base import Flavour, ModelArgs, ServerJob
+from cook.engines.base import ModelArgs, ServerJob
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools

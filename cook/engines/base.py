@@ -10,23 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from cook.engines.process.supervisor import Supervisor
+from cook.formats.quant_types import Flavour as Flavour
 
 T = TypeVar("T")
 
 LiveTool = Literal["server", "spec-bench"]
 """What runs the models live: the server, or ik's llama-spec-bench."""
-
-
-class Flavour(StrEnum):
-    """The two families of tools; they rename flags, file formats and types."""
-
-    LLAMA_CPP = "llama.cpp"
-    IK_LLAMA_CPP = "ik_llama.cpp"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import os
 from pathlib import Path
 
 from cook.config import load
-from cook.engines.base import Engine, Flavour
+from cook.engines.base import Engine
 from cook.errors import CookError, InputError, PrerequisiteError
+from cook.formats.quant_types import Flavour
 
 BUNDLED = "bundled"
 _PREFIX = "COOK_ENGINE_"

@@ -1,8 +1,8 @@
 """Everything known of one engine build, gathered once and remembered by its files.
 
 Gathering starts a dozen short programs (about a second); remembering costs one ``stat`` a file.
-What is remembered is valid while every file of the engine has the same device, inode, size and
-modification time, and no file was added to its directories.
+What is remembered is valid while every file of the engine has the same identity
+(:class:`cook.files.Identity`), and no file was added to its directories.
 
 Questions put to an engine's binaries, each answered by a short-lived child process.
 
@@ -20,6 +20,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,9 @@ from typing import Any
 from cook.engines.environment import engine_environment, loader_environment
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
-from cook.errors import PrerequisiteError
-from cook.formats.atomic import atomic_write
+from cook.errors import InputError, PrerequisiteError
+from cook.files import atomic_write, identity
+from cook.files import digest as digest_of
 from cook.paths import cook_home
 
 _TIMEOUT_S = 60.0
@@ -215,7 +217,7 @@ def _has_amx() -> bool:
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
 # More tools that cook can use; they count in the identity where present.
 OPTIONAL_TOOLS = ("sweep-bench", "spec-bench", "gguf-split")
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -247,21 +249,21 @@ def facts_of(directory: Path) -> Facts:
     if remembered is not None and remembered["stamps"] == _stamps(remembered["watched"]):
         with contextlib.suppress(KeyError, TypeError, ValueError):
             return _revive(remembered["facts"])
-    known = remembered["hashes"] if remembered is not None else {}
-    facts, files = _gather(bin_dir, known)
+    began = time.time()
+    facts, files = _gather(bin_dir)
     watched = {
         "files": sorted(map(str, files)),
         "directories": sorted({str(path.parent) for path in files} | {str(bin_dir)}),
     }
-    hashes = {_stamp_key(path): facts.files[path.name] for path in files}
     entry = {
         "format": _FORMAT,
         "watched": watched,
         "stamps": _stamps(watched),
-        "hashes": hashes,
         "facts": dataclasses.asdict(facts),
     }
-    _save(cache, entry)
+    # A build that is still being linked is asked again the next time.
+    if all(identity(path).settled(began) for path in files):
+        _save(cache, entry)
     return facts
 
 
@@ -282,7 +284,7 @@ def find_bin_dir(directory: Path) -> Path:
     )
 
 
-def _gather(bin_dir: Path, known: dict[str, str]) -> tuple[Facts, list[Path]]:
+def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
     tools = {
         name: path
         for name in (*TOOLS, *OPTIONAL_TOOLS)
@@ -310,7 +312,7 @@ def _gather(bin_dir: Path, known: dict[str, str]) -> tuple[Facts, list[Path]]:
         repack = not prober.amx_refused(cpu)
     # One build lists the same library under several links; resolved paths name it once.
     files = sorted({*(path.resolve() for path in tools.values()), *libraries})
-    hashes = {path.name: known.get(_stamp_key(path)) or _sha256(path) for path in files}
+    hashes = {path.name: digest_of(path).removeprefix("sha256:") for path in files}
     digest = hashlib.sha256("".join(f"{n}\0{h}\n" for n, h in sorted(hashes.items())).encode())
     facts = Facts(
         bin_dir=str(bin_dir),
@@ -392,7 +394,7 @@ def _has_engine_library(directory: Path) -> bool:
 def _stamps(watched: dict[str, Any]) -> dict[str, Any] | None:
     """What must stay the same for the remembered facts to hold."""
     try:
-        files = {path: _stamp_key(Path(path)) for path in watched["files"]}
+        files = {path: str(identity(Path(path))) for path in watched["files"]}
         names = {
             directory: sorted(
                 entry.name
@@ -401,20 +403,10 @@ def _stamps(watched: dict[str, Any]) -> dict[str, Any] | None:
             )
             for directory in watched["directories"]
         }
-    except (OSError, KeyError, TypeError):
+    except (InputError, OSError, KeyError, TypeError):
         return None
     environment = [os.environ.get("LD_LIBRARY_PATH", "")]
     return {"files": files, "names": names, "environment": environment}
-
-
-def _stamp_key(path: Path) -> str:
-    stat = path.stat()
-    return f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _short(text: str) -> str:
@@ -428,7 +420,7 @@ def _load(cache: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(entry, dict) or entry.get("format") != _FORMAT:
         return None
-    whole = all(isinstance(entry.get(k), dict) for k in ("watched", "stamps", "hashes", "facts"))
+    whole = all(isinstance(entry.get(k), dict) for k in ("watched", "stamps", "facts"))
     return entry if whole else None
 
 

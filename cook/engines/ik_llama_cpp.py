@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
-from cook.engines.base import Flavour, QuantizeJob, ServerJob
+from cook.engines.base import QuantizeJob, ServerJob
 from cook.engines.tools import Tools
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.quant_types import Flavour
 
 # Names for which a pattern that means "all routed experts" must be true, and must not be.
 _EXPERTS = tuple(

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.arguments import Arguments
-from cook.engines.base import Flavour, ModelArgs
+from cook.engines.base import ModelArgs
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
-from cook.engines.base import Flavour, QuantizeJob, ServerJob
+from cook.engines.base import QuantizeJob, ServerJob
 from cook.engines.tools import Tools
 from cook.errors import InputError
+from cook.formats.quant_types import Flavour
 
 
 class LlamaCpp(Tools):

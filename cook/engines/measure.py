@@ -24,7 +24,6 @@ from cook.engines import tool_output
 from cook.engines.base import (
     DivergenceJob,
     DivergenceResult,
-    Flavour,
     ImatrixJob,
     ImatrixResult,
     PerplexityJob,
@@ -32,9 +31,10 @@ from cook.engines.base import (
 )
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.publish import publish, temporary_beside
 from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError
+from cook.files import publish, temporary_beside
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools

@@ -14,11 +14,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from cook.engines.base import Engine, Flavour, QuantizeJob
+from cook.engines.base import Engine, QuantizeJob
 from cook.engines.process.outcome import ProcessSpec
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_quantize_log
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
+from cook.formats.quant_types import Flavour
 from cook.paths import cook_home
 
 

@@ -16,15 +16,26 @@ version, run ``tests/engines/test_options.py`` against it: it names every flag t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from cook.engines.base import Flavour
+from cook.formats.quant_types import Flavour
 
 UNSAFE_FLAG = "--allow-unsafe-args"
 """The option of cook's own command line that lets refused flags through."""
+
+
+def other_machines(servers: Iterable[str]) -> list[str]:
+    """Those of the RPC ``servers`` (``host:port``) that are not this machine.
+
+    Such a server gets the weights and every prompt, so a file alone may not name one.
+    """
+    return [s for s in servers if s.rpartition(":")[0].strip("[]") not in THIS_MACHINE]
+
+
+THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Sets(StrEnum):
@@ -53,7 +64,7 @@ class Harm(StrEnum):
 
 
 @dataclass(frozen=True)
-class Value:
+class FlagValue:
     """The form of a flag's value; ``says`` tells it to people."""
 
     says: str
@@ -77,7 +88,7 @@ class Option:
     why: str
     sets: Sets | None = None
     harm: Harm | None = None
-    value: Value | None = None
+    value: FlagValue | None = None
     unlisted: bool = False
 
     @property
@@ -105,21 +116,21 @@ _LLAMA = frozenset({Flavour.LLAMA_CPP})
 _IK = frozenset({Flavour.IK_LLAMA_CPP})
 _BOTH = _LLAMA | _IK
 
-_COUNT = Value("a whole number", r"\d{1,9}")
-_INTEGER = Value("a whole number", r"-?\d{1,9}")
-_REAL = Value("a number", r"-?\d{1,9}(\.\d{1,9})?(e-?\d{1,2})?")
-_SWITCH = Value("0 or 1", r"[01]")
-_MASK = Value("a mask in hexadecimal", r"(0x)?[0-9a-fA-F]{1,256}")
-_RANGE = Value("first-last", r"\d{1,4}-\d{1,4}")
-_SHARES = Value("numbers with commas", r"\d{1,6}(\.\d{1,6})?([,/]\d{1,6}(\.\d{1,6})?){0,63}")
-_PAIRS = Value(
+_COUNT = FlagValue("a whole number", r"\d{1,9}")
+_INTEGER = FlagValue("a whole number", r"-?\d{1,9}")
+_REAL = FlagValue("a number", r"-?\d{1,9}(\.\d{1,9})?(e-?\d{1,2})?")
+_SWITCH = FlagValue("0 or 1", r"[01]")
+_MASK = FlagValue("a mask in hexadecimal", r"(0x)?[0-9a-fA-F]{1,256}")
+_RANGE = FlagValue("first-last", r"\d{1,4}-\d{1,4}")
+_SHARES = FlagValue("numbers with commas", r"\d{1,6}(\.\d{1,6})?([,/]\d{1,6}(\.\d{1,6})?){0,63}")
+_PAIRS = FlagValue(
     "pairs of whole numbers with commas", r"\d{1,6},-?\d{1,6}(,\d{1,6},-?\d{1,6}){0,255}"
 )
-_PER_LAYER = Value("TYPE,LAYERS", r"[A-Za-z0-9_]{1,12},\d{1,4}")
+_PER_LAYER = FlagValue("TYPE,LAYERS", r"[A-Za-z0-9_]{1,12},\d{1,4}")
 
 
-def _one_of(*words: str) -> Value:
-    return Value(" or ".join(words), "|".join(map(re.escape, words)))
+def _one_of(*words: str) -> FlagValue:
+    return FlagValue(" or ".join(words), "|".join(map(re.escape, words)))
 
 
 # kv_cache_type_from_str of ik's common/common.cpp
@@ -135,7 +146,7 @@ def _may(
     sets: Sets,
     spellings: str,
     why: str,
-    value: Value | None = None,
+    value: FlagValue | None = None,
     *,
     unlisted: bool = False,
 ) -> Option:
@@ -225,7 +236,7 @@ _HARMLESS = (
     _may(_IK, Sets.PERFORMANCE, "-nocb --no-cont-batching", "no continuous batching"),
     _may(_LLAMA, Sets.PERFORMANCE, "--perf --no-perf", "timers inside the library"),
     _may(_BOTH, Sets.PERFORMANCE, "--threads-http", "threads for requests",
-         Value("a whole number", r"\d{1,3}")),
+         FlagValue("a whole number", r"\d{1,3}")),
     _may(_BOTH, Sets.PERFORMANCE, "--check-tensors", "weights checked at the start"),
     _may(_IK, Sets.PERFORMANCE, "-vq --validate-quants", "weights checked at the start"),
     _may(_IK, Sets.PERFORMANCE, "-no-fmoe --no-fused-moe", "no fused experts"),
@@ -238,7 +249,7 @@ _HARMLESS = (
     _may(_IK, Sets.PERFORMANCE, "-smgs --split-mode-graph-scheduling", "scheduling of `-sm graph`"),
     _may(_IK, Sets.PERFORMANCE, "-sas --scheduler-async", "graphs computed asynchronously"),
     _may(_IK, Sets.PERFORMANCE, "-cuda --cuda-params", "settings of the CUDA backend",
-         Value("name=number with commas", r"[a-z0-9-]{1,40}=\d{1,9}(\.\d{1,6})?"
+         FlagValue("name=number with commas", r"[a-z0-9-]{1,40}=\d{1,9}(\.\d{1,6})?"
                r"(,[a-z0-9-]{1,40}=\d{1,9}(\.\d{1,6})?){0,15}")),
     _may(_IK, Sets.PERFORMANCE, "--prefetch-experts", "experts are read ahead"),
     _may(_IK, Sets.PERFORMANCE, "--prefetch-experts-threads", "threads that read ahead", _COUNT),
@@ -288,7 +299,7 @@ _HARMLESS = (
     _may(_IK, Sets.NUMERICS, "-dsatk --dsa-top-k", "top-k of sparse attention", _INTEGER),
     _may(_IK, Sets.NUMERICS, "-ger --grouped-expert-routing", "experts chosen in groups"),
     _may(_IK, Sets.NUMERICS, "-ser --smart-expert-reduction", "fewer experts",
-         Value("COUNT,THRESHOLD", r"-?\d{1,4},\d{1,4}(\.\d{1,6})?")),
+         FlagValue("COUNT,THRESHOLD", r"-?\d{1,4},\d{1,4}(\.\d{1,6})?")),
     _may(_IK, Sets.NUMERICS, "-khad --k-cache-hadamard", "keys rotated before they are quantized"),
     _may(_IK, Sets.NUMERICS, "-vhad --v-cache-hadamard", "values rotated likewise"),
     _may(_IK, Sets.NUMERICS, "-smf16 --split-mode-f16", "f16 between GPUs"),

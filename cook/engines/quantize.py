@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.engines import tool_output
-from cook.engines.base import Flavour, QuantizeJob, QuantizeResult
+from cook.engines.base import QuantizeJob, QuantizeResult
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.publish import publish, temporary_beside
 from cook.engines.tool_output import Meter
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
+from cook.files import publish, temporary_beside
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.tools import Tools

@@ -46,6 +46,17 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def is_loopback(url: str) -> bool:
+    """Whether ``url`` stays on this machine: by its host, for ``http://127.0.0.1.example`` lies."""
+    from ipaddress import ip_address
+
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def read_key(path: Path | None) -> str | None:
     """The key in ``path``, else in ``$COOK_API_KEY``, else None; InputError for a bad one."""
     if path is None:

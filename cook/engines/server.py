@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.engines.arguments import LOOPBACK
-from cook.engines.base import Engine, Flavour, ServerJob
+from cook.engines.base import Engine, ServerJob
 from cook.engines.process import system
 from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Running, Supervisor
 from cook.engines.server_api import Api, Completion
 from cook.errors import InputError, InternalError, StepError
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -7,18 +7,26 @@ long, no JSON, or not of the expected form is a StepError naming the field.
 from __future__ import annotations
 
 import math
-import time
+import socket
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cook.errors import StepError
+from cook.formats import strict_json
 
 if TYPE_CHECKING:
     import httpx
 
 MAX_ANSWER_BYTES = 256 << 20
+"""Of a completion, whose probabilities may be many."""
+MAX_FACT_BYTES = 16 << 20
+"""Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
+GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "limit", "word", "none")
+_LONG = ("/completion", "/v1/completions")
 
 
 @dataclass(frozen=True)
@@ -97,9 +105,16 @@ class Api:
 
         self._what = what
         self._limit_s = read_timeout_s
+        self._socket: socket.socket | None = None
         self._client = httpx.Client(
             base_url=base_url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={
+                # What is not packed cannot be a bomb; see _body.
+                "Accept-Encoding": "identity",
+                **({"Authorization": f"Bearer {key}"} if key else {}),
+            },
+            # A redirect would take the key elsewhere.
+            follow_redirects=False,
             # Generation is one silent answer.
             timeout=httpx.Timeout(10.0, read=read_timeout_s),
             # A proxy from the environment must not get between us and loopback.
@@ -110,25 +125,20 @@ class Api:
     def close(self) -> None:
         self._client.close()
 
-    def get(self, path: str, timeout_s: float = 30.0) -> tuple[int, Any]:
+    def get(self, path: str, timeout_s: float = GET_TIMEOUT_S) -> tuple[int, Any]:
         """``(status, JSON)`` of a GET; the JSON is None when the body is none."""
-        import httpx
-
-        timeout = httpx.Timeout(timeout_s)
-        with self._client.stream("GET", path, timeout=timeout) as response:
-            body = self._body(response)
-            return response.status_code, _json(body)
+        status, body = self._answer("GET", path, timeout_s, MAX_FACT_BYTES)
+        return status, _json(body)
 
     def post(self, path: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
         """The JSON object that a POST answers; StepError for an error status."""
-        with self._client.stream("POST", path, json=payload) as response:
-            body = self._body(response)
-            answer = _json(body)
-            if response.status_code != 200:
-                raise StepError(
-                    f"{self._what} answered {path} with status {response.status_code}: "
-                    f"{_error_text(answer, body)}"
-                )
+        most = MAX_ANSWER_BYTES if path in _LONG else MAX_FACT_BYTES
+        status, body = self._answer("POST", path, self._limit_s, most, payload)
+        answer = _json(body)
+        if status != 200:
+            raise StepError(
+                f"{self._what} answered {path} with status {status}: {_error_text(answer, body)}"
+            )
         if not isinstance(answer, dict):
             raise self._malformed(path, "the answer is no JSON object")
         return answer
@@ -165,16 +175,68 @@ class Api:
             raise self._malformed("/apply-template", "prompt is no text")
         return prompt
 
-    def _body(self, response: httpx.Response) -> bytes:
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        limit_s: float | None,
+        most: int,
+        payload: Mapping[str, object] | None = None,
+    ) -> tuple[int, bytes]:
+        """Status and body, of at most ``most`` bytes; ReadTimeout when it takes ``limit_s``.
+
+        An answer that drips, head or body, stays below every time-out of a single read, so a
+        clock shuts the connection down.
+        """
+        import httpx
+
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+        clock = threading.Timer(limit_s, end) if limit_s is not None else None
+        if clock is not None:
+            clock.daemon = True
+            clock.start()
+        try:
+            with self._client.stream(
+                method,
+                path,
+                json=payload,
+                timeout=httpx.Timeout(min(10.0, limit_s or 10.0), read=limit_s),
+                extensions={"trace": self._note_socket},
+            ) as response:
+                status, body = response.status_code, self._body(response, path, most)
+        except httpx.TransportError:
+            if not late.is_set():
+                raise
+        finally:
+            if clock is not None:
+                clock.cancel()
+        # To a body without a length the end that the clock made looks like its own.
+        if late.is_set():
+            raise httpx.ReadTimeout(f"the answer took more than {limit_s:g} s")
+        return status, body
+
+    def _note_socket(self, event: str, info: Mapping[str, Any]) -> None:
+        """httpcore tells of each new connection; the last one is the one in use."""
+        if event == "connection.connect_tcp.complete":
+            self._socket = info["return_value"].get_extra_info("socket")
+
+    def _body(self, response: httpx.Response, path: str, most: int) -> bytes:
+        packed = response.headers.get("Content-Encoding", "identity")
+        if packed.lower() != "identity":
+            raise self._malformed(path, f"it is packed as {packed[:40]}, which was not asked for")
         parts: list[bytes] = []
-        size, started = 0, time.monotonic()
-        for chunk in response.iter_bytes():
+        size = 0
+        for chunk in response.iter_raw():
             size += len(chunk)
-            # An answer that drips stays below every time-out of the connection.
-            if self._limit_s is not None and time.monotonic() - started > self._limit_s:
-                raise StepError(f"{self._what} took more than {self._limit_s:g} s to answer")
-            if size > MAX_ANSWER_BYTES:
-                raise StepError(f"{self._what} answered more than {MAX_ANSWER_BYTES} bytes")
+            if size > most:
+                raise StepError(f"{self._what} answered {path} with more than {most >> 20} MiB")
             parts.append(chunk)
         return b"".join(parts)
 
@@ -249,7 +311,7 @@ def _ml_top(item: Any) -> TopToken:
     if not isinstance(item, dict):
         raise ValueError("a token probability is no object")
     logprob = item.get("logprob")
-    if not isinstance(logprob, int | float) or isinstance(logprob, bool) or logprob > 1e-6:
+    if not isinstance(logprob, int | float) or isinstance(logprob, bool) or not logprob <= 1e-6:
         raise ValueError("a logprob is no logarithm of a probability")
     return TopToken(_count(item.get("id"), "id"), str(item.get("token", "")), float(logprob))
 
@@ -301,11 +363,9 @@ def _time(value: Any, field: str) -> float:
 
 
 def _json(body: bytes) -> Any:
-    import json
-
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return strict_json.loads(body)
+    except ValueError:
         return None
 
 

@@ -18,10 +18,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.arguments import Arguments, place
-from cook.engines.base import Flavour, ServerJob
+from cook.engines.base import ServerJob
 from cook.engines.process.outcome import Outcome, ProcessResult, assertion_of, failure
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, InternalError, PrerequisiteError
+from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from cook.engines.base import (
     DivergenceJob,
     DivergenceResult,
     EngineIdentity,
-    Flavour,
     ImatrixJob,
     ImatrixResult,
     ModelArgs,
@@ -28,6 +27,7 @@ from cook.engines.facts import Facts
 from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import PrerequisiteError
+from cook.formats.quant_types import Flavour
 
 
 class Tools(ABC):

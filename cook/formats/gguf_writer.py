@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cook.errors import InputError, InternalError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.formats.gguf import (
     DEFAULT_ALIGNMENT,
     MAGIC,

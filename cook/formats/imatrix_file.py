@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cook.errors import InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.formats.cursor import Cursor, shown
 from cook.formats.gguf import GgufFile, MetadataArray, TensorInfo, is_gguf, read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP

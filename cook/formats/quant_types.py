@@ -25,13 +25,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from math import prod
 from types import MappingProxyType
 
 from cook.errors import InputError
 
-LLAMA_CPP = "llama.cpp"
-IK_LLAMA_CPP = "ik_llama.cpp"
+
+class Flavour(StrEnum):
+    """The two families of tools; they rename flags, file formats and types."""
+
+    LLAMA_CPP = "llama.cpp"
+    IK_LLAMA_CPP = "ik_llama.cpp"
+
+
+LLAMA_CPP, IK_LLAMA_CPP = Flavour.LLAMA_CPP, Flavour.IK_LLAMA_CPP
 
 _ML = frozenset({LLAMA_CPP})
 _IK = frozenset({IK_LLAMA_CPP})
@@ -337,6 +345,7 @@ __all__ = [
     "IK_LLAMA_CPP",
     "LLAMA_CPP",
     "TYPES",
+    "Flavour",
     "Ftype",
     "QuantType",
     "by_id",

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import graphlib
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.errors import CookError, Interrupted, StepError
 from cook.graph.locks import file_lock, timing_lock_path
-from cook.graph.step import Step, Workbench, decode
+from cook.graph.step import Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Output
 
+if TYPE_CHECKING:
+    from cook.engines.process.supervisor import Supervisor
+
 R = TypeVar("R")
+
+CANCEL_S = 15.0
+"""A program has 5 s to end by itself (TERM_GRACE_S) before it is killed."""
 
 PARTS = 1000
 """Resolution of a step's progress."""
@@ -56,7 +64,8 @@ class Outcomes:
 class Executor:
     """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone.
 
-    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed.
+    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
+    stored is looked at before it is used; what is damaged is told and made again.
     """
 
     def __init__(
@@ -78,6 +87,12 @@ class Executor:
         self.fresh = fresh
         self.remeasure = remeasure
         self.outcomes = Outcomes()
+        self._damaged: set[str] = set()
+        """Keys of stored artifacts that could not be used."""
+
+        self._running: list[Supervisor] = []
+        self._cancelled = threading.Event()
+        self._ended = threading.Condition()
 
     def run(self, wanted: Iterable[Step[Any]]) -> Outcomes:
         """Run ``wanted`` and all they need; may be called again with more steps."""
@@ -105,7 +120,24 @@ class Executor:
         from joblib import Parallel, delayed
 
         # Threads suffice: each step spends its time waiting for an engine's process.
-        Parallel(n_jobs=self.jobs, prefer="threads")(delayed(self._one)(s) for s in steps)
+        try:
+            Parallel(n_jobs=self.jobs, prefer="threads")(delayed(self._one)(s) for s in steps)
+        except BaseException:
+            self._cancel()
+            raise
+
+    def _cancel(self) -> None:
+        """End what runs in other threads, and wait while each removes its own workspace.
+
+        Ctrl-C reaches this thread only; theirs would die with the process, half done.
+        """
+        self._cancelled.set()
+        until = time.monotonic() + CANCEL_S
+        with self._ended:
+            while self._running and time.monotonic() < until:
+                for supervisor in self._running:
+                    supervisor.cancel()
+                self._ended.wait(0.1)
 
     def _one(self, step: Step[Any]) -> None:
         for needed in step.steps():
@@ -127,19 +159,37 @@ class Executor:
     def make(self, step: Step[Any]) -> Artifact:
         """The artifact of one step whose inputs are there; what it fails with is raised."""
         anew = self.fresh or (self.remeasure and step.timed)
-        if not anew and (artifact := self.store.find(step.kind, step.key)):
+        if not anew and (artifact := self._stored(step)):
             return artifact
 
         def waiting() -> None:
             self.output.say(f"{step.label}: waiting, another cook is making it")
 
         with self.store.locked(step.kind, step.key, waiting):
-            if not anew and (artifact := self.store.find(step.kind, step.key)):
+            if not anew and (artifact := self._stored(step)):
                 return artifact
             if step.timed:
                 with file_lock(timing_lock_path(), self._waiting_to_time(step)):
                     return self._run(step)
             return self._run(step)
+
+    def _stored(self, step: Step[Any]) -> Artifact | None:
+        """The stored artifact, if it may be used: undamaged, and made from what was."""
+        artifact = self.store.find(step.kind, step.key)
+        if artifact is None:
+            if not self.store.path(step.kind, step.key).exists():
+                return None
+            told = f"{self.store.path(step.kind, step.key)} is damaged"
+        elif (fault := self.store.damage(artifact)) is not None:
+            told = f"{fault.path} {fault.message}"
+        elif artifact.made_from is None and any(s.key in self._damaged for s in step.steps()):
+            told = "an older cook made it from an artifact that is damaged now"
+        else:
+            return artifact
+        if step.key not in self._damaged:
+            self._damaged.add(step.key)
+            self.output.warn(f"{step.label}: {told}; it is made again")
+        return None
 
     def _run(self, step: Step[Any]) -> Artifact:
         from pydantic import TypeAdapter
@@ -148,19 +198,25 @@ class Executor:
 
         self.logs.mkdir(parents=True, exist_ok=True)
         with (
+            self._supervised(Supervisor(self.logs / _slug(step)), step) as supervisor,
             self.store.workspace() as directory,
             self.output.progress(PARTS, step.label) as progress,
         ):
             bench = Workbench(
                 directory=directory,
-                supervisor=Supervisor(self.logs / _slug(step)),
+                supervisor=supervisor,
                 artifact=self.outcomes.artifact,
                 threads=self.threads,
                 advance=lambda share: progress.to(round(share * PARTS)),
             )
+            sources = [node for node in step.inputs().values() if isinstance(node, Source)]
+            for source in sources:
+                source.require_unchanged()
             started = time.monotonic()
             result = step.run(bench)
             seconds = time.monotonic() - started
+            for source in sources:
+                source.require_unchanged()
             adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
             artifact = self.store.commit(
                 directory,
@@ -168,12 +224,33 @@ class Executor:
                 key=step.key,
                 label=step.label,
                 key_parts=step.key_parts,
+                made_from={n: self._hashes(node) for n, node in step.inputs().items()},
                 result=adapter.dump_python(result, mode="json"),
                 seconds=seconds,
                 work=step.work(),
             )
         self.outcomes.ran.append(step.label)
         return artifact
+
+    def _hashes(self, node: Step[Any] | Source) -> dict[str, str]:
+        """SHA-256 by name of the files that a step was given as one input."""
+        if isinstance(node, Source):
+            return {h.path.name: h.digest.removeprefix("sha256:") for h in node.files}
+        return {file.name: file.sha256 for file in self.outcomes.artifact(node).files}
+
+    @contextmanager
+    def _supervised(self, supervisor: Supervisor, step: Step[Any]) -> Iterator[Supervisor]:
+        """``supervisor`` within reach of :meth:`_cancel` for the time of the block."""
+        with self._ended:
+            if self._cancelled.is_set():
+                raise Interrupted(f"{step.label}: not started, cook is stopping")
+            self._running.append(supervisor)
+        try:
+            yield supervisor
+        finally:
+            with self._ended:
+                self._running.remove(supervisor)
+                self._ended.notify_all()
 
     def _waiting_to_time(self, step: Step[Any]) -> Callable[[], None]:
         return lambda: self.output.say(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from cook import files
 from cook.engines.base import Engine, EngineIdentity
 from cook.provenance import machine
 
@@ -39,6 +40,8 @@ class Source:
     path: Path
     digest: str
     size_bytes: int
+    files: tuple[files.Hashed, ...] = field(default=(), compare=False, repr=False)
+    """The file, or the shards, as they were when they were hashed; none where they were not."""
 
     @property
     def key(self) -> str:
@@ -47,6 +50,47 @@ class Source:
     @property
     def provisional(self) -> bool:
         return self.digest.startswith("header:")
+
+    def require_unchanged(self) -> None:
+        """InputError unless the bytes are still those that the digest is of."""
+        for file in self.files:
+            file.require_unchanged()
+
+
+SMALL_BYTES = 512 << 20
+"""Files up to this size are hashed even for a plan: it takes about a second."""
+
+
+def source(paths: Sequence[Path], *, plan_only: bool = False) -> Source:
+    """The source made of ``paths`` in order (several: the shards of one split model).
+
+    With ``plan_only`` a large file that was never hashed gets a provisional ``header:`` digest.
+    InputError where a file cannot be read, or is still being written.
+    """
+    size_bytes = sum(files.identity(path).size_bytes for path in paths)
+    # Links stay: what the Hub's client keeps is a link with the model's name to a blob without.
+    first = paths[0].absolute()
+    if plan_only and any(_unhashed(path) for path in paths):
+        return Source(first, f"header:{_joined([_header(p) for p in paths])}", size_bytes)
+    hashed = tuple(files.hashed(path) for path in paths)
+    digests = [h.digest for h in hashed]
+    digest = digests[0] if len(digests) == 1 else f"sha256:{_joined(digests)}"
+    return Source(first, digest, size_bytes, hashed)
+
+
+def _joined(digests: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _unhashed(path: Path) -> bool:
+    """Whether hashing ``path`` would take longer than a plan may."""
+    return files.identity(path).size_bytes > SMALL_BYTES and files.remembered(path) is None
+
+
+def _header(path: Path) -> str:
+    with path.open("rb") as stream:
+        head = hashlib.sha256(stream.read(files.BLOCK)).hexdigest()
+    return f"{head}-{path.stat().st_size}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +128,7 @@ class Step(ABC, Generic[R]):
     @property
     @abstractmethod
     def label(self) -> str:
-        """How the plan calls it, e.g. ``quantize IQ1_KT``."""
+        """How the plan calls it, e.g. ``convert model``."""
 
     @abstractmethod
     def inputs(self) -> Mapping[str, Input]:

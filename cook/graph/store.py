@@ -1,31 +1,36 @@
 """The store: artifacts named by key, each whole or absent.
 
 An artifact is a directory ``store/<kind>/<key>`` holding its files and ``artifact.json``, which
-lists every file's size and SHA-256. It is made in ``store/tmp``, hashed, fsynced, and renamed
-into place as the last act, so neither kill -9 nor a second cook can leave half of one.
+lists every file's size and SHA-256 and carries one of its own. It is made in ``store/tmp``,
+hashed, fsynced, and renamed into place as the last act, so neither kill -9 nor a second cook can
+leave half of one. It also says what it was made from, so that what is found to be damaged can be
+removed with all that was made of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cook import files
 from cook.errors import InputError
-from cook.graph.digest import file_sha256
 from cook.graph.locks import file_lock, is_locked
 from cook.provenance import cook_version, machine
 
 FORMAT = 1
 META = "artifact.json"
+SEAL = "sha256"
+"""The hash in ``artifact.json`` over all else that is in it."""
+MEND = "`cook store verify --mend` removes what is damaged; the next build makes it again"
+"""The hint where a stored file is not what it was."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,12 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished artifact on disk. ``result`` is the step's result as JSON."""
+    """A finished artifact on disk. ``result`` is the step's result as JSON.
+
+    ``made_from``: by an input's name, the SHA-256 of each of its files as they were used
+    (checked then), or None where an older cook made it and did not say. Such an artifact has no
+    ``sealed`` result either: nothing tells whether its ``artifact.json`` was changed.
+    """
 
     directory: Path
     kind: str
@@ -51,6 +61,12 @@ class Artifact:
     seconds: float
     work: float | None
     created: str
+    made_from: Mapping[str, Mapping[str, str]] | None = None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether a hash covers the result and all else in ``artifact.json``."""
+        return self.made_from is not None
 
     @property
     def size_bytes(self) -> int:
@@ -70,10 +86,16 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something in the store that is not what its record says."""
+    """Something in the store, or a source of the user's, that is not what is on record.
+
+    ``keys`` are the names under which others were made from it (the artifact's key, the digests
+    of its files). ``directory``: the artifact's, None where it is none.
+    """
 
     path: Path
     message: str
+    keys: frozenset[str] = frozenset()
+    directory: Path | None = None
 
 
 class Store:
@@ -86,7 +108,10 @@ class Store:
         return self.root / kind / key
 
     def find(self, kind: str, key: str) -> Artifact | None:
-        """The artifact, if it is there and every file still has its recorded size."""
+        """The artifact, if it is there and every file still has its recorded size.
+
+        What the files hold is looked at by :meth:`damage`, before anything is made from them.
+        """
         directory = self.path(kind, key)
         artifact = _read(directory)
         if artifact is None or artifact.key != key:
@@ -128,16 +153,20 @@ class Store:
         key: str,
         label: str,
         key_parts: Mapping[str, Any],
+        made_from: Mapping[str, Mapping[str, str]],
         result: Mapping[str, Any],
         seconds: float,
         work: float | None,
     ) -> Artifact:
         """Hash and fsync everything in ``workspace``, then rename it into place."""
-        files = []
+        stored = []
         for path in sorted(p for p in workspace.iterdir() if p.is_file()):
-            _fsync(path)
+            files.fsync(path)
+            digest = files.hashed(path).digest
             size = path.stat().st_size
-            files.append({"name": path.name, "size_bytes": size, "sha256": file_sha256(path)})
+            stored.append(
+                {"name": path.name, "size_bytes": size, "sha256": digest.removeprefix("sha256:")}
+            )
         document = {
             "format": FORMAT,
             "kind": kind,
@@ -145,7 +174,8 @@ class Store:
             "label": label,
             "key_parts": key_parts,
             "result": result,
-            "files": files,
+            "files": stored,
+            "made_from": made_from,
             "seconds": seconds,
             "work": work,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -153,19 +183,22 @@ class Store:
             "machine": machine().digest,
         }
         meta = workspace / META
+        # As it will be read back: the seal is of what a reader sees.
+        document = json.loads(json.dumps(document, allow_nan=False))
+        document[SEAL] = _seal(document)
         meta.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False))
-        _fsync(meta)
-        _fsync(workspace)
+        files.fsync(meta)
+        files.fsync(workspace)
         target = self.path(kind, key)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():  # damaged or stale: `find` refused it, so it may go
-            discarded = self.root / "tmp" / f"{uuid.uuid4().hex}.old"
-            target.rename(discarded)
-            shutil.rmtree(discarded, ignore_errors=True)
+            self._discard(target)
         workspace.rename(target)
-        _fsync(target.parent)
+        files.fsync(target.parent)
         artifact = _read(target)
         assert artifact is not None, "an artifact just committed must be readable"
+        for file in artifact.files:
+            files.remember(artifact.file(file.name), f"sha256:{file.sha256}")
         return artifact
 
     def entries(self) -> Iterator[Artifact]:
@@ -174,38 +207,97 @@ class Store:
             if (artifact := _read(directory)) is not None:
                 yield artifact
 
+    def damage(self, artifact: Artifact) -> Fault | None:
+        """The first file that is not what was recorded.
+
+        A file is read where its identity is none that was hashed on this machine before, so
+        the look is cheap until something changed it (or the store was copied here).
+        """
+        for stored in artifact.files:
+            path = artifact.directory / stored.name
+            try:
+                size = files.identity(path).size_bytes
+                if size != stored.size_bytes:
+                    message = f"has {size} bytes, recorded {stored.size_bytes}"
+                elif files.digest(path) != f"sha256:{stored.sha256}":
+                    message = "has other content than was recorded"
+                else:
+                    continue
+            except InputError as error:
+                message = error.message.removeprefix(f"{path}: ")
+            return Fault(path, message, _names(artifact), artifact.directory)
+        return None
+
     def verify(self) -> Iterator[Fault]:
-        """Re-hash every file of every artifact."""
+        """Hash every file of every artifact again, and every source that was ever hashed."""
+        files.believe_nothing_older()
         for directory in self._directories():
             artifact = _read(directory)
             if artifact is None:
-                yield Fault(directory, f"{META} is missing or unreadable")
+                message = f"{META} is missing, unreadable, or not as it was written"
+                yield Fault(directory, message, frozenset({directory.name}), directory)
                 continue
+            keys = _names(artifact) | {directory.name}
             if artifact.key != directory.name:
-                yield Fault(directory, f"is recorded under another key, {artifact.key}")
+                message = f"is recorded under another key, {artifact.key}"
+                yield Fault(directory, message, keys, directory)
             if _key_of(artifact.key_parts) != artifact.key:
-                yield Fault(directory, "its key does not follow from its recorded inputs")
+                message = "its key does not follow from its recorded inputs"
+                yield Fault(directory, message, keys, directory)
             known = {META} | {f.name for f in artifact.files}
             for extra in sorted({p.name for p in directory.iterdir()} - known):
                 yield Fault(directory / extra, "is not part of the artifact")
-            for stored in artifact.files:
-                path = directory / stored.name
-                if not path.is_file():
-                    yield Fault(path, "is missing")
-                elif path.stat().st_size != stored.size_bytes:
-                    yield Fault(
-                        path, f"has {path.stat().st_size} bytes, recorded {stored.size_bytes}"
-                    )
-                elif file_sha256(path) != stored.sha256:
-                    yield Fault(path, "has other content than was recorded")
+            if (fault := self.damage(artifact)) is not None:
+                yield fault
+        for wrong in files.verify_memory(besides=self.root):
+            yield Fault(
+                wrong.path,
+                "has other content than when it was hashed, though nothing else shows it",
+                frozenset({wrong.remembered}),
+            )
+
+    def made_from(self, faults: Iterable[Fault]) -> tuple[Artifact, ...]:
+        """Every artifact that was made from what is at fault, directly or not; without itself."""
+        faults = tuple(faults)
+        tainted = frozenset(key for fault in faults for key in fault.keys)
+        at_fault = {fault.directory for fault in faults}
+        left = [a for a in self.entries() if a.directory not in at_fault]
+        found: list[Artifact] = []
+        while further := [a for a in left if not tainted.isdisjoint(_inputs(a))]:
+            found += further
+            left = [a for a in left if a not in further]
+            tainted = frozenset().union(*map(_names, further))
+        return tuple(found)
+
+    def mend(self, faults: Iterable[Fault]) -> tuple[Artifact, ...]:
+        """Remove what is at fault and everything that was made from it; the latter is returned.
+
+        A build makes all of it again. A file of the user's is left alone.
+        """
+        faults = tuple(faults)
+        spoilt = self.made_from(faults)
+        directories = {f.directory for f in faults if f.directory is not None}
+        for directory in sorted(directories | {a.directory for a in spoilt}):
+            self._remove(directory)
+        for stray in (f.path for f in faults if f.directory is None and not f.keys):
+            self._discard(stray)
+        return spoilt
 
     def remove(self, artifact: Artifact) -> None:
         """Delete one artifact; whoever is making it right now is waited for."""
-        with self.locked(artifact.kind, artifact.key):
-            trash = self.root / "tmp" / f"{uuid.uuid4().hex}.old"
-            trash.parent.mkdir(parents=True, exist_ok=True)
-            artifact.directory.rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)
+        self._remove(artifact.directory)
+
+    def _remove(self, directory: Path) -> None:
+        with self.locked(directory.parent.name, directory.name):
+            self._discard(directory)
+
+    def _discard(self, path: Path) -> None:
+        """Delete a file or directory: gone under its name at once, or not at all."""
+        trash = self.root / "tmp" / f"{uuid.uuid4().hex}.old"
+        trash.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another cook was faster
+            path.rename(trash)
+            _delete(trash)
 
     def sweep_workspaces(self) -> int:
         """Remove workspaces whose process died; returns how many bytes that freed."""
@@ -219,7 +311,7 @@ class Store:
             lock = path.with_suffix(".lock")
             if path.suffix == ".old" or (lock.exists() and not is_locked(lock)):
                 freed += sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-                shutil.rmtree(path, ignore_errors=True)
+                _delete(path)
                 lock.unlink(missing_ok=True)
         return freed
 
@@ -231,10 +323,21 @@ class Store:
                 yield from sorted(p for p in kind.iterdir() if p.is_dir())
 
 
+def recorded_sha256(path: Path) -> str | None:
+    """What was written down of a stored file when it was made; None for any other file."""
+    artifact = _read(path.parent)
+    listed = {f.name: f.sha256 for f in artifact.files} if artifact else {}
+    return listed.get(path.name)
+
+
 def _read(directory: Path) -> Artifact | None:
     try:
         document = json.loads((directory / META).read_text())
         if document["format"] != FORMAT:
+            return None
+        # An older cook wrote neither.
+        made_from = document.get("made_from")
+        if (made_from is not None or SEAL in document) and document.get(SEAL) != _seal(document):
             return None
         return Artifact(
             directory=directory,
@@ -247,9 +350,30 @@ def _read(directory: Path) -> Artifact | None:
             seconds=float(document["seconds"]),
             work=document["work"],
             created=document["created"],
+            made_from=made_from,
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _names(artifact: Artifact) -> frozenset[str]:
+    """What an artifact is called where it is an input: its key; a file of it, by its digest."""
+    return frozenset({artifact.key, *(f"sha256:{f.sha256}" for f in artifact.files)})
+
+
+def _inputs(artifact: Artifact) -> frozenset[str]:
+    """Names of what an artifact was made from: keys of others, digests of sources' files."""
+    inputs: Mapping[str, str] = artifact.key_parts.get("inputs", {})
+    sources = (name for name, key in inputs.items() if key.startswith("sha256:"))
+    shards = (h for name in sources for h in (artifact.made_from or {}).get(name, {}).values())
+    return frozenset({*inputs.values(), *(f"sha256:{h}" for h in shards)})
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _key_of(parts: Mapping[str, Any]) -> str:
@@ -257,9 +381,6 @@ def _key_of(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _seal(document: Mapping[str, Any]) -> str:
+    """The hash over a whole ``artifact.json`` but for the seal itself."""
+    return _key_of({name: value for name, value in document.items() if name != SEAL})

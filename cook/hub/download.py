@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cook.errors import PrerequisiteError, StepError
-from cook.formats.atomic import atomic_write
-from cook.graph.digest import BLOCK, remember, source
+from cook.files import BLOCK, atomic_write, digest, remember
 from cook.graph.locks import file_lock
 from cook.hub.client import PATIENT, Retry, api, failed
 from cook.hub.listing import HubFile, Listing, repo_type, storage_folder
@@ -83,7 +82,7 @@ def fetch(
         raise failed(str(listing.ref), error) from None
     paths = tuple(place(listing, f) for f in files)
     for path, file in zip(paths, files, strict=True):
-        if file.sha256 is not None and source([path]).digest != f"sha256:{file.sha256}":
+        if file.sha256 is not None and digest(path) != f"sha256:{file.sha256}":
             raise StepError(
                 f"{path}: holds other bytes than {listing.ref} at {listing.commit[:12]}",
                 hint=f"delete it, and the same command fetches it again: rm '{path.resolve()}'",
@@ -247,14 +246,14 @@ def _by_xet(listing: Listing, file: HubFile, partial: Path) -> None:
 def _verified(path: Path, file: HubFile) -> bool:
     if not _whole(path, file):
         return False
-    wanted, digest = file.sha256, hashlib.sha256()
+    wanted, found = file.sha256, hashlib.sha256()
     if wanted is None:
-        wanted, digest = file.git_oid, hashlib.sha1(usedforsecurity=False)
-        digest.update(b"blob %d\0" % file.size_bytes)
+        wanted, found = file.git_oid, hashlib.sha1(usedforsecurity=False)
+        found.update(b"blob %d\0" % file.size_bytes)
     with path.open("rb") as stream:
         while block := stream.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest() == wanted
+            found.update(block)
+    return found.hexdigest() == wanted
 
 
 def _link(listing: Listing, file: HubFile) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cook.errors import InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.formats.cursor import MalformedFile
 from cook.formats.gguf import MAX_HEADER_BYTES, read_gguf
 from cook.hub.client import PATIENT, Retry

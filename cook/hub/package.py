@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cook import files
 from cook.errors import InputError
 from cook.formats.naming import split_name
-from cook.graph.digest import source
+from cook.graph.store import MEND, recorded_sha256
 from cook.recipe.sources import HubRef
 from cook.record.record import Draft, Record, to_json
 from cook.report.card import CardFacts, card, published
@@ -152,31 +153,20 @@ def _made(draft: Draft) -> Path:
     if path.stat().st_size != draft.file_bytes:
         raise InputError(
             f"{path}: has {path.stat().st_size} bytes, and the record says {draft.file_bytes}",
-            hint="`cook store verify` tells what is damaged",
+            hint=MEND,
         )
     return path
 
 
 def _file(name: str, path: Path) -> Item:
-    found = source([path])
-    recorded = _recorded_sha256(path)
-    digest = found.digest.removeprefix("sha256:")
+    digest = files.digest(path).removeprefix("sha256:")
+    recorded = recorded_sha256(path)
     if recorded is not None and recorded != digest:
         raise InputError(
             f"{path}: has other content than was measured",
-            hint="`cook store verify` tells what is damaged",
+            hint=MEND,
         )
-    return Item(name, path, found.size_bytes, digest)
-
-
-def _recorded_sha256(path: Path) -> str | None:
-    """What the store wrote down when it made the file."""
-    try:
-        document = json.loads(path.with_name("artifact.json").read_text(encoding="utf-8"))
-        listed = {f["name"]: f["sha256"] for f in document["files"]}
-        return str(listed[path.name])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return Item(name, path, path.stat().st_size, digest)
 
 
 def _imatrix(record: Record, drafts: Sequence[Draft], title: str) -> Item | None:

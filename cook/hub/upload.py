@@ -194,7 +194,7 @@ def show_package(package: Package, output: Output, public: bool) -> None:
     rows = [(i.path, size(i.size_bytes), i.sha256[:12]) for i in package.items]
     output.table(rows, ["file", Column("size", "right"), "sha256"])
     output.data("")
-    output.data(package.card.rstrip("\n"))
+    output.block(package.card)
     output.say(
         f"dry run: {plural(len(package.items), 'file')}, {size(package.size_bytes)}, would go to "
         f"hf://{package.repo}; a new repository would be {'public' if public else 'private'}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cook.errors import InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.logs.log_figures import Pair
 from cook.report.canvas import Plot, Sheet, label, png, svg_file
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from cook.errors import GateError, InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.nightly.gates import Finding, Verdict
 
 VERSION = 1

@@ -11,13 +11,18 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cook.errors import InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
+from cook.formats import strict_json
 from cook.graph.locks import file_lock
 from cook.nightly.night import VERSION, Night
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MAX_BYTES = 64 << 20
 MAX_LINE_BYTES = 8 << 20
@@ -114,29 +119,35 @@ def _marked(nights: Sequence[Night]) -> Iterable[Night]:
     return {night.id: night for night in nights}.values()
 
 
-def _line(night: Night) -> bytes:
+@cache
+def _adapter() -> TypeAdapter[Night]:
+    """Made once: it takes longer than to read a line."""
     from pydantic import TypeAdapter
 
-    document = TypeAdapter(Night).dump_python(night, mode="json")
+    return TypeAdapter(Night)
+
+
+def _line(night: Night) -> bytes:
+    document = _adapter().dump_python(night, mode="json")
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
 
 def _read_line(line: bytes) -> Night | str:
     """The night on a line, or why there is none."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     if len(line) > MAX_LINE_BYTES:
         return "longer than any night"
     try:
-        document: Any = json.loads(line)
-    except (ValueError, RecursionError):
+        document = strict_json.loads(line)
+    except ValueError:
         return "not JSON (a torn line?)"
     version = document.get("version") if isinstance(document, dict) else None
     if version != VERSION:
         return f"version {version!r}, this cook reads {VERSION}"
     try:
-        night: Night = TypeAdapter(Night).validate_python(document)
+        night = _adapter().validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

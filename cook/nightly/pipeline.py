@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from cook.documents.faults import problems_of
+from cook.documents.located import yaml_document
 from cook.documents.places import Locations
 from cook.documents.spec import Name, Spec, TextLine, one_or_many
-from cook.documents.tree import parse, plain_data, read_text
-from cook.errors import InputError, PipelineError, Problem, RecipeError
+from cook.documents.tree import read_text
+from cook.errors import InputError, PipelineError, Problem
 from cook.nightly.gates import Policy
 from cook.paths import cook_home, data_dir
 from cook.recipe.load import LoadedRecipe, load_recipe, shipped_recipes
@@ -179,11 +179,7 @@ def load_pipeline(name: Path | str, *, unsafe_args: bool = False) -> LoadedPipel
     those of a recipe.
     """
     path = _find(name)
-    try:
-        text = read_text(path, "pipeline")
-        return parse_pipeline(text, path, unsafe_args=unsafe_args)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    return parse_pipeline(read_text(path, PipelineError), path, unsafe_args=unsafe_args)
 
 
 def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedPipeline:
@@ -191,24 +187,14 @@ def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> Loade
 
     ``unsafe_args``: of all its recipes, as :func:`cook.recipe.load.load_recipe`.
     """
-    try:
-        root, found = parse(text, str(path), "pipeline")
-    except RecipeError as error:
-        raise PipelineError(error.problems) from None
-    problems = list(found)
-    locations = Locations(str(path), root)
-    data = plain_data(root)
-    if not isinstance(data, dict):
-        fault = locations.at().problem("a pipeline is a mapping", hint="start with `version: 1`")
-        raise PipelineError([*problems, fault])
-    try:
-        context = {"base": path.resolve().parent}
-        pipeline = PipelineSpec.model_validate(data, context=context)
-    except ValidationError as error:
-        raise PipelineError([*problems, *problems_of(error, locations, PipelineSpec)]) from None
-    cells, more = _cells(pipeline, path, locations, unsafe_args)
-    if problems or more:
-        raise PipelineError([*problems, *more])
+    document = yaml_document(text, path, PipelineError)
+    pipeline = document.validated(PipelineSpec)
+    if pipeline is None:
+        raise document.fault()
+    cells, more = _cells(pipeline, path, document.locations, unsafe_args)
+    document.problems.extend(more)
+    if document.problems:
+        raise document.fault()
     return LoadedPipeline(pipeline, path, cells)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cook.errors import CookError, GateError, InputError, StepError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.nightly.cell_outcome import CellOutcome, CellStatus, read_outcomes, worst
 from cook.nightly.junit import junit
 from cook.nightly.pipeline import Cell, LoadedPipeline, load_pipeline
 from cook.nightly.summary import publish, summary
-from cook.output import Mode, Output
+from cook.output import Mode, Output, to_json
 from cook.provenance import machine
 from cook.units import plural
 
@@ -119,7 +118,7 @@ def _plan(loaded: LoadedPipeline, output: Output) -> None:
     found = due(loaded)
     document = matrix(found)
     output.emit(document)
-    output.data(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    output.data(to_json(document, indent=None))
     for d in found:
         output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
 

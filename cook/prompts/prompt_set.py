@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
 from cook.errors import InputError
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+from cook.paths import demo_dir, package_dir
 
 Half = Literal["pick", "report"]
 
-BUNDLED = {
-    "default": ("cook.prompts", "default.jsonl"),
-    "long": ("cook.prompts", "long.jsonl"),
-    "demo": ("cook.demo", "data/prompts.jsonl"),
-    "demo-calibration": ("cook.demo", "data/prompts-calibration.jsonl"),
+BUNDLED: Mapping[str, Path] = {
+    "default": package_dir() / "prompts" / "default.jsonl",
+    "long": package_dir() / "prompts" / "long.jsonl",
+    "demo": demo_dir() / "data" / "prompts.jsonl",
+    "demo-calibration": demo_dir() / "data" / "prompts-calibration.jsonl",
 }
+"""The sets that ship with cook, and their files."""
 HALVES: tuple[Half, Half] = ("pick", "report")
 KEYS = frozenset({"id", "category", "prompt", "half", "context"})
 REQUIRED = ("id", "category", "prompt")
@@ -76,7 +75,7 @@ def load_prompts(source: str | Path) -> PromptSet:
     was used before, an empty prompt or one of more than 4 MiB, more than 100,000 prompts.
     """
     if isinstance(source, str) and source in BUNDLED:
-        label, data = source, _read_bundled(source)
+        label, data = source, _read_bundled(source, BUNDLED[source])
     else:
         label, data = str(source), _read_file(Path(source))
     rows = list(_rows(label, data))
@@ -130,13 +129,14 @@ def subset(prompt_set: PromptSet, prompts: Sequence[Prompt]) -> PromptSet:
 _EXAMPLE = 'a line looks like {"id": "code-01", "category": "code", "prompt": "..."}'
 
 
-def _read_bundled(name: str) -> bytes:
-    from importlib.resources import files
+def prompts_file(source: str | Path) -> Path:
+    """The file of a bundled set, or the path itself."""
+    return source if isinstance(source, Path) else BUNDLED[source]
 
-    package, path = BUNDLED[name]
-    resource: Traversable = files(package).joinpath(*path.split("/"))
+
+def _read_bundled(name: str, path: Path) -> bytes:
     try:
-        return resource.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise InputError(
             f"{name}: the bundled prompt set {path} is missing from this installation",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cook.errors import Problem
 from cook.recipe.lint import flavour_of, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
-from cook.recipe.rules import Matcher, resolve
-from cook.recipe.size import SizedTensor, predicted_bpw, predicted_bytes
+from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes
+
+if TYPE_CHECKING:
+    from cook.formats.imatrix_file import Imatrix
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,6 @@ class CheckResult:
     quants: tuple[QuantCheck, ...]
 
 
-@dataclass(frozen=True)
-class TensorList:
-    """Tensors without a model file."""
-
-    tensors: Sequence[SizedTensor]
-    architecture: str = ""
-
-
 def check_recipe(
     loaded: LoadedRecipe, engine: str | None = None, tensors: Path | None = None
 ) -> CheckResult:
@@ -55,9 +50,10 @@ def check_recipe(
     PrerequisiteError if nothing is wrong but that the engine lacks types.
     """
     model = read_tensors(tensors) if tensors is not None else None
+    imatrix = _ready_imatrix(loaded) if model is not None else None
     flavour = flavour_of(loaded)
     if engine is None:
-        problems = lint(loaded, model=model, flavour=flavour)
+        problems = lint(loaded, model=model, flavour=flavour, imatrix=imatrix)
     else:
         from cook.engines.discover import discover
 
@@ -69,6 +65,7 @@ def check_recipe(
             flavour=flavour,
             capabilities=found.capabilities,
             engine_name=found.name,
+            imatrix=imatrix,
         )
     if any(p.kind == "prerequisite" for p in problems):
         raise_problems(problems)
@@ -76,23 +73,30 @@ def check_recipe(
     return CheckResult(loaded.path, flavour, problems, quants)
 
 
-def read_tensors(path: Path) -> TensorList:
+def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
+    """The recipe's own, where it is on this disk."""
+    from cook.formats.imatrix_file import read_imatrix
+
+    path = loaded.recipe.imatrix.file if loaded.recipe.imatrix else None
+    return read_imatrix(path) if isinstance(path, Path) and path.is_file() else None
+
+
+def read_tensors(path: Path) -> ModelTensors:
     """The tensors of a GGUF, or of a list (``name <tab> shape <tab> type`` lines)."""
     if path.suffix == ".tsv":
         from cook.formats.gguf import read_tensor_list
 
-        return TensorList(read_tensor_list(path))
+        return ModelTensors(read_tensor_list(path))
     from cook.formats.gguf import read_gguf
 
     file = read_gguf(path)
-    return TensorList(file.tensors, file.architecture)
+    return ModelTensors(file.tensors, file.architecture)
 
 
-def _quants(loaded: LoadedRecipe, model: TensorList, flavour: str) -> tuple[QuantCheck, ...]:
+def _quants(loaded: LoadedRecipe, model: ModelTensors, flavour: str) -> tuple[QuantCheck, ...]:
     checks = []
-    matcher = Matcher(model.tensors, model.architecture)
     for quant in loaded.quants:
-        resolution = resolve(model.tensors, quant, flavour, model.architecture, matcher=matcher)
+        resolution = model.resolve(quant, flavour)
         counts = Counter(t or "?" for t in resolution.types.values())
         fits = all(p.severity != "error" for p in resolution.problems)
         checks.append(

@@ -18,15 +18,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cook.demo.unpack import is_unpacked
 from cook.documents.tree import Keys, Location
 from cook.errors import PrerequisiteError, Problem, RecipeError
+from cook.formats.quant_types import Flavour
+from cook.prompts.prompt_set import prompts_file
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.pattern import PatternTimeout
 from cook.recipe.raw_flags import flag_problems
-from cook.recipe.rules import Matcher, Quant, Resolution, Rule, Tensor, resolve, some
+from cook.recipe.rules import ModelTensors, Quant, Resolution, Rule, some
 from cook.recipe.text_overlap import compare_texts
 
 if TYPE_CHECKING:
@@ -38,10 +40,13 @@ NO_IMATRIX_HINT = "add `imatrix: {corpus: ...}` to the recipe, or choose another
 
 # Base types whose built-in mixture gives some tensor a type that demands an imatrix
 # (mainline llama_tensor_get_type_impl, ik llama_tensor_get_type), beside those whose default does.
-_MIXTURE_NEEDS = {
-    "llama.cpp": frozenset({"IQ3_XS", "IQ3_XXS"}),
-    "ik_llama.cpp": frozenset({"IQ3_XXS", "IQ3_XXS_R4"}),
+_MIXTURE_NEEDS: dict[str, frozenset[str]] = {
+    Flavour.LLAMA_CPP: frozenset({"IQ3_XS", "IQ3_XXS"}),
+    Flavour.IK_LLAMA_CPP: frozenset({"IQ3_XXS", "IQ3_XXS_R4"}),
 }
+_OTHER_MODEL = "collect the imatrix from this very model"
+_BLIND_TYPES = ("f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0", "mxfp4")
+"""Types that the engines write alike with and without importance data."""
 _NEVER_COVERED = ("token_embd.weight", "per_layer_token_embd.weight")
 
 
@@ -118,7 +123,25 @@ def imatrix_problems(
             yield at.problem(message, hint=hint)
         else:
             message = f"{subject} needs importance data that the imatrix lacks ({some(names)})"
-            yield at.problem(message, hint="collect the imatrix from this very model")
+            yield at.problem(message, hint=_OTHER_MODEL)
+
+
+def _without_data(
+    quant: Quant, resolution: Resolution, flavour: str, imatrix: Imatrix
+) -> Iterator[str]:
+    """Layer tensors that an imatrix would help, can do without, and get no data from this one."""
+    from cook.formats.imatrix_file import entry_for
+    from cook.formats.quant_types import needs_imatrix
+
+    for name in resolution.rule_of:
+        given = resolution.types[name]
+        if (
+            given not in _BLIND_TYPES
+            and name.startswith("blk.")
+            and entry_for(imatrix, name, flavour) is None
+            and not (given and needs_imatrix(name, given, quant.ftype, flavour))
+        ):
+            yield name
 
 
 def _base_gate(quant: Quant) -> frozenset[str]:
@@ -174,16 +197,16 @@ def _shared_content(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
         if not path.is_file():
             continue
         overlap = compare_texts(calibration, path)
+        if not (share := overlap.share):
+            continue
         if overlap.identical:
             message = f"the calibration text is also used for {use}"
-        elif overlap.shared:
+        else:
             message = (
                 f"the {use} text shares {overlap.shared} of {overlap.smaller} sampled passages "
                 "with the calibration text"
             )
-        else:
-            continue
-        severity = "error" if overlap.share >= SHARE_IS_ERROR else "warning"
+        severity = "error" if share >= SHARE_IS_ERROR else "warning"
         hint = "calibrate on other text: numbers on seen text flatter the quant"
         yield loaded.locations.at(*keys).problem(message, hint=hint, severity=severity)
 
@@ -210,26 +233,6 @@ def _unknown_categories(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Proble
             yield loaded.locations.key_at(*keys).problem(
                 f"the prompts have no category `{name}`", hint=hint
             )
-
-
-def prompts_file(prompts: str | Path) -> Path:
-    """The file behind a prompt set's name, or the path itself."""
-    from cook.paths import demo_dir, package_dir
-
-    if isinstance(prompts, Path):
-        return prompts
-    if prompts == "demo":
-        return demo_dir() / "data" / "prompts.jsonl"
-    return package_dir() / "prompts" / f"{prompts}.jsonl"
-
-
-class ModelTensors(Protocol):
-    """What is read of the source model; ``cook.formats.gguf.GgufFile`` satisfies it."""
-
-    @property
-    def tensors(self) -> Sequence[Tensor]: ...
-    @property
-    def architecture(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -276,22 +279,22 @@ def lint(
             engine.name,
             unsafe=loaded.unsafe_args,
         )
-    matcher = Matcher(model.tensors, model.architecture) if model is not None else None
+    bare: dict[str, None] = {}
     for quant in loaded.quants:
         found += _type_problems(quant)
         lacking = _capability_problems(quant, engine) if engine is not None else []
         found += lacking
         has_imatrix = recipe.imatrix is not None and quant.use_imatrix
-        if model is not None and matcher is not None:
-            found += _rule_problems(quant, matcher)
+        if model is not None:
+            found += _rule_problems(quant, model)
             if not lacking:
                 wanted = flavour or flavour_of(loaded)
-                resolution = resolve(
-                    model.tensors, quant, wanted, model.architecture, matcher=matcher
-                )
+                resolution = model.resolve(quant, wanted)
                 found += resolution.problems
                 found += _uncovered(quant, resolution)
                 found += _requantizing(loaded, quant, model, resolution)
+                if imatrix is not None and quant.use_imatrix:
+                    bare |= dict.fromkeys(_without_data(quant, resolution, wanted, imatrix))
                 found += imatrix_problems(
                     quant,
                     resolution,
@@ -302,6 +305,10 @@ def lint(
                 )
         elif engine is not None and not has_imatrix and not lacking:
             found += _imatrix_problems_by_rule(quant, engine.flavour)
+    if bare:
+        at = loaded.locations.at("imatrix", "file")
+        message = f"the imatrix has no data for {some(list(bare))}: quantized without any"
+        found.append(at.problem(message, hint=_OTHER_MODEL, severity="warning"))
     if strict:
         found = [replace(p, severity="error") for p in found]
     unique = dict.fromkeys(found)
@@ -333,7 +340,7 @@ def flavour_of(loaded: LoadedRecipe) -> str:
     from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name, ftype_by_name
 
     for name in loaded.recipe.engine:
-        if name in (IK_LLAMA_CPP, LLAMA_CPP):
+        if name in tuple(Flavour):
             return name
     for quant in loaded.quants:
         wanted = [by_name(r.type).engines for r in quant.rules]
@@ -346,7 +353,7 @@ def _engine_problems(loaded: LoadedRecipe, engine: _At) -> Iterator[Problem]:
     if len(loaded.recipe.engine) != 1:
         return
     asked = loaded.recipe.engine[0]
-    if asked in ("llama.cpp", "ik_llama.cpp") and asked != engine.flavour:
+    if asked in tuple(Flavour) and asked != engine.flavour:
         at = loaded.locations.at("engine")
         yield at.problem(
             f"the recipe needs {asked}; `{engine.name}` is {engine.flavour}",
@@ -356,7 +363,7 @@ def _engine_problems(loaded: LoadedRecipe, engine: _At) -> Iterator[Problem]:
 
 
 def _engine_hint(flavour: str) -> str:
-    short = "ik" if flavour == "ik_llama.cpp" else "llama"
+    short = "ik" if flavour == Flavour.IK_LLAMA_CPP else "llama"
     return f"give a build of {flavour}: `--engine {short}=/path/to/{flavour}/build`"
 
 
@@ -424,34 +431,34 @@ def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
     return problems
 
 
-def _rule_problems(quant: Quant, matcher: Matcher) -> Iterator[Problem]:
+def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:
     """Rules of the quant's own list that match nothing, or are shadowed within that list."""
     seen: dict[str, tuple[set[str], list[Rule]]] = {}
     for rule in quant.rules:
         at = rule.at or _where(quant)
         try:
-            hits = matcher.hits(rule)
+            hits = model.hits(rule)
         except PatternTimeout:
             continue  # resolve() tells it
         if not hits:
             # An inherited rule is told where its own quant is checked.
             if rule.owner == quant.name:
-                hint = _case_hint(rule, matcher)
+                hint = _case_hint(rule, model)
                 message = f"rule `{rule.selector}` matches no tensor"
                 yield at.problem(message, hint=hint, severity="warning")
             continue
         covered, earlier = seen.setdefault(rule.owner, (set(), []))
         if rule.owner == quant.name and hits <= covered:
-            by = some([f"`{r.selector}`" for r in earlier if matcher.hits(r) & hits], 3)
+            by = some([f"`{r.selector}`" for r in earlier if model.hits(r) & hits], 3)
             message = f"rule `{rule.selector}` is shadowed by earlier rules: {by}"
             yield at.problem(message, severity="warning")
         covered |= hits
         earlier.append(rule)
 
 
-def _case_hint(rule: Rule, matcher: Matcher) -> str | None:
+def _case_hint(rule: Rule, model: ModelTensors) -> str | None:
     lowered = replace(rule, selector=rule.selector.lower())
-    if rule.selector != lowered.selector and matcher.hits(lowered):
+    if rule.selector != lowered.selector and model.hits(lowered):
         return f"tensor names are lower case: `{lowered.selector}`"
     return None
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cook.documents.places import Locations
-from cook.documents.tree import parse, plain_data, read_text
+from cook.documents.tree import read_text
 from cook.errors import InputError, Problem, RecipeError
 
 if TYPE_CHECKING:
+    from cook.documents.located import LocatedDocument
     from cook.recipe.rules import Quant
     from cook.recipe.schema import Recipe
 
@@ -45,11 +46,7 @@ def load_recipe(path: Path | str, *, unsafe_args: bool = False) -> LoadedRecipe:
     InputError when there is no such file; RecipeError with every fault otherwise.
     """
     found = find_recipe(path)
-    try:
-        text = read_text(found)
-    except OSError as error:
-        raise InputError(f"cannot read {found}: {error.strerror}") from None
-    return parse_recipe(text, found, unsafe_args=unsafe_args)
+    return parse_recipe(read_text(found), found, unsafe_args=unsafe_args)
 
 
 def find_recipe(name: Path | str) -> Path:
@@ -76,48 +73,34 @@ def shipped_recipes() -> Mapping[str, Path]:
 
 def parse_recipe(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedRecipe:
     """A recipe from its text; ``path`` names it in errors and anchors its relative paths."""
-    from pydantic import ValidationError
-
-    from cook.documents.faults import problems_of
+    from cook.documents.located import yaml_document
     from cook.recipe.expand import expand
     from cook.recipe.raw_flags import written_flag_problems
     from cook.recipe.schema import Recipe
 
-    root, found = parse(text, str(path))
-    problems = list(found)
-    locations = Locations(str(path), root)
-    data = plain_data(root)
-    if not isinstance(data, dict):
-        at = locations.at()
-        hint = "start with `version: 1`"
-        raise RecipeError([*problems, at.problem("a recipe is a mapping", hint=hint)])
-    problems += written_flag_problems(data, locations, unsafe=unsafe_args)
-    context = {"base": path.resolve().parent}
-    recipe = None
-    try:
-        recipe = Recipe.model_validate(data, context=context)
-    except ValidationError as error:
-        problems += problems_of(error, locations, Recipe)
+    document = yaml_document(text, path)
+    written = written_flag_problems(document.data, document.locations, unsafe=unsafe_args)
+    document.problems.extend(written)
+    recipe = document.validated(Recipe)
     if recipe is None:
-        problems += _expand_valid(data, locations, context)
-        raise RecipeError(_unique(problems))
+        document.problems.extend(_expand_valid(document))
+        raise document.fault()
     try:
-        quants = expand(recipe, locations)
+        quants = expand(recipe, document.locations)
     except RecipeError as error:
-        raise RecipeError(_unique([*problems, *error.problems])) from None
-    if problems:
-        raise RecipeError(_unique(problems))
-    return LoadedRecipe(recipe, path, text, quants, locations, unsafe_args)
+        document.problems.extend(error.problems)
+    if document.problems:
+        raise document.fault()
+    return LoadedRecipe(recipe, path, text, quants, document.locations, unsafe_args)
 
 
-def _expand_valid(
-    data: dict[str, Any], locations: Locations, context: dict[str, Any]
-) -> tuple[Problem, ...]:
+def _expand_valid(document: LocatedDocument) -> tuple[Problem, ...]:
     """Faults between the quants that are valid, to be told beside the faults in others."""
     from cook.documents.spec import one_or_many
     from cook.recipe.expand import expand_parts
     from cook.recipe.schema import QuantSpec, SweepSpec
 
+    data, context = document.data, document.context
     listed = data.get("quants", ())
     swept = one_or_many(data["sweep"]) if data.get("sweep") is not None else ()
     quants = _valid(QuantSpec, listed, context)
@@ -134,7 +117,7 @@ def _expand_valid(
         for index, item in enumerate(listed if isinstance(listed, tuple) else ())
         if isinstance(item, dict) and index not in valid
     )
-    return expand_parts(quants, sweeps, locations, drafts, faulty)[1]
+    return expand_parts(quants, sweeps, document.locations, drafts, faulty)[1]
 
 
 def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tuple[int, Any]]:
@@ -149,5 +132,27 @@ def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tup
     return found
 
 
-def _unique(problems: list[Problem]) -> list[Problem]:
-    return list(dict.fromkeys(problems))
+def resolved(loaded: LoadedRecipe) -> str:
+    """The recipe as YAML that needs no inheritance, sweep or base folder; itself a recipe.
+
+    Settings that are at their default stay out.
+    """
+    import yaml
+
+    document: dict[str, Any] = loaded.recipe.model_dump(mode="json", exclude_defaults=True)
+    document.pop("sweep", None)
+    if loaded.quants:
+        document["quants"] = [_quant(quant) for quant in loaded.quants]
+    text: str = yaml.safe_dump(
+        document, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+    )
+    return f"# {loaded.recipe.name}, resolved\n{text}"
+
+
+def _quant(quant: Quant) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": quant.name, "type": quant.ftype, "mixture": quant.mixture}
+    if not quant.use_imatrix:
+        found["imatrix"] = False
+    if quant.rules:
+        found["rules"] = [{rule.selector: rule.type} for rule in quant.rules]
+    return found

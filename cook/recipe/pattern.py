@@ -1,16 +1,18 @@
 """Tensor-name patterns: the ECMAScript subset that both engines' ``std::regex`` reads.
 
-A pattern is parsed here, so that a fault has its column, and matched with the ``regex``
-package under a time limit, so that a catastrophic one is an error and not a hang. Semantics
-are ECMAScript's as the engines use it: unanchored search, case-sensitive, ASCII classes,
-``$`` the end only. Engines never see these patterns: cook sends them explicit tensor names
-(:mod:`cook.recipe.engine_rules`), so ``{m,n}`` and upper case are safe on both.
+A pattern is read token by token, so that what ``regex`` takes and ECMAScript does not is refused
+at its column, and matched with ``regex`` under a time limit, so that a catastrophic one is an
+error and not a hang. Semantics are ECMAScript's as the engines use it: unanchored search,
+case-sensitive, ASCII classes, ``$`` the end only. Engines never see these patterns: cook sends
+them explicit tensor names (:mod:`cook.recipe.engine_rules`), so ``{m,n}`` and upper case are
+safe on both.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,18 +25,6 @@ TIMEOUT_S = 0.5
 """For one search in one tensor name; a sane pattern needs microseconds."""
 TOTAL_TIMEOUT_S = 1.0
 """For all names of a model, processor time."""
-
-_CLASSES = {
-    "d": "[0-9]",
-    "D": "[^0-9]",
-    "w": "[A-Za-z0-9_]",
-    "W": "[^A-Za-z0-9_]",
-    "s": "[ \\t\\n\\v\\f\\r]",
-    "S": "[^ \\t\\n\\v\\f\\r]",
-}
-_CONTROLS = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "v": "\\v"}
-_PUNCTUATION = set("^$\\.*+?()[]{}|/-,=!\"#%&':;<>@`~ _")
-
 
 # Patterns that hung once, so that a recipe with one is told in one time limit and not in many.
 _HANGING: set[str] = set()
@@ -96,221 +86,163 @@ def _compiled(source: str) -> Any:
     return regex.compile(_translate(source), regex.VERSION0 | regex.ASCII)
 
 
+_Denied = Sequence[tuple[str, str, str | None]]
+_DENIED_ANYWHERE: _Denied = (
+    (r"\\\Z", "a lone `\\` at the end", "escape it: `\\\\`"),
+    (r"\\\d", "back-references (`{}`) are not in the subset", None),
+    (r"\\[pP]", "Unicode properties are not ECMAScript", None),
+    (r"\\[xuc]", "`{}` escapes are not in the subset", "write the character itself"),
+    (r"\\[AZzGQEKR]", "`{}` is not ECMAScript", "use `^` and `$`"),
+)
+_PUNCTUATION = re.escape("^$\\.*+?()[]{}|/-,=!\"#%&':;<>@`~ _")
+# What `regex` takes and the subset does not: where it stands, why it is refused, a hint.
+_DENIED: _Denied = (
+    *_DENIED_ANYWHERE,
+    (rf"\\[^{_PUNCTUATION}dDwWsStnrfvbB]", "unknown escape `{}`", None),
+    (r"\(\?=", "lookahead `{}` cannot be written for llama.cpp, which splits at `=`", None),
+    (r"\(\?<[=!]", "lookbehind is not ECMAScript", None),
+    (r"\(\?[P<']", "named groups are not in the subset", "use `(?:...)`"),
+    (r"\(\?>", "atomic groups are not ECMAScript", None),
+    (r"\(\?(?![:!])", "inline flags are not ECMAScript", "matching is case-sensitive"),
+    (r"[}\]]", "a bare `{}`", "escape it: `\\{}`"),
+)
+_DENIED_IN_CLASS: _Denied = (
+    *_DENIED_ANYWHERE,
+    (rf"\\[^{_PUNCTUATION}dwstnrfv]", "unknown escape `{}`", None),
+    (r"\[[:.=]", "POSIX classes are not ECMAScript", "write the range: `0-9`"),
+)
+_TOKEN = re.compile(
+    r"(?P<open>\((?:\?[:!])?)|(?P<close>\))|(?P<or>\|)|(?P<repeat>[*+?{])|(?P<class>\[)"
+    r"|(?P<assertion>[\^$]|\\[bB])|(?P<char>\\?.)",
+    re.DOTALL,
+)
+_COUNTS = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
+# What `regex` would read otherwise. A group's text is never asked for.
+_WRITTEN = {"(": "(?:", "^": r"\A", "$": r"\Z", ".": r"[^\n\r]"}
+
+
+@dataclass
+class _Group:
+    """A group that is not closed yet; ``largest`` is the largest count inside it."""
+
+    at: int
+    opening: str
+    largest: int = 1
+
+
 @lru_cache(maxsize=512)
 def _translate(source: str) -> str:
+    """The pattern as ``regex`` reads it; PatternError at the first that is not allowed."""
     if not source:
         raise PatternError("an empty pattern matches every tensor", 0, "write `re:.*`")
     if len(source) > MAX_LENGTH:
         raise PatternError(f"longer than {MAX_LENGTH} characters", MAX_LENGTH)
-    parser = _Parser(source)
-    out = parser.alternation(0)
-    if parser.at < len(source):
-        raise PatternError("`)` without `(`", parser.at, "escape it: `\\)`")
-    return out
+    out: list[str] = []
+    groups = [_Group(0, "")]
+    # The kind of the token before, and the largest count inside the atom that it ends.
+    before, inner = "open", 1
+    at = 0
+    while at < len(source):
+        start = at
+        _deny(_DENIED, source, start)
+        token = _TOKEN.match(source, start)
+        assert token is not None  # the last alternative is any character
+        kind, text, at = str(token.lastgroup), token[0], token.end()
+        if kind == "repeat":
+            text, at, count = _repeat(source, start, before)
+            inner *= count
+            if inner > MAX_REPEAT:
+                raise PatternError(f"repeat counts inside one another above {MAX_REPEAT}", start)
+        elif kind == "close":
+            if len(groups) == 1:
+                raise PatternError("`)` without `(`", start, "escape it: `\\)`")
+            group = groups.pop()
+            kind, inner = "assertion" if group.opening == "(?!" else "char", group.largest
+        else:
+            inner = 1
+        groups[-1].largest = max(groups[-1].largest, inner)
+        if kind == "open":
+            if len(groups) > MAX_DEPTH:
+                raise PatternError(f"groups nested deeper than {MAX_DEPTH}", at)
+            groups.append(_Group(start, text))
+        elif kind == "class":
+            text, at = _class(source, start)
+        before = kind
+        out.append(_WRITTEN.get(text) or text)
+    if len(groups) > 1:
+        raise PatternError("`(` without `)`", groups[-1].at, "close it, or escape it: `\\(`")
+    return "".join(out)
 
 
-class _Parser:
-    """Recursive descent; each method returns the equivalent pattern for ``regex``."""
+def _deny(denied: _Denied, source: str, at: int) -> None:
+    if source[at] not in r"\([]}":
+        return
+    for where, message, hint in denied:
+        if found := re.match(where, source[at : at + 4]):
+            raise PatternError(message.format(found[0]), at, hint and hint.format(found[0]))
 
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.at = 0
-        self._inner_repeat = 1  # the largest count inside the atom just read
 
-    def _peek(self, count: int = 1) -> str:
-        return self.source[self.at : self.at + count]
-
-    def alternation(self, depth: int) -> str:
-        if depth > MAX_DEPTH:
-            raise PatternError(f"groups nested deeper than {MAX_DEPTH}", self.at)
-        branches = [self._sequence(depth)]
-        largest = self._inner_repeat
-        while self._peek() == "|":
-            self.at += 1
-            branches.append(self._sequence(depth))
-            largest = max(largest, self._inner_repeat)
-        self._inner_repeat = largest
-        return "|".join(branches)
-
-    def _sequence(self, depth: int) -> str:
-        out = []
-        largest = 1
-        while self._peek() not in ("", "|", ")"):
-            self._inner_repeat = 1
-            atom, quantifiable = self._atom(depth)
-            out.append(atom + self._quantifier(quantifiable))
-            largest = max(largest, self._inner_repeat)
-        self._inner_repeat = largest
-        return "".join(out)
-
-    def _atom(self, depth: int) -> tuple[str, bool]:
-        char, start = self._peek(), self.at
-        if char == "(":
-            return self._group(depth)
-        if char == "[":
-            return self._char_class(), True
-        if char == "\\":
-            return self._escape()
-        if char in "*+?":
-            raise PatternError(f"nothing for `{char}` to repeat", start, f"escape it: `\\{char}`")
-        if char in "{}]":
-            raise PatternError(f"a bare `{char}`", start, f"escape it: `\\{char}`")
-        self.at += 1
-        if char == "^":
-            return "\\A", False
-        if char == "$":
-            return "\\Z", False
-        if char == ".":
-            return "[^\\n\\r]", True
-        return _literal(char), True
-
-    def _group(self, depth: int) -> tuple[str, bool]:
-        start = self.at
-        self.at += 1
-        opening = "(?:"
-        if self._peek() == "?":
-            kind = self._peek(2)
-            if kind == "?:":
-                self.at += 2
-            elif kind == "?!":
-                self.at += 2
-                opening = "(?!"
-            else:
-                raise PatternError(*_refused_group(self._peek(3), start))
-        inner = self.alternation(depth + 1)
-        if self._peek() != ")":
-            raise PatternError("`(` without `)`", start, "close it, or escape it: `\\(`")
-        self.at += 1
-        return f"{opening}{inner})", opening != "(?!"
-
-    def _quantifier(self, quantifiable: bool) -> str:
-        char, at = self._peek(), self.at
-        if char not in ("*", "+", "?", "{"):
-            return ""
-        if not quantifiable:
-            raise PatternError("an assertion cannot be repeated", at)
-        text = self._counts() if char == "{" else char
-        if char != "{":
-            self.at += 1
-        if self._peek() == "?":
-            self.at += 1
-            text += "?"
-        follow = self._peek()
-        if follow == "+" and char in "*+?{":
-            raise PatternError("possessive quantifiers are not ECMAScript", self.at)
-        if follow in ("*", "+", "?", "{") and follow:
-            raise PatternError("a quantifier after a quantifier", self.at, "group it: `(?:...)`")
-        return text
-
-    def _counts(self) -> str:
-        start = self.at
-        end = self.source.find("}", start)
-        body = self.source[start + 1 : end] if end > 0 else ""
-        low, comma, high = body.partition(",")
-        numbers = [n for n in (low, high) if n]
-        if not low or not all(n.isascii() and n.isdigit() for n in numbers):
+def _repeat(source: str, at: int, before: str) -> tuple[str, int, int]:
+    """The quantifier at ``at``, where it ends, and its larger count."""
+    char = source[at]
+    if before in ("open", "or"):
+        message = "a bare `{`" if char == "{" else f"nothing for `{char}` to repeat"
+        raise PatternError(message, at, f"escape it: `\\{char}`")
+    if before == "assertion":
+        raise PatternError("an assertion cannot be repeated", at)
+    if before == "repeat" and char == "+":
+        raise PatternError("possessive quantifiers are not ECMAScript", at)
+    if before == "repeat":
+        raise PatternError("a quantifier after a quantifier", at, "group it: `(?:...)`")
+    text, end, count = char, at + 1, 1
+    if char == "{":
+        counts = _COUNTS.match(source, at)
+        if counts is None:
             hint = "write {n}, {n,} or {n,m}; escape a literal brace: `\\{`"
-            raise PatternError("not a repeat count", start, hint)
-        if any(len(n) > 4 or int(n) > MAX_REPEAT for n in numbers):
-            raise PatternError(f"a repeat count above {MAX_REPEAT}", start)
-        if high and int(low) > int(high):
-            raise PatternError("a repeat count whose lower bound is the larger", start)
-        self._inner_repeat *= max(1, *(int(n) for n in numbers))
-        if self._inner_repeat > MAX_REPEAT:
-            raise PatternError(f"repeat counts inside one another above {MAX_REPEAT}", start)
-        self.at = end + 1
-        return f"{{{int(low)}{comma}{int(high) if high else ''}}}"
-
-    def _escape(self) -> tuple[str, bool]:
-        start = self.at
-        char = self._peek(2)[1:]
-        self.at += 2
-        if char in _CLASSES:
-            return _CLASSES[char], True
-        if char in ("b", "B"):
-            return f"\\{char}", False
-        if char in _CONTROLS:
-            return _CONTROLS[char], True
-        if char and char in _PUNCTUATION:
-            return _literal(char), True
-        raise PatternError(*_refused_escape(char, start))
-
-    def _char_class(self) -> str:
-        start = self.at
-        self.at += 1
-        negated = self._peek() == "^"
-        self.at += negated
-        parts: list[str] = []
-        while self._peek() != "]":
-            if not self._peek():
-                raise PatternError("`[` without `]`", start, "close it, or escape it: `\\[`")
-            parts.append(self._class_item())
-        self.at += 1
-        if not parts:
-            raise PatternError("an empty character class", start)
-        return f"[{'^' if negated else ''}{''.join(parts)}]"
-
-    def _class_item(self) -> str:
-        start = self.at
-        low = self._class_char()
-        if self._peek() != "-" or self._peek(2)[1:] in ("]", ""):
-            return _class_literal(low) if len(low) == 1 else low
-        self.at += 1
-        high = self._class_char()
-        if len(low) != 1 or len(high) != 1:
-            raise PatternError("a range needs single characters at both ends", start)
+            raise PatternError("not a repeat count", at, hint)
+        low, high = int(counts[1]), int(counts[3] or counts[1])
+        if max(low, high) > MAX_REPEAT:
+            raise PatternError(f"a repeat count above {MAX_REPEAT}", at)
         if low > high:
-            raise PatternError(f"the range {low}-{high} is out of order", start)
-        return f"{_class_literal(low)}-{_class_literal(high)}"
-
-    def _class_char(self) -> str:
-        """One literal character, or the inside of an escaped class (longer than one)."""
-        start, char = self.at, self._peek()
-        if char == "[" and self._peek(2)[1:] in (":", ".", "="):
-            raise PatternError("POSIX classes are not ECMAScript", start, "write the range: `0-9`")
-        self.at += 1
-        if char != "\\":
-            return char
-        escaped = self._peek()
-        self.at += 1
-        if escaped in ("d", "w", "s"):
-            return _CLASSES[escaped][1:-1]
-        if escaped in _CONTROLS:
-            return {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}[escaped]
-        if escaped and escaped in _PUNCTUATION:
-            return escaped
-        raise PatternError(*_refused_escape(escaped, start))
+            raise PatternError("a repeat count whose lower bound is the larger", at)
+        text, end, count = counts[0], counts.end(), max(1, high)
+    lazy = source[end : end + 1] == "?"
+    return text + "?" * lazy, end + lazy, count
 
 
-def _literal(char: str) -> str:
-    return char if char.isalnum() or char == "_" or ord(char) > 127 else f"\\x{ord(char):02x}"
+def _class(source: str, start: int) -> tuple[str, int]:
+    """The character class that opens at ``start``, and where it ends."""
+    at = start + 1
+    negated = source[at : at + 1] == "^"
+    at += negated
+    first, out = at, ["[^" if negated else "["]
+    while source[at : at + 1] != "]":
+        if at >= len(source):
+            raise PatternError("`[` without `]`", start, "close it, or escape it: `\\[`")
+        item = at
+        low, at = _class_char(source, item)
+        out.append(_in_class(low))
+        if source[at : at + 1] == "-" and source[at + 1 : at + 2] not in ("]", ""):
+            high, at = _class_char(source, at + 1)
+            if len(low) != 1 or len(high) != 1:
+                raise PatternError("a range needs single characters at both ends", item)
+            if low > high:
+                raise PatternError(f"the range {low}-{high} is out of order", item)
+            out.append(f"-{_in_class(high)}")
+    if at == first:
+        raise PatternError("an empty character class", start)
+    return "".join([*out, "]"]), at + 1
 
 
-def _class_literal(char: str) -> str:
-    return _literal(char)
+def _class_char(source: str, at: int) -> tuple[str, int]:
+    """One character, or an escaped class (`\\d`), and where it ends."""
+    _deny(_DENIED_IN_CLASS, source, at)
+    if source[at] != "\\":
+        return source[at], at + 1
+    char = source[at + 1]
+    return f"\\{char}" if char in "dws" else _CONTROLS.get(char, char), at + 2
 
 
-def _refused_group(opening: str, at: int) -> tuple[str, int, str | None]:
-    if opening.startswith("?="):
-        return "lookahead `(?=` cannot be written for llama.cpp, which splits at `=`", at, None
-    if opening in ("?<=", "?<!"):
-        return "lookbehind is not ECMAScript", at, None
-    if opening.startswith(("?P", "?<", "?'")):
-        return "named groups are not in the subset", at, "use `(?:...)`"
-    if opening.startswith("?>"):
-        return "atomic groups are not ECMAScript", at, None
-    return "inline flags are not ECMAScript", at, "matching is case-sensitive"
-
-
-def _refused_escape(char: str, at: int) -> tuple[str, int, str | None]:
-    if not char:
-        return "a lone `\\` at the end", at, "escape it: `\\\\`"
-    if char.isdigit():
-        return f"back-references (`\\{char}`) are not in the subset", at, None
-    if char in "pP":
-        return "Unicode properties are not ECMAScript", at, None
-    if char in "xuc":
-        return f"`\\{char}` escapes are not in the subset", at, "write the character itself"
-    if char in "AZzGQEKR":
-        return f"`\\{char}` is not ECMAScript", at, "use `^` and `$`"
-    return f"unknown escape `\\{char}`", at, None
+def _in_class(char: str) -> str:
+    return re.escape(char) if len(char) == 1 else char

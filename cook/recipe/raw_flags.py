@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cook.documents.places import Locations
-from cook.engines.base import Flavour
-from cook.engines.options import UNSAFE_FLAG, Reading, read_flags
+from cook.engines.options import UNSAFE_FLAG, Reading, other_machines, read_flags
 from cook.errors import Problem
+from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
     from cook.engines.base import Capabilities
@@ -39,6 +39,13 @@ def written_flag_problems(
         if isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words):
             reading = read_flags([str(word) for word in words])
             yield from _problems(reading, words, locations, place, unsafe=unsafe)
+        servers = _at(data, (*place, "rpc"))
+        listed = servers if isinstance(servers, (tuple, list)) else (servers,)
+        for server in other_machines(s for s in listed if isinstance(s, str) and not unsafe):
+            yield locations.at(*place, "rpc").problem(
+                f"`{server}` is another machine, which would get the weights and the prompts",
+                hint=f"if it is yours, say so on the command line: {UNSAFE_FLAG}",
+            )
 
 
 def flag_problems(

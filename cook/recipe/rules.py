@@ -5,7 +5,8 @@ found anywhere in the tensor's name. :func:`resolve` says for every tensor what 
 write: kept tensors keep their type, the rest follow the rules, and what no rule hits follows
 the quant's mixture.
 
-Which tensors an engine quantizes at all; the others keep their source type whatever a rule says.
+Which tensors an engine quantizes at all (the others keep their source type whatever a rule says),
+and the exact bytes of what comes of it.
 
 Sources: mainline ``tensor_allows_quantization`` (``src/llama-quant.cpp``), ik
 ``llama_model_quantize_internal`` (``src/llama-quantize.cpp``).
@@ -85,6 +86,13 @@ class Tensor(Protocol):
     def type_name(self) -> str: ...
 
 
+class SizedTensor(Tensor, Protocol):
+    """A tensor that knows its present size; None for a type we do not know."""
+
+    @property
+    def size_bytes(self) -> int | None: ...
+
+
 @dataclass(frozen=True)
 class Rule:
     """Tensors that ``selector`` hits get ``type`` (exact spelling).
@@ -157,18 +165,18 @@ class Resolution:
         return all(t is not None for t in self.types.values())
 
 
-class Matcher:
-    """Matches rules against tensors; each rule is a frozen set of names, computed once."""
+class ModelTensors:
+    """A model's tensors and what rules come to on them, each rule and quant worked out once."""
 
-    def __init__(
-        self, tensors: Iterable[Tensor], architecture: str, mtp_layers: frozenset[int] | None = None
-    ) -> None:
+    def __init__(self, tensors: Sequence[SizedTensor], architecture: str = "") -> None:
+        self.tensors, self.architecture = tensors, architecture
         self.names = tuple(t.name for t in tensors)
-        layers = mtp_layers_of(self.names) if mtp_layers is None else mtp_layers
+        layers = mtp_layers_of(self.names)
         self._groups: dict[str, list[str]] = {}
         for name in self.names:
             self._groups.setdefault(group_of(name, architecture, layers), []).append(name)
         self._hits: dict[str, frozenset[str]] = {}
+        self._resolved: dict[tuple[Quant, str], Resolution] = {}
 
     def hits(self, rule: Rule) -> frozenset[str]:
         """Names that the rule's selector hits; PatternTimeout or PatternError if it cannot be."""
@@ -181,55 +189,56 @@ class Matcher:
             )
         return self._hits[rule.selector]
 
+    def resolve(self, quant: Quant, flavour: str) -> Resolution:
+        """The type of every tensor after quantizing as ``quant`` says.
+
+        Problems: rows that a type's blocks do not divide (naming what the engine would silently
+        write instead), types whose rows would not interleave, patterns that hang.
+        """
+        if (quant, flavour) not in self._resolved:
+            self._resolved[quant, flavour] = self._resolve(quant, flavour)
+        return self._resolved[quant, flavour]
+
+    def _resolve(self, quant: Quant, flavour: str) -> Resolution:
+        where = quant.at or Location("<recipe>", 1, 1)
+        problems: list[Problem] = []
+        kept = frozenset(
+            t.name
+            for t in self.tensors
+            if not quantizable(t.name, t.shape, t.type_name, flavour, self.architecture)
+        )
+        rule_of: dict[str, int | None] = {n: None for n in self.names if n not in kept}
+        for index, rule in enumerate(quant.rules):
+            try:
+                hits = self.hits(rule)
+            except PatternTimeout:
+                problems.append((rule.at or where).problem(timeout_message(rule)))
+                continue
+            for name in hits:
+                if name in rule_of and rule_of[name] is None:
+                    rule_of[name] = index
+        types: dict[str, str | None] = {}
+        faults = _Faults(where, quant, flavour)
+        for tensor in self.tensors:
+            if tensor.name in kept:
+                types[tensor.name] = tensor.type_name
+                continue
+            hit = rule_of[tensor.name]
+            wanted = quant.rules[hit].type if hit is not None else _uncovered_type(quant)
+            types[tensor.name] = None if wanted is None else faults.stored(tensor, wanted, hit)
+        return Resolution(
+            MappingProxyType(types),
+            MappingProxyType(rule_of),
+            kept,
+            (*problems, *faults.problems()),
+        )
+
 
 def resolve(
-    tensors: Sequence[Tensor],
-    quant: Quant,
-    flavour: str,
-    architecture: str,
-    mtp_layers: frozenset[int] | None = None,
-    matcher: Matcher | None = None,
+    tensors: Sequence[SizedTensor], quant: Quant, flavour: str, architecture: str
 ) -> Resolution:
-    """The type of every tensor of ``tensors`` after quantizing as ``quant`` says.
-
-    A ``matcher`` over the same tensors saves matching anew for each of many quants.
-
-    Problems: rows that a type's blocks do not divide (naming what the engine would silently
-    write instead), types whose rows would not interleave, patterns that hang.
-    """
-    where = quant.at or Location("<recipe>", 1, 1)
-    matcher = matcher or Matcher(tensors, architecture, mtp_layers)
-    problems: list[Problem] = []
-    kept = frozenset(
-        t.name
-        for t in tensors
-        if not quantizable(t.name, t.shape, t.type_name, flavour, architecture)
-    )
-    rule_of: dict[str, int | None] = {n: None for n in matcher.names if n not in kept}
-    for index, rule in enumerate(quant.rules):
-        try:
-            hits = matcher.hits(rule)
-        except PatternTimeout:
-            problems.append((rule.at or where).problem(timeout_message(rule)))
-            continue
-        for name in hits:
-            if name in rule_of and rule_of[name] is None:
-                rule_of[name] = index
-    types: dict[str, str | None] = {}
-    faults = _Faults(where, quant, flavour)
-    for tensor in tensors:
-        if tensor.name in kept:
-            types[tensor.name] = tensor.type_name
-            continue
-        hit = rule_of[tensor.name]
-        wanted = quant.rules[hit].type if hit is not None else _uncovered_type(quant)
-        types[tensor.name] = None if wanted is None else faults.stored(tensor, wanted, hit)
-    return Resolution(
-        MappingProxyType(types),
-        MappingProxyType(rule_of),
-        kept,
-        (*problems, *faults.problems()),
-    )
+    """:meth:`ModelTensors.resolve` for one quant."""
+    return ModelTensors(tensors, architecture).resolve(quant, flavour)
 
 
 def _uncovered_type(quant: Quant) -> str | None:
@@ -297,3 +306,44 @@ def some(names: Sequence[str], show: int = 2) -> str:
     """``a, b and 7 more``."""
     shown = ", ".join(names[:show])
     return f"{shown} and {len(names) - show} more" if len(names) > show else shown
+
+
+def tensor_sizes(
+    tensors: Iterable[SizedTensor], resolution: Resolution
+) -> Mapping[str, int | None]:
+    """Bytes of each tensor's data after quantizing; None where the engine's mixture decides."""
+    from cook.formats.quant_types import by_name
+
+    sizes: dict[str, int | None] = {}
+    for tensor in tensors:
+        wanted = resolution.types[tensor.name]
+        if wanted is None:
+            sizes[tensor.name] = None
+        elif wanted == tensor.type_name:
+            sizes[tensor.name] = tensor.size_bytes
+        else:
+            sizes[tensor.name] = by_name(wanted).tensor_bytes(tensor.shape)
+    return sizes
+
+
+def predicted_bytes(tensors: Iterable[SizedTensor], resolution: Resolution) -> int | None:
+    """Bytes of all tensor data (no header, no padding); None if any type is not yet known."""
+    total = 0
+    for size in tensor_sizes(tensors, resolution).values():
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def predicted_bpw(tensors: Iterable[SizedTensor], resolution: Resolution) -> float | None:
+    """Bits per weight over all tensors, as mainline's "BPW" counts them."""
+    listed = tuple(tensors)
+    size = predicted_bytes(listed, resolution)
+    elements = 0
+    for tensor in listed:
+        count = 1
+        for n in tensor.shape:
+            count *= n
+        elements += count
+    return None if size is None or not elements else 8 * size / elements

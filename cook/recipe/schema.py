@@ -13,6 +13,7 @@ The recipe's words for scoring drafts against a target, and for the pick.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,6 +25,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
+    StringConstraints,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -33,15 +35,73 @@ from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.engines.base import LiveTool
-from cook.recipe.fields import BaseType, SourceField, TensorType, _source, tensor_type
+from cook.prompts.calibration import OWN_SETS
+from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN
-from cook.recipe.sources import HubRef, parse_source
+from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
     from cook.formats.sampling import Sampling
+
+
+def _source(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, (Path, HubRef)):
+        return value
+    if not isinstance(value, str):
+        raise fault("must be a path or an hf:// reference", hint="quote it")
+    base = info.context.get("base") if isinstance(info.context, dict) else None
+    try:
+        return parse_source(value, base or Path())
+    except ValueError as error:
+        raise fault(str(error)) from None
+
+
+SourceField = Annotated[
+    SourceRef,
+    PlainValidator(_source),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 4096}),
+]
+"""A path (relative to the recipe), ``demo://file``, or ``hf://org/name[@revision][/path]``."""
+
+
+def _checked(check: Callable[[str], str]) -> Any:
+    def validate(value: str) -> str:
+        from cook.errors import InputError
+
+        try:
+            return check(value)
+        except InputError as error:
+            raise fault(error.message, hint=error.hint) from None
+
+    return AfterValidator(validate)
+
+
+def tensor_type(name: str) -> str:
+    """The exact spelling of a tensor type; InputError with a suggestion when there is none."""
+    from cook.formats.quant_types import by_name
+
+    return by_name(name).name
+
+
+def base_type(name: str) -> str:
+    """The exact spelling of a base type of ``llama-quantize``; InputError with a suggestion."""
+    from cook.errors import InputError
+    from cook.formats.quant_types import ftype_by_name
+
+    if name.upper() == "COPY":
+        raise InputError("COPY makes no quant", hint="list the file under `drafts:` instead")
+    return ftype_by_name(name).name
+
+
+_TYPE = StringConstraints(min_length=1, max_length=32)
+TensorType = Annotated[str, _TYPE, _checked(tensor_type)]
+"""A tensor type by its engine's name, in any case: ``q4_K``, ``iq1_kt``, ``f16`` ..."""
+BaseType = Annotated[str, _TYPE, _checked(base_type)]
+"""A base type of ``llama-quantize``, in any case: ``Q4_K_M``, ``IQ1_KT`` ..."""
 
 Lines = Annotated[
     tuple[TextLine, ...],
@@ -278,7 +338,6 @@ class SweepSpec(Spec):
     @classmethod
     def _valid_axes(cls, over: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         from cook.errors import InputError
-        from cook.recipe.fields import base_type
 
         checked = {}
         for selector, types in over.items():
@@ -311,7 +370,7 @@ class DraftFileSpec(Spec):
     """The file (shard 1 if split): a path or `hf://org/name[@revision]/file`."""
 
 
-PROMPT_SETS = ("default", "long", "demo")
+PROMPT_SETS = tuple(name for name in BUNDLED if name not in OWN_SETS.values())
 """The prompt sets that ship with cook."""
 
 

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from cook.files import file_sha256
+
 MAX_BYTES = 8 << 20
 """Bytes read of each text; larger ones are compared by their beginning."""
 SHINGLE_WORDS = 40
@@ -25,22 +27,20 @@ class Overlap:
     identical: bool = False
 
     @property
-    def share(self) -> float:
-        return 1.0 if self.identical else self.shared / self.smaller if self.smaller else 0.0
+    def share(self) -> float | None:
+        """``shared`` of ``smaller``; None without a passage to compare."""
+        if self.identical:
+            return 1.0
+        return self.shared / self.smaller if self.smaller else None
 
 
 def compare_texts(first: Path, second: Path) -> Overlap:
     """The overlap of two text files (.jsonl counts by its strings); OSError if unreadable."""
-    if first.samefile(second) or _digest(first) == _digest(second):
+    if first.samefile(second) or file_sha256(first) == file_sha256(second):
         return Overlap(0, 0, identical=True)
     ours, theirs = _passages(first), _passages(second)
     # A text shorter than a passage is compared whole, in both directions.
     return Overlap(len(ours & theirs), min(len(ours), len(theirs)))
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _passages(path: Path) -> frozenset[int]:

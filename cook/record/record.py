@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
+from cook.formats import strict_json
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
     DraftSpeed,
@@ -28,6 +30,9 @@ from cook.record.measured import (
     TypeSpan,
 )
 from cook.record.outcomes import SelfCheckOutcome
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 256 << 20
@@ -196,11 +201,17 @@ class Record:
         return next((d for d in self.drafts if d.quant == quant), None)
 
 
-def to_json(record: Record) -> dict[str, Any]:
-    """The record as JSON values; ratios are written out beside their parts."""
+@cache
+def _adapter() -> TypeAdapter[Record]:
+    """Made once: it takes longer than to read a record."""
     from pydantic import TypeAdapter
 
-    document: dict[str, Any] = TypeAdapter(Record).dump_python(record, mode="json")
+    return TypeAdapter(Record)
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """The record as JSON values; ratios are written out beside their parts."""
+    document: dict[str, Any] = _adapter().dump_python(record, mode="json")
     for raw, candidate in zip(document["candidates"], record.candidates, strict=True):
         if candidate.live is not None:
             raw["live"]["acceptance_rate"] = candidate.live.acceptance_rate
@@ -218,12 +229,12 @@ def write_record(record: Record, path: Path) -> None:
 
 def read_record(path: Path) -> Record:
     """Read a record back; InputError says what is wrong with the file."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a cook record")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = strict_json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
@@ -234,7 +245,7 @@ def read_record(path: Path) -> Record:
             f"{path}: record schema version {version!r}, this cook reads {SCHEMA_VERSION}"
         )
     try:
-        return TypeAdapter(Record).validate_python(document)
+        return _adapter().validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

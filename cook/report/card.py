@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from cook.record.measured import Figures
 from cook.record.record import Candidate, Draft, Record
@@ -52,7 +53,7 @@ def card(record: Record, facts: CardFacts) -> str:
     drafts = [d for d in record.drafts if d.quant in facts.files]
     parts = [
         _front_matter(record, facts, drafts),
-        f"{MARK}\n\n# {facts.title}",
+        f"{MARK}\n\n# {text(facts.title)}",
         _introduction(record, facts),
         _pick(record, facts),
         _table(record, drafts),
@@ -110,7 +111,11 @@ def _front_matter(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> 
 
 def _introduction(record: Record, facts: CardFacts) -> str:
     base = facts.base_model
-    of = f"[{base}](https://huggingface.co/{base})" if base else "a model named in the recipe below"
+    of = (
+        f"[{text(base)}](https://huggingface.co/{quote(base)})"
+        if base
+        else "a model named in the recipe below"
+    )
     engines = " and ".join(f"{e.flavour} {text(e.build)}" for e in record.engines.values())
     told = (
         f"Quantizations of {of} that serve as the draft in speculative decoding, made and "
@@ -200,7 +205,7 @@ def _settings(candidate: Candidate | None) -> str | None:
         return None
     found = candidate.settings
     told = f"n_max {found.n_max}, n_min {found.n_min}, p_min {found.p_min:g}"
-    return f"{told}, KV {candidate.cache_type}" if candidate.cache_type else told
+    return f"{told}, KV {text(candidate.cache_type)}" if candidate.cache_type else told
 
 
 def _speeds(candidate: Candidate | None) -> tuple[str | None, str | None, str | None]:

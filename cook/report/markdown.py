@@ -13,7 +13,7 @@ from cook.report.plain import plain
 from cook.report.public import SAID
 
 MISSING = "-"
-_SPECIAL = re.compile(r"[&<>|`*\[\]~@#$\\]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_SPECIAL = re.compile(r"[&<>|`*\[\]~@#$\\]|^[-+=]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _BREAKS = re.compile(r"[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
-UNSEEN = "\ufffd"
-# C0 and C1 controls, lone surrogates, non-characters, and what turns the direction of a line.
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-)
+from cook.output import printable
 
 
 def plain(text: str) -> str:
-    """``text`` without characters that act instead of being seen; line ends and tabs stay."""
-    return _CONTROL.sub(UNSEEN, text)
+    """``text`` with what acts instead of being seen as escapes; line ends and tabs stay."""
+    return printable(text, kept="\n\t")
 
 
 def clipped(text: str, most: int) -> str:

@@ -68,7 +68,7 @@ def _plots(document: Document, directory: Path) -> list[Path]:
 
 
 def _put(path: Path, make: Callable[[], bytes]) -> None:
-    from cook.formats.atomic import atomic_write
+    from cook.files import atomic_write
 
     content = make()
     try:

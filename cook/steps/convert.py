@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cook.engines.environment import engine_environment
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, failure
-from cook.engines.publish import publish, temporary_beside
 from cook.errors import CookError, InputError, PrerequisiteError
+from cook.files import publish, temporary_beside
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.safetensors import parameters
 from cook.graph.step import JsonValue, Source, Step, Workbench
@@ -273,7 +273,9 @@ def convert(step: ConvertStep, output: Output | None, *, run: bool = True) -> Pa
 
     store = Store(cook_home() / "store")
     artifact = store.find(step.kind, step.key)
-    if artifact is None and run:
+    if not run:
+        return artifact.file(MODEL_FILE) if artifact is not None else None
+    if artifact is None:
         needed, free = step.predicted_bytes(), free_bytes(store.root)
         if needed > free:
             raise PrerequisiteError(
@@ -281,9 +283,8 @@ def convert(step: ConvertStep, output: Output | None, *, run: bool = True) -> Pa
                 f"{size(free)} are free",
                 hint="free some space (`cook store gc` helps), or set COOK_HOME to a larger disk",
             )
-        executor = Executor(store, output or Output(Mode.QUIET), logs=cook_home() / "logs")
-        artifact = executor.make(step)
-    return artifact.file(MODEL_FILE) if artifact is not None else None
+    executor = Executor(store, output or Output(Mode.QUIET), logs=cook_home() / "logs")
+    return executor.make(step).file(MODEL_FILE)
 
 
 def _environment() -> dict[str, str]:

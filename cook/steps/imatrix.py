@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from cook.engines.base import Engine, Flavour, ImatrixJob
+from cook.engines.base import Engine, ImatrixJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import absent_entries, coverage_summary, read_imatrix, with_experts
+from cook.formats.quant_types import Flavour
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 
 CORPUS_FILE = "corpus.txt"

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from cook.engines.base import DraftSettings, Engine, Flavour, LiveTool, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, Engine, LiveTool, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.engines.spec_bench import (
@@ -38,6 +38,7 @@ from cook.engines.spec_bench import (
     run_spec_bench,
 )
 from cook.errors import StepError
+from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt

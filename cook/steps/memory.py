@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cook.engines.base import Engine, Flavour, ModelArgs, ServerJob
+from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.errors import StepError
+from cook.formats.quant_types import Flavour
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.steps.quantize import MODEL_FILE
 

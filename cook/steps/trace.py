@@ -153,7 +153,7 @@ Trace = TraceStep | RecordedTraceStep
 def given_trace(path: Path) -> RecordedTraceStep:
     """The trace at ``path`` as a step; InputError when it is none, or holds no reply."""
     from cook.formats.trace_file import TraceFile
-    from cook.graph.digest import source
+    from cook.graph.step import source
 
     trace = TraceFile(path)
     if not len(trace):

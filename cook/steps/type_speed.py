@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
-from cook.engines.base import Engine, Flavour, ModelArgs, QuantizeJob, TypeRule
-from cook.errors import InputError, PrerequisiteError, StepError
+from cook.engines.base import Engine, ModelArgs, QuantizeJob, TypeRule
+from cook.errors import InputError, StepError
+from cook.formats.quant_types import Flavour
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ class TypeTimeStep(Step[TypeTime]):
                 n_gen=N_GEN,
                 repeats=REPEATS,
             )
-        except (StepError, InputError, PrerequisiteError) as error:
+        except (StepError, InputError) as error:
+            if isinstance(error, StepError) and error.passing:
+                raise
             # A type that does not run here is what this step is to find out.
             return TypeTime(self.tensor_type, None, None, None, error.message.splitlines()[0])
         finally:

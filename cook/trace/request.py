@@ -111,8 +111,9 @@ def _prompt_source(prompts: str) -> str | Path:
 
 
 def _warn_of_open_key(target: str, key: str | None, output: Output) -> None:
-    local = ("http://127.", "http://localhost", "http://[::1]")
-    if key is not None and target.startswith("http://") and not target.startswith(local):
+    from cook.engines.remote import is_loopback
+
+    if key is not None and target.startswith("http://") and not is_loopback(target):
         output.warn("the key travels unencrypted to this address", hint="use https:// if it can")
 
 

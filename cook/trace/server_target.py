@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cook.engines.base import Flavour
 from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
 from cook.errors import InputError, StepError
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
@@ -361,8 +361,8 @@ class ServerTarget:
         return answer
 
     def _require_known(self, tokens: Sequence[int]) -> None:
-        size = self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else 0)
-        if any(token >= size for token in tokens):
+        size = self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else None)
+        if size is not None and any(token >= size for token in tokens):
             raise StepError(f"{self.remote.url} told a token beyond its vocabulary of {size}")
 
     def _tokenized_again(self, ids: Sequence[int], answer: Completion) -> tuple[int, ...] | str:

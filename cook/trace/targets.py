@@ -9,11 +9,9 @@ from pathlib import Path
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.remote import Remote, checked_url, is_url
+from cook.engines.remote import Remote, checked_url, is_loopback, is_url
 from cook.errors import InputError
 from cook.trace.session import RecordingTarget
-
-_LOOPBACK = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def _local(
     how: Opening, engine: Engine | None, supervisor: Supervisor, stack: ExitStack
 ) -> RecordingTarget:
     from cook.formats.gguf import read_gguf
-    from cook.graph.digest import source
+    from cook.graph.step import source
     from cook.trace.worker_target import WorkerTarget
 
     if engine is None:
@@ -103,7 +101,7 @@ def _own_file(url: str, model_path: str | None) -> Path | None:
     """The file of a server on this machine, where its path is that of a GGUF that is there."""
     from cook.formats.gguf import is_gguf
 
-    if model_path is None or not url.startswith(_LOOPBACK):
+    if model_path is None or not is_loopback(url):
         return None
     path = Path(model_path)
     try:

@@ -11,7 +11,7 @@ import pytest
 from cook.build.locate import local_path, locate
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import read_gguf
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.recipe.sources import HubRef
 
 Writer = Callable[..., Path]

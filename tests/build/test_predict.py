@@ -15,7 +15,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.output import Mode, Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cook.build.layout import NO_DRAFT
 from cook.build.prepare import Prepared, prepare
-from cook.errors import InputError, PrerequisiteError
+from cook.errors import InputError, PrerequisiteError, RecipeError
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 from cook.steps.trace import TraceStep
 
 pytestmark = pytest.mark.engine
@@ -142,3 +144,19 @@ def test_types_are_compared_where_there_are_several(
     assert [step.tensor_type for step in compared.timings] == ["q4_K", "q8_0"]
     path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}])
     assert prepare(path).menus[0].types is None
+
+
+def test_a_ready_imatrix_that_lacks_what_a_type_needs_is_told_before_anything_runs(
+    recipe: Callable[..., Path], bundled: Any, tmp_path: Path
+) -> None:
+    entry = ImatrixEntry(np.ones((1, 256), np.float32), np.ones(1, np.float32))
+    write_gguf(Imatrix({"blk.0.attn_q.weight": entry}, (), 1, 512, "gguf"), tmp_path / "i.gguf")
+    rules = [{"dense_ffn": "iq2_s"}, {".*": "q8_0"}]
+    path = recipe(
+        model=SOURCE,
+        imatrix={"file": "i.gguf"},
+        quants=[{"name": "A", "type": "Q8_0", "rules": rules}],
+    )
+    with pytest.raises(RecipeError) as caught:
+        prepare(path, engines=[bundled.name], plan_only=True)
+    assert "iq2_s needs importance data that the imatrix lacks" in str(caught.value)

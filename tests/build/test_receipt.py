@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file, record = tmp_path / "model.gguf", tmp_path / "record.json"
     file.write_bytes(b"model")
     record.write_text("{}")
-    receipt.keep(QUESTION, [file], ANSWER, record)
+    receipt.keep(QUESTION, [file], ANSWER, record, began=time.time() + 1)
     return file
 
 
@@ -36,10 +37,14 @@ def test_another_question_gets_none(watched: Path) -> None:
     assert receipt.find({**QUESTION, "engine": "ik"}) is None
 
 
-@pytest.mark.parametrize("change", ["content", "touch", "replace", "remove"])
+@pytest.mark.parametrize("change", ["content", "in place", "touch", "replace", "remove"])
 def test_any_change_of_a_file_voids_it(watched: Path, change: str) -> None:
     if change == "content":
         watched.write_bytes(b"MODEL")
+    elif change == "in place":
+        stat = watched.stat()
+        watched.write_bytes(b"MODEL")
+        os.utime(watched, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     elif change == "touch":
         os.utime(watched, ns=(1, 1))
     elif change == "replace":
@@ -48,6 +53,21 @@ def test_any_change_of_a_file_voids_it(watched: Path, change: str) -> None:
         other.replace(watched)
     else:
         watched.unlink()
+    assert receipt.find(QUESTION) is None
+
+
+def test_what_changed_while_it_was_built_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe edited during a build: the answer is not about it."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    recipe, record = tmp_path / "r.yaml", tmp_path / "record.json"
+    record.write_text("{}")
+    recipe.write_text("before")
+    began = time.time()
+    time.sleep(0.1)
+    recipe.write_text("after")
+    receipt.keep(QUESTION, [recipe], ANSWER, record, began=began)
     assert receipt.find(QUESTION) is None
 
 
@@ -64,7 +84,8 @@ def test_a_login_is_neither_kept_nor_asked_about(
 ) -> None:
     monkeypatch.setenv(name, "s3cret-s3cret")
     assert receipt.find(QUESTION) is not None
-    receipt.keep(QUESTION, [watched], ANSWER, tmp_path / "record.json")
+    record = tmp_path / "record.json"
+    receipt.keep(QUESTION, [watched], ANSWER, record, began=time.time() + 1)
     for file in (p for p in tmp_path.rglob("*") if p.is_file()):
         assert b"s3cret" not in file.read_bytes()
 

@@ -95,7 +95,7 @@ def test_every_fault_has_its_place(file: Path, text: str, problems: list[str]) -
 
 def test_a_file_that_is_no_text(file: Path) -> None:
     file.write_bytes(b"home = 'x'\nthreads = \xff\n")
-    with pytest.raises(ConfigError, match=r":2:1: error: not UTF-8"):
+    with pytest.raises(ConfigError, match=r":2:11: error: not UTF-8"):
         config.load()
 
 

@@ -10,19 +10,20 @@ from typing import Any
 from cook.graph.store import Store
 
 
-def fill(root: Path) -> Path:
-    """One artifact of kind ``quantize``; its directory."""
+def fill(root: Path, kind: str = "quantize", inputs: dict[str, str] | None = None) -> Path:
+    """One artifact made from ``inputs``; its directory."""
     store = Store(root)
-    parts = {"metric": 1, "input": "abc"}
+    parts = {"metric": 1, "kind": kind, "inputs": inputs or {}}
     canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     with store.workspace() as workspace:
         (workspace / "model.gguf").write_bytes(b"x" * 1000)
         artifact = store.commit(
             workspace,
-            kind="quantize",
+            kind=kind,
             key=hashlib.sha256(canonical.encode()).hexdigest(),
             label="Q4_0",
             key_parts=parts,
+            made_from={},
             result={},
             seconds=1.0,
             work=None,
@@ -55,6 +56,36 @@ def test_verify_finds_damage(cook: Any) -> None:
     (fault,) = json.loads(done.stdout)["faults"]
     assert fault["path"] == str(directory / "model.gguf")
     assert "error: 1 fault in" in done.stderr
+
+
+def test_verify_mends_with_all_that_was_made_from_it(cook: Any) -> None:
+    root = cook.directory / "cook-home" / "store"
+    quant = fill(root)
+    measured = fill(root, kind="perplexity", inputs={"quant": quant.name})
+    judged = fill(root, kind="compare", inputs={"one": measured.name})
+    beside = fill(root, kind="perplexity", inputs={"quant": "0" * 64})
+    (quant / "model.gguf").write_bytes(b"y" * 1000)
+    told = cook("store", "verify", "--json")
+    assert told.status == 1
+    assert json.loads(told.stdout)["made_from_faults"] == [str(measured), str(judged)]
+    assert "verify --mend" in told.stderr
+    assert quant.is_dir()
+    done = cook("store", "verify", "--mend", "--json")
+    assert done.status == 0
+    assert json.loads(done.stdout)["mended"]
+    assert [p.is_dir() for p in (quant, measured, judged, beside)] == [False, False, False, True]
+    assert cook("store", "verify").status == 0
+
+
+def test_verify_tells_of_results_that_no_hash_covers(cook: Any) -> None:
+    meta = fill(cook.directory / "cook-home" / "store") / "artifact.json"
+    document = json.loads(meta.read_text())
+    del document["sha256"], document["made_from"]
+    meta.write_text(json.dumps(document))
+    done = cook("store", "verify", "--json")
+    assert done.status == 0
+    assert json.loads(done.stdout)["unsealed"] == 1
+    assert "no hash covers the results" in done.stderr
 
 
 def test_gc_removes_what_is_named(cook: Any) -> None:

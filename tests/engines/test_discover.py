@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cook import files
 from cook.engines import facts
-from cook.engines.base import Flavour
 from cook.engines.discover import (
     configured,
     discover,
@@ -23,6 +23,7 @@ from cook.engines.discover import (
 )
 from cook.engines.facts import find_bin_dir
 from cook.errors import ConfigError, InputError, PrerequisiteError
+from cook.formats.quant_types import Flavour
 
 Make = Callable[..., Any]
 RECORDED = Path(__file__).parent / "standins" / "recorded"
@@ -82,8 +83,9 @@ def test_a_standin_is_what_its_binaries_say(standin_engine: Make) -> None:
 def test_identity_follows_the_bytes(
     standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     directory = Path(standin_engine("silent").facts.bin_dir)
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(files, "SETTLED_S", -1.0)
     before = engine_at("a", directory).identity
     moved = tmp_path / "elsewhere"
     shutil.copytree(directory, moved)
@@ -96,8 +98,9 @@ def test_identity_follows_the_bytes(
 def test_damaged_memory_is_gathered_again(
     standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     directory = Path(standin_engine("silent").facts.bin_dir)
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(files, "SETTLED_S", -1.0)
     before = engine_at("a", directory).identity
     (cache,) = (tmp_path / "home" / "cache" / "engines").glob("*.json")
     for damage in ('{"format": 3}', cache.read_text().replace("flavour", "x")):

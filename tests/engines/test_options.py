@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.base import Flavour
 from cook.engines.facts import parse_flags
 from cook.engines.options import OPTIONS, Harm, Option, Sets, normal, read_flags
+from cook.formats.quant_types import Flavour
 
 RECORDED = Path(__file__).parent / "standins" / "recorded"
 REACHED = ("server", "imatrix", "perplexity")

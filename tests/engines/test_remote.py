@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines.remote import KEY_VARIABLE, checked_url, is_url, read_key
+from cook.engines.remote import KEY_VARIABLE, checked_url, is_loopback, is_url, read_key
 from cook.errors import InputError
 
 
@@ -15,6 +15,18 @@ def test_addresses() -> None:
     assert checked_url("https://host/v1") == "https://host/v1"
     assert is_url("https://host")
     assert not is_url("model.gguf")
+
+
+def test_loopback_is_told_by_the_host() -> None:
+    for url in (
+        "http://127.0.0.1:8080",
+        "http://localhost",
+        "http://[::1]:1/v1",
+        "http://127.9.9.9",
+    ):
+        assert is_loopback(url)
+    for url in ("http://127.0.0.1.example", "http://localhost.example", "https://10.0.0.1"):
+        assert not is_loopback(url)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cook.errors import InputError, InternalError
-from cook.formats.atomic import atomic_write
+from cook.files import atomic_write
 from cook.formats.gguf import MetadataArray, ValueType, read_gguf
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, tensor_of, write_gguf_file
 

@@ -53,3 +53,11 @@ def test_an_unknown_chain_is_not_guessed() -> None:
 def test_a_file_with_another_chain_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Sampling).validate_python(bad)
+
+
+def test_in_a_trace_it_is_written_as_ever() -> None:
+    told = TypeAdapter(Sampling).dump_json(Sampling(0.7, min_p=0.1).applied("server"))
+    assert told == (
+        b'{"temperature":0.7,"top_k":40,"top_p":0.95,"min_p":0.1,"repeat_penalty":1.0,'
+        b'"seed":1,"draws":"server"}'
+    )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from cook.errors import InputError
 from cook.formats.sampling import Sampling
@@ -231,3 +232,8 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         Reply(**{**vars(good), "logp": good.logp[:-1]})
     with pytest.raises(InputError):
         Reply(**{**vars(good), "top_logp": good.top_logp[:, :2]})
+
+
+def test_a_header_leaves_nothing_of_the_chain_to_the_engine() -> None:
+    with pytest.raises(ValidationError, match="leaves part of the chain to the engine"):
+        header(sampler=Sampling(0.7))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cook.engines.process.outcome import ProcessSpec
 from cook.errors import StepError
 from cook.graph.execute import Executor
-from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench, source
 from cook.graph.store import Store
 from cook.output import Mode, Output
 
@@ -105,6 +112,112 @@ def test_fresh_measures_again(tmp_path: Path) -> None:
     assert executor(tmp_path, fresh=True).run([step]).ran == ["join a"]
 
 
+def flip(path: Path) -> None:
+    """One byte of ``path`` other than it was."""
+    with path.open("r+b") as stream:
+        first = stream.read(1)[0]
+        stream.seek(0)
+        stream.write(bytes([first ^ 1]))
+
+
+def test_a_rotten_input_is_caught_told_and_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = Join("a")
+    flip(executor(tmp_path).run([a]).artifacts[a.key].file("text"))
+    top = Join("top", (a,))
+    outcomes = executor(tmp_path).run([top])
+    assert outcomes.result(top) == Text("top(a())")
+    assert outcomes.ran == ["join a", "join top"]
+    told = capsys.readouterr().err
+    assert told.count("has other content than was recorded; it is made again") == 1
+    assert list(Store(tmp_path / "store").verify()) == []
+
+
+def test_what_was_proven_when_it_was_made_outlives_the_rot_of_its_input(tmp_path: Path) -> None:
+    a = Join("a")
+    top = Join("top", (a,))
+    flip(executor(tmp_path).run([top]).artifacts[a.key].file("text"))
+    assert executor(tmp_path).run([top]).ran == ["join a"]
+
+
+def test_what_an_older_cook_made_from_a_rotten_input_is_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may have been measured on the rotten bytes: nothing says that it was not."""
+    a = Join("a")
+    middle = Join("middle", (a,))
+    top, beside = Join("top", (middle,)), Join("beside")
+    outcomes = executor(tmp_path).run([top, beside])
+    for artifact in outcomes.artifacts.values():
+        document = json.loads(artifact.meta.read_text())
+        del document["sha256"], document["made_from"]
+        artifact.meta.write_text(json.dumps(document))
+    assert executor(tmp_path).run([top, beside]).ran == []
+    flip(outcomes.artifacts[a.key].file("text"))
+    assert executor(tmp_path).run([top, beside]).ran == ["join a", "join middle", "join top"]
+    assert "join middle: an older cook made it from" in capsys.readouterr().err
+
+
+def test_an_edited_result_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = Join("a")
+    meta = executor(tmp_path).run([a]).artifacts[a.key].meta
+    meta.write_text(meta.read_text().replace('"a()"', '"b()"'))
+    outcomes = executor(tmp_path).run([a])
+    assert outcomes.result(a) == Text("a()")
+    assert outcomes.ran == ["join a"]
+    assert "is damaged; it is made again" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Read(Step[Text]):
+    """The text of a source, written to it while the step runs if ``writes``."""
+
+    file: Source
+    writes: str | None = None
+
+    kind: ClassVar[str] = "read"
+    result_type: ClassVar[type] = Text
+
+    @property
+    def label(self) -> str:
+        return "read"
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {"file": self.file}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {}
+
+    def run(self, bench: Workbench) -> Text:
+        if self.writes is not None:
+            self.file.path.write_text(self.writes)
+        return Text(self.file.path.read_text())
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_source_that_changes_after_it_was_hashed_makes_nothing(tmp_path: Path, when: str) -> None:
+    file = tmp_path / "model"
+    file.write_text("hashed")
+    step = Read(source([file]), "other" if when == "during" else None)
+    if when == "before":
+        file.write_text("other!")
+    outcomes = executor(tmp_path).run([step])
+    assert "changed since it was hashed" in outcomes.failures[step.key].error.message
+    assert list(Store(tmp_path / "store").entries()) == []
+
+
+def test_a_touched_source_is_still_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "model"
+    file.write_text("hashed")
+    step = Read(source([file]))
+    file.touch()
+    outcomes = executor(tmp_path).run([step])
+    assert outcomes.result(step) == Text("hashed")
+    digest = step.file.digest.removeprefix("sha256:")
+    assert outcomes.artifacts[step.key].made_from == {"file": {"model": digest}}
+
+
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_keys_are_equal_exactly_when_the_parts_are(one: str, other: str) -> None:
     assert (Join(one).key == Join(other).key) == (one == other)
@@ -115,3 +228,46 @@ def test_keys_follow_the_inputs(one: list[str], other: list[str]) -> None:
     left = Join("top", tuple(Join(w) for w in one))
     right = Join("top", tuple(Join(w) for w in other))
     assert (left.key == right.key) == (one == other)
+
+
+@dataclass(frozen=True)
+class Sleep(Step[Text]):
+    """Sleeps in a program of its own; ``interrupts``: Ctrl-C comes once all of them sleep."""
+
+    word: str
+    asleep: threading.Barrier = field(compare=False)
+    interrupts: bool = False
+
+    kind: ClassVar[str] = "sleep"
+    result_type: ClassVar[type] = Text
+
+    @property
+    def label(self) -> str:
+        return f"sleep {self.word}"
+
+    def inputs(self) -> Mapping[str, Step[Any] | Source]:
+        return {}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"word": self.word}
+
+    def run(self, bench: Workbench) -> Text:
+        spec = ProcessSpec(("/bin/sleep", "60"), "sleep", env={})
+        running = bench.supervisor.start(spec)
+        self.asleep.wait(30)
+        if self.interrupts:
+            os.kill(os.getpid(), signal.SIGINT)
+        running.wait().check()
+        return Text(self.word)
+
+
+def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) -> None:
+    asleep = threading.Barrier(2)
+    steps = [Sleep("a", asleep, interrupts=True), Sleep("b", asleep)]
+    made = executor(tmp_path, jobs=2)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        made.run(steps)
+    assert time.monotonic() - started < 30
+    assert [p for p in (tmp_path / "store" / "tmp").iterdir() if p.is_dir()] == []
+    assert made.outcomes.artifacts == {}

@@ -6,10 +6,18 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from cook import files
 from cook.graph.store import META, Artifact, Store
 
 
-def put(store: Store, parts: dict[str, object], data: bytes = b"data") -> Artifact:
+def put(
+    store: Store,
+    parts: dict[str, object],
+    data: bytes = b"data",
+    made_from: dict[str, dict[str, str]] | None = None,
+) -> Artifact:
     from cook.graph.store import _key_of
 
     key = _key_of(parts)
@@ -21,6 +29,7 @@ def put(store: Store, parts: dict[str, object], data: bytes = b"data") -> Artifa
             key=key,
             label="quantize X",
             key_parts=parts,
+            made_from=made_from or {},
             result={"x": 1},
             seconds=1.5,
             work=10.0,
@@ -61,11 +70,95 @@ def test_a_forged_key_is_told(tmp_path: Path) -> None:
     artifact = put(store, {"a": 1})
     meta = artifact.directory / META
     document = json.loads(meta.read_text())
+    del document["sha256"], document["made_from"]  # as an older cook wrote it
     document["key_parts"] = {"a": 2}
     meta.write_text(json.dumps(document))
     assert [f.message for f in store.verify()] == [
         "its key does not follow from its recorded inputs"
     ]
+
+
+def test_an_edited_result_is_not_believed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    artifact = put(store, {"a": 1})
+    meta = artifact.directory / META
+    meta.write_text(meta.read_text().replace('"x": 1', '"x": 2'))
+    assert store.find("quantize", artifact.key) is None
+    assert [f.message for f in store.verify()] == [
+        "artifact.json is missing, unreadable, or not as it was written"
+    ]
+
+
+def test_an_artifact_of_an_older_cook_is_checked_for_what_it_has(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    artifact = put(store, {"a": 1})
+    document = json.loads(artifact.meta.read_text())
+    del document["sha256"], document["made_from"]
+    artifact.meta.write_text(json.dumps(document))
+    found = store.find("quantize", artifact.key)
+    assert found is not None
+    assert not found.sealed
+    assert list(store.verify()) == []
+    found.file("model.gguf").write_bytes(b"DATA")
+    assert [f.message for f in store.verify()] == ["has other content than was recorded"]
+
+
+def test_a_look_at_what_was_just_made_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    store = Store(tmp_path)
+    artifact = put(store, {"a": 1})
+
+    def refuse(path: Path) -> str:
+        raise AssertionError(f"{path} was read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "file_sha256", refuse)
+        assert store.damage(artifact) is None
+    stat = artifact.file("model.gguf").stat()
+    artifact.file("model.gguf").write_bytes(b"dAta")
+    os.utime(artifact.file("model.gguf"), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    fault = store.damage(artifact)
+    assert fault is not None
+    assert fault.message == "has other content than was recorded"
+
+
+def test_mending_removes_what_was_made_from_it_and_nothing_else(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    model = put(store, {"a": 1}, b"model")
+    measured = put(store, {"inputs": {"model": model.key}}, b"31.75")
+    judged = put(store, {"inputs": {"figure": measured.key}}, b"best")
+    # What a conversion made is a source to those after it; here it is one of two shards.
+    digest = model.files[0].sha256
+    shards = {"source": {"model.gguf": digest, "other.gguf": "1" * 64}}
+    sharded = put(store, {"inputs": {"source": "sha256:" + "2" * 64}}, b"x", shards)
+    beside = put(store, {"a": 2}, b"model")
+    model.file("model.gguf").write_bytes(b"m0del")
+    (beside.directory / "stray").touch()
+    faults = tuple(store.verify())
+    assert len(faults) == 2
+    removed = store.mend(faults)
+    assert {a.key for a in removed} == {measured.key, judged.key, sharded.key}
+    assert [a.key for a in store.entries()] == [beside.key]
+    assert list(store.verify()) == []
+
+
+def test_a_source_that_was_remembered_wrongly_is_told_and_what_was_made_from_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    store = Store(tmp_path / "home" / "store")
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"model")
+    wrong = f"sha256:{'0' * 64}"
+    files.remember(model, wrong)
+    artifact = put(store, {"inputs": {"source": wrong}})
+    (fault,) = store.verify()
+    assert fault.path == model
+    assert [a.key for a in store.mend([fault])] == [artifact.key]
+    assert model.read_bytes() == b"model"
+    assert list(store.entries()) == []
 
 
 def test_damaged_artifact_is_replaced(tmp_path: Path) -> None:

@@ -269,8 +269,8 @@ def test_a_recorded_log_of_ik_and_its_verbose_half() -> None:
     both = read(text + verbose).requests
     assert [(r.drafted, r.accepted) for r in both] == counts
     assert {(r.target, r.draft) for r in both} == {("target-q8_0", "draft-f16")}
-    by_depth = [(d.depth, d.drafted, d.accepted) for d in both[0].by_depth]
-    assert by_depth == [(1, 10, 9), (2, 10, 8), (3, 9, 6), (4, 9, 6)]
+    depths = [(d.depth, d.drafted, d.accepted) for d in both[0].by_depth]
+    assert depths == [(1, 10, 9), (2, 10, 8), (3, 9, 6), (4, 9, 6)]
     assert sum(d.drafted for d in both[0].by_depth) == 38
     assert read(text).drafting[0].accepted == 102
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cook.engines.base import EngineIdentity, Flavour
+from cook.engines.base import EngineIdentity
+from cook.formats.quant_types import Flavour
 from cook.nightly.gates import Judgement, Policy, judge
 from cook.nightly.history import History
 from cook.nightly.night import VERSION, CandidateNight, Night, NightDraft

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.engines.base import EngineIdentity, Flavour
+from cook.engines.base import EngineIdentity
+from cook.formats.quant_types import Flavour
 from cook.nightly.gates import Judgement, Policy, Verdict, judge
 from cook.nightly.history import History
 from cook.nightly.night import CandidateNight, Night

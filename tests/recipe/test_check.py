@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cook.engines.base import Engine
 from cook.errors import PrerequisiteError
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.paths import demo_dir
 from cook.recipe.check import check_recipe
@@ -39,6 +41,20 @@ def test_unknown_where_the_mixture_decides() -> None:
     assert first.size_bytes is None
     assert first.tensors_of_type["?"] > 0
     assert last.size_bytes is not None
+
+
+def test_a_ready_imatrix_without_what_a_type_needs(tmp_path: Path) -> None:
+    entry = ImatrixEntry(np.ones((1, 256), np.float32), np.ones(1, np.float32))
+    write_gguf(Imatrix({"blk.0.attn_q.weight": entry}, (), 1, 512, "gguf"), tmp_path / "i.gguf")
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "version: 1\nname: r\nmodel: {source: demo://draft-f16.gguf}\nimatrix: {file: i.gguf}\n"
+        "quants: [{name: A, type: Q8_0, rules: [{dense_ffn: iq2_s}, {'.*': q8_0}]}]\n"
+    )
+    result = check_recipe(load_recipe(recipe), None, demo_dir() / "draft-f16.gguf")
+    (problem,) = [p for p in result.problems if p.severity == "error"]
+    assert (problem.line, problem.column) == (5, 41)
+    assert "iq2_s needs importance data that the imatrix lacks" in problem.message
 
 
 @pytest.mark.engine

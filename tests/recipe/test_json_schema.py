@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from cook.documents.tree import parse, plain_data
-from cook.recipe.json_schema import SCHEMA_FILE, json_schema, main, schema_text
+from cook.recipe.json_schema import SCHEMA_FILE, json_schema, main, markdown, schema_text
 from cook.recipe.load import load_recipe, shipped_recipes
-from cook.recipe.reference import markdown
 
 
 def test_committed_schema_is_fresh() -> None:

@@ -13,9 +13,9 @@ from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.formats.gguf import TensorInfo
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
-from cook.recipe.check import TensorList
 from cook.recipe.lint import flavour_of, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
+from cook.recipe.rules import ModelTensors
 
 Make = Callable[[str], LoadedRecipe]
 Tensors = tuple[TensorInfo, ...]
@@ -70,12 +70,12 @@ def test_faults_of_the_recipe_go_before_prerequisites(recipe: Make) -> None:
 
 def test_warnings_raise_only_when_strict(recipe: Make, small: Tensors) -> None:
     loaded = recipe("quants: [{name: A, type: Q8_0, rules: [{'.*': q8_0}, {output: q8_0}]}]\n")
-    problems = lint(loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    problems = lint(loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
     raise_problems(problems)
     with pytest.raises(RecipeError):
         raise_problems(problems, strict=True)
     strict = lint(
-        loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False, strict=True
+        loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False, strict=True
     )
     assert {p.severity for p in strict} == {"error"}
 
@@ -95,7 +95,7 @@ def test_rules_that_match_nothing_or_are_shadowed(recipe: Make, small: Tensors) 
         "    extends: A\n"
         "    rules: [{'.*': q4_0}]\n"
     )
-    problems = lint(loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    problems = lint(loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
     assert told(problems) == [
         "9:9: warning: rule `attn_q` is shadowed by earlier rules: `attention`",
         "10:9: warning: rule `shared_experts` matches no tensor",
@@ -109,25 +109,25 @@ def test_shadowing_by_several_rules_together(recipe: Make, small: Tensors) -> No
         "quants: [{name: A, type: Q8_0, mixture: pure,"
         " rules: [{attn_q: q8_0}, {attn_k: q8_0}, {attn_output: q8_0}, {attention: q6_K}]}]\n"
     )
-    (problem,) = lint(loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    (problem,) = lint(loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
     assert problem.message.endswith("`attn_q`, `attn_k`, `attn_output`")
 
 
 def test_uncovered_tensors_unless_the_mixture_is_stated(recipe: Make, small: Tensors) -> None:
     body = "quants: [{name: A, type: Q4_0, rules: [{attention: q8_0}]%s}]\n"
     (problem,) = lint(
-        recipe(body % ""), model=TensorList(small), flavour=LLAMA_CPP, check_files=False
+        recipe(body % ""), model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False
     )
     assert problem.severity == "warning"
     assert "no rule hits token_embd.weight, output.weight and 4 more" in problem.message
     for stated in (", mixture: pure", ", mixture: engine"):
         loaded = recipe(body % stated)
-        assert not lint(loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+        assert not lint(loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
 
 
 def test_rows_that_do_not_divide(recipe: Make, small: Tensors) -> None:
     loaded = recipe("quants: [{name: A, type: Q8_0, rules: [{dense_ffn: q4_K}, {'.*': q8_0}]}]\n")
-    (problem,) = lint(loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    (problem,) = lint(loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
     assert (problem.line, problem.column, problem.severity) == (4, 41, "error")
     assert "would silently write q5_0" in problem.message
 
@@ -150,9 +150,9 @@ def test_types_that_need_an_imatrix(
     recipe: Make, small: Tensors, flavour: str, body: str, line: str
 ) -> None:
     without, given = recipe(f"quants: [{body}]\n"), recipe(f"quants: [{body}]\n{CORPUS}")
-    found = lint(without, model=TensorList(small), flavour=flavour, check_files=False)
+    found = lint(without, model=ModelTensors(small), flavour=flavour, check_files=False)
     assert [p.message for p in found] == [f"quant {line}"]
-    assert not lint(given, model=TensorList(small), flavour=flavour, check_files=False)
+    assert not lint(given, model=ModelTensors(small), flavour=flavour, check_files=False)
 
 
 def test_types_that_need_an_imatrix_are_told_without_a_model(recipe: Make) -> None:
@@ -165,8 +165,8 @@ def test_q3_needs_none_on_ik(recipe: Make, small: Tensors) -> None:
     loaded = recipe(
         "quants: [{name: A, type: Q8_0, rules: [{attention: iq3_xxs}, {'.*': q8_0}]}]\n"
     )
-    assert not lint(loaded, model=TensorList(small), flavour=IK_LLAMA_CPP, check_files=False)
-    assert lint(loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    assert not lint(loaded, model=ModelTensors(small), flavour=IK_LLAMA_CPP, check_files=False)
+    assert lint(loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
 
 
 @pytest.mark.parametrize("type_name", ["iq1_s", "iq2_xxs", "iq2_xs"])
@@ -175,7 +175,7 @@ def test_embeddings_that_would_abort_whatever_is_given(
 ) -> None:
     rules = f"[{{embeddings: {type_name}}}, {{'.*': q8_0}}]"
     loaded = recipe(f"quants: [{{name: A, type: Q8_0, rules: {rules}}}]\n{CORPUS}")
-    (problem,) = lint(loaded, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    (problem,) = lint(loaded, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
     assert "embeddings never have any (token_embd.weight)" in problem.message
 
 
@@ -186,23 +186,40 @@ def test_an_imatrix_that_lacks_the_tensor(recipe: Make, small: Tensors) -> None:
         "quants: [{name: A, type: Q8_0, rules: [{routed_experts: iq2_s}, {'.*': q8_0}]}]\n" + CORPUS
     )
     (problem,) = lint(
-        loaded, model=TensorList(small), flavour=LLAMA_CPP, imatrix=imatrix, check_files=False
+        loaded, model=ModelTensors(small), flavour=LLAMA_CPP, imatrix=imatrix, check_files=False
     )
     assert "the imatrix lacks (blk.1.ffn_down_exps.weight)" in problem.message
+
+
+def test_a_ready_imatrix_that_has_nothing_for_some_tensors(recipe: Make, small: Tensors) -> None:
+    entry = ImatrixEntry(np.ones((1, 512), np.float32), np.ones(1, np.float32))
+    imatrix = Imatrix({"blk.1.ffn_up_exps.weight": entry}, (), 1, 512, "gguf")
+    body = "quants: [{name: A, type: Q8_0, rules: [{routed_experts: q4_0}, {'.*': q8_0}]}%s]\n"
+    one, two = (
+        recipe(body % more + "imatrix: {file: i.gguf}\n")
+        for more in ("", ", {name: B, extends: A, imatrix: false}")
+    )
+    for loaded in (one, two):
+        (problem,) = lint(
+            loaded, model=ModelTensors(small), flavour=LLAMA_CPP, imatrix=imatrix, check_files=False
+        )
+        assert problem.severity == "warning"
+        assert "no data for blk.1.ffn_down_exps.weight: quantized without any" in problem.message
+        assert problem.line == loaded.locations.at("imatrix", "file").line
 
 
 def test_an_output_tensor_whose_importance_is_not_collected(recipe: Make, small: Tensors) -> None:
     body = "quants: [{name: A, type: Q8_0, rules: [{output: iq1_s}, {'.*': q8_0}]}]\n"
     (problem,) = lint(
-        recipe(body + CORPUS), model=TensorList(small), flavour=LLAMA_CPP, check_files=False
+        recipe(body + CORPUS), model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False
     )
     assert "the output tensor's is not collected" in problem.message
     assert problem.hint is not None
     assert "process_output: true" in problem.hint
     whole = recipe(body + "imatrix: {corpus: c.txt, process_output: true}\n")
-    assert not lint(whole, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    assert not lint(whole, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
     ready = recipe(body + "imatrix: {file: i.gguf}\n")
-    assert not lint(ready, model=TensorList(small), flavour=LLAMA_CPP, check_files=False)
+    assert not lint(ready, model=ModelTensors(small), flavour=LLAMA_CPP, check_files=False)
 
 
 def test_types_that_no_engine_stores(recipe: Make) -> None:
@@ -212,7 +229,7 @@ def test_types_that_no_engine_stores(recipe: Make) -> None:
 
 
 def test_a_quantized_source(recipe: Make, tensors: Callable[..., Tensors]) -> None:
-    model = TensorList(tensors({"blk.0.attn_q.weight": (512, 512)}, "q8_0"))
+    model = ModelTensors(tensors({"blk.0.attn_q.weight": (512, 512)}, "q8_0"))
     loaded = recipe("quants: [{name: A, type: Q4_0, rules: [{'.*': q4_0}]}]\n")
     (problem,) = lint(loaded, model=model, flavour=LLAMA_CPP, check_files=False)
     assert told((problem,)) == [

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import shutil
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
 
@@ -121,3 +129,85 @@ def test_many_slow_searches_are_stopped_together() -> None:
     pattern = parse_pattern(".*" * 300 + "[A-Z]")
     with pytest.raises(PatternTimeout):
         pattern.search_all(f"blk.{i}.ffn_gate_up_exps.weight" for i in range(1000))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("a(?=b)", "lookahead `(?=` cannot be written for llama.cpp, which splits at `=` | None"),
+        (r"(a)\1", "back-references (`\\1`) are not in the subset | None"),
+        ("a\\", "a lone `\\` at the end | escape it: `\\\\`"),
+        ("a}", "a bare `}` | escape it: `\\}`"),
+        ("|{2}", "a bare `{` | escape it: `\\{`"),
+        ("(*a)", "nothing for `*` to repeat | escape it: `\\*`"),
+        ("^{2}", "an assertion cannot be repeated | None"),
+        ("a*?+", "possessive quantifiers are not ECMAScript | None"),
+        ("a??{2}", "a quantifier after a quantifier | group it: `(?:...)`"),
+        ("a{2,1}", "a repeat count whose lower bound is the larger | None"),
+        ("(?:a{10}b){101}", "repeat counts inside one another above 1000 | None"),
+        ("[b-a]", "the range b-a is out of order | None"),
+        ("[a-\\d]", "a range needs single characters at both ends | None"),
+        ("[[:digit:]]", "POSIX classes are not ECMAScript | write the range: `0-9`"),
+        ("[\\b]", "unknown escape `\\b` | None"),
+        ("(?i)a", "inline flags are not ECMAScript | matching is case-sensitive"),
+    ],
+)
+def test_a_refusal_says_why(pattern: str, told: str) -> None:
+    with pytest.raises(PatternError) as caught:
+        parse_pattern(pattern)
+    assert f"{caught.value.message} | {caught.value.hint}" == told
+
+
+def test_counts_that_are_not_inside_one_another_do_not_multiply() -> None:
+    assert parse_pattern("(?:a{100}|b{1000})c{0500}").search("b" * 1000 + "c" * 500)
+
+
+NODE = shutil.which("node")
+JUDGE = """
+const cases = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const judged = cases.map(([pattern, names]) => {
+  try { const r = new RegExp(pattern); return names.map((name) => r.test(name)); }
+  catch (error) { return null; }
+});
+console.log(JSON.stringify(judged));
+"""
+# Pieces that are patterns by themselves, and pieces that need others around them.
+PIECES = st.sampled_from(
+    re.findall(
+        r"\S+",
+        r"""
+    a b A z 0 9 _ é blk attn_ ffn _exps weight \. \- \/ \# \& \~ \" \' \_ \< \> \[ \] \( \) \{ \}
+    \\ \^ \$ \| \* \+ \? . ^ $ | & ~ # = : , / - \d \D \w \W \s \S \b \B \t \n \r \f \v [a-z] [^.]
+    [0-9] [\d_] [\]a] [a-] [-a] [+--] [a&&b] [a||b] [~~] [[a] [.] [^a-y] (?:a|b) (up|gate) (?!b)
+    * + ? {2} {1,2} {0,} *? +? ?? {2}? ( ) (?: (?! [ ] [^ { }
+    """,
+    )
+) | st.just(" ")
+TENSORS = [
+    line.split("\t")[0]
+    for line in (Path(__file__).parents[1] / "data/ling-flash-2.0.tensors.tsv")
+    .read_text()
+    .splitlines()[1::40]
+]
+STRANGE = ["", "a", "ab", "A z", "a\n", "b\r", "é", "é.é", "blk-1", "[x]", "a&&b|", "~#", "\t"]
+
+
+@pytest.mark.skipif(NODE is None, reason="SKIPPED LOUDLY: no node to judge ECMAScript patterns")
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(PIECES, min_size=1, max_size=7).map("".join), min_size=20, max_size=40))
+def test_what_is_allowed_means_what_ecmascript_means(patterns: list[str]) -> None:
+    allowed = []
+    for pattern in patterns:
+        with contextlib.suppress(PatternError):
+            allowed.append(parse_pattern(pattern))
+    names = [*TENSORS, *STRANGE]
+    judged = subprocess.run(
+        [str(NODE), "-e", JUDGE],
+        input=json.dumps([[pattern.source, names] for pattern in allowed]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for read, hits in zip(allowed, json.loads(judged.stdout), strict=True):
+        assert [read.search(name) for name in names] == hits, read.source

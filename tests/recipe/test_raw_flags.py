@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel
 
 from cook.build.adhoc import score_recipe
-from cook.engines.base import Flavour
 from cook.errors import PrerequisiteError, RecipeError
+from cook.formats.quant_types import Flavour
 from cook.recipe.lint import lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe, parse_recipe
 from cook.recipe.raw_flags import PLACES
@@ -163,3 +163,19 @@ def test_a_recipe_scored_from_the_command_line(tmp_path: Path) -> None:
         score_recipe(None, [], file, {})
     assert score_recipe(None, [], file, {}, unsafe_args=True).unsafe_args
     assert load_recipe(file, unsafe_args=True).unsafe_args
+
+
+@pytest.mark.parametrize("server", ["10.0.0.7:50052", "evil.example:1", "[2001:db8::1]:9"])
+def test_another_machine_needs_the_user_s_own_word(server: str) -> None:
+    """An RPC server is sent the weights and every prompt."""
+    text = RECIPE.replace("draft: {}", f"draft: {{args: {{rpc: '{server}'}}}}")
+    with pytest.raises(RecipeError, match="another machine") as caught:
+        parse_recipe(text, Path("r.yaml"))
+    assert caught.value.problems[0].line == LINES["draft"]
+    assert parse_recipe(text, Path("r.yaml"), unsafe_args=True)
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:50052", "localhost:1", "[::1]:9"])
+def test_an_rpc_server_here_needs_none(server: str) -> None:
+    text = RECIPE.replace("draft: {}", f"draft: {{args: {{rpc: '{server}'}}}}")
+    assert parse_recipe(text, Path("r.yaml"))

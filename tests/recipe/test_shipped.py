@@ -12,8 +12,7 @@ from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.paths import demo_dir
 from cook.recipe.lint import lint
 from cook.recipe.load import load_recipe, shipped_recipes
-from cook.recipe.rules import resolve
-from cook.recipe.size import predicted_bpw, predicted_bytes
+from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes, resolve
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = [
@@ -75,7 +74,8 @@ def test_no_size_where_the_mixture_decides(ling: Tensors) -> None:
 
 
 def test_demo_is_clean_on_its_models() -> None:
-    model = read_gguf(demo_dir() / "draft-f16.gguf")
+    file = read_gguf(demo_dir() / "draft-f16.gguf")
+    model = ModelTensors(file.tensors, file.architecture)
     assert lint(load_recipe("demo"), model=model, flavour=LLAMA_CPP) == ()
 
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 
 from cook.build.assemble import MAX_SKIPPED, imatrix_coverage
-from cook.engines.base import Flavour
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
+from cook.formats.quant_types import Flavour
 from cook.graph.execute import Outcomes
 from cook.paths import demo_dir
 from cook.steps.imatrix import ImatrixOutcome, ImatrixStep

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cook.engines.base import DraftSettings, EngineIdentity, Flavour
+from cook.engines.base import DraftSettings, EngineIdentity
 from cook.engines.server_api import DepthCount
+from cook.formats.quant_types import Flavour
 from cook.provenance import Machine
 from cook.record.measured import (
     DraftSpeed,

@@ -13,7 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.base import EngineIdentity, Flavour
+from cook.engines.base import EngineIdentity
+from cook.formats.quant_types import Flavour
 from cook.record.record import Record, StepRecord
 from cook.report.card import MARK, CardFacts, card
 from cook.report.commands import script, shell
@@ -114,7 +115,7 @@ def test_every_figure_has_its_counts_and_settings(record: Record) -> None:
     assert "4.0000 ± 0.0500" in row
     assert "(1.42-1.61)" in row
     assert re.search(r"^\| no draft \|( - \|){7} 100\.00 \|", text, flags=re.M)
-    assert "prompts `demo`" in text
+    assert "prompts demo" in text
     assert "at most 192 tokens a reply, temperature 0" in text
     assert "IQ1_S" not in text, "only what is published is on the card"
 

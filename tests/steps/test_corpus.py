@@ -12,8 +12,8 @@ from cook.build.drafting import left_to_score, target_corpus
 from cook.build.locate import SourceReader
 from cook.engines.base import Engine, ModelArgs
 from cook.formats.sampling import Sampling
-from cook.graph.digest import source
 from cook.graph.execute import Executor
+from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import demo_dir

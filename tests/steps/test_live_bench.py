@@ -14,8 +14,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.spec_bench import Attempt, BenchPrompt, BenchRun, UnprintableReply
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
-from cook.graph.digest import source
-from cook.graph.step import Workbench
+from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 from cook.steps import live

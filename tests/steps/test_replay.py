@@ -10,8 +10,8 @@ import pytest
 
 from cook.engines.base import Engine, ModelArgs
 from cook.formats.sampling import Sampling
-from cook.graph.digest import source
 from cook.graph.execute import Executor
+from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import demo_dir

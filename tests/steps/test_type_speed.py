@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cook.engines.base import ModelArgs
 from cook.engines.process.supervisor import Supervisor
-from cook.graph.digest import source as digest_source
+from cook.errors import StepError
 from cook.graph.step import Workbench
+from cook.graph.step import source as digest_source
 from cook.paths import demo_dir
 from cook.steps.type_speed import SLOW, TypeTime, TypeTimeStep, told, type_speed
 
@@ -102,3 +103,14 @@ def test_a_type_that_does_not_run_is_a_result(
     found = measured(engine, tmp_path, "q4_K")
     assert found.decode_ms is None
     assert found.reason
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("fault", ["disk_full", "out_of_memory", "killed"])
+def test_want_of_disk_or_memory_says_nothing_of_a_type(
+    fault: str, standin_engine: Any, bundled: Any, tmp_path: Path
+) -> None:
+    engine = standin_engine(fault, "quantize", real=bundled.facts.bin_dir)
+    with pytest.raises(StepError) as caught:
+        measured(engine, tmp_path, "q4_K")
+    assert caught.value.passing

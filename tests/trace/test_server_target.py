@@ -16,7 +16,7 @@ from cook.engines.server import Server, free_port
 from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.trace.server_target import ServerTarget, server_facts

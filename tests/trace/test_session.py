@@ -13,7 +13,7 @@ from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
 from cook.formats.vocabulary import Vocabulary
-from cook.graph.digest import source
+from cook.graph.step import source
 from cook.prompts.prompt_set import Prompt
 from cook.trace.session import Dropped, TraceRequest, record, sha256
 from cook.trace.worker_target import WorkerTarget

@@ -1,12 +1,13 @@
 """One running program and the loop that watches it, to its end or ours.
 
-One output stream of a program, on its way to a log file.
-
-Starting one program so that it cannot outlive cook; only cook.engines.process.child calls this.
+No program outlives cook, and two things see to it. The keeper
+(:mod:`cook.engines.process.keeper`) ends the program's whole session when cook is gone. Where the
+system has PDEATHSIG, the program itself also dies with cook, should the keeper be gone as well.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import functools
@@ -24,7 +25,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from cook.engines.process import system
+from cook.engines.process import keeper, system
+from cook.engines.process.keeper import end_sessions
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, classify
 from cook.errors import InternalError, Interrupted, PrerequisiteError, StepError
 
@@ -78,19 +80,32 @@ class Capture:
             self.error = error
 
 
-# Dies with cook: PDEATHSIG survives exec, so this little program becomes the engine's tool.
+# PDEATHSIG survives exec, so this little program becomes the engine's tool. It tells the keeper
+# before it does, so that no program runs that the keeper does not know of.
 # A preexec_fn would do the same with a fork in a threaded process, which can deadlock.
 _GUARD = """\
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
+import os, sys
+cook, keeper, program = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != cook:
     os._exit(125)
 try:
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.write(keeper, b"+%d\\n" % os.getpid())
+except OSError:
+    pass
+os.close(keeper)
+try:
+    os.execv(program, sys.argv[3:])
 except OSError as error:
-    sys.stderr.write(f"{sys.argv[2]}: {error.strerror}\\n")
+    sys.stderr.write(f"{program}: {error.strerror}\\n")
     os._exit(126)
 """
+
+
+_KEEPER_S = 5.0
+"""The keeper has nothing left to do at the end; should it hang, cook does not."""
 
 
 @functools.cache
@@ -100,18 +115,53 @@ def _spawner() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="cook-spawner")
 
 
+@functools.cache
+def _keeper() -> int:
+    """The pipe to the keeper, which is started now; it ends when the pipe does."""
+    reader, writer = os.pipe()
+    try:
+        running = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__],
+            stdin=reader,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(reader)
+
+    def end() -> None:
+        # Waited for: where nobody adopts orphans (a container), it would stay as a zombie.
+        os.close(writer)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(_KEEPER_S)
+
+    atexit.register(end)
+    return writer
+
+
+def let_go(pid: int) -> None:
+    """Tell the keeper that ``pid`` and its session are ended; before its number is given back."""
+    with contextlib.suppress(OSError):
+        os.write(_keeper(), b"-%d\n" % pid)
+
+
 def spawn(spec: ProcessSpec, cwd: Path) -> subprocess.Popen[bytes]:
     argv: tuple[str, ...] = spec.argv
     if not os.access(argv[0], os.X_OK):
         raise PrerequisiteError(
             f"{argv[0]} is missing or not executable", hint="`make setup` builds the bundled tools"
         )
-    if spec.guard and sys.platform == "linux":
-        argv = (sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *argv)
 
     def popen() -> subprocess.Popen[bytes]:
+        guard: tuple[str, ...] = ()
+        if spec.guard:
+            told = (str(os.getpid()), str(_keeper()))
+            guard = (sys.executable, "-I", "-S", "-c", _GUARD, *told)
         return subprocess.Popen(
-            argv,
+            (*guard, *argv),
+            pass_fds=(_keeper(),) if spec.guard else (),
             stdin=subprocess.PIPE if spec.pipes else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,8 +184,7 @@ def spawn(spec: ProcessSpec, cwd: Path) -> subprocess.Popen[bytes]:
 
 def _kill_spawned(future: Future[subprocess.Popen[bytes]]) -> None:
     if not future.cancelled() and future.exception() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(future.result().pid, signal.SIGKILL)
+        keeper.end_sessions([future.result().pid])
 
 
 def _unspawnable(spec: ProcessSpec, error: OSError) -> PrerequisiteError | StepError:
@@ -189,7 +238,6 @@ class Child:
         }
         self.peak_rss_bytes = 0
         self.verdict: Outcome | None = None
-        self.own_peak_bytes = system.own_peak_rss_bytes()
         self.started = time.monotonic()
         try:
             self.popen = spawn(spec, self.cwd)
@@ -197,6 +245,8 @@ class Child:
             for capture in self.captures.values():
                 capture.close()
             raise
+        # After the fork: what it handed on is at most this.
+        self.own_peak_bytes = system.own_peak_rss_bytes()
 
     def supervise(self) -> ProcessResult:
         try:
@@ -277,13 +327,18 @@ class Child:
         return True
 
     def _kill_group(self, number: signal.Signals) -> None:
-        if self.popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.popen.pid, number)
+        if self.popen.returncode is not None:
+            return
+        if number == signal.SIGKILL:
+            end_sessions([self.popen.pid])
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, number)
 
     def _reap(self) -> None:
         popen = self.popen
         if popen.returncode is None:
+            let_go(popen.pid)
             try:
                 _, status, usage = os.wait4(popen.pid, 0)
             except ChildProcessError:

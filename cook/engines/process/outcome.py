@@ -32,6 +32,7 @@ class ProcessSpec:
     time for so long (quantize says nothing within a tensor). ``writes``: directories checked
     for a full disk when the run fails. ``on_output(stream, chunk)`` sees raw chunks as they
     come. ``pipes`` leaves stdin and stdout to the caller (:meth:`Supervisor.start` only).
+    ``guard`` False: a program of a moment that has to be started as it is.
     """
 
     argv: tuple[str, ...]
@@ -84,7 +85,12 @@ _ASSERT = re.compile(
     r"(?:\S+:\d+: )?GGML_(?:ASSERT|ABORT)\([^\n]*|terminate called after throwing[^\n]*"
     r"(?:\n\s*what\(\):[^\n]*)?|\S+:\d+: fatal error[^\n]*"
 )
-_DISK_FULL = re.compile(r"no space left on device|ENOSPC|disk quota exceeded", re.IGNORECASE)
+# llama-quantize says of a write that failed only that its stream did.
+_DISK_FULL = re.compile(
+    r"no space left on device|ENOSPC|disk quota exceeded|file too large"
+    r"|basic_ios::clear: iostream error",
+    re.IGNORECASE,
+)
 _OUT_OF_MEMORY = re.compile(
     r"failed to allocate|unable to allocate|cannot allocate memory|std::bad_alloc"
     r"|out of memory|cudaMalloc failed|ErrorOutOfDeviceMemory|failed to fit",
@@ -182,7 +188,13 @@ def failure(
         return PrerequisiteError(what, hint=hint or _hint(outcome, result, both))
     last = tail(output)
     message = f"{what}\n{_indent(last)}" if last else f"{what} (it said nothing)"
-    return StepError(message, hint=hint or _hint(outcome, result, both), log=result.stderr)
+    killed = outcome is Outcome.CRASH and result.returncode == -signal.SIGKILL
+    return StepError(
+        message,
+        hint=hint or _hint(outcome, result, both),
+        log=result.stderr,
+        passing=killed or outcome in (Outcome.DISK_FULL, Outcome.OUT_OF_MEMORY),
+    )
 
 
 def _sentence(outcome: Outcome, result: ProcessResult, output: str) -> str:

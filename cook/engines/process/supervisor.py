@@ -4,14 +4,17 @@ A :class:`Supervisor` runs argv lists (never a shell) in a session and process g
 own, stdin closed, in a working directory of their own (ik_llama.cpp writes ``llama.log`` where
 it stands), with exactly the environment it is given. Both output streams go raw to separate
 files of the step, in bounded memory and up to a bounded size. A run ends by itself, by its
-wall or stall time-out, or with cook: on an exception, on :meth:`Supervisor.cancel`, and by
-``PDEATHSIG`` even when cook is killed with -9. The whole group ends with it.
+wall or stall time-out, or with cook: on an exception, on :meth:`Supervisor.cancel`, and, by
+:mod:`cook.engines.process.keeper`, even when cook is killed with -9. Its whole session ends with
+it.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +24,7 @@ from cook.engines.process.child import Child
 from cook.engines.process.outcome import OnOutput, ProcessResult, ProcessSpec
 from cook.errors import InternalError
 
-__all__ = ["OnOutput", "ProcessResult", "ProcessSpec", "Running", "Supervisor"]
+__all__ = ["OnOutput", "ProcessResult", "ProcessSpec", "Running", "Supervisor", "ask"]
 
 
 @dataclass
@@ -105,3 +108,14 @@ class Supervisor:
     @property
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
+
+
+def ask(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> ProcessResult:
+    """Run a program for a short answer, in cook's own environment unless another is given.
+
+    The answer is in the tails; the logs are gone. PrerequisiteError when it is no program.
+    """
+    with tempfile.TemporaryDirectory(prefix="cook-ask-") as logs:
+        given = dict(os.environ) if env is None else env
+        spec = ProcessSpec(argv, Path(argv[0]).name, given, timeout_s=timeout_s)
+        return Supervisor(Path(logs)).run(spec)

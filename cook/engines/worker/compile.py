@@ -11,13 +11,17 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cook.engines.base import Engine, Flavour
+from cook.engines.base import Engine
+from cook.engines.process.outcome import Outcome, ProcessSpec, clean, failure
+from cook.engines.process.supervisor import Supervisor, ask
 from cook.errors import PrerequisiteError, StepError
+from cook.formats.quant_types import Flavour
 from cook.paths import cook_home
 
 SOURCES = (
@@ -28,6 +32,9 @@ SOURCES = (
     "worker_reduce.h",
 )
 COMPILERS = ("cc", "gcc", "clang")
+_BUILDING = "build-"
+_LEFTOVER_S = 3600.0
+"""No build of the worker takes as long; another cook may be at it."""
 BASE_FLAGS = ("-O3", "-std=gnu11")
 # The reductions vectorise only when sums may be reassociated; NaN is looked for by its bits.
 MATH_FLAGS = (
@@ -119,7 +126,7 @@ def compiler() -> str:
     wanted = os.environ.get("CC")
     for name in (wanted,) if wanted else COMPILERS:
         if name and (found := shutil.which(name)):
-            return found
+            return str(Path(found).absolute())
     raise PrerequisiteError(
         f"no C compiler ({wanted or ', '.join(COMPILERS)}) to compile the worker with",
         hint="sudo apt-get install gcc libc6-dev   (or set CC)",
@@ -166,7 +173,7 @@ def build_worker(files: EngineFiles) -> Path:
     cc = compiler()
     here = Path(__file__).parent
     defines = _defines(files)
-    version = subprocess.run([cc, "--version"], capture_output=True, text=True, check=False).stdout
+    version = ask(cc, "--version").stdout_tail
     key = hashlib.sha256()
     parts = [files.digest, version, _cpu(), *BASE_FLAGS, *MATH_FLAGS, *defines]
     parts += [str(d) for d in files.library_dirs]
@@ -179,23 +186,38 @@ def build_worker(files: EngineFiles) -> Path:
     if program.is_file():
         return program
     place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix="build-") as temp:
-        fresh = Path(temp) / "worker"
+    _sweep(place)
+    with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as temp:
+        folder = Path(temp)
+        fresh = folder / "worker"
+        supervisor = Supervisor(folder / "logs")
+        # The compiler's own temporary files go with the folder, also when cook is killed.
+        env = {**os.environ, "TMPDIR": temp}
         errors = ""
         for arch in (("-march=native",), ()):
             argv = [cc, *BASE_FLAGS, *arch, *MATH_FLAGS, *defines]
             argv += [f"-I{d}" for d in files.include_dirs]
             argv += [str(here / "worker.c"), "-o", str(fresh), *_library_flags(files)]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
+            result = supervisor.run(ProcessSpec(tuple(argv), "cc", env, writes=(place,)))
+            if result.outcome is Outcome.OK:
                 fresh.replace(program)
                 return program
-            errors = done.stderr
+            if result.outcome not in (Outcome.TOOL_ERROR, Outcome.CRASH):
+                raise failure(result)
+            errors = clean(result.stderr_tail)
     raise StepError(
         "the worker does not compile against this engine's headers and libraries:\n"
         + "\n".join(errors.strip().splitlines()[-15:]),
         hint="the engine may be newer or older than cook knows; please report its version",
     )
+
+
+def _sweep(place: Path) -> None:
+    """Remove what a cook that was killed left of its build."""
+    for folder in place.glob(f"{_BUILDING}*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _LEFTOVER_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _headers(files: EngineFiles) -> list[Path]:

@@ -5,7 +5,8 @@ continuations, variables, command substitution, here-documents, redirections. Wh
 not understood (arithmetic, arrays, ``${x%y}``) stays in the tree as :class:`Unknown` with its
 reason, which matters only where that text is wanted.
 
-A script as a tree: words with their quoting, assignments, commands, pipelines.
+Written by hand because tree-sitter-bash (0.25.1) reads `x=a\\` and `b` on the next line as an
+assignment and a command, without a fault, and refuses an unquoted `weight$=q8_0`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 
 from cook.errors import RecipeError
-from cook.recipe.foreign.text import SourceText, Spanned, joined
+from cook.recipe.foreign.text import ForeignText, Spanned, joined
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Command:
-    """One simple command; ``inside`` is the word of the construct around it (``if``), if any."""
+class SimpleCommand:
+    """One simple command; ``inside`` is what makes it conditional (``if``, ``||``), if anything."""
 
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
@@ -76,7 +77,7 @@ class Command:
     inside: str | None
 
 
-Pipeline = tuple[Command, ...]
+Pipeline = tuple[SimpleCommand, ...]
 Script = tuple[Pipeline, ...]
 
 MAX_DEPTH = 16
@@ -85,15 +86,17 @@ MAX_WORDS = 50_000
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|>>|>\||[<>]&|&>>?|[<>])")
+_BACKQUOTED = re.compile(r"`(?:\\.|[^`\\])*`", re.DOTALL)
+_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 _OPENING = {"if", "for", "while", "until", "case", "select", "{"}
 _CLOSING = {"fi", "done", "esac", "}"}
 _SKIPPED = {"then", "do", "else", "elif", "!", "time", "function"}
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 
 
-def parse_script(source: SourceText) -> Script:
+def parse_script(source: ForeignText) -> Script:
     """The commands of ``source`` in order; RecipeError, with the place, where it is not bash."""
-    return _Reader(source).script(None, 0)
+    return _ScriptReader(source).script(None, 0)
 
 
 @dataclass
@@ -110,8 +113,8 @@ class _Draft:
         return not (self.assignments or self.words or self.stdin)
 
 
-class _Reader:
-    def __init__(self, source: SourceText) -> None:
+class _ScriptReader:
+    def __init__(self, source: ForeignText) -> None:
         self.source, self.text, self.at = source, source.text, 0
         self._words = 0
         # Where the line with `<<` ends, and where the text after its here-documents goes on.
@@ -126,20 +129,26 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise self.fail(f"commands nested deeper than {MAX_DEPTH}", self.at)
         pipelines: list[Pipeline] = []
-        commands: list[Command] = []
+        commands: list[SimpleCommand] = []
         draft = _Draft()
+        after: str | None = None  # the `&&` or `||` that what comes next depends on
 
         def end_command() -> None:
             nonlocal draft
             if not draft.empty:
-                inside = self._inside[0] if self._inside else None
+                inside = self._inside[0] if self._inside else after
                 commands.append(
-                    Command(tuple(draft.assignments), tuple(draft.words), draft.stdin, inside)
+                    SimpleCommand(tuple(draft.assignments), tuple(draft.words), draft.stdin, inside)
                 )
             draft = _Draft()
 
-        def end_pipeline() -> None:
+        def end_pipeline(by: str = "") -> None:
+            nonlocal after
             end_command()
+            # What is only assigned succeeds; an empty line after `&&` ends nothing.
+            sure = by == "&&" and after is None and commands and not any(c.words for c in commands)
+            if by != "\n" or commands:
+                after = by if by in ("&&", "||") and not sure else None
             if commands:
                 pipelines.append(tuple(commands))
                 commands.clear()
@@ -153,25 +162,27 @@ class _Reader:
                 self.at = len(self.text) if end < 0 else end
             elif char == "\n":
                 self.at = self._resume if self.at == self._line_end else self.at + 1
-                end_pipeline()
+                end_pipeline("\n")
             elif redirection := _REDIRECTION.match(self.text, self.at):
                 self._redirect(draft, redirection, depth)
             elif two in ("||", "&&", ";;") or char in ";&":
                 self.at += 2 if two in ("||", "&&", ";;") else 1
-                end_pipeline()
+                end_pipeline(two)
             elif char == "|":
                 self.at += 2 if two == "|&" else 1
                 end_command()
                 self._skip_to_command()
             elif char == ")":
                 self.at += 1
-                if opened is not None:
-                    end_pipeline()
-                    return tuple(pipelines)
                 end_pipeline()
+                if self._inside[-1:] == ["("]:
+                    self._inside.pop()
+                elif opened is not None and "case" not in self._inside:
+                    return tuple(pipelines)
             elif char == "(":
                 self.at += 1
                 end_pipeline()
+                self._inside.append("(")
             else:
                 self._word_into(draft, depth)
         if opened is not None:
@@ -216,7 +227,7 @@ class _Reader:
             return
         if draft.declares:
             return  # an option of `declare`, or a name without a value
-        draft.words.append(word)
+        draft.words.append(_unbraced(word))
 
     def _loop_variable(self, draft: _Draft) -> None:
         while self._peek() in (" ", "\t"):
@@ -314,10 +325,10 @@ class _Reader:
     def _dollar(self, quoted: bool, depth: int) -> Part:
         start = self.at
         if self._peek() == "`":
-            end = self.text.find("`", start + 1)
-            if end < 0:
+            closed = _BACKQUOTED.match(self.text, start)
+            if not closed:
                 raise self.fail("`` ` `` without its other", start)
-            self.at = end + 1
+            self.at = closed.end()
             return Unknown("commands between backquotes are not read; write $(...)", start)
         if self._peek(3) == "$((":
             return self._arithmetic(start)
@@ -329,7 +340,7 @@ class _Reader:
             self._inside = around
             return Substitution(script, start, quoted)
         if self._peek(2) == "${":
-            return self._braced(start, quoted)
+            return self._braced(start, quoted, depth + 1)
         if self._peek(2) == "$'" and not quoted:
             self.at += 1
             inner = self._single()
@@ -354,18 +365,26 @@ class _Reader:
                 return Unknown("arithmetic is not computed", start)
         raise self.fail("`$((` without `))`", start)
 
-    def _braced(self, start: int, quoted: bool) -> Part:
-        deep = 0
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            deep += (char == "{") - (char == "}")
-            self.at += 1
-            if char == "}" and not deep:
-                body = self.text[start + 2 : self.at - 1]
-                if _NAME.fullmatch(body):
-                    return Variable(body, start, quoted)
-                return Unknown(f"`${{{body[:40]}}}` is not computed", start)
-        raise self.fail("`${` without `}`", start)
+    def _braced(self, start: int, quoted: bool, depth: int) -> Part:
+        if depth > MAX_DEPTH:
+            raise self.fail(f"expansions nested deeper than {MAX_DEPTH}", start)
+        self.at += 2
+        while (char := self._peek()) != "}":
+            if not char:
+                raise self.fail("`${` without `}`", start)
+            if char == '"':
+                self._double(depth)
+            elif char == "'":
+                self._single()
+            elif char in "$`":
+                self._dollar(quoted, depth)
+            else:
+                self.at += 2 if char == "\\" else 1
+        body = self.text[start + 2 : self.at]
+        self.at += 1
+        if _NAME.fullmatch(body):
+            return Variable(body, start, quoted)
+        return Unknown(f"`${{{body[:40]}}}` is not computed", start)
 
     def _redirect(self, draft: _Draft, found: re.Match[str], depth: int) -> None:
         start = self.at
@@ -376,6 +395,8 @@ class _Reader:
         while self._peek() in (" ", "\t"):
             self.at += 1
         word = self._word(depth)
+        if not word.parts:
+            raise self.fail(f"`{operator}` without a word after it", start)
         if operator == "<<<":
             newline = Literal(Spanned("\n", (start,)), True)
             draft.stdin = Word((*word.parts, newline), word.offset)
@@ -410,6 +431,16 @@ class _Reader:
             reason = f"this here-document expands: write <<'{name}'"
             return Word((Unknown(reason, start),), start)
         return Word((Literal(body, True),), start)
+
+
+def _unbraced(word: Word) -> Word:
+    """``word``, unless bash makes several of it (``a{b,c}``)."""
+    shape = "".join(
+        p.text.text if isinstance(p, Literal) and not p.quoted else "-" for p in word.parts
+    )
+    if not _BRACES.search(shape):
+        return word
+    return Word((Unknown("braces that make several words are not read", word.offset),), word.offset)
 
 
 def _merged(parts: list[Part]) -> tuple[Part, ...]:

@@ -11,32 +11,22 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
-from cook.recipe.foreign.importing import PATTERNS
+from cook.recipe.foreign.format import Format
+from cook.recipe.foreign.importing import PATTERNS, PLACEHOLDER
 from cook.recipe.groups import Group
 from cook.recipe.rules import FORCE_PATTERN, Quant, Rule, resolve
 
 if TYPE_CHECKING:
-    from cook.recipe.check import TensorList
     from cook.recipe.load import LoadedRecipe
+    from cook.recipe.rules import ModelTensors
 
-MODEL = "MODEL-BF16.gguf"
 IMATRIX = "imatrix.dat"
-"""What a script calls files that the recipe does not name as local ones."""
-
-
-class Format(StrEnum):
-    """What is written."""
-
-    CUSTOM_Q = "custom-q"
-    SCRIPT = "script"
-    RECIPE = "recipe"
-    TENSOR_TYPE_FILE = "tensor-type-file"
+"""What a script calls an imatrix that the recipe does not name as a local file."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class Line:
+class RuleLine:
     """One rule to write; ``at`` is the rule of the recipe that it comes from."""
 
     pattern: str
@@ -59,7 +49,7 @@ class Line:
 
 
 def export_quant(
-    loaded: LoadedRecipe, name: str | None, wanted: Format, model: TensorList | None = None
+    loaded: LoadedRecipe, name: str | None, wanted: Format, model: ModelTensors | None = None
 ) -> Exported:
     """The quant called ``name`` (or the only one) in the format ``wanted``.
 
@@ -102,31 +92,33 @@ def _flavour(loaded: LoadedRecipe, quant: Quant, wanted: Format) -> str:
     return flavour_of(loaded)
 
 
-def _named_tensors(quant: Quant, flavour: str, model: TensorList, where: Location) -> list[Line]:
+def _named_tensors(
+    quant: Quant, flavour: str, model: ModelTensors, where: Location
+) -> list[RuleLine]:
     from cook.recipe.engine_rules import to_engine_rules
 
     resolution = resolve(model.tensors, quant, flavour, model.architecture)
     if any(p.severity == "error" for p in resolution.problems):
         raise RecipeError(resolution.problems)
-    return [Line(rule.pattern, rule.type, where) for rule in to_engine_rules(resolution)]
+    return [RuleLine(rule.pattern, rule.type, where) for rule in to_engine_rules(resolution)]
 
 
-def _patterns(quant: Quant, where: Location) -> Iterator[Line]:
+def _patterns(quant: Quant, where: Location) -> Iterator[RuleLine]:
     problems: list[Problem] = []
     for rule in quant.rules:
         at = rule.at or where
         group = rule.group
         if group is None:
-            yield Line(rule.selector.removeprefix(FORCE_PATTERN), rule.type, at)
+            yield RuleLine(rule.selector.removeprefix(FORCE_PATTERN), rule.type, at)
         elif group in PATTERNS:
-            yield Line(PATTERNS[group], rule.type, at, comment=str(group))
+            yield RuleLine(PATTERNS[group], rule.type, at, comment=str(group))
         else:
             message = f"no pattern says `{group}` for every model"
             problems.append(at.problem(message, hint=_WITH_MODEL))
     if problems:
         raise RecipeError(problems)
     if quant.rules and quant.mixture == "pure" and not _catches_all(quant.rules[-1]):
-        yield Line(".*", quant.default_type, where, comment="everything else")
+        yield RuleLine(".*", quant.default_type, where, comment="everything else")
 
 
 _WITH_MODEL = "--model GGUF|tensors.tsv names the tensors themselves instead"
@@ -136,7 +128,7 @@ def _catches_all(rule: Rule) -> bool:
     return rule.selector.removeprefix(FORCE_PATTERN) in (".*", ".+")
 
 
-def _refuse(quant: Quant, wanted: Format, flavour: str, lines: Sequence[Line]) -> None:
+def _refuse(quant: Quant, wanted: Format, flavour: str, lines: Sequence[RuleLine]) -> None:
     """RecipeError for patterns that the format would change or cut."""
     problems = []
     for line in lines:
@@ -167,7 +159,7 @@ def _limits(wanted: Format, flavour: str) -> list[tuple[Callable[[str], bool], s
 
 
 def _lacking(
-    quant: Quant, flavour: str, wanted: Format, lines: Sequence[Line], where: Location
+    quant: Quant, flavour: str, wanted: Format, lines: Sequence[RuleLine], where: Location
 ) -> Iterator[Problem]:
     """Types that the engine which reads the format lacks, each once."""
     from cook.formats.quant_types import by_name, ftype_by_name
@@ -189,7 +181,7 @@ def _lacking(
 
 
 def _notes(
-    loaded: LoadedRecipe, quant: Quant, wanted: Format, lines: Sequence[Line], general: bool
+    loaded: LoadedRecipe, quant: Quant, wanted: Format, lines: Sequence[RuleLine], general: bool
 ) -> Iterator[str]:
     from pathlib import Path
 
@@ -198,7 +190,7 @@ def _notes(
     if not script:
         yield f"the base type {quant.ftype} is not part of it: give it to llama-quantize"
     elif model is not None and not isinstance(model.source, Path):
-        yield f"{MODEL} stands for {model.source}: download and convert it first"
+        yield f"{PLACEHOLDER} stands for {model.source}: download and convert it first"
     if script and imatrix is not None and imatrix.file is None and quant.use_imatrix:
         yield f"{IMATRIX} stands for the imatrix that cook computes from {imatrix.corpus}"
     if general and any(line.comment in frozenset(Group) for line in lines):
@@ -208,11 +200,11 @@ def _notes(
         )
 
 
-def _custom_q(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[Line]) -> str:
+def _custom_q(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[RuleLine]) -> str:
     return ",".join(_rule(line) for line in lines) + "\n"
 
 
-def _recipe(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[Line]) -> str:
+def _recipe(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[RuleLine]) -> str:
     head = [
         f"## {loaded.recipe.name}: {quant.name}, written by `cook recipes export`",
         f"# Base type: {quant.ftype}",
@@ -225,13 +217,15 @@ def _recipe(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[Li
     return "\n".join([*head, "", *_block(lines)]) + "\n"
 
 
-def _tensor_types(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[Line]) -> str:
+def _tensor_types(
+    loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[RuleLine]
+) -> str:
     return "".join(f"{_rule(line)}\n" for line in lines)
 
 
-def _script(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[Line]) -> str:
+def _script(loaded: LoadedRecipe, quant: Quant, flavour: str, lines: Sequence[RuleLine]) -> str:
     recipe = loaded.recipe
-    source = _written_path(recipe.model.source if recipe.model else None, MODEL)
+    source = _written_path(recipe.model.source if recipe.model else None, PLACEHOLDER)
     words = ["llama-quantize"]
     if recipe.model is not None and recipe.model.allow_requantize:
         words.append("--allow-requantize")
@@ -261,11 +255,11 @@ _WRITERS = {
 }
 
 
-def _rule(line: Line) -> str:
+def _rule(line: RuleLine) -> str:
     return f"{line.pattern}={line.type}"
 
 
-def _block(lines: Sequence[Line]) -> list[str]:
+def _block(lines: Sequence[RuleLine]) -> list[str]:
     out: list[str] = []
     for line in lines:
         out += [f"# {line.comment}"] if line.comment else []

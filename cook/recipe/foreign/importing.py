@@ -1,14 +1,8 @@
 """Recipes from what the field has: quantization scripts, ``.recipe`` files, rule lists.
 
 Scripts are read, never run (:mod:`cook.recipe.foreign.bash`). What comes out is YAML that has
-been loaded, and whose rules give every tensor the type that the original gives it.
-
-Regex rules and tensor groups: where one says what the other does.
-
-Import writes a group where the rules give all its tensors one type (on given tensors); export
-writes each group as a pattern that both engines read.
-
-A recipe's YAML from quants that were found elsewhere.
+been loaded, and whose rules give every tensor the type that the original gives it. With a
+model's tensors, a group stands where the rules give all of its tensors one type.
 """
 
 from __future__ import annotations
@@ -23,24 +17,24 @@ from typing import TYPE_CHECKING
 from cook.documents.tree import resolve_scalar
 from cook.errors import InputError, InternalError, Problem, RecipeError
 from cook.formats.quant_types import LLAMA_CPP
-from cook.recipe.foreign.lists import (
+from cook.recipe.foreign.format import Format
+from cook.recipe.foreign.quants import (
     ForeignQuant,
     ForeignRule,
-    Kind,
     Notes,
-    kind_of,
+    format_of,
     read_quants,
     safe_name,
 )
-from cook.recipe.foreign.text import SourceText, read_source
+from cook.recipe.foreign.text import ForeignText, read_foreign
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, timeout_message
 from cook.recipe.schema import MAX_RULES
 
 if TYPE_CHECKING:
-    from cook.recipe.check import TensorList
     from cook.recipe.load import LoadedRecipe
+    from cook.recipe.rules import ModelTensors
 
 _BLOCK = r"^(enc\.|dec\.)?blk\.[0-9]+\."
 # As cook.recipe.groups tells them, for the tensors that an engine quantizes at all (so without
@@ -234,13 +228,14 @@ def scalar(text: str) -> str:
 
 
 PLACEHOLDER = "MODEL-BF16.gguf"
+"""What a model that is not named is called."""
 
 
 @dataclass(frozen=True)
 class Imported:
     """``text`` is the YAML, ``loaded`` the recipe that it is; ``warnings`` are about the file."""
 
-    kind: Kind
+    format: Format
     text: str
     loaded: LoadedRecipe
     warnings: tuple[Problem, ...]
@@ -250,7 +245,7 @@ class Imported:
 class Wishes:
     """What the user says beside the file; None where the file or a default decides."""
 
-    kind: Kind | None = None
+    format: Format | None = None
     name: str | None = None
     type: str | None = None
     model: Path | None = None
@@ -263,28 +258,28 @@ def import_recipe(path: Path, wishes: Wishes | None = None, to: Path | None = No
     whole cannot be used.
     """
     wishes = wishes or Wishes()
-    source = read_source(path)
-    kind = wishes.kind or kind_of(path, source.text)
+    source = read_foreign(path)
+    format = wishes.format or format_of(path, source.text)
     notes = Notes()
-    quants = read_quants(kind, source, notes)
+    quants = read_quants(format, source, notes)
     notes.check()
     if not any(quant.rules or quant.type for quant in quants):
         raise InputError(f"{path}: no rules and no llama-quantize command in it", hint=_HINT)
     if wishes.name is not None and len(quants) == 1:
         quants = (replace(quants[0], name=wishes.name),)
     tensors = _tensors(wishes.model)
-    recipe = _written(source, kind, quants, wishes, tensors, notes)
+    recipe = _written(source, format, quants, wishes, tensors, notes)
     notes.check()
     text = to_yaml(recipe)
     loaded = _loaded(text, to or Path(f"{recipe.name}.yaml"))
     _verify(loaded, quants, tensors)
-    return Imported(kind, text, loaded, notes.warnings)
+    return Imported(format, text, loaded, notes.warnings)
 
 
 _HINT = "cook reads scripts with llama-quantize or custom=..., .recipe files and rule lists"
 
 
-def _tensors(model: Path | None) -> TensorList | None:
+def _tensors(model: Path | None) -> ModelTensors | None:
     if model is None:
         return None
     from cook.recipe.check import read_tensors
@@ -293,11 +288,11 @@ def _tensors(model: Path | None) -> TensorList | None:
 
 
 def _written(
-    source: SourceText,
-    kind: Kind,
+    source: ForeignText,
+    format: Format,
     quants: Sequence[ForeignQuant],
     wishes: Wishes,
-    tensors: TensorList | None,
+    tensors: ModelTensors | None,
     notes: Notes,
 ) -> WrittenRecipe:
     first = quants[0]
@@ -305,7 +300,7 @@ def _written(
         for word in ("source", "imatrix", "flavour"):
             if getattr(other, word) != getattr(first, word):
                 notes.error(other.at, f"a recipe has one {word}; an earlier command has another")
-    header, quants = _header(kind, quants)
+    header, quants = _header(format, quants)
     file = Path(source.file).name
     origin, note = first.source, None
     if wishes.model is not None and wishes.model.suffix == ".gguf":
@@ -340,12 +335,12 @@ def _check_sources(quant: ForeignQuant, origin: str, notes: Notes) -> None:
 
 
 def _header(
-    kind: Kind, quants: Sequence[ForeignQuant]
+    format: Format, quants: Sequence[ForeignQuant]
 ) -> tuple[tuple[str | None, ...], tuple[ForeignQuant, ...]]:
     """A .recipe begins with comments about the whole: all but the last paragraph of them."""
     first = quants[0]
     comments = first.rules[0].comments if first.rules else ()
-    if kind is not Kind.RECIPE or None not in comments:
+    if format is not Format.RECIPE or None not in comments:
         return (), tuple(quants)
     last = len(comments) - 1 - comments[::-1].index(None)
     head = replace(first.rules[0], comments=comments[last + 1 :])
@@ -354,7 +349,7 @@ def _header(
 
 
 def _quant(
-    quant: ForeignQuant, wishes: Wishes, tensors: TensorList | None, notes: Notes
+    quant: ForeignQuant, wishes: Wishes, tensors: ModelTensors | None, notes: Notes
 ) -> WrittenQuant:
     rules = _rules(quant, tensors)
     notes.problems += rules.problems
@@ -373,7 +368,7 @@ def _quant(
     )
 
 
-def _rules(quant: ForeignQuant, tensors: TensorList | None) -> Grouped:
+def _rules(quant: ForeignQuant, tensors: ModelTensors | None) -> Grouped:
     if tensors is None or not quant.rules:
         return as_written(quant.rules)
     flavour = quant.flavour or LLAMA_CPP
@@ -392,7 +387,7 @@ def _common_base(rules: Sequence[ForeignRule]) -> str:
 
 
 def _checked_base(base: str, quant: ForeignQuant) -> str:
-    from cook.recipe.fields import base_type
+    from cook.recipe.schema import base_type
 
     try:
         return base_type(base)
@@ -410,7 +405,7 @@ def _loaded(text: str, path: Path) -> LoadedRecipe:
 
 
 def _verify(
-    loaded: LoadedRecipe, quants: Sequence[ForeignQuant], tensors: TensorList | None
+    loaded: LoadedRecipe, quants: Sequence[ForeignQuant], tensors: ModelTensors | None
 ) -> None:
     """InternalError unless the recipe says, rule for rule or tensor for tensor, what was read."""
     from cook.recipe.rules import FORCE_PATTERN, resolve
@@ -433,7 +428,7 @@ def _verify(
             raise InternalError(f"the imported recipe does not say what `{quant.name}` says")
 
 
-def _types(quant: ForeignQuant, tensors: TensorList) -> dict[str, str | None]:
+def _types(quant: ForeignQuant, tensors: ModelTensors) -> dict[str, str | None]:
     """The rules' own answer for every tensor that is quantized, first match first."""
     from cook.recipe.pattern import parse_pattern
     from cook.recipe.rules import quantizable

@@ -1,12 +1,8 @@
 """What a script's variables hold and its commands are given, worked out without running it.
 
-Commands run in order, once. Of programs only those of :mod:`cook.recipe.foreign.shell` and
-``read`` are known. Everything else is :class:`Unknown`.
-
-The few programs that put a list of rules together, worked out on text.
-
-Only with arguments for which it is certain what they do: a filter of another kind could change
-a rule, so it is not guessed at.
+Commands run in order, once. Known are ``read`` and the few programs that put a list of rules
+together, and those only with arguments for which it is certain what they do: a filter of another
+kind could change a rule, so it is not guessed at. Everything else is :class:`Unknown`.
 """
 
 from __future__ import annotations
@@ -16,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cook.recipe.foreign.bash import (
-    Command,
     Literal,
     Part,
     Pipeline,
     Script,
+    SimpleCommand,
     Unknown,
     Variable,
     Word,
@@ -307,7 +303,7 @@ class Shell:
                 current = value if current is None else _plus(current, value)
                 continue
             pieces = list(value.words())
-            if pieces and value.text[0].isspace() and current is not None:
+            if value.text[:1].isspace() and current is not None:
                 fields.append(current)
                 current = None
             for number, piece in enumerate(pieces):
@@ -345,7 +341,7 @@ class Shell:
             value = self._filter(command, value, offset)
         return value
 
-    def _filter(self, command: Command, given: Spanned, offset: int) -> Value:
+    def _filter(self, command: SimpleCommand, given: Spanned, offset: int) -> Value:
         offset = command.words[0].offset if command.words else offset
         words = self._fields(command.words)
         unknown = next((w for w in words if isinstance(w, Unknown)), None)

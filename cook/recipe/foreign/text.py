@@ -21,7 +21,7 @@ MAX_TEXT = 1 << 20
 
 
 @dataclass(frozen=True)
-class SourceText:
+class ForeignText:
     """A file that is converted, and the places in it."""
 
     file: str
@@ -51,7 +51,7 @@ class SourceText:
         return Spanned(self.text, tuple(range(len(self.text))))
 
 
-def read_source(path: Path) -> SourceText:
+def read_foreign(path: Path) -> ForeignText:
     """The file at ``path``; InputError for one that is absent, too large or not text."""
     try:
         with path.open("rb") as stream:
@@ -67,7 +67,7 @@ def read_source(path: Path) -> SourceText:
         raise InputError(f"{path}:{line}: not UTF-8 text") from None
     if "\0" in text:
         raise InputError(f"{path} is not text")
-    return SourceText(str(path), text.replace("\r\n", "\n"))
+    return ForeignText(str(path), text.replace("\r\n", "\n"))
 
 
 @dataclass(frozen=True)

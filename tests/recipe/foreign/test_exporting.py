@@ -11,12 +11,11 @@ import pytest
 from cook.errors import InputError, RecipeError
 from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
-from cook.recipe.check import TensorList
-from cook.recipe.foreign.exporting import Format, export_quant
+from cook.recipe.foreign.exporting import export_quant
+from cook.recipe.foreign.format import Format
 from cook.recipe.foreign.importing import Wishes, import_recipe
-from cook.recipe.foreign.lists import Kind
 from cook.recipe.load import LoadedRecipe, load_recipe
-from cook.recipe.rules import resolve
+from cook.recipe.rules import ModelTensors, resolve
 
 Tensors = tuple[TensorInfo, ...]
 Make = Callable[[str], LoadedRecipe]
@@ -32,10 +31,10 @@ def test_the_shipped_recipe_comes_back(
     loaded = load_recipe("ling-flash-iq1kt")
     quant = next(q for q in loaded.quants if q.name == name)
     expected = resolve(ling, quant, IK_LLAMA_CPP, "bailingmoe2").types
-    model = TensorList(ling, "bailingmoe2") if with_model else None
+    model = ModelTensors(ling, "bailingmoe2") if with_model else None
     exported = export_quant(loaded, name, wanted, model)
     (tmp_path / "f").write_text(exported.text)
-    back = import_recipe(tmp_path / "f", Wishes(kind=Kind(wanted), type=quant.ftype)).loaded
+    back = import_recipe(tmp_path / "f", Wishes(format=wanted, type=quant.ftype)).loaded
     found = resolve(ling, back.quants[0], IK_LLAMA_CPP, "bailingmoe2").types
     # What no rule of the script hits would be the mixture's: nothing may be left to it.
     assert dict(found) == dict(expected)
@@ -52,10 +51,10 @@ def test_llama_cpp_formats_come_back(
     )
     expected = resolve(ling, loaded.quants[0], LLAMA_CPP, "").types
     for wanted in (Format.TENSOR_TYPE_FILE, Format.SCRIPT):
-        model = TensorList(ling, "") if with_model else None
+        model = ModelTensors(ling, "") if with_model else None
         text = export_quant(loaded, None, wanted, model).text
         (tmp_path / "f").write_text(text)
-        back = import_recipe(tmp_path / "f", Wishes(kind=Kind(wanted), type="Q4_K_M")).loaded
+        back = import_recipe(tmp_path / "f", Wishes(format=wanted, type="Q4_K_M")).loaded
         assert dict(resolve(ling, back.quants[0], LLAMA_CPP, "").types) == dict(expected)
 
 
@@ -88,8 +87,10 @@ def test_with_tensors_every_format_says_it(recipe: Make, small: Tensors, tmp_pat
     )
     expected = dict(resolve(small, loaded.quants[0], LLAMA_CPP, "").types)
     for wanted in (Format.CUSTOM_Q, Format.RECIPE, Format.TENSOR_TYPE_FILE):
-        (tmp_path / "f").write_text(export_quant(loaded, None, wanted, TensorList(small, "")).text)
-        back = import_recipe(tmp_path / "f", Wishes(kind=Kind(wanted), type="Q4_0")).loaded
+        (tmp_path / "f").write_text(
+            export_quant(loaded, None, wanted, ModelTensors(small, "")).text
+        )
+        back = import_recipe(tmp_path / "f", Wishes(format=wanted, type="Q4_0")).loaded
         assert dict(resolve(small, back.quants[0], LLAMA_CPP, "").types) == expected
 
 

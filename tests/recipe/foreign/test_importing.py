@@ -18,9 +18,10 @@ from cook.errors import InputError, RecipeError
 from cook.formats.gguf import TensorInfo, read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, by_name
 from cook.paths import demo_dir
-from cook.recipe.foreign.exporting import Format, export_quant
+from cook.recipe.foreign.exporting import export_quant
+from cook.recipe.foreign.format import Format
 from cook.recipe.foreign.importing import Wishes, import_recipe
-from cook.recipe.foreign.lists import Kind, kind_of
+from cook.recipe.foreign.quants import format_of
 from cook.recipe.lint import flavour_of
 from cook.recipe.load import LoadedRecipe, parse_recipe
 from cook.recipe.rules import resolve
@@ -95,7 +96,7 @@ def test_the_round_trip_keeps_every_type_of_ling(
     text = export_quant(first.loaded, None, wanted).text
     (tmp_path / "back").write_text(text)
     base = first.loaded.quants[0].ftype
-    again = import_recipe(tmp_path / "back", Wishes(kind=Kind(wanted), type=base, model=model))
+    again = import_recipe(tmp_path / "back", Wishes(format=wanted, type=base, model=model))
     assert types_of(again.loaded, ling) == script_types(script, ling)
     assert again.loaded.quants[0].ftype == base
 
@@ -111,7 +112,7 @@ def test_the_round_trip_keeps_every_tensor_that_a_recipe_names(
     assert types_of(found.loaded, tensors) == expected
     text = export_quant(found.loaded, None, wanted).text
     (tmp_path / "back").write_text(text)
-    again = import_recipe(tmp_path / "back", Wishes(kind=Kind(wanted)))
+    again = import_recipe(tmp_path / "back", Wishes(format=wanted))
     assert types_of(again.loaded, tensors) == expected
     if wanted is Format.RECIPE:
         assert again.loaded.quants[0].ftype == found.loaded.quants[0].ftype
@@ -122,7 +123,7 @@ def test_a_tensor_type_file_goes_both_ways(ling: Tensors, tmp_path: Path) -> Non
         "attn_v=Q8_0 ffn_down=q6_k\n  ^output\\.weight$=q6_K .*=q4_K"
     )
     found = import_recipe(tmp_path / "types.txt", Wishes(type="q4_k_m"))
-    assert found.kind is Kind.TENSOR_TYPE_FILE
+    assert found.format is Format.TENSOR_TYPE_FILE
     assert found.loaded.recipe.engine == ("llama.cpp",)
     types = types_of(found.loaded, ling)
     assert types["blk.3.ffn_down_exps.weight"] == types["output.weight"] == "q6_K"
@@ -249,18 +250,18 @@ def test_a_pattern_that_is_also_a_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "kind"),
+    ("name", "text", "format"),
     [
-        ("x.sh", "", Kind.SCRIPT),
-        ("x.recipe", "", Kind.RECIPE),
-        ("x", 'custom="\na=q8_0\n"', Kind.SCRIPT),
-        ("x", "# c\na=q8_0\n", Kind.RECIPE),
-        ("x", "a=q8_0,b=q8_0\n", Kind.CUSTOM_Q),
-        ("x", "a=q8_0\nb=q8_0\n", Kind.TENSOR_TYPE_FILE),
+        ("x.sh", "", Format.SCRIPT),
+        ("x.recipe", "", Format.RECIPE),
+        ("x", 'custom="\na=q8_0\n"', Format.SCRIPT),
+        ("x", "# c\na=q8_0\n", Format.RECIPE),
+        ("x", "a=q8_0,b=q8_0\n", Format.CUSTOM_Q),
+        ("x", "a=q8_0\nb=q8_0\n", Format.TENSOR_TYPE_FILE),
     ],
 )
-def test_what_a_file_is(name: str, text: str, kind: Kind) -> None:
-    assert kind_of(Path(name), text) is kind
+def test_what_a_file_is(name: str, text: str, format: Format) -> None:
+    assert format_of(Path(name), text) is format
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cook.documents.tree import Location
 from cook.formats.gguf import TensorInfo
 from cook.recipe.foreign.importing import PATTERNS, grouped, selector_of
-from cook.recipe.foreign.lists import ForeignRule
+from cook.recipe.foreign.quants import ForeignRule
 from cook.recipe.groups import Group, group_of
 from cook.recipe.pattern import parse_pattern
 

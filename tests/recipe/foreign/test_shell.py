@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cook.errors import RecipeError
 from cook.recipe.foreign.bash import Unknown, parse_script
 from cook.recipe.foreign.shell import Shell
-from cook.recipe.foreign.text import SourceText, Spanned
+from cook.recipe.foreign.text import ForeignText, Spanned
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
@@ -21,7 +21,7 @@ needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
 
 def held(script: str, name: str = "x") -> Spanned | Unknown:
     shell = Shell()
-    list(shell.calls(parse_script(SourceText("x.sh", script))))
+    list(shell.calls(parse_script(ForeignText("x.sh", script))))
     return shell.variables[name]
 
 
@@ -44,6 +44,14 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
         'x="a\\.b\\$c\\"d\\`e\\\\f\\\ng"',
         "x=a # not this\n# x=b\ny='# x=c'",
         "x=a\\\nb; y=2 && z=3",
+        "y=1 && x=2; false || true &&\n\n y=3",
+        "(cd /; (y=2); y=3); x=1",
+        "y='x'; x=a${z%\"}\"}; x=b",
+        "y=\"${z:-'}'}${z:-{}\"; x=b",
+        "y=`echo \\`echo a\\``; x=b",
+        "y=$(case a in a) echo b;; esac); x=c",
+        "x='a{b,c}'; x=$x{1,2}",
+        'x=" "; x=$(echo "a"${x}"b" a${x}b)',
         "x=$(echo a b)c",
         "x=$(printf '%s' 'a\nb' | tr '\\n' ',')",
         "x=$(cat <<'EOF'\na\\.b=$c\nEOF\n)",
@@ -88,6 +96,14 @@ def test_double_quotes_as_bash_reads_them(text: str) -> None:
     [
         ("x=$(curl example.org)", "does not know what `curl"),
         ("x=`date`", "backquotes"),
+        ("x=$( (echo a); echo b)", "only one pipeline"),
+        ("x=1; (x=2)", "inside `(`"),
+        ("true || x=1", "inside `||`"),
+        ('[ -n "$1" ] &&\n x=1', "inside `&&`"),
+        ("if a; then b; fi && x=1", "inside `&&`"),
+        ("x=$(echo a{b,c})", "braces"),
+        ("x=$(echo a{b,'c'}$y)", "braces"),
+        ("x=$(echo {1..3})", "braces"),
         ("x=$((1 + 2))", "arithmetic"),
         ("x=(a b)", "arrays"),
         ("x=${y%.gguf}", "is not computed"),
@@ -118,13 +134,15 @@ def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
         ("x=$(a (b", "1:3: `$(` without `)`"),
         ("x=$((1", "1:3: `$((` without `))`"),
         ("x=${a", "1:3: `${` without `}`"),
+        ("x=" + "${a:-" * 40, "1:83: expansions nested deeper than 16"),
+        ("echo >\n", "1:6: `>` without a word after it"),
         ("cat <<E\na\n", "1:8: the here-document does not end with E"),
         ("x=" + "$(" * 40 + ")" * 40, "1:37: commands nested deeper than 16"),
     ],
 )
 def test_what_is_no_bash_is_told_at_its_place(script: str, told: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        parse_script(SourceText("x.sh", script))
+        parse_script(ForeignText("x.sh", script))
     (problem,) = caught.value.problems
     assert f"{problem.line}:{problem.column}: {problem.message}" == told
 
@@ -147,6 +165,6 @@ def test_places_survive_the_joining() -> None:
     script = BLOCK + "x=$(echo \"$custom\" | grep -v '^#' | sed -Ez 's:\\n+:,:g;s:,$::;s:^,::')"
     value = held(script)
     assert isinstance(value, Spanned)
-    source = SourceText("x.sh", script)
+    source = ForeignText("x.sh", script)
     at = source.at(value.origin[value.text.index("ffn_")])
     assert (at.line, at.column) == (6, 1)

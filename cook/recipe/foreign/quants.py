@@ -1,6 +1,6 @@
-"""Quants as files of the field say them, one reader a kind of file.
+"""Quants as the field's files say them: lists of rules, and ``llama-quantize`` commands.
 
-Rules as the field writes them: ``pattern=type``, in the three formats that lists have.
+A rule is ``pattern=type``, in one of three formats:
 
 - ``--custom-q`` of ik_llama.cpp: split at commas, then at the first ``=``; case-sensitive
   patterns and types (``parse_custom_quants`` of its ``examples/quantize/quantize.cpp``);
@@ -8,9 +8,8 @@ Rules as the field writes them: ``pattern=type``, in the three formats that list
   the first ``=``; the pattern is made lower-case, types are taken in any case;
 - ``.recipe`` of the GGUF-Tool-Suite: a rule a line, ``#`` begins a comment line.
 
-In all of them the first rule that is found anywhere in a tensor's name decides.
-
-What a ``llama-quantize`` command line says, as a quant.
+In all of them the first rule that is found anywhere in a tensor's name decides. A script's
+command names its rules, its base type and its files.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.recipe.foreign.bash import Unknown
+from cook.recipe.foreign.format import Format
 from cook.recipe.foreign.shell import Call, Value
-from cook.recipe.foreign.text import SourceText, Spanned, read_source
+from cook.recipe.foreign.text import ForeignText, Spanned, read_foreign
 
 MAX_PROBLEMS = 50
 
@@ -70,7 +69,7 @@ class Notes:
         return tuple(dict.fromkeys(p for p in self.problems if p.severity == "warning"))
 
 
-def custom_q(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def custom_q(source: ForeignText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of one ``--custom-q`` argument."""
     if "\n" in text.text:
         at = source.at(text.origin[text.text.index("\n")])
@@ -81,13 +80,13 @@ def custom_q(source: SourceText, text: Spanned, notes: Notes) -> Iterator[Foreig
         yield from _rule(source, item, IK_LLAMA_CPP, notes)
 
 
-def tensor_types(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def tensor_types(source: ForeignText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of a ``--tensor-type-file``, or of one ``--tensor-type`` argument."""
     for item in text.words():
         yield from _rule(source, item, LLAMA_CPP, notes)
 
 
-def rule_lines(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def rule_lines(source: ForeignText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of a ``.recipe``: one a line."""
     for line in text.lines():
         item = line.strip()
@@ -95,7 +94,7 @@ def rule_lines(source: SourceText, text: Spanned, notes: Notes) -> Iterator[Fore
             yield from _rule(source, item, None, notes)
 
 
-def custom_block(source: SourceText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
+def custom_block(source: ForeignText, text: Spanned, notes: Notes) -> Iterator[ForeignRule]:
     """The rules of a ``custom="..."`` block whose lines are not joined yet."""
     for line in text.lines():
         item = line.strip()
@@ -104,7 +103,7 @@ def custom_block(source: SourceText, text: Spanned, notes: Notes) -> Iterator[Fo
 
 
 def _rule(
-    source: SourceText, item: Spanned, flavour: str | None, notes: Notes
+    source: ForeignText, item: Spanned, flavour: str | None, notes: Notes
 ) -> Iterator[ForeignRule]:
     at = source.at(item.start)
     pattern, equals, type_text = item.text.partition("=")
@@ -152,7 +151,7 @@ def _type(text: str, at: Location, flavour: str | None, notes: Notes) -> str | N
     return found.name
 
 
-def _sound(source: SourceText, pattern: str, item: Spanned, notes: Notes) -> bool:
+def _sound(source: ForeignText, pattern: str, item: Spanned, notes: Notes) -> bool:
     from pydantic_core import PydanticCustomError
 
     from cook.recipe.rules import FORCE_PATTERN
@@ -168,7 +167,7 @@ def _sound(source: SourceText, pattern: str, item: Spanned, notes: Notes) -> boo
     return True
 
 
-def comments_before(source: SourceText, number: int) -> tuple[str | None, ...]:
+def comments_before(source: ForeignText, number: int) -> tuple[str | None, ...]:
     """The comment lines that stand right above line ``number``, empty lines among them."""
     found: list[str | None] = []
     for above in range(number - 1, 0, -1):
@@ -194,8 +193,6 @@ def override(name: str, type_name: str, at: Location) -> ForeignRule:
 
 def distinct_comments(rules: Iterable[ForeignRule]) -> tuple[ForeignRule, ...]:
     """``rules`` with each comment at the first of the rules that it stands above."""
-    from dataclasses import replace
-
     out: list[ForeignRule] = []
     for rule in rules:
         same_line = out and out[-1].at.line == rule.at.line
@@ -261,7 +258,7 @@ def is_quantize(value: Value) -> bool:
     return value.text.rpartition("/")[2] in ("llama-quantize", "llama-quantize.exe")
 
 
-def quant_of(source: SourceText, call: Call, name: str, notes: Notes) -> ForeignQuant | None:
+def quant_of(source: ForeignText, call: Call, name: str, notes: Notes) -> ForeignQuant | None:
     """The quant that the command makes; None where ``notes`` has the errors.
 
     The command's program is the first word that is ``llama-quantize``: ``numactl``, ``time``
@@ -269,12 +266,14 @@ def quant_of(source: SourceText, call: Call, name: str, notes: Notes) -> Foreign
     """
     words = call.words
     first = next(i for i, word in enumerate(words) if is_quantize(word))
-    return _Reader(source, words[first + 1 :], source.at(call.offset), name, notes).quant()
+    return _QuantizeOptions(source, words[first + 1 :], source.at(call.offset), name, notes).quant()
 
 
-class _Reader:
+class _QuantizeOptions:
+    """The words after ``llama-quantize``, read one by one."""
+
     def __init__(
-        self, source: SourceText, words: Sequence[Value], at: Location, name: str, notes: Notes
+        self, source: ForeignText, words: Sequence[Value], at: Location, name: str, notes: Notes
     ) -> None:
         self.source, self.words, self.at, self.name, self.notes = source, words, at, name, notes
         self.flavours: dict[str, Spanned] = {}
@@ -383,7 +382,7 @@ class _Reader:
         if not path.is_absolute():
             path = Path(self.source.file).parent / path
         try:
-            listed = read_source(path)
+            listed = read_foreign(path)
         except InputError as error:
             self.notes.error(self._place(name), error.message, error.hint)
             return
@@ -472,37 +471,28 @@ _MODEL = re.compile(r"^#+\s*Model name:\s*(\S{1,64})\s*$", re.MULTILINE)
 _BASE = re.compile(r"^#+\s*Base type:\s*(\w{1,32})\s*$", re.MULTILINE)
 
 
-class Kind(StrEnum):
-    """What is converted from."""
-
-    SCRIPT = "script"
-    CUSTOM_Q = "custom-q"
-    RECIPE = "recipe"
-    TENSOR_TYPE_FILE = "tensor-type-file"
-
-
-def read_quants(kind: Kind, source: SourceText, notes: Notes) -> tuple[ForeignQuant, ...]:
+def read_quants(format: Format, source: ForeignText, notes: Notes) -> tuple[ForeignQuant, ...]:
     """The quants of ``source``, faults in ``notes``; none where it holds no rules at all."""
-    return _READERS[kind](source, name_of(Path(source.file)), notes)
+    return _READERS[format](source, name_of(Path(source.file)), notes)
 
 
-def kind_of(path: Path, text: str) -> Kind:
+def format_of(path: Path, text: str) -> Format:
     """What the file is, by its name, else by what it looks like."""
     if path.suffix in (".sh", ".bash"):
-        return Kind.SCRIPT
+        return Format.SCRIPT
     if path.suffix == ".recipe":
-        return Kind.RECIPE
+        return Format.RECIPE
     if text.startswith("#!") or re.search(r"llama-quantize|^\s*\w+=[\"'$]", text, re.MULTILINE):
-        return Kind.SCRIPT
+        return Format.SCRIPT
     if re.search(r"^\s*#", text, re.MULTILINE):
-        return Kind.RECIPE
+        return Format.RECIPE
     words = text.split()
     if len(words) == 1 and re.search(r"=[A-Za-z0-9_]+,", words[0]):
-        return Kind.CUSTOM_Q
-    return Kind.TENSOR_TYPE_FILE
+        return Format.CUSTOM_Q
+    return Format.TENSOR_TYPE_FILE
 
 
-def _script(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     from cook.recipe.foreign.bash import parse_script
     from cook.recipe.foreign.shell import Shell
 
@@ -527,12 +517,12 @@ def _script(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, 
     return (ForeignQuant(name, rules, source.at(block.start), flavour=IK_LLAMA_CPP),)
 
 
-def _custom_q(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _custom_q(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     rules = tuple(custom_q(source, source.whole.strip(), notes))
     return (ForeignQuant(name, rules, source.at(0), flavour=IK_LLAMA_CPP),)
 
 
-def _recipe(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _recipe(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     rules = tuple(rule_lines(source, source.whole, notes))
     base = _BASE.search(source.text)
     found, model = _HUB.search(source.text), _MODEL.search(source.text)
@@ -551,16 +541,16 @@ def _recipe(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, 
     )
 
 
-def _tensor_types(source: SourceText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
+def _tensor_types(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
     rules = tuple(tensor_types(source, source.whole, notes))
     return (ForeignQuant(name, rules, source.at(0), flavour=LLAMA_CPP),)
 
 
 _READERS = {
-    Kind.SCRIPT: _script,
-    Kind.CUSTOM_Q: _custom_q,
-    Kind.RECIPE: _recipe,
-    Kind.TENSOR_TYPE_FILE: _tensor_types,
+    Format.SCRIPT: _script,
+    Format.CUSTOM_Q: _custom_q,
+    Format.RECIPE: _recipe,
+    Format.TENSOR_TYPE_FILE: _tensor_types,
 }
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.recipe.load import load_recipe, parse_recipe, shipped_recipes
-from cook.recipe.resolved import resolved
+from cook.recipe.load import load_recipe, parse_recipe, resolved, shipped_recipes
 
 
 @pytest.mark.parametrize("name", shipped_recipes())

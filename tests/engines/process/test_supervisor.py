@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,7 +199,8 @@ def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
     code = f"""
         import sys
         from pathlib import Path
-        from cook.engines.process import ProcessSpec, Supervisor
+        from cook.engines.process.outcome import ProcessSpec
+        from cook.engines.process.supervisor import Supervisor
         code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
         spec = ProcessSpec((sys.executable, "-IS", "-c", code), "step", {ENV!r},
                            on_output=lambda s, c: print(c.decode().strip(), flush=True))
@@ -208,7 +210,7 @@ def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert cook.stdout is not None
     pid = int(cook.stdout.readline())
@@ -217,6 +219,130 @@ def test_nothing_survives_cook(tmp_path: Path, number: signal.Signals) -> None:
     cook.wait(10)
     cook.stdout.close()
     assert wait_gone(pid)
+
+
+def test_nothing_that_a_program_started_survives_cook_killed(tmp_path: Path) -> None:
+    """Neither a child nor one in a process group of its own, as ninja's are."""
+    program = """
+        import os, time
+        child = os.fork()
+        if child == 0:
+            grandchild = os.fork()
+            if grandchild == 0:
+                os.setpgid(0, 0)
+                print("own", os.getpid(), flush=True)
+        else:
+            print("leader", os.getpid(), child, flush=True)
+        time.sleep(3600)
+    """
+    code = f"""
+        import sys
+        from pathlib import Path
+        from cook.engines.process.outcome import ProcessSpec
+        from cook.engines.process.supervisor import Supervisor
+        spec = ProcessSpec((sys.executable, "-IS", "-c", {textwrap.dedent(program)!r}), "step",
+                           {ENV!r}, on_output=lambda s, c: print(c.decode(), end="", flush=True))
+        Supervisor(Path({str(tmp_path)!r})).run(spec)
+    """
+    cook = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert cook.stdout is not None
+    words = (cook.stdout.readline() + cook.stdout.readline()).split()
+    pids = [int(word) for word in words if word.isdigit()]
+    assert len(pids) == 3
+    assert all(map(alive, pids))
+    keepers = [pid for pid in children(cook.pid) if "keeper.py" in command_line(pid)]
+    assert len(keepers) == 1
+    cook.kill()
+    cook.wait(10)
+    cook.stdout.close()
+    assert all(wait_gone(pid) for pid in (*pids, *keepers))
+
+
+def test_the_keeper_is_gone_before_cook_is(tmp_path: Path) -> None:
+    """Where nobody adopts orphans, as in many containers, each cook would leave a zombie."""
+    code = """
+        import os
+        from pathlib import Path
+        from cook.engines.process.supervisor import ask
+        ask("/bin/true")
+        task = Path(f"/proc/{os.getpid()}/task")
+        print(*(c for t in task.glob("*/children") for c in t.read_text().split()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+        check=True,
+    )
+    (keeper,) = done.stdout.split()
+    assert not Path(f"/proc/{int(keeper)}").exists()
+
+
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in listed for child in task.read_text().split()]
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def test_without_its_keeper_a_program_still_dies_with_cook(tmp_path: Path) -> None:
+    code = f"""
+        import sys
+        from pathlib import Path
+        from cook.engines.process.outcome import ProcessSpec
+        from cook.engines.process.supervisor import Supervisor
+        code = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+        spec = ProcessSpec((sys.executable, "-IS", "-c", code), "step", {ENV!r},
+                           on_output=lambda s, c: print(c.decode().strip(), flush=True))
+        Supervisor(Path({str(tmp_path)!r})).run(spec)
+    """
+    cook = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    assert cook.stdout is not None
+    pid = int(cook.stdout.readline())
+    for keeper in children(cook.pid):
+        if "keeper.py" in command_line(keeper):
+            os.kill(keeper, signal.SIGKILL)
+    cook.kill()
+    cook.wait(10)
+    cook.stdout.close()
+    assert wait_gone(pid)
+
+
+def test_the_keeper_leaves_alone_what_cook_let_go(tmp_path: Path) -> None:
+    """A process number may be another's by the time that cook ends."""
+    from cook.engines.process import keeper
+
+    with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) as other:
+        lines = f"+{other.pid}\n-{other.pid}\n".encode()
+        subprocess.run([sys.executable, "-IS", keeper.__file__], input=lines, check=True)
+        assert alive(other.pid)
+        subprocess.run(
+            [sys.executable, "-IS", keeper.__file__], input=lines.partition(b"-")[0], check=True
+        )
+        assert other.wait(10) == -signal.SIGKILL
+
+
+def test_only_the_spawner_starts_programs() -> None:
+    """What is started elsewhere would outlive cook."""
+    package = Path(__file__).parents[3] / "cook"
+    starting = re.compile(
+        r"subprocess\.(run|Popen|call|check_|getoutput)|os\.(system|popen|spawn|posix_spawn|fork)"
+        r"|from subprocess|multiprocessing|prefer=.processes"
+    )
+    found = [
+        p.relative_to(package) for p in package.rglob("*.py") if starting.search(p.read_text())
+    ]
+    assert found == [Path("engines/process/child.py")]
 
 
 def test_background_program_with_pipes(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""The keeper: a program beside cook that ends what cook leaves running when it is killed.
+
+Every program that cook starts leads a session of its own. It tells the keeper so through a pipe
+whose only lasting writer is cook; when cook is gone, by whatever end, the pipe ends, and the
+keeper kills every session still held: the program, what it started, and what that put into
+process groups of its own, as compilers' drivers and ninja do. ``PDEATHSIG`` alone would kill the
+first of them and leave the rest.
+
+Run as a script by :mod:`cook.engines.process.child`, isolated; so it imports the standard library
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+_ROUNDS = 100
+"""A program that forks while it is being killed is caught in a later round."""
+
+
+def end_sessions(leaders: Collection[int]) -> None:
+    """SIGKILL to every process of the sessions that ``leaders`` lead (by process id)."""
+    for leader in leaders:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+    for _ in range(_ROUNDS):
+        members = _members(leaders)
+        if not members:
+            return
+        for pid in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _members(leaders: Collection[int]) -> list[int]:
+    """Living processes of these sessions; none where the system has no /proc."""
+    members = []
+    with suppress(FileNotFoundError):
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                with suppress(OSError, ValueError):
+                    # pid (name) state ppid group session; a name may hold anything.
+                    stat = (process / "stat").read_bytes().rpartition(b")")[2]
+                    state, _, _, session = stat.split()[:4]
+                    if int(session) in leaders and state not in (b"Z", b"X"):
+                        members.append(int(process.name))
+    return members
+
+
+def main() -> None:
+    """Hold what standard input names (``+PID`` a line, ``-PID`` to let go) until it ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    held: set[int] = set()
+    rest = b""
+    while chunk := os.read(0, 1 << 16):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            (held.add if line.startswith(b"+") else held.discard)(int(line[1:]))
+    end_sessions(held)
+
+
+if __name__ == "__main__":
+    main()

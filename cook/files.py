@@ -1,0 +1,278 @@
+"""Files: what identifies one, what its bytes hash to, and how one is written whole.
+
+A model of 1 TB is hashed once, then remembered. A digest is remembered for the file as it was:
+device, inode, size, and the times of its last change of content and of its inode. The last one
+cannot be set by any program, so a change in place that restores size and modification time
+(``rsync --inplace -t``, a restored backup) shows all the same. What no ``stat`` shows, a disk
+that returns other bytes, only hashing again finds: ``--fresh`` and ``cook store verify``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cook.errors import InputError
+from cook.paths import cook_home
+
+BLOCK = 8 << 20
+"""Bytes read at once where a file is read whole."""
+
+SETTLED_S = 3.0
+"""A file that changed within so many seconds is not remembered: its next change could carry the
+same time. File systems count in steps of up to two seconds (FAT), most in a few milliseconds."""
+
+_believed_since_ns = 0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells a file from every other and from itself at another time; times in ns."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+
+    def __str__(self) -> str:
+        parts = (self.device, self.inode, self.size_bytes, self.modified_ns, self.changed_ns)
+        return ":".join(map(str, parts))
+
+    def settled(self, now_s: float) -> bool:
+        """Whether any change after ``now_s`` (seconds since 1970) must show in the identity."""
+        return now_s - self.changed_ns / 1e9 > SETTLED_S
+
+
+def identity(path: Path) -> Identity:
+    """The file as it is now, links followed; InputError where there is none."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    return Identity(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """A file, what it was when it was hashed, and its digest (``sha256:`` and all)."""
+
+    path: Path
+    identity: Identity
+    digest: str
+
+    def require_unchanged(self) -> None:
+        """InputError unless the bytes are still those; a mere touch has them hashed again."""
+        if identity(self.path) != self.identity and digest(self.path) != self.digest:
+            raise InputError(
+                f"{self.path}: changed since it was hashed",
+                hint="wait until it is whole (a download or a copy that still runs?), then run "
+                "the same command again",
+            )
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of the whole file, hexadecimal, read now."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest(path: Path) -> str:
+    """``sha256:`` and the hash of ``path``, remembered or read now.
+
+    InputError when the file cannot be read, or changes while it is.
+    """
+    return hashed(path).digest
+
+
+def hashed(path: Path) -> Hashed:
+    """:func:`digest`, with what it holds for."""
+    now = identity(path)
+    if (known := _recall(now)) is not None:
+        return Hashed(path, now, known)
+    began = time.time()
+    before = identity(path)
+    try:
+        found = f"sha256:{file_sha256(path)}"
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    if identity(path) != before:
+        raise InputError(
+            f"{path}: changed while it was hashed",
+            hint="wait until it is whole (a download or a copy that still runs?), then run the "
+            "same command again",
+        )
+    if before.settled(began):
+        _note(path, before, found)
+    return Hashed(path, before, found)
+
+
+def remembered(path: Path) -> str | None:
+    """The digest noted for ``path`` as it is now, if there is one to be believed."""
+    return _recall(identity(path))
+
+
+def remember(path: Path, digest: str) -> None:
+    """Note the digest (``sha256:`` and all) of a file that only cook writes, as just written.
+
+    It need not have settled: its writer is gone.
+    """
+    _note(path, identity(path), digest)
+
+
+def believe_nothing_older() -> None:
+    """From now on this process believes no digest that was noted before, its own included."""
+    global _believed_since_ns
+    _believed_since_ns = time.time_ns()
+
+
+@dataclass(frozen=True)
+class WrongMemory:
+    """A file whose bytes are not those that were remembered, though nothing else shows it."""
+
+    path: Path
+    remembered: str
+    found: str
+
+
+def verify_memory(besides: Path | None = None) -> Iterator[WrongMemory]:
+    """Hash every remembered file again, except below ``besides``; wrong memories are dropped.
+
+    So are those of files that are gone or have changed since, which nobody will ask for.
+    """
+    folder = _folder()
+    for memo in sorted(folder.iterdir()) if folder.is_dir() else []:
+        noted = _read(memo)
+        if noted is None or not noted.holds:
+            memo.unlink(missing_ok=True)
+        elif besides is None or not noted.path.is_relative_to(besides):
+            with suppress(OSError):
+                found = f"sha256:{file_sha256(noted.path)}"
+                if found != noted.digest and noted.holds:
+                    memo.unlink(missing_ok=True)
+                    yield WrongMemory(noted.path, noted.digest, found)
+
+
+@dataclass(frozen=True)
+class _Noted:
+    path: Path
+    identity: str
+    digest: str
+    noted_ns: int
+
+    @property
+    def believed(self) -> bool:
+        return self.noted_ns >= _believed_since_ns
+
+    @property
+    def holds(self) -> bool:
+        """Whether the file is there, and as it was noted."""
+        try:
+            return self.identity == str(identity(self.path))
+        except InputError:
+            return False
+
+
+def _folder() -> Path:
+    return cook_home() / "cache" / "digests"
+
+
+def _memo(of: Identity) -> Path:
+    return _folder() / hashlib.sha256(str(of).encode()).hexdigest()[:32]
+
+
+def _recall(now: Identity) -> str | None:
+    noted = _read(_memo(now))
+    return noted.digest if noted and noted.identity == str(now) and noted.believed else None
+
+
+def _read(memo: Path) -> _Noted | None:
+    try:
+        fields = json.loads(memo.read_bytes())
+        return _Noted(
+            Path(fields["path"]), str(fields["identity"]), str(fields["digest"]), fields["noted_ns"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _note(path: Path, of: Identity, digest: str) -> None:
+    memo = _memo(of)
+    fields = {
+        "path": str(path.absolute()),
+        "identity": str(of),
+        "digest": digest,
+        "noted_ns": time.time_ns(),
+    }
+    with suppress(OSError):  # a home that may not be written only costs hashing again
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(memo) as file:
+            file.write(json.dumps(fields).encode())
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes ``path``'s place when the block ends well, and is gone otherwise."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp gives 0600; what we publish is as readable as any file the user makes.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+    fsync(path.parent)
+
+
+@contextmanager
+def temporary_beside(output: Path) -> Iterator[Path]:
+    """A free name beside ``output``, with its suffix, for a tool to write under.
+
+    Gone afterwards unless published; a leftover ``.*.tmp*`` is from a cook that was killed.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{output.stem}.{uuid.uuid4().hex[:12]}.tmp{output.suffix}")
+    try:
+        yield partial
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+
+
+def publish(partial: Path, output: Path) -> None:
+    """Make ``partial`` durable as ``output``: the data first, then the name."""
+    fsync(partial)
+    partial.replace(output)
+    fsync(output.parent)
+
+
+def fsync(path: Path) -> None:
+    """Have the data of a file, or the names in a directory, outlast a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    # Reading the mask by setting it would race with other threads.
+    with suppress(OSError, ValueError, StopIteration):
+        status = Path("/proc/self/status").read_text()
+        return next(int(line[6:], 8) for line in status.splitlines() if line.startswith("Umask:"))
+    return 0o022

@@ -1,0 +1,131 @@
+"""Files of the store that are cut, flipped, replaced by links or made unreadable.
+
+Whatever happened to them, the next build ends in what an undisturbed one gives, or says which
+file is wrong; nothing outside of the store is touched, and the store verifies again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.graph.store import META, Store
+from tests.attacks.builds import SMALL, build, contents, require_nothing_left, said
+
+pytestmark = pytest.mark.engine
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def flipped(path: Path) -> None:
+    """One byte in the middle, size and times kept."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def linked(path: Path) -> None:
+    """A link to the user's own file of the same size."""
+    mine = path.parents[4] / "mine"
+    mine.write_bytes(b"M" * path.stat().st_size)
+    path.unlink()
+    path.symlink_to(mine)
+
+
+def dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/nowhere/at/all")
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    """Opening it would wait for ever."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def unreadable(path: Path) -> None:
+    """Root reads it all the same: then nothing is wrong."""
+    path.chmod(0)
+
+
+SEEN_BY_SIZE = (cut, emptied, gone, dangling, folder, pipe, unreadable)
+"""What the size or the kind of a file shows; the others take a look at its content."""
+ROT = (flipped, linked)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Path:
+    """A folder with a recipe and a home in which it was built."""
+    folder = tmp_path_factory.mktemp("damage")
+    (folder / "recipe.yaml").write_text(SMALL)
+    assert build(folder / "recipe.yaml", folder / "home").wait() == 0, said(folder / "home")
+    shutil.copytree(folder / "home", folder / "kept", symlinks=True)
+    return folder
+
+
+def victims(home: Path) -> list[Path]:
+    """One file of each kind of artifact, and its description."""
+    found: dict[tuple[str, bool], Path] = {}
+    for artifact in Store(home / "store").entries():
+        for name in (*(f.name for f in artifact.files), META):
+            found.setdefault((artifact.kind, name == META), artifact.directory / name)
+    return list(found.values())
+
+
+def damage(how: Callable[[Path], None], built: Path, attacks: Counter[str]) -> None:
+    home, recipe = built / "home", built / "recipe.yaml"
+    for number in range(len(victims(built / "kept"))):
+        shutil.rmtree(home)
+        shutil.copytree(built / "kept", home, symlinks=True)
+        shutil.rmtree(home / "receipts", ignore_errors=True)
+        expected = contents(home)
+        path = victims(home)[number]
+        how(path)
+        attacks[f"stored files {how.__name__}"] += 1
+        mine = built / "mine"
+        kept = mine.read_bytes() if mine.exists() else b""
+        where = f"{how.__name__} {path}: {said(home)[-2000:]}"
+        assert build(recipe, home).wait() == 0, where
+        assert "this is a bug of cook" not in said(home), where
+        assert contents(home) == expected, where
+        assert (mine.read_bytes() if mine.exists() else b"") == kept, "a file of the user's changed"
+        require_nothing_left(home)
+
+
+@pytest.mark.parametrize("how", SEEN_BY_SIZE, ids=lambda how: how.__name__)
+def test_what_is_not_what_it_was_is_made_again(
+    how: Callable[[Path], None], built: Path, attacks: Counter[str]
+) -> None:
+    damage(how, built, attacks)
+
+
+@pytest.mark.parametrize("how", ROT, ids=lambda how: how.__name__)
+def test_rot_goes_no_further(
+    how: Callable[[Path], None], built: Path, attacks: Counter[str]
+) -> None:
+    damage(how, built, attacks)

@@ -1,0 +1,290 @@
+"""Whatever stands in a file that cook reads, it is used or refused by InputError, and soon.
+
+100,000 damaged inputs under ``make soak``, the first hundredth in the tests. An input
+that fails is made again by its number: ``ATTACKS["record"].input(4711)``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import signal
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from cook.errors import InputError
+from cook.formats.gguf import MetadataArray, read_gguf
+from cook.formats.imatrix_file import coverage, read_imatrix, write_dat, write_gguf
+from cook.formats.kld_base import read_base_header
+from cook.formats.trace_file import MAGIC, ReplyHead, TraceFile, TraceWriter
+from cook.formats.vocabulary import compare, read_vocabulary
+from cook.inspection import report_trace
+from cook.logs.log_figures import read_logs
+from cook.nightly.gates import Policy, judge
+from cook.nightly.history import append, read_history
+from cook.nightly.night import night_of
+from cook.output import to_json
+from cook.prompts.prompt_set import load_prompts, select
+from cook.record.record import read_record
+from cook.record.record import to_json as record_json
+from cook.report.html import html
+from cook.report.markdown import markdown
+from cook.report.show import shown
+from cook.report.view import document as report_document
+from tests.attacks.mutants import document, mutant
+from tests.attacks.seeds import gguf_header, small_imatrix
+from tests.nightly.nights import Series, World
+from tests.report import records
+from tests.traces import blank_reply, server_header
+
+MEMORY_BYTES = 1 << 30
+SECONDS = 120
+LOGS = Path(__file__).parents[1] / "data" / "server_logs"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Input ``number`` of a kind as bytes, and everything that cook does with such a file."""
+
+    count: int
+    """Inputs under ``make soak``; a hundredth of them in the tests."""
+    input: Callable[[int], bytes]
+    use: Callable[[Path], object]
+
+
+def use_gguf(path: Path) -> None:
+    gguf = read_gguf(path)
+    for value in gguf.metadata.values():
+        if isinstance(value, MetadataArray):
+            assert len(value.values()) == len(value)
+    for tensor in gguf.tensors:
+        if tensor.size_bytes is not None:
+            assert len(gguf.read_tensor_bytes(tensor.name)) == tensor.size_bytes
+    vocabulary = read_vocabulary(gguf)
+    assert compare(vocabulary, vocabulary) == ()
+
+
+def use_imatrix(path: Path) -> None:
+    imatrix = read_imatrix(path)
+    assert len(coverage(imatrix)) == len(imatrix.entries)
+    for entry in imatrix.entries.values():
+        assert entry.mean().shape == entry.sums.shape
+
+
+def use_trace(path: Path) -> None:
+    trace = TraceFile(path)
+    assert len(list(trace)) == len(trace)
+    to_json(report_trace(path))
+    _ = trace.vocabulary
+
+
+def use_record(path: Path) -> None:
+    record = read_record(path)
+    to_json(record_json(record))
+    shown(record)
+    night_of(record)
+    markdown(report_document(record))
+
+
+def use_record_page(path: Path) -> None:
+    html(report_document(read_record(path)))
+
+
+def use_history(path: Path) -> None:
+    history = read_history(path)
+    if history.nights:
+        history.last_good(history.nights[-1])
+
+
+def use_judged_history(path: Path) -> None:
+    history = read_history(path)
+    if history.nights:
+        now = history.nights[-1]
+        to_json(judge(now, history.last_good(now), Policy(), history).findings)
+
+
+def use_prompts(path: Path) -> None:
+    prompts = load_prompts(path)
+    assert len(select(prompts, 2).prompts) <= 2
+
+
+def use_logs(path: Path) -> None:
+    to_json(read_logs([str(path)], io.BytesIO()))
+
+
+def head(name: str) -> ReplyHead:
+    return ReplyHead(id=name, category="c", stop="limit", prompt_tokens=3, tokens=4, emitted=4)
+
+
+@cache
+def seeds(kind: str) -> tuple[bytes, ...]:
+    """Sound files of a kind, which the damage starts from."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "seed"
+        match kind:
+            case "gguf":
+                return (gguf_header(),)
+            case "imatrix":
+                write_gguf(small_imatrix(), path)
+                first = path.read_bytes()
+                write_dat(small_imatrix(), path)
+                return (first, path.read_bytes())
+            case "kld":
+                return (b"_logits_" + struct.pack("<3i", 512, 1000, 2) + bytes(64),)
+            case "trace":
+                with TraceWriter(path, server_header()) as writer:
+                    for name in ("a", "b"):
+                        writer.append(blank_reply(head(name), known=True))
+                return (path.read_bytes(),)
+            case "history":
+                series = Series(World(prompts=4, tokens=16), seed=1, lengths=(4,))
+                for _ in range(3):
+                    append(path, series.measure().judged((), ()))
+                return (path.read_bytes(),)
+            case "prompts":
+                rows = [
+                    {"id": f"p{i}", "category": "c", "prompt": "Say it.", "half": "pick"}
+                    for i in range(3)
+                ]
+                return ("\n".join(json.dumps(row) for row in rows).encode(),)
+            case "logs":
+                return tuple(p.read_bytes() for p in sorted(LOGS.iterdir()))
+    raise AssertionError(kind)
+
+
+def of_bytes(kind: str) -> Callable[[int], bytes]:
+    return lambda number: mutant(seeds(kind), number)
+
+
+@cache
+def small_record() -> Any:
+    return record_json(records.record(("Q8_0",), (4,)))
+
+
+def record_input(number: int) -> bytes:
+    """Every tenth damaged in its bytes, the others in their values."""
+    if number % 10 == 0:
+        return mutant((json.dumps(small_record()).encode(),), number)
+    return document(small_record(), number).encode()
+
+
+def lines_input(kind: str) -> Callable[[int], bytes]:
+    def make(number: int) -> bytes:
+        if number % 3 == 0:
+            return mutant(seeds(kind), number)
+        rows = [json.loads(line) for line in seeds(kind)[0].splitlines()]
+        rows[number % len(rows)] = None
+        damaged = document(json.loads(seeds(kind)[0].splitlines()[0]), number)
+        return "\n".join(json.dumps(r) if r is not None else damaged for r in rows).encode()
+
+    return make
+
+
+def trace_input(number: int) -> bytes:
+    """Every third damaged in its bytes; else in the JSON of a block, with its checksum right."""
+    raw = seeds("trace")[0]
+    if number % 3 == 0:
+        return mutant((raw,), number)
+    blocks, at = [], len(MAGIC)
+    while at < len(raw):
+        text, payload = struct.unpack_from("<IQ", raw, at)
+        start = at + 12
+        blocks.append((raw[start : start + text], raw[start + text : start + text + payload]))
+        at = start + text + payload + 4
+    which = number % len(blocks)
+    damaged = document(json.loads(blocks[which][0]), number).encode()
+    payload_bytes = blocks[which][1]
+    if number % 2:
+        payload_bytes = mutant((payload_bytes or b"\0",), number)
+    blocks[which] = (damaged, payload_bytes)
+    made = MAGIC
+    for text_bytes, data in blocks:
+        crc = zlib.crc32(data, zlib.crc32(text_bytes))
+        made += struct.pack("<IQ", len(text_bytes), len(data)) + text_bytes + data
+        made += struct.pack("<I", crc)
+    return made
+
+
+ATTACKS = {
+    "gguf": Attack(20_000, of_bytes("gguf"), use_gguf),
+    "imatrix": Attack(20_000, of_bytes("imatrix"), use_imatrix),
+    "kld base": Attack(4_000, of_bytes("kld"), read_base_header),
+    "trace": Attack(14_000, trace_input, use_trace),
+    "record": Attack(9_000, record_input, use_record),
+    "record, its page": Attack(100, record_input, use_record_page),
+    "history": Attack(11_500, lines_input("history"), use_history),
+    "history, judged": Attack(400, lines_input("history"), use_judged_history),
+    "prompts": Attack(14_000, lines_input("prompts"), use_prompts),
+    "logs": Attack(7_000, of_bytes("logs"), use_logs),
+}
+
+
+def test_there_are_a_hundred_thousand() -> None:
+    assert sum(attack.count for attack in ATTACKS.values()) >= 100_000
+
+
+@contextmanager
+def bounds() -> Iterator[None]:
+    """Memory beyond what runs now, and time: an input that takes more fails the test."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"more than {SECONDS} s for one input")
+
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    handler = signal.signal(signal.SIGALRM, late)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def run(kind: str, numbers: range, folder: Path, attacks: Counter[str]) -> None:
+    attack = ATTACKS[kind]
+    path = folder / f"{kind}.bin"
+    if "page" in kind:
+        html(report_document(records.bare()))  # loads what draws, before the bounds
+    refused = 0
+    with bounds():
+        for number in numbers:
+            path.write_bytes(attack.input(number))
+            signal.alarm(SECONDS)
+            try:
+                attack.use(path)
+            except InputError as error:
+                refused += 1
+                if str(path) not in error.message:
+                    pytest.fail(f"{kind} {number}: which file? {error}")
+            except Exception as error:
+                raise AssertionError(
+                    f'ATTACKS["{kind}"].input({number}): {type(error).__name__}: {error}'
+                ) from error
+            attacks[f"inputs: {kind}"] += 1
+    assert refused < max(2, len(numbers)), "the damage never gets past the door"
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_damaged(kind: str, tmp_path: Path, attacks: Counter[str]) -> None:
+    run(kind, range(ATTACKS[kind].count // 100), tmp_path, attacks)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_damaged_at_length(kind: str, tmp_path: Path, attacks: Counter[str]) -> None:
+    run(kind, range(ATTACKS[kind].count), tmp_path, attacks)

@@ -1,0 +1,118 @@
+"""Compiling the worker: what is left when cook is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cook.engines.worker import compile
+from cook.engines.worker.compile import EngineFiles, build_worker
+from cook.errors import StepError
+from cook.formats.quant_types import Flavour
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on this machine")
+
+CODE = """\
+import sys
+from pathlib import Path
+from cook.engines.base import Flavour
+from cook.engines.worker.compile import EngineFiles, build_worker
+include = Path(sys.argv[1])
+build_worker(EngineFiles(Flavour.LLAMA_CPP, "kills", (include,), (include,)))
+"""
+
+
+@pytest.fixture
+def never_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiler that really compiles, without an end: gcc, whose cc1 reads a pipe."""
+    source = tmp_path / "never-ending.c"
+    os.mkfifo(source)
+    wrapper = tmp_path / "slow-cc"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in --version) exec gcc --version;; esac\n'
+        f"gcc -c {source} -o {tmp_path}/never.o\n"
+        "echo went on after its compiler\n"
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrapper))
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    return source
+
+
+@pytest.fixture
+def compilers(never_ending: Path) -> Iterator[list[int]]:
+    """Process numbers of what compiles it; none is left running when a test fails."""
+    found: list[int] = []
+    yield found
+    for pid in found:
+        if pid in _at_work(never_ending):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _at_work(source: Path) -> set[int]:
+    """The wrapper, gcc and cc1: every living process that names ``source`` or the wrapper."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes()
+                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            except OSError:
+                continue
+            if state != b"Z" and (str(source).encode() in line or b"slow-cc" in line):
+                found.add(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_compiler_outlives_cook(
+    never_ending: Path, compilers: list[int], tmp_path: Path, number: signal.Signals
+) -> None:
+    cook = subprocess.Popen(
+        [sys.executable, "-c", CODE, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(compilers) < 3 and cook.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+            compilers[:] = sorted(_at_work(never_ending))
+        commands = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in compilers]
+        assert sorted(commands) == ["cc1", "gcc", "slow-cc"]
+    finally:
+        cook.send_signal(number)
+        cook.wait(30)
+    deadline = time.monotonic() + 5
+    while _at_work(never_ending) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert _at_work(never_ending) == set()
+
+
+def test_what_a_killed_build_left_is_removed_by_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    files = EngineFiles(Flavour.LLAMA_CPP, "left", (tmp_path,), (tmp_path,))
+    with pytest.raises(StepError, match="does not compile"):
+        build_worker(files)
+    (place,) = (tmp_path / "home" / "cache" / "workers").iterdir()
+    assert list(place.iterdir()) == []
+    old, young = place / "build-old", place / "build-young"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "cc1.s").touch()
+    long_ago = time.time() - 2 * compile._LEFTOVER_S
+    os.utime(old, (long_ago, long_ago))
+    with pytest.raises(StepError, match="does not compile"):
+        build_worker(files)
+    assert list(place.iterdir()) == [young]

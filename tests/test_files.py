@@ -1,0 +1,220 @@
+"""Hashes that are true of the file they are remembered for, and files that are whole or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cook import files
+from cook.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+
+
+def settled(path: Path, content: bytes) -> Path:
+    """``path`` with ``content``, and old enough to be remembered."""
+    path.write_bytes(content)
+    wait_until_settled(path)
+    return path
+
+
+def wait_until_settled(path: Path) -> None:
+    while not files.identity(path).settled(time.time()):
+        time.sleep(0.05)
+
+
+def sha256(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.fixture
+def _soon_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SETTLED_S", 0.1)
+
+
+@pytest.mark.usefixtures("_soon_settled")
+def test_second_look_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = settled(tmp_path / "a", b"model")
+    assert files.digest(file) == sha256(b"model")
+    monkeypatch.setattr(files, "file_sha256", refuse)
+    assert files.digest(file) == sha256(b"model")
+    assert files.remembered(file) == sha256(b"model")
+
+
+def refuse(path: Path) -> str:
+    raise AssertionError(f"{path} was read")
+
+
+@pytest.mark.usefixtures("_soon_settled")
+def test_changed_file_is_hashed_again(tmp_path: Path) -> None:
+    file = settled(tmp_path / "a", b"model")
+    assert files.digest(file) == sha256(b"model")
+    file.write_bytes(b"MODEL")
+    os.utime(file, ns=(1, 1))
+    assert files.digest(file) == sha256(b"MODEL")
+
+
+@pytest.mark.usefixtures("_soon_settled")
+def test_change_in_place_with_size_and_time_kept_is_seen(tmp_path: Path) -> None:
+    """What rsync --inplace -t and a restored backup do."""
+    file = settled(tmp_path / "a", b"yesterday")
+    stat = file.stat()
+    assert files.digest(file) == sha256(b"yesterday")
+    with file.open("r+b") as stream:
+        stream.write(b"todaytoda")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    after = file.stat()
+    assert (after.st_ino, after.st_size) == (stat.st_ino, stat.st_size)
+    assert after.st_mtime_ns == stat.st_mtime_ns
+    assert files.digest(file) == sha256(b"todaytoda")
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="no rsync on this machine")
+@pytest.mark.usefixtures("_soon_settled")
+def test_real_rsync_in_place_is_seen(tmp_path: Path) -> None:
+    file, other = settled(tmp_path / "a", b"yesterday"), tmp_path / "b"
+    assert files.digest(file) == sha256(b"yesterday")
+    other.write_bytes(b"todaytoda")
+    shutil.copystat(file, other)
+    subprocess.run(["rsync", "--inplace", "-t", "--checksum", other, file], check=True)
+    assert files.digest(file) == sha256(b"todaytoda")
+
+
+def test_file_that_is_being_written_is_refused(tmp_path: Path) -> None:
+    """A download that runs on while the file is hashed: no digest of it is true."""
+    file = tmp_path / "download.gguf"
+    file.write_bytes(bytes(64 << 20))
+    stop = threading.Event()
+
+    def write() -> None:
+        with file.open("r+b") as stream:
+            while not stop.is_set():
+                stream.seek(0)
+                stream.write(os.urandom(8))
+                stream.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(InputError, match="changed while it was hashed"):
+            files.digest(file)
+    finally:
+        stop.set()
+        writer.join()
+    assert files.remembered(file) is None
+    assert files.digest(file) == sha256(file.read_bytes())
+
+
+def test_what_changed_a_moment_ago_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next change might fall into the same tick of the file system's clock."""
+    file = tmp_path / "a"
+    file.write_bytes(b"model")
+    assert files.digest(file) == sha256(b"model")
+    assert files.remembered(file) is None
+    monkeypatch.setattr(files, "SETTLED_S", 0.1)
+    wait_until_settled(file)
+    files.digest(file)
+    assert files.remembered(file) == sha256(b"model")
+
+
+@pytest.mark.usefixtures("_soon_settled")
+def test_nothing_from_before_is_believed_after_forgetting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_believed_since_ns", 0)
+    file = settled(tmp_path / "a", b"model")
+    (memo,) = memos_after(files.digest, file)
+    noted = json.loads(memo.read_text())
+    memo.write_text(json.dumps({**noted, "digest": sha256(b"rotten")}))
+    assert files.digest(file) == sha256(b"rotten")
+    files.believe_nothing_older()
+    assert files.digest(file) == sha256(b"model")
+    monkeypatch.setattr(files, "file_sha256", refuse)
+    assert files.digest(file) == sha256(b"model")
+
+
+def memos_after(call: object, path: Path) -> list[Path]:
+    assert callable(call)
+    call(path)
+    return sorted((Path(os.environ["COOK_HOME"]) / "cache" / "digests").iterdir())
+
+
+@pytest.mark.usefixtures("_soon_settled")
+def test_damaged_memory_is_no_memory(tmp_path: Path) -> None:
+    file = settled(tmp_path / "a", b"model")
+    (memo,) = memos_after(files.digest, file)
+    for damaged in (b"", b"[]", b'{"digest": 1}', b"\xff"):
+        memo.write_bytes(damaged)
+        assert files.digest(file) == sha256(b"model")
+
+
+@pytest.mark.usefixtures("_soon_settled")
+def test_all_memories_are_hashed_again_and_stale_ones_dropped(tmp_path: Path) -> None:
+    good = settled(tmp_path / "good", b"good")
+    wrong = settled(tmp_path / "wrong", b"right")
+    gone = settled(tmp_path / "gone", b"gone")
+    for file in (good, wrong, gone):
+        files.digest(file)
+    files.remember(wrong, sha256(b"wrong"))
+    gone.unlink()
+    assert list(files.verify_memory()) == [
+        files.WrongMemory(wrong, remembered=sha256(b"wrong"), found=sha256(b"right"))
+    ]
+    assert files.remembered(good) == sha256(b"good")
+    assert files.remembered(wrong) is None
+    assert len(memos_after(files.digest, good)) == 1
+
+
+def test_absent_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        files.digest(tmp_path / "absent")
+
+
+def test_home_that_may_not_be_written_only_costs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("COOK_HOME", str(blocked / "home"))
+    monkeypatch.setattr(files, "SETTLED_S", -1.0)
+    assert files.digest(blocked) == sha256(b"")
+
+
+def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    target.write_bytes(b"before")
+    with suppress(RuntimeError), files.atomic_write(target) as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert target.read_bytes() == b"before"
+    with files.atomic_write(target) as stream:
+        stream.write(b"after")
+    assert target.read_bytes() == b"after"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_a_tool_wrote_is_published_or_gone(tmp_path: Path) -> None:
+    target = tmp_path / "folder" / "a.gguf"
+    with files.temporary_beside(target) as partial:
+        assert partial.suffix == ".gguf"
+        partial.write_bytes(b"half")
+    assert list(target.parent.iterdir()) == []
+    with files.temporary_beside(target) as partial:
+        partial.write_bytes(b"whole")
+        files.publish(partial, target)
+    assert target.read_bytes() == b"whole"
+    assert list(target.parent.iterdir()) == [target]
