@@ -76,7 +76,7 @@ def command(
     """
     output = open_output(json, quiet)
     from cook.hub.package import PublishRequest, pack
-    from cook.hub.publish import publish, show_package, show_published
+    from cook.hub.upload import publish, show_package, show_published
     from cook.record.find import find_record
     from cook.record.record import read_record
 

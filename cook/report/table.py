@@ -7,7 +7,7 @@ from cook.report.numbers import counts, divergence, number, perplexity, ratio
 from cook.units import size
 
 Columns = tuple[tuple[str, str], ...]
-Row = tuple[str | None, ...]
+Cells = tuple[str | None, ...]
 
 _QUALITY = ("bpw", "PPL", "KLD")
 _SCORED = ("accepted", "acceptance", "tokens/cycle", "decode t/s", "speedup", "end-to-end t/s")
@@ -23,7 +23,7 @@ def columns(record: Record, *, quality: bool = True) -> Columns:
     return (("candidate", "left"), *((title, "right") for title in titles))
 
 
-def row(record: Record, candidate: Candidate, *, quality: bool = True) -> Row:
+def row(record: Record, candidate: Candidate, *, quality: bool = True) -> Cells:
     """What is known of a candidate; ``quality`` adds bits per weight, perplexity and KLD."""
     draft = record.draft(candidate.draft)
     live = candidate.live
@@ -72,7 +72,7 @@ def draft_columns() -> Columns:
     return (("quant", "left"), *((t, "right") for t in ("size", *_QUALITY)))
 
 
-def draft_row(draft: Draft) -> Row:
+def draft_row(draft: Draft) -> Cells:
     """A quant of a recipe without a score."""
     bpw, found, kld = _quality(draft)
     return draft.quant, size(draft.file_bytes), bpw, found or draft.quality_reason, kld
@@ -82,13 +82,13 @@ def _any_predicted(record: Record) -> bool:
     return any(c.predicted is not None for c in record.candidates)
 
 
-def _quality(draft: Draft | None) -> Row:
+def _quality(draft: Draft | None) -> Cells:
     if draft is None:
         return None, None, None
     return number(draft.bpw, ".2f"), perplexity(draft.quality), divergence(draft.quality)
 
 
-def _predicted(candidate: Candidate) -> Row:
+def _predicted(candidate: Candidate) -> Cells:
     found = candidate.predicted
     if found is None:
         return None, None

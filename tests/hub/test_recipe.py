@@ -12,7 +12,7 @@ from cook.build.plan import plan
 from cook.build.prepare import prepare
 from cook.build.run import build
 from cook.hub.package import PublishRequest, pack
-from cook.hub.publish import publish
+from cook.hub.upload import publish
 from cook.output import Mode, Output
 from cook.paths import demo_dir
 

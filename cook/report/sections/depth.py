@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cook.engines.server_api import DepthCount
+from cook.record.measured import DepthCount
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
 from cook.report.compared import (

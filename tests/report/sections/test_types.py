@@ -1,0 +1,30 @@
+"""Types by layer and group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+
+from cook.report.document import Table, Text
+from cook.report.sections.types import MOST_MAPS, section
+
+
+def test_every_span_of_every_draft_is_told(records: ModuleType) -> None:
+    record = records.record()
+    (table,) = [block for block in section(record).blocks if isinstance(block, Table)]
+    assert len(table.rows) == sum(len(d.types) for d in record.drafts)
+    assert ("Q8_0", "attention", "0-3", "2 q8_0", "8.500") in table.rows
+    assert ("Q8_0", "embeddings", "none", "1 q4_K", "4.500") in table.rows
+
+
+def test_maps_that_have_no_room_are_named(records: ModuleType) -> None:
+    names = tuple(f"Q{i}" for i in range(MOST_MAPS + 2))
+    notes = [b for b in section(records.record(names)).blocks if isinstance(b, Text)]
+    assert [note.text.startswith("Not drawn: ") for note in notes] == [True]
+
+
+def test_without_files_it_says_so(records: ModuleType) -> None:
+    record = records.record()
+    assert section(
+        replace(record, drafts=tuple(replace(d, types=()) for d in record.drafts))
+    ).absent
