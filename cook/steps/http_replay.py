@@ -1,13 +1,11 @@
 """Step: score one draft on a trace through a stock server that has it as its model.
 
-Replay through a stock server that has the *draft* as its model, where no worker can be built.
-
-One greedy continuation for each cycle that a server drafting with it would have made: the prompt
-and the reply so far go in, up to n_max tokens come out, and where they leave the reply the next
-cycle starts. That gives the same arrays as the worker's pass at the positions that count, for one
-setting at a time, and the same simulator counts them. Slower by the requests; and the server
-decodes token by token where the worker's pass is batched, so near-ties may fall otherwise:
-:class:`Agreement` says how often.
+For engines without a worker. One greedy continuation for each cycle that a server drafting with
+it would have made: the prompt and the reply so far go in, up to n_max tokens come out, and where
+they leave the reply the next cycle starts. That gives the same arrays as the worker's pass at the
+positions that count, for one setting at a time, and the same simulator counts them. Slower by the
+requests; and the server decodes token by token where the worker's pass is batched, so near-ties
+may fall otherwise: :class:`Agreement` says how often.
 """
 
 from __future__ import annotations
