@@ -1,7 +1,4 @@
-"""``cook doctor``.
-
-What cook needs of this machine, checked, each fault with the line that mends it.
-"""
+"""``cook doctor``: what cook needs of this machine, each fault with the line that mends it."""
 
 from __future__ import annotations
 
