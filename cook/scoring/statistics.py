@@ -35,6 +35,8 @@ METHOD = "stratified cluster bootstrap over prompts, paired"
 # Below this many prompts the bootstrap's bars are too small (arXiv 2503.01747): use permutation.
 SMALL_SAMPLE = 30
 SMALL_STRATUM = 4
+EXACT_FLIPS = 16
+"""Prompts up to which all sign flips are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,6 +284,11 @@ def _few(measured: Measured[Any]) -> float:
     return student_quantile(0.975, freedom) / 1.959964
 
 
+def least_sign_flip_p_value(prompts: int, *, resamples: int = 100_000) -> float:
+    """The smallest that :func:`sign_flip_p_value` can be: all differences of one sign."""
+    return 2.0 ** (1 - prompts) if prompts <= EXACT_FLIPS else 1.0 / (resamples + 1)
+
+
 def sign_flip_p_value(
     differences: Sequence[float] | Floats, rng: np.random.Generator, *, resamples: int = 100_000
 ) -> float:
@@ -296,7 +303,7 @@ def sign_flip_p_value(
     if n == 0:
         return 1.0
     observed = abs(values.sum()) * (1.0 - 1e-12)
-    if n <= 16:
+    if n <= EXACT_FLIPS:
         signs = 1 - 2 * ((np.arange(1 << n)[:, None] >> np.arange(n)) & 1)
         return float((np.abs(signs @ values) >= observed).mean())
     hits, done = 1, 1
