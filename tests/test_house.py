@@ -1,4 +1,4 @@
-"""The plan of the house: which room may import which, that nothing goes in a circle, what is tested.
+"""The plan of the house: which room may import which, no circles, and what is tested by what.
 
 The rooms and what lives in each: docs/internals/architecture.md. Every import counts: at the top,
 inside functions, and under ``TYPE_CHECKING``.
@@ -75,7 +75,7 @@ UNIMPORTED = {
     "cook.engines.measure": "tests/engines/test_faults.py: called as methods of an engine",
     "cook.engines.tools": "the base of both engines, tested as those",
     "cook.formats.arrays": "names of types alone",
-    "cook.nightly.cells": "tests/nightly/test_cells.py: a night runs cells, and is what is asked for",
+    "cook.nightly.cells": "tests/nightly/test_cells.py: what is asked for is a night of cells",
     "cook.scoring.count_check": "compares with a real server's counts; without one it says nothing",
     "cook.trace.request": "tests/trace/test_request.py: run in processes that can be killed",
 }

@@ -302,7 +302,7 @@ def test_a_flag_that_the_tool_has_not_is_refused_by_name(standin_engine: Make) -
     args.add_if_known("--no-such-flag", "1")
     args.add_flag("--no-such-flag", wanted=False)
     assert len(args.argv(())) == 1
-    with pytest.raises(PrerequisiteError, match="llama-server of engine .* has no --no-such-flag"):
+    with pytest.raises(PrerequisiteError, match=r"llama-server of engine .* has no --no-such-flag"):
         args.add("--no-such-flag", 1)
     with pytest.raises(PrerequisiteError, match="has no --no-such-flag"):
         args.add_words(("--no-such-flag=1",))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +20,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="SKIPPED LOUDLY: no /proc here")
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="SKIPPED LOUDLY: no /proc here")
 def test_a_process_that_works_and_one_that_is_gone() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WORK],
