@@ -72,8 +72,6 @@ UNIMPORTED = {
     "cook.documents.faults": "tests/recipe/test_load.py: every fault of a recipe is told by it",
     "cook.documents.located": "tests/recipe/test_load.py: every place in a recipe is found by it",
     "cook.documents.spec": "the base of recipes, pipelines and configuration, tested as those",
-    "cook.engines.measure": "tests/engines/test_faults.py: called as methods of an engine",
-    "cook.engines.tools": "the base of both engines, tested as those",
     "cook.formats.arrays": "names of types alone",
     "cook.nightly.cells": "tests/nightly/test_cells.py: what is asked for is a night of cells",
     "cook.scoring.count_check": "compares with a real server's counts; without one it says nothing",
