@@ -108,13 +108,11 @@ def _engine(label: str, found: Engine | CookError, *, required: bool = False) ->
         return
     types = len(found.capabilities.quant_types)
     yield Check(label, CheckStatus.OK, f"{found.flavour} {found.identity.build}, {types} types")
-    yield _amx(found.tool("quantize").parent, label)
+    yield _amx(found, label)
 
 
-def _amx(bin_dir: Path, label: str) -> Check:
-    from cook.engines.facts import facts_of
-
-    if facts_of(bin_dir).repack:
+def _amx(engine: Engine, label: str) -> Check:
+    if engine.facts.repack:
         return Check(f"{label}: AMX", CheckStatus.OK, "no AMX trap")
     return Check(
         f"{label}: AMX",
