@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from cook.engines.environment import SYSTEM_CONFIG, engine_environment
+from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
 from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
@@ -288,16 +288,6 @@ class Engine(ABC):
     def facts(self) -> Facts:
         """Everything known of the build: files and hashes, directories, type ids."""
         return self._facts
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the user should know of this engine here."""
-        found: list[str] = []
-        if self.flavour is Flavour.LLAMA_CPP and SYSTEM_CONFIG.exists():
-            found.append(f"{SYSTEM_CONFIG} changes what the engine's tools do; cook cannot stop it")
-        if not self._facts.repack:
-            found.append("this machine advertises AMX and refuses it: weight repacking is off")
-        return tuple(found)
 
     @property
     def files(self) -> tuple[Path, ...]:
