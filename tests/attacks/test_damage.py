@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,9 @@ def victims(home: Path) -> list[Path]:
     return list(found.values())
 
 
-def damage(ways: list[Callable[[Path], None] | None], built: Path, attacks: Counter[str]) -> None:
+def damage(
+    ways: Sequence[Callable[[Path], None] | None], built: Path, attacks: Counter[str]
+) -> None:
     """The n-th of the ``ways`` done to the n-th victim (None: left alone), and a build."""
     home, recipe = built / "home", built / "recipe.yaml"
     shutil.rmtree(home)

@@ -175,7 +175,7 @@ SOME = [(lie, PATHS[i % 3], HOW[i % 2]) for i, lie in enumerate(LIES) if lie is 
 
 
 def named(case: object) -> str:
-    return case.__name__ if callable(case) else str(case).removeprefix("/")
+    return str(getattr(case, "__name__", case)).removeprefix("/")
 
 
 @pytest.mark.usefixtures("_small_memory")
