@@ -21,13 +21,19 @@ from cook.formats.arrays import Floats
 from cook.nightly.night import CandidateNight, Night
 from cook.record.objective import Objective
 from cook.scoring.intervals import SEED
-from cook.scoring.statistics import Measured, resampled_ratios, sign_flip_p_value
+from cook.scoring.statistics import (
+    Measured,
+    least_sign_flip_p_value,
+    resampled_ratios,
+    sign_flip_p_value,
+)
 
 if TYPE_CHECKING:
     from cook.nightly.history import History
 
 
 RESAMPLES = 1000
+FLIPS = 20_000
 FEWEST_PROMPTS = 8
 SMALL_SAMPLE = 30
 RATIO_NOISE = 0.006
@@ -75,6 +81,14 @@ class Change:
     prompts: int
     permutation: float | None
 
+    def fires(self, level: float) -> bool:
+        """Whether so many prompts could show any change, however large, at ``level``."""
+        return _fire(self.prompts, level)
+
+    def prompts_needed(self, level: float) -> int:
+        """The fewest prompts that could show a change at ``level``."""
+        return next(n for n in range(FEWEST_PROMPTS, SMALL_SAMPLE + 1) if _fire(n, level))
+
 
 @dataclass(frozen=True)
 class Incomparable:
@@ -119,6 +133,12 @@ def changes(
     }
     found = [pair.change(fig, name, terms, noise[fig]) for fig, name, terms in wanted_terms]
     return found, refusals
+
+
+def _fire(prompts: int, level: float) -> bool:
+    if prompts >= SMALL_SAMPLE:
+        return True  # no permutation has a say
+    return least_sign_flip_p_value(prompts, resamples=FLIPS) / 2 <= level
 
 
 def mismatch(now: Night, before: Night) -> str | None:
@@ -220,7 +240,7 @@ class _Pair:
         permutation = None
         if len(self.prompts) < SMALL_SAMPLE:
             rng = np.random.default_rng(SEED)
-            permutation = sign_flip_p_value(shares, rng, resamples=20_000)
+            permutation = sign_flip_p_value(shares, rng, resamples=FLIPS)
         return Change(
             figure=figure,
             candidate=name,

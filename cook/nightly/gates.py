@@ -164,6 +164,8 @@ def _finding(change: Change, level: float, policy: Policy) -> Finding:
     verdict = Verdict.SAME
     if real:
         verdict = Verdict.REGRESSION if better < 0 else Verdict.IMPROVEMENT
+    elif not change.fires(level):
+        verdict = Verdict.NOT_JUDGED
     reach = student_quantile((1 + CONFIDENCE) / 2, freedom) * change.error
     bounds = (change.change, change.change - reach, change.change + reach)
     points = change.figure is GatedFigure.ACCEPTANCE
@@ -174,6 +176,11 @@ def _finding(change: Change, level: float, policy: Policy) -> Finding:
         f"{shown}, {middle:+.1f} {unit} "
         f"({CONFIDENCE:.0%}: {low:+.1f} to {high:+.1f}; {change.prompts} prompts)"
     )
+    if verdict is Verdict.NOT_JUDGED:
+        text += (
+            f"; so few cannot show that any change is more than noise: "
+            f"{change.prompts_needed(level)} are needed"
+        )
     return Finding(
         gate=str(change.figure),
         subject=change.candidate,

@@ -12,7 +12,8 @@ and drafted tokens for acceptance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -28,10 +29,14 @@ K = TypeVar("K")
 """How candidates are told apart."""
 
 RESAMPLES = 4000
+BLOCK = 64
+"""Candidates whose resamples are held at a time (2 MB each array)."""
 METHOD = "stratified cluster bootstrap over prompts, paired"
 # Below this many prompts the bootstrap's bars are too small (arXiv 2503.01747): use permutation.
 SMALL_SAMPLE = 30
 SMALL_STRATUM = 4
+EXACT_FLIPS = 16
+"""Prompts up to which all sign flips are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +86,12 @@ class Measured(Generic[K]):
 def resampled_ratios(
     measured: Measured[Any], rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Floats:
-    """[candidates, resamples] totals under the stratified cluster bootstrap, paired.
+    """[candidates, resamples] totals under the stratified cluster bootstrap, paired."""
+    return _totals(measured, _resampled_weights(measured, rng, resamples))
+
+
+def _resampled_weights(measured: Measured[Any], rng: np.random.Generator, resamples: int) -> Floats:
+    """[resamples, prompts] weight of every prompt in every resample.
 
     Whole prompts are drawn with replacement within their stratum, the same draw for every
     candidate. A stratum of n prompts is drawn n - 1 times and weighed n / (n - 1), which removes
@@ -93,11 +103,16 @@ def resampled_ratios(
         draws = max(n - 1, 1)
         drawn = rng.multinomial(draws, np.full(n, 1.0 / n), size=resamples)
         counts[:, members] = drawn * (n / draws)
-    weights = counts * measured.weight
+    return counts * measured.weight
+
+
+def _totals(measured: Measured[Any], weights: Floats, rows: slice | Ints = slice(None)) -> Floats:
+    """[rows, resamples] totals of the candidates ``rows``."""
+    top, bottom = measured.numerator[rows], measured.denominator[rows]
     with np.errstate(divide="ignore", invalid="ignore"):
-        totals = (measured.numerator @ weights.T) / (measured.denominator @ weights.T)
+        totals = (top @ weights.T) / (bottom @ weights.T)
     # a resample without any denominator says nothing: fall back to the estimate itself
-    return np.where(np.isfinite(totals), totals, measured.ratios()[:, None])
+    return np.where(np.isfinite(totals), totals, measured.ratios()[rows, None])
 
 
 def _strata(stratum: Ints) -> list[npt.NDArray[np.intp]]:
@@ -174,28 +189,45 @@ def standings(
     """
     estimates = measured.ratios()
     lead = int(np.argmax(estimates))
-    logs = np.log(np.maximum(resampled_ratios(measured, rng, resamples), 1e-300))
-    if timing_sd > 0:
-        together = range(len(estimates)) if timed_together is None else timed_together
-        groups = np.asarray(together)
-        logs = logs + rng.normal(0.0, timing_sd, (int(groups.max()) + 1, resamples))[groups]
     centre = np.log(np.maximum(estimates, 1e-300))
     gap = centre - centre[lead]  # <= 0: how far each rival is behind
-    wins = np.bincount(np.argmax(logs, axis=0), minlength=len(estimates)) / resamples
-    same = [bool(np.allclose(logs[i], logs[lead], rtol=0, atol=1e-12)) for i in range(len(gap))]
-    if sum(same) > 1:  # argmax would give all to the first of several copies
-        share = sum(wins[i] for i, s in enumerate(same) if s) / sum(same)
-        wins = np.array([share if s else wins[i] for i, s in enumerate(same)])
-    deviation = (logs - logs[lead]) - gap[:, None]
-    spread = np.std(deviation, axis=1)
-    rivals = [i for i in range(len(gap)) if i != lead and spread[i] > 1e-12]
+    weights = _resampled_weights(measured, rng, resamples)
+    together = range(len(gap)) if timed_together is None else timed_together
+    groups = np.asarray(together, dtype=np.int64)
+
+    def blocks() -> Iterator[tuple[Ints, Floats]]:
+        return _blocks(measured, weights, copy.deepcopy(rng), timing_sd, groups)
+
+    leading = next(logs[rows == lead][0] for rows, logs in blocks() if lead in rows)
+    best = np.full(resamples, -np.inf)
+    winner = np.zeros(resamples, dtype=np.int64)
+    furthest = np.zeros(resamples)
+    spread = np.zeros(len(gap))
+    same = np.zeros(len(gap), dtype=np.bool_)
+    for rows, logs in blocks():
+        # Of equal ones the first wins, whatever the order of the blocks.
+        place = np.argmax(logs, axis=0)
+        top, whose = logs[place, np.arange(resamples)], rows[place]
+        ahead = (top > best) | ((top == best) & (whose < winner))
+        best, winner = np.where(ahead, top, best), np.where(ahead, whose, winner)
+        same[rows] = np.isclose(logs, leading, rtol=0, atol=1e-12).all(axis=1)
+        deviation = (logs - leading) - gap[rows, None]
+        spread[rows] = np.std(deviation, axis=1)
+        moving = (rows != lead) & (spread[rows] > 1e-12)
+        if moving.any():
+            scaled = np.abs(deviation[moving]) / spread[rows[moving], None]
+            furthest = np.maximum(furthest, scaled.max(axis=0))
+
+    wins = np.bincount(winner, minlength=len(gap)) / resamples
+    if same.sum() > 1:  # the first of several copies would get all
+        wins = np.where(same, wins[same].mean(), wins)
+    rivals = (np.arange(len(gap)) != lead) & (spread > 1e-12)
     reach = np.zeros(len(gap))
-    if rivals:
-        scaled = np.abs(deviation[rivals]) / spread[rivals, None]
+    if rivals.any():
         # The quantile of a few hundred resamples errs to the low side as often as to the high,
         # and coverage loses more by the one than it gains by the other: aim a little higher.
         aim = 1.0 - 0.8 * (1.0 - confidence)
-        critical = float(np.quantile(scaled.max(axis=0), aim)) * _few(measured)
+        critical = float(np.quantile(furthest, aim)) * _few(measured)
         reach[rivals] = critical * spread[rivals]
     upper = gap + reach
     alone = student_quantile(0.5 + confidence / 2, 10_000) * _few(measured) * spread
@@ -215,6 +247,32 @@ def standings(
     )
 
 
+def _blocks(
+    measured: Measured[Any],
+    weights: Floats,
+    rng: np.random.Generator,
+    timing_sd: float,
+    groups: Ints,
+) -> Iterator[tuple[Ints, Floats]]:
+    """(candidates, [those, resamples] log-totals with the noise of their timing), ``BLOCK`` at a
+    time: thousands of candidates, each with all resamples, would fill the memory.
+
+    A timing's noise is one row of normal draws, drawn in the order of ``groups``.
+    """
+    order = np.argsort(groups, kind="stable")
+    drawn, noise = -1, np.zeros(len(weights))
+    for first in range(0, len(order), BLOCK):
+        rows = order[first : first + BLOCK]
+        logs = np.log(np.maximum(_totals(measured, weights, rows), 1e-300))
+        if timing_sd > 0:
+            for place, group in enumerate(groups[rows]):
+                while drawn < group:
+                    noise = rng.normal(0.0, timing_sd, len(weights))
+                    drawn += 1
+                logs[place] += noise
+        yield rows, logs
+
+
 def _few(measured: Measured[Any]) -> float:
     """Widening for few prompts: Student's 97.5 % point over the normal one.
 
@@ -224,6 +282,11 @@ def _few(measured: Measured[Any]) -> float:
     effective = share.sum() ** 2 / (share**2).sum()
     freedom = max(int(effective) - len(_strata(measured.stratum)), 2)
     return student_quantile(0.975, freedom) / 1.959964
+
+
+def least_sign_flip_p_value(prompts: int, *, resamples: int = 100_000) -> float:
+    """The smallest that :func:`sign_flip_p_value` can be: all differences of one sign."""
+    return 2.0 ** (1 - prompts) if prompts <= EXACT_FLIPS else 1.0 / (resamples + 1)
 
 
 def sign_flip_p_value(
@@ -240,7 +303,7 @@ def sign_flip_p_value(
     if n == 0:
         return 1.0
     observed = abs(values.sum()) * (1.0 - 1e-12)
-    if n <= 16:
+    if n <= EXACT_FLIPS:
         signs = 1 - 2 * ((np.arange(1 << n)[:, None] >> np.arange(n)) & 1)
         return float((np.abs(signs @ values) >= observed).mean())
     hits, done = 1, 1

@@ -175,7 +175,7 @@ SOME = [(lie, PATHS[i % 3], HOW[i % 2]) for i, lie in enumerate(LIES) if lie is 
 
 
 def named(case: object) -> str:
-    return str(getattr(case, "__name__", case)).removeprefix("/")
+    return getattr(case, "__name__", str(case)).removeprefix("/")
 
 
 @pytest.mark.usefixtures("_small_memory")

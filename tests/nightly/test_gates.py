@@ -154,6 +154,21 @@ def test_few_prompts_are_not_judged_and_some_need_the_permutation() -> None:
         assert verdicts == ({Verdict.REGRESSION} if judged else set())
 
 
+def test_gates_that_too_few_prompts_could_never_raise_are_not_judged() -> None:
+    """Nine prompts that all agree have one chance in 512, and the level is 1 in 667."""
+    for prompts, judged in ((8, False), (9, False), (10, True)):
+        series = Series(replace(CPU, prompts=prompts), seed=3)
+        before = series.measure().judged((), ())
+        name = next(c.name for c in before.candidates if c.draft)
+        judgement = judge(series.measure(Harm(slowdown=0.5)), replace(before, pick=name), POLICY)
+        found = next(f for f in judgement.findings if (f.gate, f.subject) == ("speed ratio", name))
+        assert found.level == pytest.approx(0.0015)
+        assert found.verdict is (Verdict.REGRESSION if judged else Verdict.NOT_JUDGED)
+        assert ("10 are needed" in found.text) is not judged
+        assert found.change is not None
+        assert found.change < -20
+
+
 def test_one_prompt_alone_proves_nothing(pair: tuple[Night, Night]) -> None:
     before, now = pair
     column = now.candidates[1]

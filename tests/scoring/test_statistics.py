@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from cook.errors import InputError
 from cook.scoring.statistics import (
     Measured,
+    Standings,
     ratio_interval,
     resampled_ratios,
     sign_flip_p_value,
@@ -110,6 +112,45 @@ def test_what_ties_only_because_many_compete_is_not_close() -> None:
     )
     alone = standings(pair, np.random.default_rng(0), resamples=800)
     assert alone.close == ("b",)
+
+
+def test_thousands_of_candidates_take_little_memory() -> None:
+    """Whole tables of candidates and resamples would take a dozen times 64 MB."""
+    many = population(candidates=2000, gap=0.0001, prompts=24)
+    tracemalloc.start()
+    try:
+        standings(many, np.random.default_rng(0), timing_sd=0.01)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 30e6
+
+
+@given(
+    candidates=st.integers(1, 30),
+    block=st.integers(1, 7),
+    seed=st.integers(0, 99),
+    timing_sd=st.sampled_from([0.0, 0.01]),
+)
+@settings(max_examples=30, deadline=None)
+def test_standings_do_not_depend_on_the_blocks(
+    candidates: int, block: int, seed: int, timing_sd: float
+) -> None:
+    """Nor on the order in which timings are shared."""
+    measured = population(candidates=candidates, gap=0.004, prompts=24, seed=seed)
+    shared = np.random.default_rng(seed).integers(0, candidates, candidates).tolist()
+
+    def found() -> Standings[str]:
+        rng = np.random.default_rng(seed)
+        return standings(measured, rng, resamples=200, timing_sd=timing_sd, timed_together=shared)
+
+    whole = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cook.scoring.statistics.BLOCK", block)
+        parts = found()
+    assert parts.probability == whole.probability
+    assert (parts.leader, parts.ties, parts.close) == (whole.leader, whole.ties, whole.close)
+    assert parts.margin == pytest.approx(whole.margin, rel=1e-9, abs=1e-12)
 
 
 def test_one_candidate_wins_alone() -> None:
