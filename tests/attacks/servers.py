@@ -96,7 +96,7 @@ def liar(answers: Mapping[str, Any] | None = None) -> Iterator[Liar]:
 
     server = Quiet(("127.0.0.1", 0), Handler)
     told.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield told
     finally:
