@@ -10,7 +10,7 @@ file at all, so it wins a tie with any draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,8 +28,6 @@ GIB = 1 << 30
 WITHIN = 0.01
 """The stopping rule: the leader is within this share of the best, at the confidence asked for."""
 
-Disqualified = Callable[[str | None], str | None]
-"""Reason why a draft (by name; None is no draft) may not win, or None."""
 RatioInterval = Callable[[Candidate, Candidate], Interval | None]
 """Interval of value(first)/value(second) over the same prompts; None where it can't be had."""
 
@@ -83,29 +81,28 @@ def choose(
     objective: Objective,
     confidence: float,
     weights: Mapping[str, float] | None,
-    disqualified: Disqualified,
+    excluded: Sequence[Excluded],
     file_bytes: Mapping[str, int | None],
     *,
     timing_sd: float = 0.0,
 ) -> Chosen:
-    """The predicted choice among those that qualify; of those close to the best, the smallest
-    file.
+    """The predicted choice; of those close to the best, the smallest file.
 
-    ``file_bytes`` of each draft, None where it is not known, which wins no tie. ``timing_sd``:
-    spread of a draft's log-speed that is owed to its timing; acceptance has none.
+    ``excluded`` may not win and have no forecast. ``file_bytes`` of each draft, None where it is
+    not known, which wins no tie. ``timing_sd``: spread of a draft's log-speed that is owed to its
+    timing; acceptance has none.
     """
-    excluded = []
+    without_figure: list[Excluded] = []
     runners: list[Forecast] = []
     values: dict[CandidateKey, float] = {}
     for forecast in forecasts:
-        reason = disqualified(forecast.key.draft)
         counted = figures(forecast.runs, weights)
         value = objective.of(counted)
-        if reason is None and value is not None:
+        if value is not None:
             runners.append(forecast)
             values[forecast.key] = value
         else:
-            excluded.append(Excluded(forecast.name, reason or objective.why_none(counted)))
+            without_figure.append(Excluded(forecast.name, objective.why_none(counted)))
     ranking = tuple(sorted(values, key=lambda key: -values[key]))
     chosen = Chosen(
         key=ranking[0] if ranking else None,
@@ -114,7 +111,7 @@ def choose(
         probability={},
         margin=None,
         within=WITHIN,
-        excluded=tuple(excluded),
+        excluded=(*excluded, *without_figure),
         prompts=0,
         names={f.key: f.name for f in runners},
     )
@@ -352,6 +349,12 @@ def pick(
 
 def _disqualified(candidate: Candidate, drafts: Mapping[str, Draft], limits: Limits) -> str | None:
     return over_limits(drafts[candidate.draft], limits) if candidate.draft is not None else None
+
+
+def over_the_limits(drafts: Iterable[Draft], limits: Limits) -> dict[str, str]:
+    """Draft -> why it may not win, of those over ``limits``."""
+    reasons = ((draft.quant, over_limits(draft, limits)) for draft in drafts)
+    return {name: reason for name, reason in reasons if reason is not None}
 
 
 def over_limits(draft: Draft, limits: Limits) -> str | None:
