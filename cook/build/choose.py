@@ -21,8 +21,9 @@ from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.record import Candidate, CandidateKey, Draft, Excluded, Pick
 from cook.scoring.figures import figures
-from cook.scoring.intervals import SEED, paired
+from cook.scoring.intervals import FEWEST_PROMPTS, SEED, paired
 from cook.scoring.statistics import standings
+from cook.units import plural
 
 GIB = 1 << 30
 WITHIN = 0.01
@@ -116,7 +117,7 @@ def choose(
         names={f.key: f.name for f in runners},
     )
     measured = paired({f.key: f.runs for f in runners}, objective, weights) if runners else None
-    if measured is None:
+    if measured is None or measured.prompts < FEWEST_PROMPTS:
         return chosen
     # Settings of one draft are priced with the same measured times, so they err together.
     files = {(f.key.draft, f.key.cache_type): number for number, f in enumerate(runners)}
@@ -247,9 +248,12 @@ def _certainty(choice: Chosen, confidence: float) -> str:
     if choice.key != best:
         file = "is the smallest such file" if choice.key and choice.key.draft else "needs no file"
         leader = choice.names[best]
-        return f"predicted not to be told from {leader}, the best, at {confidence:.0%}, and {file}"
+        return (
+            f"predicted not to be told from {leader}, the best, at {confidence:.0%} on "
+            f"{plural(choice.prompts, 'prompt')}, and {file}"
+        )
     chance = choice.probability.get(best)
-    sure = f"(at {confidence:.0%}"
+    sure = f"(at {confidence:.0%} on {plural(choice.prompts, 'prompt')}"
     sure += f"; probability of being best {chance:.0%})" if chance else ")"
     if choice.decided:
         return f"predicted best within {choice.within:.0%} {sure}"
@@ -397,6 +401,8 @@ def sentence_of(
     assert value is not None, "a winner has a value"
     shown = f"{value:.1%}" if objective is Objective.ACCEPTANCE else f"{value:.2f}"
     text = f"{winner.name}: {shown} {objective.unit}"
+    if winner.live is not None:
+        text += f" on {plural(winner.live.requests, 'prompt')}"
     if winner.draft is not None and winner.live is not None:
         if objective is Objective.DECODE_SPEED and winner.decode_speedup is not None:
             text += f", {winner.decode_speedup:.2f}x no draft, end to end"

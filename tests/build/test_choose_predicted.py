@@ -15,6 +15,7 @@ from cook.engines.base import DraftSettings
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey, Excluded
+from cook.scoring.intervals import paired_ratio
 from tests.build.candidates import UNPRICED
 
 TOKENS = 100
@@ -191,6 +192,16 @@ def test_weights_decide_between_drafts_of_different_strengths() -> None:
 def test_one_prompt_ranks_without_a_margin() -> None:
     found = chosen(forecast(None, 100, prompts=1), forecast("small", 70, prompts=1))
     assert (found.name, found.margin, found.decided) == ("small n_max=4", None, False)
+
+
+@pytest.mark.parametrize(("prompts", "sure"), [(7, False), (8, True)])
+def test_below_eight_prompts_nothing_is_said_of_how_sure_it_is(prompts: int, sure: bool) -> None:
+    pair = (forecast("small", 70, prompts=prompts), forecast("large", 90, prompts=prompts))
+    found = chosen(*pair)
+    assert (found.margin is not None) is sure
+    assert bool(found.probability) is sure
+    interval = paired_ratio(pair[0].runs, pair[1].runs, Objective.DECODE_SPEED, None, 0.95)
+    assert (interval is not None) is sure
 
 
 def test_rank_leaves_no_draft_out() -> None:
