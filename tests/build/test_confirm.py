@@ -60,7 +60,8 @@ def test_a_choice_that_the_live_runs_bear_out_stands() -> None:
     assert (found.choice.confirmed, found.choice.decided, found.choice.prompts) == (True, True, 30)
     assert found.sentence.startswith("large: 13.00 t/s end to end on 10 prompts, 1.30x no draft")
     assert found.sentence.endswith(
-        "predicted best within 1% (at 95% on 30 prompts; probability of being best 80%); confirmed live."
+        "predicted best within 1% (at 95% on 30 prompts; probability of being best 80%); "
+        "confirmed live."
     )
 
 
