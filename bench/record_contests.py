@@ -1,7 +1,7 @@
 """``python -m bench.record_contests``: per-prompt figures of real drafts, for simulated contests.
 
 Eight quants of the demo draft at n_max 2, 4 and 8, replayed over every demo prompt and priced
-with times measured here. ``tests/speculation/test_contests.py`` draws contests from the file.
+with times measured here. ``tests/scoring/test_statistics_contests.py`` draws contests from it.
 """
 
 from __future__ import annotations

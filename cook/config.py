@@ -2,9 +2,7 @@
 
 ``$COOK_CONFIG``, else ``cook/config.toml`` in ``$XDG_CONFIG_HOME`` (``~/.config``). A flag wins
 over the environment, the environment over the file. Everything in it is optional; whatever is
-not known is an error, with file, line and column.
-
-The configuration file as a model; field docstrings are its reference.
+not known is an error, with file, line and column. Its reference is the docstrings of the fields.
 """
 
 from __future__ import annotations

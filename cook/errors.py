@@ -1,7 +1,7 @@
 """The errors that reach a user, each with its exit code and the line that mends it.
 
 Everything cook raises on purpose derives from :class:`CookError`; one boundary
-(``cook.cli.main``) turns it into a message on stderr and an exit status. Any other
+(``cook.cli.boundary``) turns it into a message on stderr and an exit status. Any other
 exception is a bug of ours and exits 3.
 """
 

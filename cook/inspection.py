@@ -1,8 +1,7 @@
 """What a file is and holds: a model, an imatrix, a trace, a base-logits file, a tensor list.
 
-Only headers are read, except for an importance matrix, which is small, and a trace.
-
-What a trace holds, summed up: for ``cook inspect``.
+Only headers are read, except for an importance matrix, which is small, and a trace, which is
+summed up. ``cook inspect`` shows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plan of the house: which room may import which, and that nothing goes in a circle.
+"""The plan of the house: which room may import which, no circles, and what is tested by what.
 
 The rooms and what lives in each: docs/internals/architecture.md. Every import counts: at the top,
 inside functions, and under ``TYPE_CHECKING``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -48,6 +49,59 @@ ROOMS = (
 )
 """From the top down: a room imports only rooms below itself."""
 ANYONE = {"cook", "cook.errors"}
+TESTS = Path(__file__).parent
+_COMMAND = "imported by the command's name; tests/cli/test_habits.py gives every command"
+UNIMPORTED = {
+    "cook.__main__": "run as `python -m cook` by tests/cli/test_habits.py",
+    "cook.cli.build": _COMMAND,
+    "cook.cli.demo": _COMMAND,
+    "cook.cli.doctor": _COMMAND,
+    "cook.cli.inspect": _COMMAND,
+    "cook.cli.logs": _COMMAND,
+    "cook.cli.plan": _COMMAND,
+    "cook.cli.predict": _COMMAND,
+    "cook.cli.publish": _COMMAND,
+    "cook.cli.recipes": _COMMAND,
+    "cook.cli.report": _COMMAND,
+    "cook.cli.score": _COMMAND,
+    "cook.cli.serve": _COMMAND,
+    "cook.cli.store": _COMMAND,
+    "cook.cli.sweep": _COMMAND,
+    "cook.cli.trace": _COMMAND,
+    "cook.closing": "an interface; what closes is tested where it does",
+    "cook.documents.faults": "tests/recipe/test_load.py: every fault of a recipe is told by it",
+    "cook.documents.located": "tests/recipe/test_load.py: every place in a recipe is found by it",
+    "cook.documents.spec": "the base of recipes, pipelines and configuration, tested as those",
+    "cook.formats.arrays": "names of types alone",
+    "cook.nightly.cells": "tests/nightly/test_cells.py: what is asked for is a night of cells",
+    "cook.scoring.count_check": "compares with a real server's counts; without one it says nothing",
+    "cook.trace.request": "tests/trace/test_request.py: run in processes that can be killed",
+}
+"""Modules that no test file without an engine imports, each with the reason."""
+ACROSS = {
+    "cli/test_broken.py": "broken input to any command",
+    "cli/test_habits.py": "what every command owes its user",
+    "cli/test_unsafe_args.py": "a stranger's recipe, from its text to the engine's command",
+    "demo/test_files.py": "the demo's files, which are no modules",
+    "engines/test_faults.py": "injected faults, through every part of an engine",
+    "engines/test_real_tools.py": "the real tools, through every part of an engine",
+    "engines/test_types.py": "every type of the real tools, through several rooms",
+    "formats/test_real_files.py": "files of the real tools, by all readers",
+    "formats/test_round_trips.py": "written and read again, by all writers and readers",
+    "recipe/test_shipped.py": "the shipped recipes, which are no modules",
+    "report/test_browser.py": "whole pages in a real browser",
+    "test_citations.py": "what docstrings cite",
+    "test_demo_plan.py": "the shipped demo's plan",
+    "test_docs.py": "the documentation",
+    "test_house.py": "this file",
+    "test_ik_build.py": "a whole build on ik_llama.cpp",
+    "test_kept_records.py": "documents that an earlier cook wrote",
+    "test_rot.py": "a build whose stored files rot",
+    "test_step_keys.py": "the keys of all Steps",
+    "test_tutorial.py": "the tutorial's commands",
+    "test_wheel.py": "the installed package",
+}
+"""Test files named after what they hold together, not after a module."""
 
 
 def modules() -> dict[str, Path]:
@@ -58,22 +112,23 @@ def modules() -> dict[str, Path]:
     return found
 
 
+def imported(path: Path, known: Collection[str]) -> set[str]:
+    """Those of ``known`` modules that a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.level, f"{path}: a relative import"
+            wanted = [f"{node.module}.{alias.name}" for alias in node.names]
+            found.update(w if w in known else node.module for w in wanted)
+    return found & set(known)
+
+
 def imports() -> dict[str, set[str]]:
-    """Every module of cook with those that it imports, wherever in the file."""
+    """Every module of cook with those that it imports."""
     known = modules()
-    found: dict[str, set[str]] = {name: set() for name in known}
-    for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                wanted = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                assert not node.level, f"{path}: a relative import"
-                wanted = [f"{node.module}.{alias.name}" for alias in node.names]
-                wanted = [w if w in known else node.module for w in wanted]
-            else:
-                continue
-            found[name].update(w for w in wanted if w in known and w != name)
-    return found
+    return {name: imported(path, known) - {name} for name, path in known.items()}
 
 
 def room(module: str) -> str:
@@ -167,3 +222,54 @@ def test_a_type_name_means_one_thing() -> None:
                     names[name].append(module)
     twice = {n: found for n, found in names.items() if len(found) > 1 and n[0] != "_"}
     assert twice == {}
+
+
+def needs_an_engine(path: Path) -> bool:
+    """Whether a test file is marked as a whole: it runs only where an engine is built."""
+    marks = {"pytest.mark.engine", "pytest.mark.ik"}
+    return any(
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "pytestmark"
+        and marks & {ast.unparse(inner) for inner in ast.walk(node.value)}
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+    )
+
+
+def test_every_module_is_tested_where_no_engine_is_built() -> None:
+    """Imported by a test file that is not marked as a whole, or by what that file imports here."""
+    known = modules()
+    here = {
+        ".".join(("tests", *path.relative_to(TESTS).with_suffix("").parts)): path
+        for path in TESTS.rglob("*.py")
+    }
+    files = [
+        path
+        for path in here.values()
+        if path.name.startswith(("test_", "conftest")) and not needs_an_engine(path)
+    ]
+    read: set[Path] = set()
+    tested: set[str] = set()
+    while files:
+        path = files.pop()
+        if path not in read:
+            read.add(path)
+            tested |= imported(path, known)
+            files += [here[name] for name in imported(path, here)]
+    holding_code = {name for name, path in known.items() if path.name != "__init__.py"}
+    assert holding_code - tested == set(UNIMPORTED)
+
+
+def test_a_test_file_is_named_after_what_it_tests() -> None:
+    """``test_X.py`` or ``test_X_more.py`` of the room of ``X.py``, or listed."""
+    stems = {
+        (path.parent.relative_to(ROOT), path.stem)
+        for name, path in modules().items()
+        if path.name != "__init__.py"
+    }
+    stray = []
+    for path in TESTS.rglob("test_*.py"):
+        folder, words = path.parent.relative_to(TESTS), path.stem.split("_")[1:]
+        names = {(folder, "_".join(words[:n])) for n in range(1, len(words) + 1)}
+        if (ROOT / folder).is_dir() and not names & stems:
+            stray.append(str(path.relative_to(TESTS)))
+    assert sorted(stray) == sorted(ACROSS)

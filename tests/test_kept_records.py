@@ -1,8 +1,9 @@
 """Documents that an earlier cook wrote, read by this one: whoever has a record keeps it.
 
 ``tests/data/records`` holds what real runs on the bundled engine left, with paths of no machine:
-the record of a small live score, a sweep's history and cell, a trace. What is read is written again
-with the same names and values, and the reports say what they said then.
+records of the demo, of a race under a sampling target and of a small live score, a sweep's history
+and cell, a trace. What is read is written again with the same names and values, and the reports say
+what they said then.
 COOK_UPDATE_SNAPSHOTS=1 writes the reports' texts anew, never the documents.
 """
 
@@ -32,7 +33,7 @@ from cook.report.show import shown
 # isort: split
 
 RECORDS = Path(__file__).parent / "data" / "records"
-NAMES = ("live",)
+NAMES = ("demo", "sampled", "live")
 PATHS = re.compile(r"[\"\s=,](/(?:home|work|root|Users)/[^\"\s]*)")
 
 
@@ -55,13 +56,23 @@ def test_a_record_is_read_and_written_as_it_was(name: str, tmp_path: Path) -> No
     assert values(tmp_path / "again.json") == values(kept)
 
 
-def test_the_record_holds_what_the_reports_show() -> None:
-    """Else reading it would show little."""
-    live = read_record(RECORDS / "live.json")
-    assert live.pick.candidate is not None
+def test_the_records_hold_what_the_reports_show() -> None:
+    """Else reading them would show little: forecasts, live runs, checks, a race's losers."""
+    demo, sampled, live = (read_record(RECORDS / f"{name}.json") for name in NAMES)
+    for record in (demo, sampled):
+        assert record.pick.choice is not None
+        assert record.imatrix is not None
+        assert record.noise
+        assert sum(c.live is not None for c in record.candidates) >= 3
+        assert any(c.counts is not None and c.output is not None for c in record.candidates)
+    assert all(c.predicted is not None for c in demo.candidates)
+    assert any(c.predicted and c.predicted.rejection for c in sampled.candidates)
+    assert len({c.cache_type for c in sampled.candidates if c.draft}) == 2
     assert live.pick.choice is None
     assert all(c.live is not None and c.predicted is None for c in live.candidates)
-    assert all(d.quality is not None and d.memory_bytes for d in live.drafts)
+    for record in (demo, sampled, live):
+        assert record.pick.candidate is not None
+        assert all(d.quality is not None and d.memory_bytes for d in record.drafts)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cook.build.layout import DraftPlan
 from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
+from cook.engines.arguments import placement
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.formats.gguf import GgufFile, TensorInfo
@@ -52,7 +53,7 @@ class DraftLayout:
             return None
         if spec.file is not None:
             return self.reader.text(spec.file, IMATRIX_ROLE)
-        args = self.engine.placement("imatrix", spec.args.to_model_args())
+        args = placement(self.engine, "imatrix", spec.args.to_model_args())
         corpus: Source | TraceCorpusStep
         if isinstance(spec.corpus, Path | HubRef):
             corpus = self.reader.text(spec.corpus, "imatrix.corpus")
@@ -88,7 +89,7 @@ class DraftLayout:
             context=spec.context,
             chunks=spec.chunks,
             vocabulary_size=tokens,
-            args=self.engine.placement("perplexity", spec.args.to_model_args()),
+            args=placement(self.engine, "perplexity", spec.args.to_model_args()),
         )
 
     def quants(
@@ -175,7 +176,7 @@ class DraftLayout:
         spec = self.recipe.evaluate
         if spec is None or self.corpus is None:
             return None
-        args = self.engine.placement("perplexity", spec.args.to_model_args())
+        args = placement(self.engine, "perplexity", spec.args.to_model_args())
         if reference is not None and spec.divergence:
             return DivergenceStep(self.engine, name, model, reference, args)
         return PerplexityStep(

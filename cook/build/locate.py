@@ -1,6 +1,6 @@
-"""Reads the files a recipe names: headers now, contents by hash; remembers what was read.
+"""Where a recipe's sources are on this disk: headers read now, contents by hash.
 
-Where a recipe's sources are on this disk; what the Hub has is fetched, or stood in for.
+What the Hub has is fetched, or in a plan stood in for by its header; what was read is remembered.
 """
 
 from __future__ import annotations

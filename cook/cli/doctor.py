@@ -1,7 +1,4 @@
-"""``cook doctor``.
-
-What cook needs of this machine, checked, each fault with the line that mends it.
-"""
+"""``cook doctor``: what cook needs of this machine, each fault with the line that mends it."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from cook import config, engine_setup, units
 from cook.cli.options import JsonOption, QuietOption, open_output
 from cook.engines import discover
 from cook.engines.base import Engine
+from cook.engines.environment import SYSTEM_CONFIG
 from cook.engines.process.outcome import Outcome
 from cook.engines.process.supervisor import ask
 from cook.errors import ConfigError, CookError
@@ -111,13 +109,18 @@ def _engine(label: str, found: Engine | CookError, *, required: bool = False) ->
         return
     types = len(found.capabilities.quant_types)
     yield Check(label, CheckStatus.OK, f"{found.flavour} {found.identity.build}, {types} types")
-    yield _amx(found.tool("quantize").parent, label)
+    yield _amx(found, label)
+    if found.flavour is Flavour.LLAMA_CPP and SYSTEM_CONFIG.exists():
+        yield Check(
+            f"{label}: {SYSTEM_CONFIG}",
+            CheckStatus.WARNING,
+            "changes what the engine's tools do; cook cannot stop it",
+            f"move {SYSTEM_CONFIG} away, or use an engine of the other flavour",
+        )
 
 
-def _amx(bin_dir: Path, label: str) -> Check:
-    from cook.engines.facts import facts_of
-
-    if facts_of(bin_dir).repack:
+def _amx(engine: Engine, label: str) -> Check:
+    if engine.facts.repack:
         return Check(f"{label}: AMX", CheckStatus.OK, "no AMX trap")
     return Check(
         f"{label}: AMX",

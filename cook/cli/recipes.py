@@ -1,7 +1,4 @@
-"""List, show and check recipes; print the recipe schema; import and export.
-
-``cook recipes import`` and ``cook recipes export``.
-"""
+"""``cook recipes``: list, show and check them, print the schema, import and export."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``cook score``.
-
-``cook score --url``: what a running server does.
-"""
+"""``cook score``, and with ``--url`` what a running server does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cook keeps: list it, verify it, clear it.
+"""``cook store``: what cook keeps; list it, verify it, clear it.
 
 The store is COOK_HOME/store; nothing in it is needed that a build would not make again.
 """

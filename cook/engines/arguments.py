@@ -1,16 +1,13 @@
-"""Argument lists of ``llama-server``, checked against what the binary at hand offers."""
+"""Argument lists of an engine's tools, checked against what the binary at hand offers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from cook.engines.base import ModelArgs, ServerJob
+from cook.engines.base import Engine, ModelArgs, ServerJob, absolute
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
-
-if TYPE_CHECKING:
-    from cook.engines.tools import Tools
 
 LOOPBACK = "127.0.0.1"
 
@@ -22,7 +19,7 @@ CACHE_TYPES = {Flavour.LLAMA_CPP: _BOTH, Flavour.IK_LLAMA_CPP: (*_BOTH, "q6_0", 
 class Arguments:
     """An argv in the making; a flag that the tool's help does not offer is refused by name."""
 
-    def __init__(self, engine: Tools, tool: str) -> None:
+    def __init__(self, engine: Engine, tool: str) -> None:
         self._engine, self._tool = engine, tool
         self._argv = [str(engine.tool(tool))]
 
@@ -68,7 +65,7 @@ class Arguments:
 
     def add_path(self, flag: str, path: Path) -> None:
         """``flag`` with an absolute path (tools run in a directory of their own)."""
-        self.add(flag, str(path.expanduser().absolute()))
+        self.add(flag, absolute(path))
 
     def add_if_known(self, flag: str, value: str) -> None:
         """``flag value`` where the engine has the flag."""
@@ -129,7 +126,17 @@ def place(args: Arguments, given: ModelArgs) -> None:
     args.add("--rpc", ",".join(given.rpc) or None)
 
 
-def refuse(engine: Tools, model: str, field: str, why: str) -> NoReturn:
+def placement(engine: Engine, tool: str, given: ModelArgs) -> tuple[str, ...]:
+    """``given`` as flags of ``llama-<tool>``, for the ``args`` of a job.
+
+    PrerequisiteError for one that the tool lacks.
+    """
+    args = Arguments(engine, tool)
+    place(args, given)
+    return args.argv(given.extra)[1:]
+
+
+def refuse(engine: Engine, model: str, field: str, why: str) -> NoReturn:
     """Refuse one ModelArgs field that this flavour has no way to say."""
     raise InputError(
         f"{engine.flavour}: {model} args: {field} cannot be set: {why}",

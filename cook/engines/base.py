@@ -1,20 +1,24 @@
-"""What cook asks of an engine: jobs in, proven results out.
+"""An engine: one build of the llama.cpp family's tools, what it is asked, and what it answers.
 
-An engine is a set of llama.cpp-family tools. An adapter is a module-level object that
-satisfies :class:`Engine`; ``cook.engines.discover`` makes one from a directory of binaries.
-Every method proves its success by the tool's own marker *and* by reading the artifact back;
-it raises :class:`cook.errors.StepError` otherwise.
+:class:`Engine` knows the build and writes its command lines; the two flavours
+(:mod:`cook.engines.llama_cpp`, :mod:`cook.engines.ik_llama_cpp`) add what they spell their own way,
+and :mod:`cook.engines.discover` makes one from a directory of binaries. Jobs are run by
+:mod:`cook.engines.tool_runs` and :mod:`cook.engines.server`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
+from cook.engines.environment import engine_environment
+from cook.engines.facts import Facts
+from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
-from cook.errors import InputError
+from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour as Flavour
 
 T = TypeVar("T")
@@ -248,43 +252,157 @@ class ServerJob:
     settings: DraftSettings | None = None
 
 
-class Engine(Protocol):
-    """One engine build. ``name`` is how the user calls it (``bundled``, ``ik``, ...)."""
+class Engine(ABC):
+    """One engine build; ``name`` is how the user calls it (``bundled``, ``ik``, ...).
+
+    A flavour says what its command lines look like; all else is the same for both.
+    """
+
+    flavour: Flavour
+
+    def __init__(self, name: str, facts: Facts) -> None:
+        self._name, self._facts = name, facts
+        self._identity = EngineIdentity(self.flavour, facts.build, facts.commit, facts.digest)
+        self._capabilities = Capabilities(
+            quant_types=frozenset(facts.types),
+            ftypes=frozenset(facts.ftypes),
+            flags={tool: frozenset(flags) for tool, flags in facts.flags.items()},
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}: {self._facts.build} in {self._facts.bin_dir}>"
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        return self._name
+
     @property
-    def flavour(self) -> Flavour: ...
+    def identity(self) -> EngineIdentity:
+        return self._identity
+
     @property
-    def identity(self) -> EngineIdentity: ...
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
     @property
-    def capabilities(self) -> Capabilities: ...
+    def facts(self) -> Facts:
+        """Everything known of the build: files and hashes, directories, type ids."""
+        return self._facts
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Executables and engine libraries whose bytes the identity covers."""
-        ...
+        folders = [Path(self._facts.bin_dir), *map(Path, self._facts.library_dirs)]
+        places = (folder / name for name in self._facts.files for folder in folders)
+        return tuple(path for path in places if path.is_file())
 
     def tool(self, name: str) -> Path:
         """Path of ``llama-<name>``; PrerequisiteError with the mending line when absent."""
-        ...
+        path = Path(self._facts.bin_dir) / f"llama-{name}"
+        if name not in self._facts.flags or not path.is_file():
+            bundled = self._name == "bundled"
+            raise PrerequisiteError(
+                f"engine {self._name} has no llama-{name} ({path})",
+                hint="`make setup` builds it" if bundled else "build all targets of the engine",
+            )
+        return path
 
-    def quantize(self, job: QuantizeJob, supervisor: Supervisor) -> QuantizeResult: ...
-    def quantize_command(self, job: QuantizeJob) -> tuple[str, ...]:
-        """The exact argv that :meth:`quantize` runs (for the record and the plan)."""
-        ...
-
-    def imatrix(self, job: ImatrixJob, supervisor: Supervisor) -> ImatrixResult: ...
-    def perplexity(self, job: PerplexityJob, supervisor: Supervisor) -> PerplexityResult: ...
-    def divergence(self, job: DivergenceJob, supervisor: Supervisor) -> DivergenceResult: ...
-    def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
-        """The argv of the server, for running and for the user to copy."""
-        ...
-
-    def placement(self, tool: str, given: ModelArgs) -> tuple[str, ...]:
-        """``given`` as flags of ``llama-<tool>``, for the ``args`` of a job."""
-        ...
+    def has_flag(self, tool: str, flag: str) -> bool:
+        """Whether the help of ``llama-<tool>`` offers ``flag``."""
+        return flag in self._capabilities.flags.get(tool, frozenset())
 
     def environment(self) -> Mapping[str, str]:
         """Scrubbed environment for every tool of this engine (no LLAMA_ARG_*, own HOME)."""
-        ...
+        paths = tuple(Path(path) for path in self._facts.library_path)
+        return engine_environment(paths, repack=self._facts.repack)
+
+    def run(
+        self,
+        supervisor: Supervisor,
+        argv: tuple[str, ...],
+        name: str,
+        *,
+        writes: tuple[Path, ...] = (),
+        on_output: Callable[[str, bytes], None] | None = None,
+        timeout_s: float | None = None,
+    ) -> ProcessResult:
+        """Run one tool to its end; the result is not checked."""
+        spec = ProcessSpec(
+            argv, name, self.environment(), timeout_s=timeout_s, writes=writes, on_output=on_output
+        )
+        return supervisor.run(spec)
+
+    def quantize_command(self, job: QuantizeJob) -> tuple[str, ...]:
+        """The argv of ``llama-quantize``, for running, the record and the plan."""
+        return (
+            str(self.tool("quantize")),
+            *(("--allow-requantize",) if job.allow_requantize else ()),
+            *(("--pure",) if job.pure else ()),
+            *(("--imatrix", absolute(job.imatrix)) if job.imatrix else ()),
+            *self.rule_flags(job),
+            absolute(job.source),
+            absolute(job.output),
+            job.ftype,
+            str(job.threads),
+        )
+
+    def imatrix_command(self, job: ImatrixJob) -> tuple[str, ...]:
+        """The argv of ``llama-imatrix``."""
+        return (
+            str(self.tool("imatrix")),
+            *("-m", absolute(job.model), "-f", absolute(job.corpus), "-o", absolute(job.output)),
+            *("-c", str(job.context), "-t", str(job.threads)),
+            *(("--chunks", str(job.chunks)) if job.chunks is not None else ()),
+            *(("--process-output",) if job.process_output else ()),
+            *self.text_flags("imatrix"),
+            *self.imatrix_flags(),
+            *job.args,
+        )
+
+    def perplexity_command(self, job: PerplexityJob) -> tuple[str, ...]:
+        """The argv of ``llama-perplexity``."""
+        base = job.save_base
+        return (
+            str(self.tool("perplexity")),
+            *("-m", absolute(job.model), "-f", absolute(job.corpus)),
+            *("-c", str(job.context), "-t", str(job.threads)),
+            *(("--chunks", str(job.chunks)) if job.chunks is not None else ()),
+            *(("--kl-divergence-base", absolute(base)) if base else ()),
+            *self.text_flags("perplexity"),
+            *job.args,
+        )
+
+    def divergence_command(self, job: DivergenceJob) -> tuple[str, ...]:
+        """The argv of ``llama-perplexity --kl-divergence``."""
+        return (
+            str(self.tool("perplexity")),
+            *("-m", absolute(job.model), "--kl-divergence-base", absolute(job.base)),
+            *("--kl-divergence", "-c", str(job.context), "-t", str(job.threads)),
+            *self.text_flags("perplexity"),
+            *job.args,
+        )
+
+    @abstractmethod
+    def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:
+        """The job's rules as this flavour's flags; InputError where it cannot say them."""
+
+    @abstractmethod
+    def text_flags(self, tool: str) -> tuple[str, ...]:
+        """Flags that make output parseable and input untouched."""
+
+    @abstractmethod
+    def imatrix_flags(self) -> tuple[str, ...]:
+        """Flags that choose the imatrix format."""
+
+    def imatrix_retries(self) -> tuple[tuple[str, ...], ...]:
+        """More arguments to try, in order, when collecting an imatrix segfaults."""
+        return ()
+
+    @abstractmethod
+    def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
+        """The argv of the server, for running and for the user to copy."""
+
+
+def absolute(path: Path) -> str:
+    """``path`` for a command line: every tool runs in a working directory of its own."""
+    return str(path.expanduser().absolute())

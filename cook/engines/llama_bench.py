@@ -10,17 +10,14 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cook.engines.arguments import Arguments
-from cook.engines.base import ModelArgs
+from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
-
-if TYPE_CHECKING:
-    from cook.engines.tools import Tools
 
 _ALL_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
 _FAILED = re.compile(
@@ -32,7 +29,7 @@ _MAX_OUTPUT = 8 << 20
 
 
 def prompt_and_decode(
-    engine: Tools,
+    engine: Engine,
     model: Path,
     args: ModelArgs,
     supervisor: Supervisor,
@@ -62,7 +59,7 @@ def prompt_and_decode(
 
 
 def _command(
-    engine: Tools, model: Path, args: ModelArgs, *, n_prompt: int, n_gen: int, repeats: int
+    engine: Engine, model: Path, args: ModelArgs, *, n_prompt: int, n_gen: int, repeats: int
 ) -> tuple[str, ...]:
     """The argv of llama-bench."""
     ik = engine.flavour is Flavour.IK_LLAMA_CPP

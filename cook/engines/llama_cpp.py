@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
-from cook.engines.base import QuantizeJob, ServerJob
-from cook.engines.tools import Tools
+from cook.engines.base import Engine, QuantizeJob, ServerJob, absolute
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 
 
-class LlamaCpp(Tools):
+class LlamaCpp(Engine):
     """A mainline build, the bundled one included."""
 
     flavour = Flavour.LLAMA_CPP
@@ -58,7 +57,7 @@ class LlamaCpp(Tools):
 
     def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
         given, settings = job.draft_args, job.settings
-        args.add_first(("--spec-draft-model", "--model-draft"), str(draft.expanduser().absolute()))
+        args.add_first(("--spec-draft-model", "--model-draft"), absolute(draft))
         # -md alone loads the draft and then ignores it.
         args.add("--spec-type", "draft-simple")
         if settings is not None:

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cook.engines.base import Engine, QuantizeJob
-from cook.engines.process.outcome import ProcessSpec
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_quantize_log
 from cook.files import atomic_write
@@ -55,7 +54,7 @@ def _dry_run(engine: Engine, job: QuantizeJob) -> dict[str, str]:
         output = Path(folder) / "never-written.gguf"
         whole = engine.quantize_command(replace(job, imatrix=imatrix, output=output))
         argv = (whole[0], "--dry-run", *whole[1:])
-        result = supervisor.run(ProcessSpec(argv, "dry-run", engine.environment())).check()
+        result = engine.run(supervisor, argv, "dry-run").check()
         log = result.stderr.read_text(encoding="utf-8", errors="replace")
     return parse_quantize_log(log).types
 

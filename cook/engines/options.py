@@ -32,7 +32,8 @@ def other_machines(servers: Iterable[str]) -> list[str]:
 
     Such a server gets the weights and every prompt, so a file alone may not name one.
     """
-    return [s for s in servers if s.rpartition(":")[0].strip("[]") not in THIS_MACHINE]
+    hosts = ((s, s.rpartition(":")[0].strip("[]")) for s in servers)
+    return [server for server, host in hosts if host and host not in THIS_MACHINE]
 
 
 THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "::1"})

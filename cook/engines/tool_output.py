@@ -1,10 +1,9 @@
-"""From a tool's raw output to "12 of 34", for whoever draws it.
+"""What llama-quantize, -imatrix and -perplexity say, read from their raw output.
 
-What llama-quantize, -imatrix and -perplexity say, read from their raw output.
-
-Both engines; the wording is in docs/internals/engines.md#output-of-llama-quantize and the
-sections after it. Output is never trusted: whatever does not match, or is not a finite number, is
-simply not there (``None``).
+Their results when they have ended, and how far they are while they run (:class:`Meter`). Both
+engines; the wording is in docs/internals/engines.md#output-of-llama-quantize and the sections after
+it. Output is never trusted: whatever does not match, or is not a finite number, is simply not there
+(``None``).
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from cook.engines.process.supervisor import Supervisor
 # Lines are split over two streams and cut by other messages: log prefixes may stand anywhere.
 _PREFIX = re.compile(r"^\d+\.\d{2}\.\d{3}\.\d{3} [IWED] ", re.MULTILINE)
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
-
 _HEAD = re.compile(
     r"\[\s{0,8}(\d{1,7})/\s{0,8}(\d{1,7})\]\s+(\S{1,256})\s+- \[([\d, ]{1,80})\],"
     r" type =\s*(\S{1,32}), "
@@ -33,7 +31,6 @@ _FALLBACK_ML = re.compile(
 )
 _FALLBACK_IK = re.compile(r"using fallback quantization (\S+)")
 _NO_WEIGHTS = re.compile(r"did not find weights for (\S{1,256})")
-
 _FINAL = re.compile(rf"Final estimate: PPL[^\n]{{0,80}}?= {_NUMBER} \+/- {_NUMBER}")
 _CHUNK = re.compile(r"\[(\d{1,7})\]([-+]?(?:\d+\.\d+|nan|inf)|-nan),")
 _PLAN = re.compile(r"(?:computing|perplexity) over (\d{1,7}) chunks")
@@ -41,7 +38,6 @@ _IMATRIX_WARNING = re.compile(
     r"save_imatrix(?:_legacy)?: (?:warning: )?"
     r"(?:entry '[^'\n]{1,300}' has[^\n]*|storing only[^\n]*)"
 )
-
 _KLD_ROW = re.compile(r"^\s*(\d{1,7})\s+[-\d.]+ ±", re.MULTILINE)
 _KLD_FIELDS = {
     "perplexity": ("Mean PPL(Q)", True),

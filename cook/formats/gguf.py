@@ -2,18 +2,14 @@
 
 Reads versions 2 and 3, little endian, split or not, of either engine: a type id that cook does
 not know is kept, its size bounded by its neighbours. Only the header is read, so a model of a
-terabyte costs milliseconds. Whatever cannot be is an InputError with file, byte and field.
+terabyte costs milliseconds; tensor data is read on demand, piece by piece. Whatever cannot be is
+an InputError with file, byte and field.
 
-Metadata values of a GGUF: scalars, strings and arrays (GGUF specification, ggml/docs/gguf.md).
+Arrays of the metadata stay as the bytes of the file and are decoded when asked for: a vocabulary
+of 150,000 tokens is walked once to find its end, and most readers never look at it.
 
-Arrays stay as the bytes of the file and are decoded when asked for: a vocabulary of 150,000
-tokens is walked once to find its end, and most readers never look at it.
-
-What a GGUF holds: tensors and metadata of a model, as :func:`cook.formats.gguf.read_gguf` gives.
-
-Tensor data stays in the file; it is read on demand, piece by piece.
-
-Tensor lists without a model: name, shape and type as tab-separated text, for planning.
+For planning without a model, a list of tensors will do: name, shape and type as tab-separated
+text.
 """
 
 from __future__ import annotations

@@ -6,13 +6,10 @@ request): i32 entries; each i32 length, name, i32 calls, i32 values, f32 values 
 then i32 chunks, i32 length, dataset. A ``.dat`` knows neither its experts nor its chunk size, and
 has 1.0 as the mean of an expert that saw no token.
 
-An importance matrix in memory; :mod:`cook.formats.imatrix_file` reads and writes it.
-
-What an imatrix covers, by the engines' own rules for storing partial entries.
-
-ik (``examples/imatrix/imatrix.cpp``) drops an entry with experts that saw no token unless fewer
-than round(experts / 20) are missing, so below 30 experts any gap drops it, and then refuses
-low-bit types for that tensor. Mainline stores every entry in GGUF, and in .dat all but empty ones.
+Partial entries are judged by the engines' own rules for storing them: ik
+(``examples/imatrix/imatrix.cpp``) drops an entry with experts that saw no token unless fewer than
+round(experts / 20) are missing, so below 30 experts any gap drops it, and then refuses low-bit
+types for that tensor. Mainline stores every entry in GGUF, and in .dat all but empty ones.
 """
 
 from __future__ import annotations

@@ -4,20 +4,18 @@ Both engines replace a wanted type silently when a row does not divide into its 
 (mainline ``tensor_type_fallback`` in ``src/llama-quant.cpp``, ik ``change_type_if_necessary``
 in ``src/llama-quantize.cpp``); :func:`stored_type` says what comes out, or why nothing does.
 
-The tensor types of both engines, row by row.
+Both tables are generated from the engines' sources and tested against them:
 
-Generated from, and tested against, ``type_traits`` in each engine's ``ggml/src/ggml.c`` and the
-blocks of ``ggml/src/ggml-common.h``: name, id, elements and bytes of a block, and what follows.
-``base`` and ``interleave`` are ``interleaved_properties`` of ik's ``src/llama-quantize.cpp``;
-``imatrix`` is ``tensor_requires_imatrix`` of mainline's ``src/llama-quant.cpp`` and
-``is_very_low_bpw_quant`` of ik's. A type is quantizable when ``ggml_quantize_chunk`` has a case
-for it; the others are accepted by name on the command line and then abort the tool.
-
-Base types (``ftype``) that ``llama-quantize`` of each engine accepts.
-
-Generated from ``QUANT_OPTIONS`` (mainline ``tools/quantize/quantize.cpp``, ik
-``examples/quantize/quantize.cpp``), ``llama.h``, and the default type that each selects
-(mainline ``llama_ftype_get_default_type``, ik ``llama_model_quantize_internal``).
+- Tensor types, row by row, from ``type_traits`` in ``ggml/src/ggml.c`` and the blocks of
+  ``ggml/src/ggml-common.h``: name, id, elements and bytes of a block, and what follows. ``base``
+  and ``interleave`` are ``interleaved_properties`` of ik's ``src/llama-quantize.cpp``; ``imatrix``
+  is ``tensor_requires_imatrix`` of mainline's ``src/llama-quant.cpp`` and
+  ``is_very_low_bpw_quant`` of ik's. A type is quantizable when ``ggml_quantize_chunk`` has a case
+  for it; the others are accepted by name on the command line and then abort the tool.
+- Base types (``ftype``) that ``llama-quantize`` accepts, from ``QUANT_OPTIONS`` (mainline
+  ``tools/quantize/quantize.cpp``, ik ``examples/quantize/quantize.cpp``) and ``llama.h``, each with
+  the tensor type that it selects (mainline ``llama_ftype_get_default_type``, ik
+  ``llama_model_quantize_internal``).
 """
 
 from __future__ import annotations

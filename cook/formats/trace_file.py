@@ -2,22 +2,17 @@
 
 An append-only file: ``COOKTRAC``, then one block of header and one block per reply. A block is
 u32 JSON bytes, u64 payload bytes, JSON, payload, u32 CRC-32 of JSON and payload; numbers are
-little-endian. The header's payload is the target's vocabulary (trace_vocabulary.py), so that a
-draft can be refused with the differing tokens although the target is not there. Each reply is
-flushed to the disk before the next is recorded, so a crash costs one reply: a block cut short
-at the end is ignored by the reader and cut off by the writer.
+little-endian. The header's JSON says under what conditions it was recorded, a reply's what it
+answers. Each reply is flushed to the disk before the next is recorded, so a crash costs one
+reply: a block cut short at the end is ignored by the reader and cut off by the writer.
+
+The header's payload is the target's vocabulary, so that a draft can be refused with the differing
+tokens although the target is not there: every token's text, packed as zlib over u32 length and
+bytes of each token in order; 150,000 tokens take about 0.7 MB.
 
 Per token (docs/internals/scoring.md#the-trace): id, log-probability raw and under the sampling
 chain, log-sum-exp, top-1/top-2 margin, and the K largest: ids, and logits relative to the largest
 in half precision; with K = 64 that is 408 bytes. Log-probabilities are natural logarithms.
-
-The JSON parts of a trace file: under what conditions it was recorded, and each reply's head.
-
-One recorded reply, and its bytes in a trace file.
-
-The vocabulary inside a trace: every token's text, so that a draft is compared token by token.
-
-Packed as zlib over u32 length and bytes of each token in order; 150,000 tokens take about 0.7 MB.
 """
 
 from __future__ import annotations

@@ -331,8 +331,11 @@ def recorded_sha256(path: Path) -> str | None:
 
 
 def _read(directory: Path) -> Artifact | None:
+    meta = directory / META
+    if not meta.is_file():  # opening a pipe would wait for ever
+        return None
     try:
-        document = json.loads((directory / META).read_text())
+        document = json.loads(meta.read_text())
         if document["format"] != FORMAT:
             return None
         # An older cook wrote neither.

@@ -4,7 +4,6 @@ The engine's own words count only where the engine writes them: at the beginning
 after a prefix of journald, of a container, or of the engine; or in the text of a JSON log line.
 What a user pasted into a prompt stands inside a JSON string and is never read. A line whose
 figures contradict each other (a rate that is not tokens over time) is refused whole.
-
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Pipeline files: read, check, and tell every fault at once, each with file, line and column.
+"""Pipeline files, version 1: which recipes run on which engines, and what counts as worse.
 
-The pipeline, version 1: which recipes run on which engines, and what counts as worse.
-
-Attribute names are the YAML's keys; parse with :func:`cook.nightly.pipeline.load_pipeline`.
+Attribute names are the YAML's keys. :func:`load_pipeline` reads, checks, and tells every fault at
+once, each with file, line and column.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Everything that can be known to be wrong with a recipe before anything runs.
 
 :func:`lint` needs no engine and no model; with them it also checks types, rows, imatrix needs
-and rules against the tensors. All findings at once, each at its place in the recipe.
+and rules against the tensors. All findings at once, each at its place in the recipe. Texts and
+files that a recipe names must be there, and nothing is scored on what it was made from.
 
-Which tensors cannot be quantized without importance data, by engine.
-
-The engines fail late (after hours, with a partial file) or abort
+Which tensors cannot be quantized without importance data is told by engine: the engines fail late
+(after hours, with a partial file) or abort
 (docs/internals/engines.md#types-that-need-an-imatrix). On mainline also whole base types fail,
 since their mixtures use such types.
-
-The texts and files that a recipe names: there, and not scored on what they were made from.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Rules: from tensor names to types, by the engines' own semantics.
 
 The first rule of a list that hits a tensor decides; a selector is a group's name or a pattern
-found anywhere in the tensor's name. :func:`resolve` says for every tensor what the engine will
-write: kept tensors keep their type, the rest follow the rules, and what no rule hits follows
-the quant's mixture.
-
-Which tensors an engine quantizes at all (the others keep their source type whatever a rule says),
-and the exact bytes of what comes of it.
+found anywhere in the tensor's name. :class:`ModelTensors` says for every tensor what the engine
+will write: tensors that it does not quantize keep their source type whatever a rule says, the rest
+follow the rules, and what no rule hits follows the quant's mixture. Where all types are known, so
+are the exact bytes.
 
 Sources: mainline ``tensor_allows_quantization`` (``src/llama-quant.cpp``), ik
 ``llama_model_quantize_internal`` (``src/llama-quantize.cpp``).

@@ -1,13 +1,9 @@
 """The recipe, version 1: the whole language as frozen models.
 
-Attribute names are the YAML's keys. Field docstrings are the reference: they go into the JSON
-Schema and the generated documentation. Parse with :func:`cook.recipe.load.load_recipe`.
-
-How a model is placed and run, as a recipe says it.
-
-The recipe's words for candidates: rules, quants, sweeps, ready-made drafts.
-
-The recipe's words for scoring drafts against a target, and for the pick.
+What is quantized (rules, quants, sweeps, ready drafts), how a model is placed and run, how drafts
+are scored against a target, and what is picked. Attribute names are the YAML's keys. Field
+docstrings are the reference: they go into the JSON Schema and the generated documentation. Parse
+with :func:`cook.recipe.load.load_recipe`.
 """
 
 from __future__ import annotations

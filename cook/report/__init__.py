@@ -1,1 +1,1 @@
-"""Result documents and what is shown of them; reports read only records."""
+"""What is shown of a record: a document, its sections, and their forms. Reads records only."""

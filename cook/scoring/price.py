@@ -2,11 +2,10 @@
 
 decode time = sum over steps [ t_v(L+1) + draft cost + sampling + t_0 ], where the draft cost is,
 for mainline, its single decodes plus one batch of L+1 that mirrors the verification; for engines
-that keep the draft's cache, its single decodes plus whatever it has to catch up with. Speed is
+that keep the draft's cache, its single decodes plus whatever it has to catch up with. How long a
+batch takes, by its width and the context depth, is read between measured points. Speed is
 (tokens - 1) / time: the first token comes with the prompt. Totals over replies are sums of
 tokens over sums of times, that is token-weighted harmonic means (docs/internals/scoring.md#prices).
-
-How long a batch takes, by its width and the context depth: measured points, joined.
 """
 
 from __future__ import annotations

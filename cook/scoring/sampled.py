@@ -1,17 +1,14 @@
 """Predicted speed under rejection sampling, from a trace drawn at a temperature above 0.
 
-No server verifies this way yet; a trace holds what is needed to say what it would bring
-(rejection.py). All counts are expectations over the draft's draws. The target's probabilities are
-those under its whole chain; the draft is taken to draw at the same temperature, its tail not cut,
-which is a valid proposal though not the best: a draft cut as the target is would be accepted more.
+Rejection sampling (Leviathan et al. 2023) is scored without Monte Carlo. Neither engine's server
+verifies this way today (llama.cpp PR #27694 would), but a trace keeps what is needed to say what
+it would bring: given that the target emitted y, y was an accepted draft token with probability
+a = min(1, q(y) / p(y)), both after temperature (docs/internals/scoring.md#rejection-sampling).
+Expectations over all of the draft's draws follow by dynamic programming, exactly.
 
-Rejection sampling (Leviathan et al. 2023), scored from a trace without Monte Carlo.
-
-Neither engine's server verifies this way today (llama.cpp PR #27694 would), so the trace keeps
-what is needed to score it: given that the target emitted y, y was an accepted draft token with
-probability a = min(1, q(y) / p(y)), both after temperature
-(docs/internals/scoring.md#rejection-sampling). Expectations over all runs follow by dynamic
-programming, exactly.
+The target's probabilities are those under its whole chain; the draft is taken to draw at the same
+temperature, its tail not cut, which is a valid proposal though not the best: a draft cut as the
+target is would be accepted more.
 """
 
 from __future__ import annotations

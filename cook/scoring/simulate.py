@@ -6,10 +6,8 @@ is a deterministic function of the draft's argmax and confidence at each positio
 (docs/internals/scoring.md#replay). Only what follows the draft's first wrong token needs rollouts,
 and only when p_min > 0.
 
-Whose accounting: the drafting loops of the engines, as they were at a date.
-
-Read in the sources and verified against live servers; docs/internals/scoring.md#profiles has them
-side by side.
+A :class:`Profile` is the drafting loop of one engine as it was at a date: read in the sources and
+verified against live servers; docs/internals/scoring.md#profiles has them side by side.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Step: score one draft on a trace through a stock server that has it as its model.
 
-Replay through a stock server that has the *draft* as its model, where no worker can be built.
-
-One greedy continuation for each cycle that a server drafting with it would have made: the prompt
-and the reply so far go in, up to n_max tokens come out, and where they leave the reply the next
-cycle starts. That gives the same arrays as the worker's pass at the positions that count, for one
-setting at a time, and the same simulator counts them. Slower by the requests; and the server
-decodes token by token where the worker's pass is batched, so near-ties may fall otherwise:
-:class:`Agreement` says how often.
+For where no worker can be built. One greedy continuation for each cycle that a server drafting
+with it would have made: the prompt and the reply so far go in, up to n_max tokens come out, and
+where they leave the reply the next cycle starts. That gives the same arrays as the worker's pass
+at the positions that count, for one draft length at a time, and the same simulator counts them.
+Slower by the requests; and the server decodes token by token where the worker's pass is batched,
+so near-ties may fall otherwise: :class:`Agreement` says how often.
 """
 
 from __future__ import annotations
@@ -32,11 +30,8 @@ if TYPE_CHECKING:
     from cook.engines.server_api import Completion
     from cook.graph.store import Artifact
 
-Continue = Callable[[Sequence[int], int, int], "Completion"]
-"""(token ids, tokens wanted, candidates wanted) -> a greedy continuation."""
-
-CANDIDATES = 10
-"""The draft's confidence is its softmax over so many largest logits (common/speculative.cpp)."""
+Continue = Callable[[Sequence[int], int], "Completion"]
+"""(token ids, tokens wanted) -> a greedy continuation."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +64,8 @@ class Agreement:
 def continuations(server: Server) -> Continue:
     """Greedy continuations of a running server that has the draft as its model."""
 
-    def ask(tokens: Sequence[int], wanted: int, candidates: int) -> Completion:
-        return server.complete(
-            tokens,
-            wanted,
-            n_probs=candidates,
-            cache_prompt=True,
-            sampling={"top_k": 1},
-        )
+    def ask(tokens: Sequence[int], wanted: int) -> Completion:
+        return server.complete(tokens, wanted, cache_prompt=True, sampling={"top_k": 1})
 
     return ask
 
@@ -96,17 +85,16 @@ def positions_over_http(
     """(the reply as the simulator sees it under ``setting`` and no other, requests made).
 
     ``tokens`` were emitted, of which the first ``reply`` belong to the reply. InputError for a
-    setting with n_min, whose discarded drafts would need more; StepError for a server that tells
-    no token ids.
+    setting with n_min or p_min, whose discarded drafts and confidences would need more; StepError
+    for a server that tells no token ids.
     """
-    if setting.n_min:
-        raise InputError("replay over HTTP cannot score n_min", hint="n_min 0, or a worker")
-    uses_p_min = RULES[profile].uses_p_min and setting.p_min > 0
+    if setting.n_min or setting.p_min:
+        raise InputError(
+            "replay over HTTP scores neither n_min nor p_min",
+            hint="leave both at 0, or use a worker",
+        )
     count = len(tokens)
     match = np.zeros(count, np.bool_)
-    confidence = np.ones(count, np.float32)
-    rollout: dict[int, np.ndarray[tuple[int], np.dtype[np.float32]]] = {}
-    tail = np.zeros(0, np.float32)
     limit = count if n_predict is None else n_predict
     room_in_context = (1 << 60) if context is None else context - len(prompt)
     requests, start = 0, 1
@@ -115,9 +103,7 @@ def positions_over_http(
         if wanted <= 0:
             start += 1
             continue
-        drafted, chances, asked = _draft(
-            ask, [*prompt, *tokens[:start]], wanted, CANDIDATES if uses_p_min else 0
-        )
+        drafted, asked = _draft(ask, [*prompt, *tokens[:start]], wanted)
         requests += asked
         right = 0
         while right < len(drafted) and start + right < count:
@@ -125,24 +111,16 @@ def positions_over_http(
                 break
             right += 1
         match[start : start + right] = True
-        if uses_p_min:
-            on_path = min(right + 1, len(chances), count - start)
-            confidence[start : start + on_path] = chances[:on_path]
-            beyond = np.array(chances[right + 1 :], np.float32)
-            if start + right < count:
-                rollout[start + right] = beyond
-            else:
-                tail = np.array(chances[right:], np.float32)
-        start += _taken(right, drafted, chances, setting, uses_p_min, tokens, start, eog, profile)
+        start += _taken(right, drafted, tokens, start, eog, profile)
     return (
         Positions(
             prompt=len(prompt),
             reply=reply,
             match=match,
-            confidence=confidence,
+            confidence=np.ones(count, np.float32),
             eog=np.isin(np.asarray(tokens), list(eog)),
-            rollout=rollout if uses_p_min else None,
-            tail=tail if uses_p_min else None,
+            rollout=None,
+            tail=None,
             n_predict=n_predict,
             context=context,
         ),
@@ -153,37 +131,26 @@ def positions_over_http(
 def _taken(
     right: int,
     drafted: Sequence[int],
-    chances: Sequence[float],
-    setting: DraftSettings,
-    uses_p_min: bool,
     tokens: Sequence[int],
     start: int,
     eog: frozenset[int],
     profile: Profile,
 ) -> int:
     """Tokens that this cycle emits: where the next one starts."""
-    length = len(drafted)
-    if uses_p_min:
-        low = next((k for k, p in enumerate(chances) if p < setting.p_min), length)
-        length = low + 1 if RULES[profile].keeps_low_token and low < length else low
-    accepted = min(right, length)
     if RULES[profile].breaks_at_eog:
-        for k in range(min(accepted, length - 1)):
+        for k in range(min(right, len(drafted) - 1)):
             if tokens[start + k] in eog:
                 return k + 1
-    return accepted + 1
+    return right + 1
 
 
-def _draft(
-    ask: Continue, text: list[int], wanted: int, candidates: int
-) -> tuple[list[int], list[float], int]:
-    """(tokens, confidences, requests): a draft goes on past an end of generation, so the server,
-    which stops there, is asked again."""
+def _draft(ask: Continue, text: list[int], wanted: int) -> tuple[list[int], int]:
+    """(tokens, requests): a draft goes on past an end of generation, so the server, which stops
+    there, is asked again."""
     drafted: list[int] = []
-    chances: list[float] = []
     requests = 0
     while len(drafted) < wanted:
-        answer = ask([*text, *drafted], wanted - len(drafted), candidates)
+        answer = ask([*text, *drafted], wanted - len(drafted))
         requests += 1
         if not answer.tokens:
             raise StepError(
@@ -191,16 +158,7 @@ def _draft(
                 hint="use llama-server of mainline, or an engine with its headers",
             )
         drafted += answer.tokens
-        if candidates:
-            # A token that the server tells no candidates of has no confidence.
-            tops = [np.exp([c.logprob for c in t.top[:CANDIDATES]]) for t in answer.probabilities]
-            chances += [float(top[0] / top.sum()) for top in tops if len(top)]
-            if len(chances) != len(drafted):
-                raise StepError(
-                    f"the server told {len(chances)} probabilities for {len(drafted)} tokens",
-                    hint="p_min above 0 needs all of them: score it with a worker",
-                )
-    return drafted[:wanted], chances[:wanted], requests
+    return drafted[:wanted], requests
 
 
 def agreement(http: Sequence[tuple[int, int]], worker: Sequence[tuple[int, int]]) -> Agreement:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from cook.engines import tool_runs
 from cook.engines.base import Engine, ImatrixJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
@@ -127,7 +128,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
             process_output=self.process_output,
             args=self.args,
         )
-        result = self.engine.imatrix(job, bench.supervisor)
+        result = tool_runs.imatrix(self.engine, job, bench.supervisor)
         tensors = read_gguf(self.model.path).tensors
         matrix = with_experts(read_imatrix(output), tensors)
         found = coverage_summary(matrix, self.engine.flavour)

@@ -1,20 +1,16 @@
-"""A live round by ik's llama-spec-bench in the place of a server.
+"""Step: run prompts through the engine's real llama-server, with one draft or none.
 
-Who else used the processors while something was timed?
-
-A timing is worth little when another program ran beside it: two busy OpenMP programs on two
-cores slow each other by orders of magnitude (docs/internals/engines.md#two-programs-at-once).
-The kernel's own accounts tell: processor time of the whole machine, less that of the timed
-processes and of cook.
-
-Step: run prompts through the engine's real llama-server, with one draft or none.
-
-Or through ik's llama-spec-bench (:mod:`cook.steps.live`), where the recipe says so.
+Or through ik's llama-spec-bench, where the recipe says so.
 
 A round holds a share of the prompts; every configuration runs a round before any runs the next,
 so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
 cannot change draft settings on a running one, and ik replays old drafts on repeated prompts
 (docs/internals/engines.md#a-prompt-that-was-asked-before).
+
+A timing is worth little when another program ran beside it: two busy OpenMP programs on two
+cores slow each other by orders of magnitude (docs/internals/engines.md#two-programs-at-once). So
+a round also says who else used the processors, by the kernel's own accounts: processor time of
+the whole machine, less that of the timed processes and of cook.
 """
 
 from __future__ import annotations

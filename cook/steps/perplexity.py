@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cook.engines import tool_runs
 from cook.engines.base import DivergenceJob, DivergenceResult, Engine, PerplexityJob
 from cook.formats.kld_base import base_bytes
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
@@ -89,7 +90,7 @@ class PerplexityStep(Step[Evaluation]):
             save_base=bench.directory / BASE_FILE if self.vocabulary_size else None,
             args=self.args,
         )
-        result = self.engine.perplexity(job, bench.supervisor)
+        result = tool_runs.perplexity(self.engine, job, bench.supervisor)
         return Evaluation(
             result.perplexity, result.error, result.chunks, self.context, result.command
         )
@@ -132,7 +133,7 @@ class DivergenceStep(Step[Evaluation]):
             threads=bench.threads,
             args=self.args,
         )
-        result = self.engine.divergence(job, bench.supervisor)
+        result = tool_runs.divergence(self.engine, job, bench.supervisor)
         base = decode(self.base, bench.artifact(self.base))
         return Evaluation(
             perplexity=result.perplexity,

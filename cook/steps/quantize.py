@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.steps.imatrix import ImatrixStep
@@ -84,7 +85,7 @@ class QuantizeStep(Step[QuantizeResult]):
         elif self.imatrix is not None:
             imatrix = self.imatrix.path
         job = self.job(bench.directory / MODEL_FILE, imatrix, bench.threads)
-        result = self.engine.quantize(job, bench.supervisor)
+        result = tool_runs.quantize(self.engine, job, bench.supervisor)
         return replace(result, warnings=tuple(w for w in result.warnings if not _usual(w)))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar
 
+from cook.engines import tool_runs
 from cook.engines.base import Engine, ModelArgs, QuantizeJob, TypeRule
 from cook.errors import InputError, StepError
 from cook.formats.quant_types import Flavour
@@ -74,10 +75,8 @@ class TypeTimeStep(Step[TypeTime]):
 
     def run(self, bench: Workbench) -> TypeTime:
         from cook.engines.llama_bench import prompt_and_decode
-        from cook.engines.tools import Tools
         from cook.formats.gguf import read_gguf
 
-        assert isinstance(self.engine, Tools), "every engine's tools are"
         path = bench.directory / f"{self.tensor_type}.gguf"
         try:
             written = quantize_whole(self.engine, self.model.path, path, self.tensor_type, bench)
@@ -220,7 +219,7 @@ def quantize_whole(
         expected=expected,
         allow_requantize=True,
     )
-    engine.quantize(job, bench.supervisor)
+    tool_runs.quantize(engine, job, bench.supervisor)
     return output
 
 

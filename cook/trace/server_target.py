@@ -1,17 +1,12 @@
 """A target behind a running ``llama-server``, asked by token ids.
 
-Drafting must be off there: with a draft loaded mainline reports log-probability 0 for drafted
-tokens. ik's server returns no token ids, so its text is tokenized again by the server itself,
-and a reply whose tokens do not come out the same in number is dropped.
-
-What a running ``llama-server`` tells of itself, checked; one that drafts is refused.
-
-A trace's reply from what a stock ``llama-server`` answers (no worker at hand, or a remote one).
-
-Drafting must be off while recording: with a draft loaded mainline reports log-probability 0 for
-every drafted token (#27972). Probabilities may be fewer than tokens, because entries are left out
-while the text ends inside a UTF-8 character: they are joined on token ids, and what cannot be
-told apart is marked as a hole (docs/internals/scoring.md#holes).
+What the server tells of itself is checked first. Drafting must be off there: with a draft loaded
+mainline reports log-probability 0 for every drafted token (#27972); a server that drafts is
+refused. Probabilities may be fewer than tokens, because entries are left out while the text ends
+inside a UTF-8 character: they are joined on token ids, and what cannot be told apart is marked as
+a hole (docs/internals/scoring.md#holes). ik's server returns no token ids, so its text is
+tokenized again by the server itself, and a reply whose tokens do not come out the same in number
+is dropped.
 """
 
 from __future__ import annotations

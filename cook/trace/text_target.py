@@ -4,10 +4,8 @@ Only text that tokenizes the same way here and there can be replayed: the ids of
 must detokenize to the very text, and be as many as the endpoint counted. Other prompts are
 dropped, and it is said which.
 
-A chat template rendered here, for endpoints that tell only text.
-
-The template comes from a model's file: it runs in jinja2's immutable sandbox, as transformers
-runs it, and its output is bounded.
+The chat template is rendered here. It comes from a model's file, so it runs in jinja2's immutable
+sandbox, as transformers runs it, and its output is bounded.
 """
 
 from __future__ import annotations

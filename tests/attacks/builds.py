@@ -15,8 +15,8 @@ SMALL = """\
 version: 1
 name: small
 model: {source: "demo://draft-f16.gguf"}
-imatrix: {corpus: "demo://data/calibration.txt", chunks: 8, args: {threads: 1}}
-evaluate: {corpus: "demo://data/evaluation.txt", chunks: 2, args: {threads: 1}}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 2, args: {threads: 1}}
+evaluate: {corpus: "demo://data/evaluation.txt", chunks: 1, args: {threads: 1}}
 quants:
   - {name: A, type: Q8_0}
   - {name: B, type: Q8_0, rules: [{embeddings: f16}]}

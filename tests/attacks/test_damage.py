@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,7 @@ def unreadable(path: Path) -> None:
     path.chmod(0)
 
 
-SEEN_BY_SIZE = (cut, emptied, gone, dangling, folder, pipe, unreadable)
-"""What the size or the kind of a file shows; the others take a look at its content."""
-ROT = (flipped, linked)
+HOW = (cut, flipped, pipe, emptied, linked, gone, dangling, folder, unreadable)
 
 
 @pytest.fixture(scope="module")
@@ -97,35 +95,50 @@ def victims(home: Path) -> list[Path]:
     return list(found.values())
 
 
-def damage(how: Callable[[Path], None], built: Path, attacks: Counter[str]) -> None:
+def damage(
+    ways: Sequence[Callable[[Path], None] | None], built: Path, attacks: Counter[str]
+) -> None:
+    """The n-th of the ``ways`` done to the n-th victim (None: left alone), and a build."""
     home, recipe = built / "home", built / "recipe.yaml"
-    for number in range(len(victims(built / "kept"))):
-        shutil.rmtree(home)
-        shutil.copytree(built / "kept", home, symlinks=True)
-        shutil.rmtree(home / "receipts", ignore_errors=True)
-        expected = contents(home)
-        path = victims(home)[number]
-        how(path)
-        attacks[f"stored files {how.__name__}"] += 1
-        mine = built / "mine"
-        kept = mine.read_bytes() if mine.exists() else b""
-        where = f"{how.__name__} {path}: {said(home)[-2000:]}"
-        assert build(recipe, home).wait() == 0, where
-        assert "this is a bug of cook" not in said(home), where
-        assert contents(home) == expected, where
-        assert (mine.read_bytes() if mine.exists() else b"") == kept, "a file of the user's changed"
-        require_nothing_left(home)
+    shutil.rmtree(home)
+    shutil.copytree(built / "kept", home, symlinks=True)
+    shutil.rmtree(home / "receipts", ignore_errors=True)
+    expected = contents(home)
+    done = []
+    for how, path in zip(ways, victims(home), strict=True):
+        if how is not None:
+            how(path)
+            attacks[f"stored files {how.__name__}"] += 1
+            done.append(f"{how.__name__} {path}")
+    mine = built / "mine"
+    kept = mine.read_bytes() if mine.exists() else b""
+    status = build(recipe, home).wait()
+    where = f"{done}: {said(home)[-2000:]}"
+    assert status == 0, where
+    assert "this is a bug of cook" not in said(home), where
+    assert contents(home) == expected, where
+    assert (mine.read_bytes() if mine.exists() else b"") == kept, "a file of the user's changed"
+    require_nothing_left(home)
 
 
-@pytest.mark.parametrize("how", SEEN_BY_SIZE, ids=lambda how: how.__name__)
+def test_a_store_damaged_all_over(built: Path, attacks: Counter[str]) -> None:
+    count = len(victims(built / "kept"))
+    for start in range(0, len(HOW), count):
+        some = [*HOW[start : start + count], *[None] * count][:count]
+        damage(some, built, attacks)
+
+
+def test_rot_goes_no_further(built: Path, attacks: Counter[str]) -> None:
+    """A quant of which one byte turned is made again, and what is measured is the new one."""
+    found = victims(built / "kept")
+    damage([flipped if p.suffix == ".gguf" else None for p in found], built, attacks)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
 def test_what_is_not_what_it_was_is_made_again(
     how: Callable[[Path], None], built: Path, attacks: Counter[str]
 ) -> None:
-    damage(how, built, attacks)
-
-
-@pytest.mark.parametrize("how", ROT, ids=lambda how: how.__name__)
-def test_rot_goes_no_further(
-    how: Callable[[Path], None], built: Path, attacks: Counter[str]
-) -> None:
-    damage(how, built, attacks)
+    count = len(victims(built / "kept"))
+    for number in range(count):
+        damage([how if n == number else None for n in range(count)], built, attacks)

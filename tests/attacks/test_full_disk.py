@@ -83,7 +83,7 @@ def fill(text: str, step_kib: int, disk: Path, attacks: Counter[str]) -> None:
 
 
 def test_a_disk_that_fills(small_disk: Path, bundled: Any, attacks: Counter[str]) -> None:
-    fill(SMALL, 6_000, small_disk, attacks)
+    fill(SMALL, 9_000, small_disk, attacks)
 
 
 @pytest.mark.soak
@@ -94,6 +94,7 @@ def test_a_disk_that_fills_slowly(
     fill(text, step_kib, small_disk, attacks)
 
 
+@pytest.mark.soak
 def test_a_limit_of_file_sizes(tmp_path: Path, bundled: Any, attacks: Counter[str]) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(SMALL.replace("B, type: Q8_0", "B, type: Q4_K_M"))  # with types to compare

@@ -89,7 +89,7 @@ DOCUMENTS = st.dictionaries(
 
 @given(raw=mutated())
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_mutated_recipes(raw: bytes, tmp_path: Path) -> None:
     load(raw, tmp_path / "r.yaml")
@@ -97,7 +97,7 @@ def test_mutated_recipes(raw: bytes, tmp_path: Path) -> None:
 
 @given(document=DOCUMENTS)
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_wrong_shapes(document: dict[str, object], tmp_path: Path) -> None:
     full = {"version": 1, "name": "x", "model": {"source": "a.gguf"}, **document}
@@ -106,7 +106,7 @@ def test_wrong_shapes(document: dict[str, object], tmp_path: Path) -> None:
 
 @given(raw=st.binary(max_size=200))
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_bytes(raw: bytes, tmp_path: Path) -> None:
     load(raw, tmp_path / "r.yaml")
@@ -127,7 +127,7 @@ def refusal_offset(source: str, name: str) -> int:
 
 
 @given(source=PATTERNS, name=st.text(alphabet="ab.01 _-x=", max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_patterns(source: str, name: str) -> None:
     assert 0 <= refusal_offset(source, name) <= len(source)
 

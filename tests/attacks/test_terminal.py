@@ -151,7 +151,8 @@ def hostile_store(home: Path) -> None:
     (home / "store" / "quantize" / ("k" * 64) / NAME).write_text("extra")
 
 
-def invocations(folder: Path, home: Path, url: str) -> list[list[str]]:
+def invocations(folder: Path, home: Path, url: str, *, modes: bool) -> list[list[str]]:
+    """Every command with hostile words; ``modes``: also as JSON, quiet, and as its options."""
     recipe, sound = str(hostile_recipe(folder)), str(hostile_warnings(folder))
     model, prompts = str(hostile_gguf(folder)), str(hostile_prompts(folder))
     record, log = str(hostile_record(folder)), str(hostile_log(folder))
@@ -216,13 +217,16 @@ def invocations(folder: Path, home: Path, url: str) -> list[list[str]]:
         [NAME],
         ["recipes", NAME],
     ]
-    modes = [[*words, mode] for words in plain for mode in ("--json", "--quiet")]
-    everywhere = [
+    plain += [[*command, NAME, NAME, NAME, NAME] for command in every_command()]
+    if not modes:
+        return plain
+    in_modes = [[*words, mode] for words in plain for mode in ("--json", "--quiet")]
+    options = [
         [*command, *more]
         for command in every_command()
-        for more in ([f"--{NAME}"], [NAME, NAME, NAME, NAME], [f"--engine={NAME}", f"-{ACTS[:1]}"])
+        for more in ([f"--{NAME}"], [f"--engine={NAME}", f"-{ACTS[:1]}"])
     ]
-    return plain + modes + everywhere + [["recipes", "schema", "--json"], ["doctor", NAME]]
+    return plain + in_modes + options + [["recipes", "schema", "--json"]]
 
 
 def environment(folder: Path, home: Path, **more: str) -> dict[str, str]:
@@ -296,8 +300,20 @@ def acting(said: bytes) -> list[str]:
     ]
 
 
+def test_nothing_acts(tmp_path: Path, attacks: Counter[str]) -> None:
+    speak("xterm", tmp_path, attacks, modes=False)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("terminal", [None, "dumb", "xterm"], ids=["pipe", "dumb", "xterm"])
-def test_nothing_acts(terminal: str | None, tmp_path: Path, attacks: Counter[str]) -> None:
+def test_nothing_acts_in_any_mode(
+    terminal: str | None, tmp_path: Path, attacks: Counter[str]
+) -> None:
+    speak(terminal, tmp_path, attacks, modes=True)
+
+
+def speak(terminal: str | None, tmp_path: Path, attacks: Counter[str], *, modes: bool) -> None:
+    """All invocations in one process, and what they say looked at."""
     home = tmp_path / "home"
     folder = tmp_path / "work"
     folder.mkdir()
@@ -311,7 +327,7 @@ def test_nothing_acts(terminal: str | None, tmp_path: Path, attacks: Counter[str
     }
     template = lambda body: {"prompt": body["messages"][0]["content"]}  # noqa: E731
     with liar({"/props": props, "/apply-template": template}) as server:
-        words = invocations(folder, home, server.url)
+        words = invocations(folder, home, server.url, modes=modes)
         out, err = drive(words, folder, home, terminal=terminal)
     config.parent.mkdir(parents=True)
     config.write_text(f"{json.dumps(ACTS)} = 1\n")

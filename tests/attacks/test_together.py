@@ -44,7 +44,9 @@ def together(rounds: int, folder: Path, attacks: Counter[str]) -> None:
             how = random.choice((["--all"], ["--kind", "quantize"], ["--kind", "imatrix"], []))
             done = clear(home, *how)
             attacks["gc beside two cooks"] += 1
-            assert done.returncode == 0, done.stderr
+            # It may come when nothing of the kind is there, and says so.
+            none_there = done.returncode == 2 and "no artifact of kind" in done.stderr
+            assert done.returncode == 0 or none_there, done.stderr
             assert "Traceback" not in done.stderr
         # What was cleared away under a build may end it, with a word and never with a wrong answer.
         for cook in cooks:

@@ -341,4 +341,11 @@ class Fabrication(Executor):
         return CompareOutcome(count, count - 1, (differing,))
 
     def _recount(self, step: SelfCheckStep, _: Path) -> SelfCheckOutcome:
-        return SelfCheckOutcome(4, 4, 4, 100, 70, 101, 70)
+        return SelfCheckOutcome(
+            requests=4,
+            exact=4,
+            live_drafted=100,
+            live_accepted=70,
+            replay_drafted=101,
+            replay_accepted=70,
+        )

@@ -18,6 +18,15 @@ from cook.cli.main import run
 run(sys.argv[1:])
 """
 
+WITH_CONFIG = """\
+import sys
+from pathlib import Path
+import cook.cli.doctor
+cook.cli.doctor.SYSTEM_CONFIG = Path('{here}')
+from cook.cli.main import run
+run(sys.argv[1:])
+"""
+
 
 @pytest.mark.engine
 def test_here(cook: Any) -> None:
@@ -51,3 +60,13 @@ def test_a_broken_configuration_is_a_finding(cook: Any) -> None:
     done = cook("doctor", code=WITHOUT_TOOLS)
     assert done.status == 5
     assert "config.toml:1:9: error: not TOML" in done.stdout
+
+
+@pytest.mark.engine
+def test_a_configuration_of_the_system_s_is_told(cook: Any) -> None:
+    """mainline reads it whatever cook does."""
+    code = WITH_CONFIG.format(here=str(cook.directory))
+    done = cook("doctor", "--json", code=code)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    (name,) = (name for name in checks if name.startswith("bundled engine: /"))
+    assert checks[name]["status"] == "warning"

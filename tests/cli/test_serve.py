@@ -1,4 +1,4 @@
-"""``cook serve``: what it prints and refuses; the running server is in tests/test_serving.py."""
+"""``cook serve``: what it prints and refuses; the running server is in tests/test_service.py."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cook.engines import tool_runs
 from cook.engines.base import (
     DivergenceJob,
     ImatrixJob,
@@ -82,7 +83,7 @@ def test_quantize_faults(
     engine = standin_engine(fault, "quantize")
     folder = tmp_path / "made"
     with pytest.raises(StepError) as caught:
-        engine.quantize(quantize_job(tiny_model, folder), supervisor)
+        tool_runs.quantize(engine, quantize_job(tiny_model, folder), supervisor)
     check(caught.value, (ANY_TOOL | QUANTIZE)[fault])
     assert list(folder.iterdir()) == []
 
@@ -100,7 +101,7 @@ def test_quantize_lies(
     engine = standin_engine(fault, "quantize", real=bundled.facts.bin_dir)
     folder = tmp_path / "made"
     with pytest.raises(StepError) as caught:
-        engine.quantize(quantize_job(tiny_model, folder), supervisor)
+        tool_runs.quantize(engine, quantize_job(tiny_model, folder), supervisor)
     check(caught.value, QUANTIZE_REAL[fault])
     assert list(folder.iterdir()) == []
 
@@ -117,7 +118,9 @@ def test_perplexity_faults(
     engine = standin_engine(fault, "perplexity")
     base = tmp_path / "made" / "base.bin"
     with pytest.raises(StepError) as caught:
-        engine.perplexity(PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor)
+        tool_runs.perplexity(
+            engine, PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor
+        )
     told = {"nan": r"not finite: .*negative standard deviation", "too_short": "need at least 256"}
     check(caught.value, (ANY_TOOL | told)[fault])
     assert list(base.parent.iterdir()) == []
@@ -135,7 +138,9 @@ def test_imatrix_faults(
     engine = standin_engine(fault, "imatrix")
     output = tmp_path / "made" / "imatrix.gguf"
     with pytest.raises(StepError) as caught:
-        engine.imatrix(ImatrixJob(tiny_model, tiny_corpus, output, 128, 4, 1), supervisor)
+        tool_runs.imatrix(
+            engine, ImatrixJob(tiny_model, tiny_corpus, output, 128, 4, 1), supervisor
+        )
     check(caught.value, (ANY_TOOL | {"nan": r"not finite"})[fault])
     assert list(output.parent.iterdir()) == []
 
@@ -150,7 +155,7 @@ def test_perplexity_of_too_few_chunks(
 ) -> None:
     engine = standin_engine("few_chunks", "perplexity", real=bundled.facts.bin_dir)
     with pytest.raises(StepError, match="3 of 4 chunks"):
-        engine.perplexity(PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor)
+        tool_runs.perplexity(engine, PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1), supervisor)
 
 
 @pytest.mark.engine
@@ -169,10 +174,12 @@ def test_divergence_lies(
     tmp_path: Path,
 ) -> None:
     base = tmp_path / "base.bin"
-    bundled.perplexity(PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor)
+    tool_runs.perplexity(
+        bundled, PerplexityJob(tiny_model, tiny_corpus, 128, 4, 1, base), supervisor
+    )
     engine = standin_engine(fault, "perplexity", "--kl-divergence", real=bundled.facts.bin_dir)
     with pytest.raises(StepError, match=message):
-        engine.divergence(DivergenceJob(tiny_model, base, 128, 1), supervisor)
+        tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 128, 1), supervisor)
 
 
 @pytest.mark.engine
@@ -225,7 +232,7 @@ def test_missing_library_is_a_prerequisite(
 ) -> None:
     engine = standin_engine("missing_library", "quantize")
     with pytest.raises(PrerequisiteError, match=r"libllama\.so\.0 is missing") as caught:
-        engine.quantize(quantize_job(tiny_model, tmp_path), supervisor)
+        tool_runs.quantize(engine, quantize_job(tiny_model, tmp_path), supervisor)
     assert "make setup" in (caught.value.hint or "")
 
 
@@ -235,10 +242,10 @@ def test_one_fault_leaves_the_other_steps_alone(
 ) -> None:
     engine = standin_engine("segfault", "quantize", "bad", real=bundled.facts.bin_dir)
     good = quantize_job(tiny_model, tmp_path)
-    assert engine.quantize(good, supervisor).types["blk.0.attn_v.weight"] == "q8_0"
+    assert tool_runs.quantize(engine, good, supervisor).types["blk.0.attn_v.weight"] == "q8_0"
     bad = QuantizeJob(tiny_model, tmp_path / "bad.gguf", "Q4_0", (), None, 1, {})
     with pytest.raises(StepError, match="SIGSEGV"):
-        engine.quantize(bad, supervisor)
+        tool_runs.quantize(engine, bad, supervisor)
     assert [path.name for path in tmp_path.glob("*.gguf")] == ["out.gguf"]
 
 
@@ -255,6 +262,6 @@ def test_ik_imatrix_is_retried_without_flash_attention(
         "segfault_unless_no_fa", "imatrix", flavour="ik_llama.cpp", real=ik_engine.facts.bin_dir
     )
     job = ImatrixJob(tiny_model, tiny_corpus, tmp_path / "imatrix.dat", 128, 2, 1)
-    result = engine.imatrix(job, supervisor)
+    result = tool_runs.imatrix(engine, job, supervisor)
     assert any("crashed" in warning for warning in result.warnings)
     assert "-no-fa" in result.command

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cook.engines import tool_runs
 from cook.engines.base import (
     DivergenceJob,
     ImatrixJob,
@@ -21,7 +22,7 @@ from cook.engines.base import (
 )
 from cook.engines.llama_bench import prompt_and_decode
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.quantize import compare, same_type
+from cook.engines.tool_runs import compare, same_type
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import read_imatrix
@@ -69,7 +70,7 @@ def test_quantize_writes_what_was_resolved(
     job = QuantizeJob(
         tiny_model, tmp_path / "made" / "out.gguf", "Q4_K_S", rules, None, 1, expected
     )
-    result = engine.quantize(job, supervisor)
+    result = tool_runs.quantize(engine, job, supervisor)
     file = read_gguf(job.output)
     assert {t.name: t.type_name for t in file.tensors} == result.types
     assert result.tensor_bytes == file.tensor_bytes
@@ -95,10 +96,10 @@ def test_a_silent_fallback_is_an_error(
         odd, tmp_path / "out.gguf", "Q4_K_S", (), None, 1, {"blk.0.ffn_down.weight": "q4_K"}
     )
     with pytest.raises(StepError, match=r"blk.0.ffn_down.weight: the recipe resolves to q4_K"):
-        engine.quantize(job, supervisor)
+        tool_runs.quantize(engine, job, supervisor)
     assert not job.output.exists()
     known = dataclasses.replace(job, expected={"blk.0.ffn_down.weight": "q5_0"})
-    assert any("divide" in line for line in engine.quantize(known, supervisor).warnings)
+    assert any("divide" in line for line in tool_runs.quantize(engine, known, supervisor).warnings)
 
 
 def test_missing_imatrix_is_told(
@@ -106,7 +107,7 @@ def test_missing_imatrix_is_told(
 ) -> None:
     job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "IQ2_XS", (), None, 1, {})
     with pytest.raises(StepError) as caught:
-        engine.quantize(job, supervisor)
+        tool_runs.quantize(engine, job, supervisor)
     assert "imatrix" in caught.value.message or "importance matrix" in caught.value.message
 
 
@@ -119,12 +120,12 @@ def test_jobs_that_no_run_can_fulfil(
     link.hardlink_to(tiny_model)
     for output in (tiny_model, link):
         with pytest.raises(InputError, match="overwritten by its own"):
-            engine.quantize(dataclasses.replace(job, output=output), supervisor)
+            tool_runs.quantize(engine, dataclasses.replace(job, output=output), supervisor)
     assert tiny_model.read_bytes() == before
     with pytest.raises(InputError, match="does not exist"):
-        engine.quantize(dataclasses.replace(job, source=tmp_path / "no"), supervisor)
+        tool_runs.quantize(engine, dataclasses.replace(job, source=tmp_path / "no"), supervisor)
     with pytest.raises(PrerequisiteError, match="no base type"):
-        engine.quantize(dataclasses.replace(job, ftype="IQ9_X"), supervisor)
+        tool_runs.quantize(engine, dataclasses.replace(job, ftype="IQ9_X"), supervisor)
     for pattern, kind, ftype, error, message in (
         ("a", "q9_K", "Q4_0", PrerequisiteError, "has no type"),
         ("a", "q4_0", "bf16", InputError, "ignore every rule"),
@@ -132,7 +133,7 @@ def test_jobs_that_no_run_can_fulfil(
     ):
         bad = dataclasses.replace(job, rules=(TypeRule(pattern, kind),), ftype=ftype)
         with pytest.raises(error, match=message):
-            engine.quantize(bad, supervisor)
+            tool_runs.quantize(engine, bad, supervisor)
 
 
 def test_measures(
@@ -140,32 +141,34 @@ def test_measures(
 ) -> None:
     ik = engine.flavour == "ik_llama.cpp"
     output = tmp_path / ("imatrix.dat" if ik else "imatrix.gguf")
-    imatrix = engine.imatrix(ImatrixJob(tiny_model, tiny_corpus, output, 128, 3, 1), supervisor)
+    imatrix = tool_runs.imatrix(
+        engine, ImatrixJob(tiny_model, tiny_corpus, output, 128, 3, 1), supervisor
+    )
     assert imatrix.chunks == 3
     assert len(read_imatrix(output).entries) == 14
     base = tmp_path / "base.bin"
-    source = engine.perplexity(
-        PerplexityJob(tiny_model, tiny_corpus, 128, 3, 1, save_base=base), supervisor
+    source = tool_runs.perplexity(
+        engine, PerplexityJob(tiny_model, tiny_corpus, 128, 3, 1, save_base=base), supervisor
     )
     assert source.chunks == 3
     assert source.perplexity > 1
     assert source.error > 0
-    same = engine.divergence(DivergenceJob(tiny_model, base, 128, 1), supervisor)
+    same = tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 128, 1), supervisor)
     assert same.same_top_percent > 95
     assert same.mean_kld < 1e-3
     job = QuantizeJob(
         tiny_model, tmp_path / "q2.gguf", "Q2_K", (), output, 1, {"blk.0.attn_q.weight": "q2_K"}
     )
-    quantized = engine.quantize(job, supervisor)
+    quantized = tool_runs.quantize(engine, job, supervisor)
     assert "--imatrix" in quantized.command
-    worse = engine.divergence(DivergenceJob(job.output, base, 128, 1), supervisor)
+    worse = tool_runs.divergence(engine, DivergenceJob(job.output, base, 128, 1), supervisor)
     assert worse.mean_kld > 10 * max(same.mean_kld, 1e-6)
     assert worse.base_perplexity == pytest.approx(source.perplexity, rel=0.2)
     with pytest.raises(InputError, match="context 128, not 256"):
-        engine.divergence(DivergenceJob(tiny_model, base, 256, 1), supervisor)
+        tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 256, 1), supervisor)
     base.write_bytes(base.read_bytes()[:-10])
     with pytest.raises(InputError, match="incomplete"):
-        engine.divergence(DivergenceJob(tiny_model, base, 128, 1), supervisor)
+        tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 128, 1), supervisor)
 
 
 def test_a_corpus_that_is_too_short(
@@ -174,9 +177,11 @@ def test_a_corpus_that_is_too_short(
     corpus = tmp_path / "short.txt"
     corpus.write_text("a few words\n")
     with pytest.raises(StepError):
-        engine.perplexity(PerplexityJob(tiny_model, corpus, 128, None, 1), supervisor)
+        tool_runs.perplexity(engine, PerplexityJob(tiny_model, corpus, 128, None, 1), supervisor)
     with pytest.raises(StepError):
-        engine.imatrix(ImatrixJob(tiny_model, corpus, tmp_path / "x", 128, None, 1), supervisor)
+        tool_runs.imatrix(
+            engine, ImatrixJob(tiny_model, corpus, tmp_path / "x", 128, None, 1), supervisor
+        )
 
 
 def test_speeds(engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
@@ -198,7 +203,7 @@ def test_an_imatrix_of_three_chunks_is_whole(
     job = ImatrixJob(
         demo / "draft-f16.gguf", demo / "data/calibration.txt", tmp_path / "i.gguf", 512, 3, 1
     )
-    assert bundled.imatrix(job, supervisor).chunks == 3
+    assert tool_runs.imatrix(bundled, job, supervisor).chunks == 3
 
 
 def test_ik_refuses_a_gguf_imatrix_before_it_aborts(
@@ -208,7 +213,7 @@ def test_ik_refuses_a_gguf_imatrix_before_it_aborts(
     imatrix.write_bytes(b"GGUF" + bytes(100))
     job = QuantizeJob(tiny_model, tmp_path / "out.gguf", "Q4_0", (), imatrix, 1, {})
     with pytest.raises(InputError, match=r"legacy \.dat"):
-        ik_engine.quantize(job, supervisor)
+        tool_runs.quantize(ik_engine, job, supervisor)
 
 
 def test_rules_that_a_flavour_cannot_say(standin_engine: Make, tmp_path: Path) -> None:
@@ -273,7 +278,7 @@ def test_an_imatrix_run_that_overruns_is_tried_without_fused_kernels(
     job = ImatrixJob(
         demo / "draft-f16.gguf", demo / "data" / "calibration.txt", tmp_path / "i.dat", 512, 2, 1
     )
-    result = type(engine)(engine.name, facts).imatrix(job, supervisor)
+    result = tool_runs.imatrix(type(engine)(engine.name, facts), job, supervisor)
     assert result.chunks == 2
     assert result.warnings[:3] == (
         "llama-imatrix crashed with its defaults",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cook.engines import tool_runs
 from cook.engines.base import QuantizeJob, TypeRule
 from cook.engines.process.supervisor import Supervisor
 from cook.formats.gguf import read_gguf
@@ -43,7 +44,7 @@ def check_all(engine: Any, make_tiny_model: Make, folder: Path) -> set[str]:
         threads=1,
         expected=type_of,
     )
-    engine.quantize(job, Supervisor(folder / "logs"))
+    tool_runs.quantize(engine, job, Supervisor(folder / "logs"))
     file = read_gguf(output)
     report = inspect(output)
     assert isinstance(report, ModelReport)

@@ -1,10 +1,11 @@
-"""The trace file: what is written is read, and every crash, lie and mismatch is told."""
+"""The trace file and the vocabulary in it: what is written is read; crashes, lies, damage told."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ from cook.formats.trace_file import (
     TraceFile,
     TraceHeader,
     TraceWriter,
+    pack_vocabulary,
     tokenizer_facts,
+    unpack_vocabulary,
 )
 from cook.formats.vocabulary import Vocabulary
 
@@ -237,3 +240,36 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 def test_a_header_leaves_nothing_of_the_chain_to_the_engine() -> None:
     with pytest.raises(ValidationError, match="leaves part of the chain to the engine"):
         header(sampler=Sampling(0.7))
+
+
+NOWHERE = Path("t.trace")
+
+
+def vocabulary(tokens: tuple[bytes, ...]) -> Vocabulary:
+    return Vocabulary("SPM", 1, None, True, False, tokens)
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=50))
+def test_the_vocabulary_inside_is_read_as_it_was_packed(tokens: list[bytes]) -> None:
+    given_one = vocabulary(tuple(tokens))
+    packed = pack_vocabulary(given_one)
+    found = unpack_vocabulary(tokenizer_facts(given_one), packed, NOWHERE)
+    assert found == given_one
+    assert found.digest == given_one.digest
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"not zlib",
+        zlib.compress(b"")[:-2],
+        zlib.compress(b"\1\0\0\0a"),
+        zlib.compress(b"\1\0\0\0a\xff\xff\xff\xffb"),
+        zlib.compress(b"\1\0\0\0a\1\0\0\0bmore"),
+    ],
+)
+def test_damage_is_an_input_error(payload: bytes) -> None:
+    facts = tokenizer_facts(vocabulary((b"a", b"b")))
+    with pytest.raises(InputError, match="vocabulary is damaged"):
+        unpack_vocabulary(facts, payload, NOWHERE)

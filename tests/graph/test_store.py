@@ -58,6 +58,15 @@ def test_a_truncated_file_is_not_found_and_is_told(tmp_path: Path) -> None:
     assert [f.message for f in store.verify()] == ["has 2 bytes, recorded 4"]
 
 
+def test_a_pipe_in_place_of_the_description_is_not_waited_for(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    artifact = put(store, {"a": 1})
+    artifact.meta.unlink()
+    os.mkfifo(artifact.meta)
+    assert store.find("quantize", artifact.key) is None
+    assert [f.path for f in store.verify()] == [artifact.directory]
+
+
 def test_changed_content_of_the_same_size_is_told(tmp_path: Path) -> None:
     store = Store(tmp_path)
     artifact = put(store, {"a": 1})

@@ -296,7 +296,6 @@ def check_journal(log: ServerLog) -> None:
     qwen, ling = "Qwen3-Coder-480B-A35B-Instruct-5.1546bpw", "Ling-1T-smol-IQ4_KSS-32k-ctx"
     assert [t[:3] for t in told] == [(qwen, 1492, 1340), (qwen, 16706, 16375), (ling, 9825, 7384)]
     assert [f"{t[3]:.2f}" for t in told] == ["10.74", "12.77", "8.24"]
-    assert f"{7384 / 9825:.4f}" == "0.7516"
 
 
 def check_timings(log: ServerLog) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cook.engines import tool_runs
 from cook.engines.base import DraftSettings, Engine, ModelArgs, QuantizeJob, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
@@ -221,7 +222,7 @@ def test_sixty_requests_of_quantized_drafts(
     bundled: Engine, supervisor: Supervisor, pair: Pair, tmp_path: Path, ftype: str
 ) -> None:
     draft = tmp_path / f"{ftype}.gguf"
-    bundled.quantize(QuantizeJob(pair.draft, draft, ftype, (), None, 1, {}), supervisor)
+    tool_runs.quantize(bundled, QuantizeJob(pair.draft, draft, ftype, (), None, 1, {}), supervisor)
     quantized = Pair(pair.target, draft)
     found, _ = count(bundled, supervisor, quantized, DraftSettings(8), requests=60)
     print(ftype, found)

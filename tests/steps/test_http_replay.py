@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
-from cook.engines.server_api import Completion, TokenProbability, TopToken
+from cook.engines.server_api import Completion
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InputError, StepError
@@ -39,24 +39,15 @@ def continues(text: Sequence[int], wanted: int) -> list[tuple[int, float]]:
     return found
 
 
-def server(text: Sequence[int], wanted: int, candidates: int) -> Completion:
+def server(text: Sequence[int], wanted: int) -> Completion:
     """As llama-server: it stops after an end of generation."""
     told = continues(text, wanted)
     for k, (token, _) in enumerate(told):
         if token in EOG:
             told = told[: k + 1]
             break
-    chances = tuple(
-        TokenProbability(
-            TopToken(t, "", float(np.log(p))),
-            (TopToken(t, "", float(np.log(p))), TopToken(9, "", float(np.log(max(1 - p, 1e-9))))),
-        )
-        for t, p in told
-    )
     tokens = tuple(t for t, _ in told)
-    return Completion(
-        "", tokens, 1, 1.0, len(tokens), 1.0, None, None, "limit", False, chances * bool(candidates)
-    )
+    return Completion("", tokens, 1, 1.0, len(tokens), 1.0, None, None, "limit", False)
 
 
 def whole(prompt: list[int], tokens: list[int], reply: int, n_predict: int) -> Positions:
@@ -86,18 +77,17 @@ def whole(prompt: list[int], tokens: list[int], reply: int, n_predict: int) -> P
 @given(
     st.lists(st.integers(0, 2), min_size=2, max_size=24),
     st.integers(1, 6),
-    st.sampled_from([0.0, 0.35, 0.75]),
     st.sampled_from(list(Profile)),
     st.booleans(),
 )
 def test_counts_are_those_of_a_whole_pass(
-    noise: list[int], n_max: int, p_min: float, profile: Profile, follows: bool
+    noise: list[int], n_max: int, profile: Profile, follows: bool
 ) -> None:
     prompt = [1, 2]
     tokens: list[int] = []
     for token in noise:  # some text that the draft is often right about
         tokens.append(says([*prompt, *tokens])[0] if follows and token else token)
-    setting, n_predict = DraftSettings(n_max, 0, p_min), len(tokens)
+    setting, n_predict = DraftSettings(n_max), len(tokens)
     found, requests = positions_over_http(
         server,
         prompt,
@@ -113,16 +103,19 @@ def test_counts_are_those_of_a_whole_pass(
     assert ours.start.tolist() == theirs.start.tolist()
     assert ours.length.tolist() == theirs.length.tolist()
     assert ours.accepted.tolist() == theirs.accepted.tolist()
-    assert requests >= ours.cycles or p_min > 0
+    assert requests >= ours.cycles
 
 
-def test_what_cannot_be_scored_is_refused() -> None:
-    with pytest.raises(InputError, match="n_min"):
+@pytest.mark.parametrize("setting", [DraftSettings(4, 2), DraftSettings(4, 0, 0.5)])
+def test_what_cannot_be_scored_is_refused(setting: DraftSettings) -> None:
+    with pytest.raises(InputError, match="neither n_min nor p_min"):
         positions_over_http(
-            server, [1], [1, 2, 1], DraftSettings(4, 2), Profile.MAINLINE_2026_10, reply=3, eog=EOG
+            server, [1], [1, 2, 1], setting, Profile.MAINLINE_2026_10, reply=3, eog=EOG
         )
 
-    def without_ids(text: Sequence[int], wanted: int, candidates: int) -> Completion:
+
+def test_a_server_that_tells_no_token_ids_is_refused() -> None:
+    def without_ids(text: Sequence[int], wanted: int) -> Completion:
         return Completion("x", None, 1, 1.0, 1, 1.0, None, None, "limit", False)
 
     with pytest.raises(StepError, match="no token ids"):
@@ -146,14 +139,11 @@ def test_agreement_counts_equal_replies() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("p_min", [0.0, 0.5])
-def test_a_real_server_agrees_with_the_worker(
-    bundled: Engine, tmp_path: Path, p_min: float
-) -> None:
+def test_a_real_server_agrees_with_the_worker(bundled: Engine, tmp_path: Path) -> None:
     """On the demo pair; a near-tie may fall otherwise at another batch shape, so few differ."""
     supervisor = Supervisor(tmp_path / "logs")
     draft, target = demo_dir() / "draft-f16.gguf", demo_dir() / "target-q8_0.gguf"
-    setting, profile = DraftSettings(4, 0, p_min), Profile.MAINLINE_2026_10
+    setting, profile = DraftSettings(4), Profile.MAINLINE_2026_10
     texts = [f"def add_{i}(a, b):\n    " for i in range(6)]
     replies = []
     with Worker.open(bundled, supervisor) as worker:
@@ -165,7 +155,7 @@ def test_a_real_server_agrees_with_the_worker(
         worker.load(ModelLoad(draft, context=512))
         theirs = []
         for _, prompt, tokens, reply in replies:
-            found = worker.replay(prompt, tokens, rollout_steps=4 if p_min else 0)
+            found = worker.replay(prompt, tokens)
             positions = positions_of(
                 found,
                 np.array(tokens, np.int32),

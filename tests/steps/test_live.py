@@ -1,7 +1,12 @@
-"""On ik a prompt like the last one is drafted from its cache: what parts them must be drafted."""
+"""Live rounds: what a tool leaves out is told, and so is others' use of the processors."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +15,19 @@ import pytest
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
+from cook.engines.spec_bench import Attempt, BenchPrompt, BenchRun, UnprintableReply
+from cook.errors import StepError
+from cook.formats.sampling import Sampling
+from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
-from cook.steps.live import PARTING_TOKENS, WARM_UP
-
-pytestmark = pytest.mark.ik
+from cook.prompts.prompt_set import load_prompts
+from cook.steps import live
+from cook.steps.live import PARTING_TOKENS, TOLERATED_CORES, WARM_UP, LiveStep, Watch, told
 
 PROMPT = 'def add(a, b):\n    """Return the sum of a and b.\n'
 
 
+@pytest.mark.ik
 @pytest.mark.parametrize("n_min", [0, 2])
 def test_a_drafted_request_makes_ik_forget(ik_engine: Any, tmp_path: Path, n_min: int) -> None:
     one = ModelArgs(threads=1)
@@ -35,3 +45,163 @@ def test_a_drafted_request_makes_ik_forget(ik_engine: Any, tmp_path: Path, n_min
     fresh, parted, not_drafted = counts
     assert parted == fresh
     assert not_drafted != fresh, "one token less is not drafted, and the cache is still there"
+
+
+PROMPTS = load_prompts("demo").prompts[:4]
+Asked = list[list[BenchPrompt]]
+
+
+@pytest.fixture
+def step(standin_engine: Callable[..., Any]) -> LiveStep:
+    engine = standin_engine(flavour="ik_llama.cpp")
+    return LiveStep(
+        engine=engine,
+        name="draft",
+        target=source([demo_dir() / "target-q8_0.gguf"]),
+        target_args=ModelArgs(),
+        context=512,
+        draft=source([demo_dir() / "draft-f16.gguf"]),
+        draft_args=ModelArgs(),
+        settings=DraftSettings(4, 2),
+        prompts=PROMPTS,
+        max_tokens=16,
+        sampling=Sampling(),
+        chat=False,
+        round=0,
+        repeat=0,
+        tool="spec-bench",
+    )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Workbench:
+    def nothing(_: object) -> Any:
+        raise AssertionError("nothing is made here")
+
+    return Workbench(tmp_path, Supervisor(tmp_path / "logs"), nothing, 1, lambda share: None)
+
+
+def stand_in(
+    monkeypatch: pytest.MonkeyPatch, *, unprintable: Sequence[str] = (), failed: Sequence[str] = ()
+) -> Asked:
+    """A tool that dies of some prompts' replies and fails on others; what it was asked."""
+    asked: Asked = []
+
+    def run(
+        engine: object, job: object, rows: list[BenchPrompt], *_: object, **__: object
+    ) -> BenchRun:
+        asked.append(rows)
+        if any(row.id in unprintable for row in rows):
+            raise UnprintableReply("invalid UTF-8")
+        attempts = tuple(
+            Attempt(
+                id=row.id,
+                error="decode failed" if row.id in failed else None,
+                stop="limit",
+                prompt=row.text,
+                prompt_n=8,
+                prompt_ms=2.0,
+                generated=16,
+                decode_ms=100.0,
+                total_ms=102.0,
+                drafted=20,
+                accepted=11,
+                text="",
+            )
+            for row in rows
+        )
+        return BenchRun(attempts, 2.0, 1000, ("llama-spec-bench",))
+
+    monkeypatch.setattr(live, "run_spec_bench", run)
+    return asked
+
+
+def test_unrelated_text_parts_the_prompts(
+    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
+) -> None:
+    asked = stand_in(monkeypatch)
+    found = step.run(bench)
+    (rows,) = asked
+    assert [r.id for r in found.runs] == [p.id for p in PROMPTS]
+    ours = [row for row in rows if row.id.startswith("cook:")]
+    assert len(rows) == 8
+    assert rows[0].id == "cook:warm-up"
+    assert {row.max_tokens for row in ours[1:]} == {PARTING_TOKENS + 2}
+    assert len({row.text for row in rows}) == len(rows), "no prompt is repeated"
+    first = found.runs[0]
+    assert (first.draft_n, first.draft_n_accepted, first.predicted_n) == (20, 11, 16)
+    assert (first.prompt_ms, first.predicted_ms, first.wall_ms) == (2.0, 100.0, 102.0)
+    assert found.load_seconds == pytest.approx(2.0 - 8 * 0.102)
+    assert found.lost == ()
+    assert found.serve[0].endswith("llama-server"), "what the user runs is the server"
+
+
+def test_without_a_draft_nothing_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
+) -> None:
+    asked = stand_in(monkeypatch)
+    replace(step, draft=None, settings=None).run(bench)
+    assert [row.id for row in asked[0]] == ["cook:warm-up", *(p.id for p in PROMPTS)]
+
+
+def test_a_reply_that_cannot_be_printed_costs_only_itself(
+    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
+) -> None:
+    bad = PROMPTS[2].id
+    asked = stand_in(monkeypatch, unprintable=[bad])
+    found = step.run(bench)
+    assert [r.id for r in found.runs] == [p.id for p in PROMPTS if p.id != bad]
+    assert found.lost == (f"{bad}: its reply is no UTF-8, which llama-spec-bench cannot print",)
+    assert len(asked) == 5, "all, two halves, and the second half's halves"
+
+
+def test_failed_attempts_are_left_out_and_told(
+    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
+) -> None:
+    bad = PROMPTS[0].id
+    stand_in(monkeypatch, failed=[bad])
+    found = step.run(bench)
+    assert len(found.runs) == 3
+    assert found.lost == (f"{bad}: decode failed",)
+
+
+def test_nothing_left_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
+) -> None:
+    stand_in(monkeypatch, failed=[p.id for p in PROMPTS])
+    with pytest.raises(StepError, match="no prompt succeeded"):
+        step.run(bench)
+    stand_in(monkeypatch, unprintable=[p.id for p in PROMPTS])
+    with pytest.raises(StepError, match="no UTF-8"):
+        step.run(bench)
+
+
+def test_the_tool_is_part_of_the_key(step: LiveStep) -> None:
+    assert replace(step, tool="server").key != step.key
+    assert step.label.endswith("spec-bench)")
+
+
+SPIN = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+
+
+def test_a_busy_neighbour_is_seen_and_our_own_child_is_not() -> None:
+    watch = Watch.start()
+    spinner = subprocess.Popen([sys.executable, "-c", SPIN])
+    time.sleep(1.2)
+    with_it = watch.others_cores(0.0)
+    without_it = watch.others_cores(1.1)
+    spinner.wait()
+    if with_it is None or without_it is None:
+        pytest.skip("the kernel does not tell processor time here")
+    assert with_it > 0.4
+    assert without_it < with_it
+
+
+def test_unknown_is_unknown() -> None:
+    assert Watch.start().others_cores(None) is None
+    assert told(None) is None
+
+
+def test_little_is_not_told() -> None:
+    assert told(TOLERATED_CORES) is None
+    assert "other programs kept 1.0 of" in str(told(1.0))

@@ -1,4 +1,4 @@
-"""A target that tells text: kept where it tokenizes the same way here, dropped otherwise."""
+"""A target that tells text: its chat template is rendered here, its text tokenized the same way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cook.formats.trace_file import TokenizerFacts
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 from cook.trace.session import Dropped, TraceRequest, record
-from cook.trace.text_target import TextTarget, model_name
+from cook.trace.text_target import TextTarget, model_name, render
 
 PROMPTS = (Prompt("p", "code", "ab", "pick"), Prompt("q", "code", "ba", "report"))
 PLAN = TraceRequest(PROMPTS, 8, 64, Sampling(0.0, seed=1).applied("server"))
@@ -106,3 +106,28 @@ def test_the_model_is_the_first_listed(fake: Any) -> None:
     for data, name in (([{"id": "x"}], "x"), ({}, None), ([], None), ([{"id": 1}], None)):
         server = fake({"/v1/models": lambda _, data=data: (200, {"data": data})})
         assert model_name(Remote(server.url)) == name
+
+
+CHATML = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_a_message_becomes_a_prompt_without_bos() -> None:
+    assert render(CHATML, "hi", "<s>", "</s>") == "<|user|>hi<|assistant|>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for %}",
+        "{{ raise_exception('no users here') }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ 'x' * 9000000 }}",
+    ],
+)
+def test_bad_and_hostile_templates_are_input_errors(template: str) -> None:
+    with pytest.raises(InputError):
+        render(template, "hi", "", "")

@@ -30,190 +30,6 @@ from cook.engines.process.keeper import end_sessions
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, classify
 from cook.errors import InternalError, Interrupted, PrerequisiteError, StepError
 
-TAIL_BYTES = 16 << 10
-
-
-class Capture:
-    """Writes raw bytes to ``path``, at most ``limit`` of them, and keeps the last 16 KiB.
-
-    Beyond the limit only the end is kept: the log then says how much was left out and ends
-    with the last bytes. ``error`` is set, not raised, when the log itself cannot be written.
-    """
-
-    def __init__(self, path: Path, limit: int) -> None:
-        self.path, self.limit = path, limit
-        self.written = self.dropped = 0
-        self.error: OSError | None = None
-        self._last = bytearray()
-        self._file = path.open("wb", buffering=0)
-
-    @property
-    def truncated(self) -> bool:
-        return self.dropped > 0
-
-    @property
-    def tail(self) -> str:
-        return bytes(self._last[-TAIL_BYTES:]).decode("utf-8", errors="replace")
-
-    def write(self, chunk: bytes) -> None:
-        self._last += chunk
-        if len(self._last) > 4 * TAIL_BYTES:
-            del self._last[:-TAIL_BYTES]
-        keep = chunk[: max(0, self.limit - self.written)]
-        self.dropped += len(chunk) - len(keep)
-        self._put(keep)
-        self.written += len(keep)
-
-    def close(self) -> None:
-        if self._file.closed:
-            return
-        if self.dropped:
-            end = bytes(self._last[-min(TAIL_BYTES, self.dropped) :])
-            self._put(f"\n[cook: {self.dropped - len(end)} bytes left out here]\n".encode() + end)
-        self._file.close()
-
-    def _put(self, data: bytes) -> None:
-        try:
-            while data and self.error is None:
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            self.error = error
-
-
-# PDEATHSIG survives exec, so this little program becomes the engine's tool. It tells the keeper
-# before it does, so that no program runs that the keeper does not know of.
-# A preexec_fn would do the same with a fork in a threaded process, which can deadlock.
-_GUARD = """\
-import os, sys
-cook, keeper, program = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-if sys.platform == "linux":
-    import ctypes
-    ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != cook:
-    os._exit(125)
-try:
-    os.write(keeper, b"+%d\\n" % os.getpid())
-except OSError:
-    pass
-os.close(keeper)
-try:
-    os.execv(program, sys.argv[3:])
-except OSError as error:
-    sys.stderr.write(f"{program}: {error.strerror}\\n")
-    os._exit(126)
-"""
-
-
-_KEEPER_S = 5.0
-"""The keeper has nothing left to do at the end; should it hang, cook does not."""
-
-
-@functools.cache
-def _spawner() -> ThreadPoolExecutor:
-    # PDEATHSIG is sent when the *thread* that started the child ends, so that thread must
-    # live as long as cook: one for all, whichever thread asks.
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="cook-spawner")
-
-
-@functools.cache
-def _keeper() -> int:
-    """The pipe to the keeper, which is started now; it ends when the pipe does."""
-    reader, writer = os.pipe()
-    try:
-        running = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__],
-            stdin=reader,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-    finally:
-        os.close(reader)
-
-    def end() -> None:
-        # Waited for: where nobody adopts orphans (a container), it would stay as a zombie.
-        os.close(writer)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            running.wait(_KEEPER_S)
-
-    atexit.register(end)
-    return writer
-
-
-def let_go(pid: int) -> None:
-    """Tell the keeper that ``pid`` and its session are ended; before its number is given back."""
-    with contextlib.suppress(OSError):
-        os.write(_keeper(), b"-%d\n" % pid)
-
-
-def spawn(spec: ProcessSpec, cwd: Path) -> subprocess.Popen[bytes]:
-    argv: tuple[str, ...] = spec.argv
-    if not os.access(argv[0], os.X_OK):
-        raise PrerequisiteError(
-            f"{argv[0]} is missing or not executable", hint="`make setup` builds the bundled tools"
-        )
-
-    def popen() -> subprocess.Popen[bytes]:
-        guard: tuple[str, ...] = ()
-        if spec.guard:
-            told = (str(os.getpid()), str(_keeper()))
-            guard = (sys.executable, "-I", "-S", "-c", _GUARD, *told)
-        return subprocess.Popen(
-            (*guard, *argv),
-            pass_fds=(_keeper(),) if spec.guard else (),
-            stdin=subprocess.PIPE if spec.pipes else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env=dict(spec.env),
-            start_new_session=True,
-            bufsize=0,
-        )
-
-    future = _spawner().submit(popen)
-    try:
-        return future.result()
-    except OSError as error:
-        raise _unspawnable(spec, error) from None
-    except BaseException:
-        # Ctrl-C between the request and the answer: the child must not be lost.
-        future.add_done_callback(_kill_spawned)
-        raise
-
-
-def _kill_spawned(future: Future[subprocess.Popen[bytes]]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        keeper.end_sessions([future.result().pid])
-
-
-def _unspawnable(spec: ProcessSpec, error: OSError) -> PrerequisiteError | StepError:
-    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
-        return StepError(f"{spec.name}: the system would not start it: {error.strerror}")
-    return PrerequisiteError(f"{spec.name}: {spec.argv[0]} cannot be run: {error.strerror}")
-
-
-@contextlib.contextmanager
-def exit_fd(pid: int) -> Iterator[int | None]:
-    """A descriptor that becomes readable when ``pid`` ends, where the system has such."""
-    try:
-        fd = os.pidfd_open(pid) if sys.platform == "linux" else None
-    except OSError:
-        fd = None
-    try:
-        yield fd
-    finally:
-        if fd is not None:
-            os.close(fd)
-
-
-def has_exited(pid: int) -> bool:
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
 TERM_GRACE_S = 5.0
 _TICK_S = 0.25
 
@@ -407,6 +223,56 @@ class _Progress:
         return now - self.since > self.limit_s
 
 
+TAIL_BYTES = 16 << 10
+
+
+class Capture:
+    """Writes raw bytes to ``path``, at most ``limit`` of them, and keeps the last 16 KiB.
+
+    Beyond the limit only the end is kept: the log then says how much was left out and ends
+    with the last bytes. ``error`` is set, not raised, when the log itself cannot be written.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path, self.limit = path, limit
+        self.written = self.dropped = 0
+        self.error: OSError | None = None
+        self._last = bytearray()
+        self._file = path.open("wb", buffering=0)
+
+    @property
+    def truncated(self) -> bool:
+        return self.dropped > 0
+
+    @property
+    def tail(self) -> str:
+        return bytes(self._last[-TAIL_BYTES:]).decode("utf-8", errors="replace")
+
+    def write(self, chunk: bytes) -> None:
+        self._last += chunk
+        if len(self._last) > 4 * TAIL_BYTES:
+            del self._last[:-TAIL_BYTES]
+        keep = chunk[: max(0, self.limit - self.written)]
+        self.dropped += len(chunk) - len(keep)
+        self._put(keep)
+        self.written += len(keep)
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        if self.dropped:
+            end = bytes(self._last[-min(TAIL_BYTES, self.dropped) :])
+            self._put(f"\n[cook: {self.dropped - len(end)} bytes left out here]\n".encode() + end)
+        self._file.close()
+
+    def _put(self, data: bytes) -> None:
+        try:
+            while data and self.error is None:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            self.error = error
+
+
 def _new_folder(log_dir: Path, name: str) -> Path:
     """A fresh log folder ``<name>``, ``<name>-2``, ... (two cooks may share ``log_dir``)."""
     stem = re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "step"
@@ -419,3 +285,137 @@ def _new_folder(log_dir: Path, name: str) -> Path:
             continue
         return folder
     raise StepError(f"{log_dir} holds too many logs of {stem}", hint="remove old logs")
+
+
+# PDEATHSIG survives exec, so this little program becomes the engine's tool. It tells the keeper
+# before it does, so that no program runs that the keeper does not know of.
+# A preexec_fn would do the same with a fork in a threaded process, which can deadlock.
+_GUARD = """\
+import os, sys
+cook, keeper, program = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != cook:
+    os._exit(125)
+try:
+    os.write(keeper, b"+%d\\n" % os.getpid())
+except OSError:
+    pass
+os.close(keeper)
+try:
+    os.execv(program, sys.argv[3:])
+except OSError as error:
+    sys.stderr.write(f"{program}: {error.strerror}\\n")
+    os._exit(126)
+"""
+
+
+def spawn(spec: ProcessSpec, cwd: Path) -> subprocess.Popen[bytes]:
+    argv: tuple[str, ...] = spec.argv
+    if not os.access(argv[0], os.X_OK):
+        raise PrerequisiteError(
+            f"{argv[0]} is missing or not executable", hint="`make setup` builds the bundled tools"
+        )
+
+    def popen() -> subprocess.Popen[bytes]:
+        guard: tuple[str, ...] = ()
+        if spec.guard:
+            told = (str(os.getpid()), str(_keeper()))
+            guard = (sys.executable, "-I", "-S", "-c", _GUARD, *told)
+        return subprocess.Popen(
+            (*guard, *argv),
+            pass_fds=(_keeper(),) if spec.guard else (),
+            stdin=subprocess.PIPE if spec.pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=dict(spec.env),
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    future = _spawner().submit(popen)
+    try:
+        return future.result()
+    except OSError as error:
+        raise _unspawnable(spec, error) from None
+    except BaseException:
+        # Ctrl-C between the request and the answer: the child must not be lost.
+        future.add_done_callback(_kill_spawned)
+        raise
+
+
+def _kill_spawned(future: Future[subprocess.Popen[bytes]]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        keeper.end_sessions([future.result().pid])
+
+
+def _unspawnable(spec: ProcessSpec, error: OSError) -> PrerequisiteError | StepError:
+    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        return StepError(f"{spec.name}: the system would not start it: {error.strerror}")
+    return PrerequisiteError(f"{spec.name}: {spec.argv[0]} cannot be run: {error.strerror}")
+
+
+@functools.cache
+def _spawner() -> ThreadPoolExecutor:
+    # PDEATHSIG is sent when the *thread* that started the child ends, so that thread must
+    # live as long as cook: one for all, whichever thread asks.
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="cook-spawner")
+
+
+_KEEPER_S = 5.0
+"""The keeper has nothing left to do at the end; should it hang, cook does not."""
+
+
+@functools.cache
+def _keeper() -> int:
+    """The pipe to the keeper, which is started now; it ends when the pipe does."""
+    reader, writer = os.pipe()
+    try:
+        running = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__],
+            stdin=reader,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(reader)
+
+    def end() -> None:
+        # Waited for: where nobody adopts orphans (a container), it would stay as a zombie.
+        os.close(writer)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(_KEEPER_S)
+
+    atexit.register(end)
+    return writer
+
+
+def let_go(pid: int) -> None:
+    """Tell the keeper that ``pid`` and its session are ended; before its number is given back."""
+    with contextlib.suppress(OSError):
+        os.write(_keeper(), b"-%d\n" % pid)
+
+
+@contextlib.contextmanager
+def exit_fd(pid: int) -> Iterator[int | None]:
+    """A descriptor that becomes readable when ``pid`` ends, where the system has such."""
+    try:
+        fd = os.pidfd_open(pid) if sys.platform == "linux" else None
+    except OSError:
+        fd = None
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def has_exited(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

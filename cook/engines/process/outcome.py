@@ -1,11 +1,9 @@
-"""What became of an engine's process, and the error that tells it.
+"""What to run, what became of it, and the error that tells it.
 
 Engines crash, hang and lie: an exit status alone proves nothing
-(docs/internals/engines.md#how-a-run-ends).
-:func:`classify` reads what the system and the last output say; an adapter that finds its
-marker or artifact missing after a clean exit says :attr:`Outcome.SILENT_FAILURE` itself.
-
-What to run, and how it went: the records of :mod:`cook.engines.process.supervisor`.
+(docs/internals/engines.md#how-a-run-ends). :func:`classify` reads what the system and the last
+output say; an adapter that finds its marker or artifact missing after a clean exit says
+:attr:`Outcome.SILENT_FAILURE` itself. :mod:`cook.engines.process.supervisor` does the running.
 """
 
 from __future__ import annotations
@@ -47,6 +45,21 @@ class ProcessSpec:
     guard: bool = True
 
 
+class Outcome(StrEnum):
+    """How a run ended; everything but ``OK`` is a failed step."""
+
+    OK = "ok"
+    CRASH = "crash"
+    TOOL_ERROR = "tool error"
+    SILENT_FAILURE = "silent failure"
+    OUT_OF_MEMORY = "out of memory"
+    DISK_FULL = "disk full"
+    STALLED = "stalled"
+    TIMED_OUT = "timed out"
+    INTERRUPTED = "interrupted"
+    UNRUNNABLE = "unrunnable"
+
+
 @dataclass(frozen=True)
 class ProcessResult:
     """How a run went. ``returncode`` as subprocess gives it; ``stdout``/``stderr`` are the logs.
@@ -80,7 +93,6 @@ class ProcessResult:
 
 TAIL_LINES = 12
 _FULL_DISK_BYTES = 1 << 20
-
 _ASSERT = re.compile(
     r"(?:\S+:\d+: )?GGML_(?:ASSERT|ABORT)\([^\n]*|terminate called after throwing[^\n]*"
     r"(?:\n\s*what\(\):[^\n]*)?|\S+:\d+: fatal error[^\n]*"
@@ -99,26 +111,6 @@ _OUT_OF_MEMORY = re.compile(
 _LIBRARY = re.compile(r"error while loading shared libraries: ([^\s:]+)")
 # Control characters of a hostile or progress-drawing program must not reach the terminal.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
-
-
-class Outcome(StrEnum):
-    """How a run ended; everything but ``OK`` is a failed step."""
-
-    OK = "ok"
-    CRASH = "crash"
-    TOOL_ERROR = "tool error"
-    SILENT_FAILURE = "silent failure"
-    OUT_OF_MEMORY = "out of memory"
-    DISK_FULL = "disk full"
-    STALLED = "stalled"
-    TIMED_OUT = "timed out"
-    INTERRUPTED = "interrupted"
-    UNRUNNABLE = "unrunnable"
-
-
-def clean(text: str) -> str:
-    """``text`` without terminal control sequences, safe to print."""
-    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def classify(returncode: int, output: str, *, oom_killed: bool, writes: Iterable[Path]) -> Outcome:
@@ -143,25 +135,11 @@ def classify(returncode: int, output: str, *, oom_killed: bool, writes: Iterable
     return Outcome.TOOL_ERROR
 
 
-def assertion_of(output: str) -> str | None:
-    """The failed assertion or uncaught exception in ``output``, if it has one."""
-    found = _ASSERT.search(output)
-    return " ".join(clean(found.group()).split()) if found else None
-
-
-def tail(output: str, lines: int = TAIL_LINES) -> str:
-    """The last ``lines`` lines that say something, each cut at 300 characters."""
-    said = [line.rstrip()[:300] for line in clean(output).splitlines() if line.strip()]
-    return "\n".join(said[-lines:])
-
-
-def signal_name(returncode: int) -> str:
-    """``"SIGSEGV"`` for -11 or 139; ``"signal 77"`` where the number has no name."""
-    number = -returncode if returncode < 0 else returncode - 128
+def _is_full(path: Path) -> bool:
     try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return shutil.disk_usage(path).free < _FULL_DISK_BYTES
+    except OSError:
+        return False
 
 
 def failure(
@@ -247,11 +225,30 @@ def _hint(outcome: Outcome, result: ProcessResult, output: str) -> str | None:
     return None
 
 
-def _is_full(path: Path) -> bool:
+def assertion_of(output: str) -> str | None:
+    """The failed assertion or uncaught exception in ``output``, if it has one."""
+    found = _ASSERT.search(output)
+    return " ".join(clean(found.group()).split()) if found else None
+
+
+def signal_name(returncode: int) -> str:
+    """``"SIGSEGV"`` for -11 or 139; ``"signal 77"`` where the number has no name."""
+    number = -returncode if returncode < 0 else returncode - 128
     try:
-        return shutil.disk_usage(path).free < _FULL_DISK_BYTES
-    except OSError:
-        return False
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def tail(output: str, lines: int = TAIL_LINES) -> str:
+    """The last ``lines`` lines that say something, each cut at 300 characters."""
+    said = [line.rstrip()[:300] for line in clean(output).splitlines() if line.strip()]
+    return "\n".join(said[-lines:])
+
+
+def clean(text: str) -> str:
+    """``text`` without terminal control sequences, safe to print."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _indent(text: str) -> str:

@@ -337,6 +337,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.raw(b"[" * 200_000)
         if self.fault == "nan":
             return self.answer(good | {"timings": timings | {"predicted_ms": float("nan")}})
+        if self.fault == "negative_time":
+            return self.answer(good | {"timings": timings | {"predicted_ms": -1.0}})
         if self.fault == "negative":
             return self.answer(good | {"timings": timings | {"predicted_n": -1}})
         if self.fault == "text_number":

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cook.engines.arguments import Arguments
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
@@ -293,3 +294,21 @@ def test_ik_reads_what_is_inside_draft_params(ik_engine: Any, tmp_path: Path) ->
 def test_ik_refuses_before_it_starts(ik_engine: Any, tmp_path: Path) -> None:
     with pytest.raises(CookError, match="built without RPC"):
         run(ik_engine, tmp_path, ModelArgs(), ModelArgs(rpc=("localhost:1",)))
+
+
+def test_a_flag_that_the_tool_has_not_is_refused_by_name(standin_engine: Make) -> None:
+    args = Arguments(standin_engine("silent", "server"), "server")
+    args.add("--no-such-flag", None)
+    args.add_if_known("--no-such-flag", "1")
+    args.add_flag("--no-such-flag", wanted=False)
+    assert len(args.argv(())) == 1
+    with pytest.raises(PrerequisiteError, match=r"llama-server of engine .* has no --no-such-flag"):
+        args.add("--no-such-flag", 1)
+    with pytest.raises(PrerequisiteError, match="has no --no-such-flag"):
+        args.add_words(("--no-such-flag=1",))
+
+
+def test_the_first_name_of_a_flag_that_the_tool_has(standin_engine: Make) -> None:
+    args = Arguments(standin_engine("silent", "server"), "server")
+    args.add_first(("--no-such-flag", "--threads"), 3)
+    assert args.argv(("--last",))[1:] == ("--threads", "3", "--last")

@@ -1,13 +1,17 @@
-"""imatrix, perplexity and divergence runs, with their successes proven.
+"""Runs of ``llama-quantize``, ``-imatrix`` and ``-perplexity``, with their successes proven.
+
+Either engine exits 0 after some failures (``llama-perplexity`` after nearly every one), leaves
+partial files, prints ``nan`` and replaces types without a word
+(docs/internals/engines.md#llama-quantize, docs/internals/engines.md#llama-imatrix,
+docs/internals/engines.md#llama-perplexity). So a tool writes under a temporary name, and a result
+needs the tool's last line, figures that are finite and over all the chunks that it said it would
+compute, and a file that reads back; of a quantization also the types resolved, in log and file
+alike. Only then is the file synced and renamed.
 
 Mainline logs from a thread that nobody waits for at exit (``common_log_main`` is leaked on
 purpose), so that a run which did its work can end before its last lines are printed: seen in 4
-of 60 short runs on a busy machine. Such a run is repeated; nothing else is.
-
-``llama-perplexity`` exits 0 after nearly every failure, and both tools can print ``nan``
-(docs/internals/engines.md#llama-perplexity, docs/internals/engines.md#llama-imatrix):
-a result needs its final line, finite, over all the chunks that the tool said it would compute,
-and a file that reads back where one was asked for.
+of 60 short runs on a busy machine. A perplexity or divergence run like that is repeated; nothing
+else is.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import contextlib
 import dataclasses
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,33 +28,164 @@ from cook.engines import tool_output
 from cook.engines.base import (
     DivergenceJob,
     DivergenceResult,
+    Engine,
     ImatrixJob,
     ImatrixResult,
     PerplexityJob,
     PerplexityResult,
+    QuantizeJob,
+    QuantizeResult,
 )
 from cook.engines.process.outcome import Outcome, ProcessResult, failure
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import Meter
-from cook.errors import CookError, InputError
+from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.files import publish, temporary_beside
 from cook.formats.quant_types import Flavour
 
 if TYPE_CHECKING:
-    from cook.engines.tools import Tools
+    from cook.formats.gguf import GgufFile
 
-_ATTEMPTS = 4
-_TOO_SHORT = re.compile(r"you need at least \d+ tokens[^\n]*|the data file you provided[^\n]*")
+
+# With these base types both engines ignore every rule.
+_UNRULED = frozenset({"F32", "F16", "BF16", "COPY"})
+
+
+def quantize(engine: Engine, job: QuantizeJob, supervisor: Supervisor) -> QuantizeResult:
+    """Quantize; the output is whole and verified, or absent.
+
+    Raises InputError for a job that no run can fulfil, PrerequisiteError for what this engine
+    lacks, StepError when the tool fails or its log or file disagree with ``job.expected``.
+    """
+    _check_job(engine, job)
+    with temporary_beside(job.output) as partial:
+        result = engine.run(
+            supervisor,
+            engine.quantize_command(dataclasses.replace(job, output=partial)),
+            f"quantize-{job.output.stem}",
+            writes=(job.output.parent,),
+            on_output=Meter(supervisor),
+        ).check()
+        file, log = _verify(engine, job, partial, result)
+        publish(partial, job.output)
+    tensor_bytes = file.tensor_bytes
+    if tensor_bytes is None:
+        raise StepError(f"{job.output}: holds a type of unknown size", log=result.stderr)
+    return QuantizeResult(
+        types=log.types,
+        tensor_bytes=tensor_bytes,
+        seconds=result.seconds,
+        peak_rss_bytes=result.peak_rss_bytes,
+        command=engine.quantize_command(job),
+        warnings=log.warnings,
+    )
+
+
+def _check_job(engine: Engine, job: QuantizeJob) -> None:
+    """Refuse a job that would fail, or worse: ik truncates its source when IN is OUT."""
+    if not job.source.is_file():
+        raise InputError(f"{job.source} does not exist")
+    if job.output.exists() and job.output.samefile(job.source):
+        raise InputError(f"{job.source} would be overwritten by its own quantization")
+    ftypes = {name.upper() for name in engine.capabilities.ftypes}
+    if ftypes and job.ftype.upper() not in ftypes:
+        raise PrerequisiteError(
+            f"engine {engine.name} ({engine.flavour}) has no base type {job.ftype}",
+            hint=f"it has {', '.join(sorted(engine.capabilities.ftypes))}",
+        )
+    if job.rules and job.ftype.upper() in _UNRULED:
+        raise InputError(f"base type {job.ftype} makes the engine ignore every rule")
+    have = {name.lower() for name in engine.capabilities.quant_types}
+    for rule in job.rules:
+        if have and rule.type.lower() not in have:
+            raise PrerequisiteError(
+                f"engine {engine.name} ({engine.flavour}) has no type {rule.type}",
+                hint="choose another type, or the other engine with --engine",
+            )
+    if job.imatrix is not None:
+        _check_imatrix(engine, job.imatrix)
+
+
+def _check_imatrix(engine: Engine, imatrix: Path) -> None:
+    try:
+        with imatrix.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise InputError(f"imatrix {imatrix} cannot be read: {error.strerror}") from None
+    if magic == b"GGUF" and engine.flavour is Flavour.IK_LLAMA_CPP:
+        # ik does not look at the magic and aborts on its own length check.
+        raise InputError(
+            f"{imatrix} is a GGUF imatrix; ik_llama.cpp reads only the legacy .dat",
+            hint="`cook inspect` shows the format; cook converts its own",
+        )
+
+
+def _verify(
+    engine: Engine, job: QuantizeJob, partial: Path, result: ProcessResult
+) -> tuple[GgufFile, tool_output.QuantizeLog]:
+    from cook.formats.gguf import read_gguf
+
+    if not tool_output.quantize_finished(result.stdout_tail):
+        raise failure(result, Outcome.SILENT_FAILURE, "its last line, the time it took, is missing")
+    if not partial.is_file():
+        raise failure(result, Outcome.SILENT_FAILURE, "it wrote no file")
+    log = tool_output.parse_quantize_log(
+        result.stderr.read_text(encoding="utf-8", errors="replace")
+    )
+    try:
+        file = read_gguf(partial)
+        source = read_gguf(job.source)
+    except CookError as error:
+        told = error.message.replace(str(partial), "its output")
+        raise failure(result, Outcome.SILENT_FAILURE, told) from None
+    if len(file.tensors) != len(source.tensors):
+        count = f"{len(file.tensors)} of {len(source.tensors)} tensors are in its output"
+        raise failure(result, Outcome.SILENT_FAILURE, count)
+    written = {tensor.name: tensor.type_name for tensor in file.tensors}
+    differences = compare(job.expected, log.types, written)
+    if differences:
+        more = f" (and {len(differences) - 5} more)" if len(differences) > 5 else ""
+        raise StepError(
+            f"{result.name}: the types written are not the types resolved{more}:\n"
+            + "\n".join(f"  {line}" for line in differences[:5]),
+            hint="the engine replaced or ignored a rule: please report it with the log",
+            log=result.stderr,
+        )
+    return file, log
+
+
+def compare(
+    expected: Mapping[str, str], logged: Mapping[str, str], written: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Every tensor whose type differs between recipe, log and file, told in words."""
+    differences: list[str] = []
+    for name in sorted(set(expected) | set(logged) | set(written)):
+        want, log, file = expected.get(name), logged.get(name), written.get(name)
+        if log is None or file is None:
+            where = "log" if log is None else "file"
+            differences.append(f"{name}: is not in the {where}")
+        elif not same_type(log, file) or (want is not None and not same_type(want, file)):
+            resolved = f"the recipe resolves to {want}, " if want is not None else ""
+            differences.append(f"{name}: {resolved}the log says {log}, the file holds {file}")
+    return tuple(differences)
+
+
+def same_type(one: str, other: str) -> bool:
+    """Whether two spellings mean one type (id 41 is q1_0 to mainline, q1_0_g128 to ik)."""
+    if one.lower() == other.lower():
+        return True
+    from cook.formats.quant_types import TYPES
+
+    ids = [next((t.id for t in TYPES.values() if t.name == name), None) for name in (one, other)]
+    return ids[0] is not None and ids[0] == ids[1]
+
+
 _HEAP = re.compile(
     r"malloc assertion|(?:malloc|free|realloc|munmap_chunk)\w*\(\): |corrupted|double free"
 )
-_BROKEN_BASE = re.compile(
-    r"inconsistent vocabulary \([^)\n]*\)|failed reading (?:log-probs|header|tokens|[^\n]{0,60})"
-    r"|failed to open[^\n]{0,200}|base file[^\n]{0,200}mismatch[^\n]{0,80}"
-)
 
 
-def run_imatrix(engine: Tools, job: ImatrixJob, supervisor: Supervisor) -> ImatrixResult:
+def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixResult:
     """Collect an imatrix into ``job.output``: GGUF on mainline, legacy .dat on ik.
 
     ik's kernels are known to write where they may not here, which ends in a segmentation fault or
@@ -120,7 +255,24 @@ def _overran(result: ProcessResult) -> bool:
     return broke and result.outcome is Outcome.CRASH
 
 
-def run_perplexity(engine: Tools, job: PerplexityJob, supervisor: Supervisor) -> PerplexityResult:
+def _imatrix_chunks(engine: Engine, path: Path, result: ProcessResult) -> int:
+    """Chunks that the written imatrix covers; the failure where it is none, or empty."""
+    from cook.formats.imatrix_file import read_imatrix
+
+    with path.open("rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    if is_gguf != (engine.flavour is Flavour.LLAMA_CPP):
+        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix is not of the engine's format")
+    try:
+        imatrix = read_imatrix(path)
+    except CookError as error:
+        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
+    if not imatrix.entries:
+        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix has no entries")
+    return imatrix.chunk_count
+
+
+def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> PerplexityResult:
     """Perplexity over ``job.corpus``; the base-logits file too where ``job.save_base`` is set."""
     _need(job.model, job.corpus)
     keep = temporary_beside(job.save_base) if job.save_base else contextlib.nullcontext()
@@ -154,7 +306,25 @@ def run_perplexity(engine: Tools, job: PerplexityJob, supervisor: Supervisor) ->
     )
 
 
-def run_divergence(engine: Tools, job: DivergenceJob, supervisor: Supervisor) -> DivergenceResult:
+def _check_base(path: Path, result: ProcessResult, chunks: int) -> None:
+    from cook.formats.kld_base import read_base_header
+
+    try:
+        base = read_base_header(path)
+    except CookError as error:
+        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
+    if not base.complete or base.chunks != chunks:
+        told = f"the base file has {base.file_bytes} of {base.expected_bytes} bytes"
+        raise failure(result, Outcome.SILENT_FAILURE, told)
+
+
+_BROKEN_BASE = re.compile(
+    r"inconsistent vocabulary \([^)\n]*\)|failed reading (?:log-probs|header|tokens|[^\n]{0,60})"
+    r"|failed to open[^\n]{0,200}|base file[^\n]{0,200}mismatch[^\n]{0,80}"
+)
+
+
+def divergence(engine: Engine, job: DivergenceJob, supervisor: Supervisor) -> DivergenceResult:
     """Compare ``job.model`` with the logits in ``job.base``.
 
     The engine goes on after a vocabulary mismatch and after a short base file; cook does not.
@@ -194,15 +364,11 @@ def run_divergence(engine: Tools, job: DivergenceJob, supervisor: Supervisor) ->
     )
 
 
-def _run(
-    engine: Tools, supervisor: Supervisor, command: tuple[str, ...], name: str, out: Path | None
-) -> ProcessResult:
-    writes = (out.parent,) if out is not None else ()
-    return engine.run(supervisor, command, name, writes=writes, on_output=Meter(supervisor))
+_ATTEMPTS = 4
 
 
 def _run_to_last_line(
-    engine: Tools,
+    engine: Engine,
     supervisor: Supervisor,
     command: tuple[str, ...],
     name: str,
@@ -223,7 +389,7 @@ def _run_to_last_line(
 
 
 def until_told(
-    engine: Tools, run: Callable[[], ProcessResult], told: Callable[[ProcessResult], bool]
+    engine: Engine, run: Callable[[], ProcessResult], told: Callable[[ProcessResult], bool]
 ) -> ProcessResult:
     """Run; again, where mainline exited 0 without its last line and without a complaint."""
     for _ in range(_ATTEMPTS - 1):
@@ -231,6 +397,16 @@ def until_told(
         if engine.flavour is not Flavour.LLAMA_CPP or told(result):
             return result
     return run()
+
+
+def _run(
+    engine: Engine, supervisor: Supervisor, command: tuple[str, ...], name: str, out: Path | None
+) -> ProcessResult:
+    writes = (out.parent,) if out is not None else ()
+    return engine.run(supervisor, command, name, writes=writes, on_output=Meter(supervisor))
+
+
+_TOO_SHORT = re.compile(r"you need at least \d+ tokens[^\n]*|the data file you provided[^\n]*")
 
 
 def _texts(result: ProcessResult) -> tuple[str, str]:
@@ -253,32 +429,3 @@ def _refuse_not_finite(result: ProcessResult, err: str, out: str) -> None:
             f"the computation is not finite: {sign}",
             "a tensor is broken: quantize it to another type, or check the source",
         )
-
-
-def _imatrix_chunks(engine: Tools, path: Path, result: ProcessResult) -> int:
-    """Chunks that the written imatrix covers; the failure where it is none, or empty."""
-    from cook.formats.imatrix_file import read_imatrix
-
-    with path.open("rb") as file:
-        is_gguf = file.read(4) == b"GGUF"
-    if is_gguf != (engine.flavour is Flavour.LLAMA_CPP):
-        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix is not of the engine's format")
-    try:
-        imatrix = read_imatrix(path)
-    except CookError as error:
-        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
-    if not imatrix.entries:
-        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix has no entries")
-    return imatrix.chunk_count
-
-
-def _check_base(path: Path, result: ProcessResult, chunks: int) -> None:
-    from cook.formats.kld_base import read_base_header
-
-    try:
-        base = read_base_header(path)
-    except CookError as error:
-        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
-    if not base.complete or base.chunks != chunks:
-        told = f"the base file has {base.file_bytes} of {base.expected_bytes} bytes"
-        raise failure(result, Outcome.SILENT_FAILURE, told)
