@@ -46,7 +46,7 @@ def copies() -> Study:
                 Objective.DECODE_SPEED,
                 0.95,
                 None,
-                lambda _: None,
+                (),
                 {"one": 0, "two": 0},
                 timing_sd=noise.mean_sd if noise else 0.0,
             )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cook.build.choose import Limits, confirm, pick
+from cook.build.choose import Limits, confirm, over_the_limits, pick
 from cook.build.decide import Decision, reason_not_live
 from cook.build.drafts import draft_records, reference_quality, why_not
 from cook.build.layout import (
@@ -154,18 +154,28 @@ def _live_results(finished: Finished) -> Results:
             result = LiveResult(runs, None if runs else "no request had a usable reply")
         results[configuration.key] = result
     # A predicted candidate that did not go live is shown all the same.
+    over = _over_the_limits(finished)
     for configuration in _rest(finished):
-        reason = reason_not_live(configuration, finished.decision)
+        name = configuration.draft.name if configuration.draft is not None else ""
+        reason = over.get(name) or reason_not_live(configuration, finished.decision)
         results[configuration.key] = LiveResult(reason=reason)
     return results
 
 
 def _rest(finished: Finished) -> list[Configuration]:
-    """Candidates that were predicted, or left the race, and did not go live."""
-    if finished.decision is None:
-        return []
+    """Candidates that did not go live: predicted ones, what left the race, or is over a limit."""
     live = {c.key for c in (*finished.baselines, *finished.grid)}
-    return [c for layout in finished.layouts for c in layout.grid if c.key not in live]
+    rest = [c for layout in finished.layouts for c in layout.grid if c.key not in live]
+    if finished.decision is not None:
+        return rest
+    over = _over_the_limits(finished)
+    return [c for c in rest if c.draft is not None and c.draft.name in over]
+
+
+def _over_the_limits(finished: Finished) -> dict[str, str]:
+    """Draft -> why it may not win."""
+    limits = Limits(**finished.recipe.pick.subject_to.model_dump())
+    return over_the_limits(draft_records(finished.layouts, finished.outcomes), limits)
 
 
 def _candidates(finished: Finished, results: Results) -> tuple[Candidate, ...]:

@@ -10,7 +10,7 @@ file at all, so it wins a tie with any draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,15 +21,14 @@ from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.record import Candidate, CandidateKey, Draft, Excluded, Pick
 from cook.scoring.figures import figures
-from cook.scoring.intervals import SEED, paired
+from cook.scoring.intervals import FEWEST_PROMPTS, SEED, paired
 from cook.scoring.statistics import standings
+from cook.units import plural
 
 GIB = 1 << 30
 WITHIN = 0.01
 """The stopping rule: the leader is within this share of the best, at the confidence asked for."""
 
-Disqualified = Callable[[str | None], str | None]
-"""Reason why a draft (by name; None is no draft) may not win, or None."""
 RatioInterval = Callable[[Candidate, Candidate], Interval | None]
 """Interval of value(first)/value(second) over the same prompts; None where it can't be had."""
 
@@ -83,29 +82,28 @@ def choose(
     objective: Objective,
     confidence: float,
     weights: Mapping[str, float] | None,
-    disqualified: Disqualified,
+    excluded: Sequence[Excluded],
     file_bytes: Mapping[str, int | None],
     *,
     timing_sd: float = 0.0,
 ) -> Chosen:
-    """The predicted choice among those that qualify; of those close to the best, the smallest
-    file.
+    """The predicted choice; of those close to the best, the smallest file.
 
-    ``file_bytes`` of each draft, None where it is not known, which wins no tie. ``timing_sd``:
-    spread of a draft's log-speed that is owed to its timing; acceptance has none.
+    ``excluded`` may not win and have no forecast. ``file_bytes`` of each draft, None where it is
+    not known, which wins no tie. ``timing_sd``: spread of a draft's log-speed that is owed to its
+    timing; acceptance has none.
     """
-    excluded = []
+    without_figure: list[Excluded] = []
     runners: list[Forecast] = []
     values: dict[CandidateKey, float] = {}
     for forecast in forecasts:
-        reason = disqualified(forecast.key.draft)
         counted = figures(forecast.runs, weights)
         value = objective.of(counted)
-        if reason is None and value is not None:
+        if value is not None:
             runners.append(forecast)
             values[forecast.key] = value
         else:
-            excluded.append(Excluded(forecast.name, reason or objective.why_none(counted)))
+            without_figure.append(Excluded(forecast.name, objective.why_none(counted)))
     ranking = tuple(sorted(values, key=lambda key: -values[key]))
     chosen = Chosen(
         key=ranking[0] if ranking else None,
@@ -114,12 +112,12 @@ def choose(
         probability={},
         margin=None,
         within=WITHIN,
-        excluded=tuple(excluded),
+        excluded=(*excluded, *without_figure),
         prompts=0,
         names={f.key: f.name for f in runners},
     )
     measured = paired({f.key: f.runs for f in runners}, objective, weights) if runners else None
-    if measured is None:
+    if measured is None or measured.prompts < FEWEST_PROMPTS:
         return chosen
     # Settings of one draft are priced with the same measured times, so they err together.
     files = {(f.key.draft, f.key.cache_type): number for number, f in enumerate(runners)}
@@ -250,9 +248,12 @@ def _certainty(choice: Chosen, confidence: float) -> str:
     if choice.key != best:
         file = "is the smallest such file" if choice.key and choice.key.draft else "needs no file"
         leader = choice.names[best]
-        return f"predicted not to be told from {leader}, the best, at {confidence:.0%}, and {file}"
+        return (
+            f"predicted not to be told from {leader}, the best, at {confidence:.0%} on "
+            f"{plural(choice.prompts, 'prompt')}, and {file}"
+        )
     chance = choice.probability.get(best)
-    sure = f"(at {confidence:.0%}"
+    sure = f"(at {confidence:.0%} on {plural(choice.prompts, 'prompt')}"
     sure += f"; probability of being best {chance:.0%})" if chance else ")"
     if choice.decided:
         return f"predicted best within {choice.within:.0%} {sure}"
@@ -354,6 +355,12 @@ def _disqualified(candidate: Candidate, drafts: Mapping[str, Draft], limits: Lim
     return over_limits(drafts[candidate.draft], limits) if candidate.draft is not None else None
 
 
+def over_the_limits(drafts: Iterable[Draft], limits: Limits) -> dict[str, str]:
+    """Draft -> why it may not win, of those over ``limits``."""
+    reasons = ((draft.quant, over_limits(draft, limits)) for draft in drafts)
+    return {name: reason for name, reason in reasons if reason is not None}
+
+
 def over_limits(draft: Draft, limits: Limits) -> str | None:
     """The first limit that ``draft`` does not keep, or could not be measured against."""
     quality = draft.quality
@@ -394,6 +401,8 @@ def sentence_of(
     assert value is not None, "a winner has a value"
     shown = f"{value:.1%}" if objective is Objective.ACCEPTANCE else f"{value:.2f}"
     text = f"{winner.name}: {shown} {objective.unit}"
+    if winner.live is not None:
+        text += f" on {plural(winner.live.requests, 'prompt')}"
     if winner.draft is not None and winner.live is not None:
         if objective is Objective.DECODE_SPEED and winner.decode_speedup is not None:
             text += f", {winner.decode_speedup:.2f}x no draft, end to end"

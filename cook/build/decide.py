@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cook.build.choose import Chosen, Disqualified, choose, rank
+from cook.build.choose import Chosen, choose, rank
 from cook.build.forecast import Forecast, Forecaster, Overheads
 from cook.build.layout import Configuration, Layout, interleaved
 from cook.build.race import DraftKey, run_race
@@ -20,7 +20,7 @@ from cook.prompts.prompt_set import PromptSet
 from cook.recipe.schema import ScoreSpec
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey
+from cook.record.record import CandidateKey, Excluded
 from cook.scoring.noise import TimingNoise
 from cook.scoring.sampled import SampledPrediction
 from cook.steps.live import LiveStep
@@ -61,10 +61,13 @@ def decide(
     score: ScoreSpec,
     objective: Objective,
     confidence: float,
-    disqualified: Disqualified,
+    excluded: Sequence[Excluded],
     executor: Executor,
 ) -> Decision | None:
-    """Trace, replay, time, predict, calibrate, choose; None when nothing could be predicted."""
+    """Trace, replay, time, predict, calibrate, choose; None when nothing could be predicted.
+
+    Of ``layouts`` every draft may win; ``excluded`` are those that may not.
+    """
     chosen_on = [p.id for p in prompts.prompts if p.half == "pick"]
     reported_on = [p.id for p in prompts.prompts if p.half == "report"]
     picking: list[Forecast] = []
@@ -105,7 +108,7 @@ def decide(
         objective,
         confidence,
         score.weights,
-        disqualified,
+        excluded,
         {d.name: d.predicted_tensor_bytes for layout in layouts for d in layout.drafts},
         timing_sd=timing_sd,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
@@ -116,6 +116,12 @@ class Layout:
             for step in (draft.quantize, draft.quality, draft.memory):
                 if step is not None:
                     yield step
+
+    def without(self, names: Collection[str]) -> Layout:
+        """The layout with the drafts ``names`` made and measured, but neither forecast nor run."""
+        grid = tuple(c for c in self.grid if c.draft is None or c.draft.name not in names)
+        plan = self.forecast.without(names) if self.forecast is not None else None
+        return replace(self, grid=grid, forecast=plan)
 
     def checks(self, configuration: Configuration) -> LiveChecks | None:
         """The checks of one finalist; None for no draft, or where nothing was replayed."""
@@ -270,8 +276,6 @@ def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:
 
 def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
     """``args`` with both halves of the KV cache in ``cache_type``, unless they name types."""
-    from dataclasses import replace
-
     if cache_type is None:
         return args
     return replace(
@@ -338,6 +342,17 @@ class ForecastPlan:
                 yield draft.http
         for turn in range(self.passes - 1):
             yield from self.timing(turn)
+
+    def without(self, names: Collection[str]) -> ForecastPlan | None:
+        """The plan without the drafts ``names``; None where that leaves nothing to forecast."""
+        drafts = tuple(d for d in self.drafts if d.draft.name not in names)
+        if not drafts:
+            return None
+        floor = self.floor
+        if floor is not None and floor[0] not in drafts:
+            largest = max(drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0)
+            floor = largest, replace(largest.replays[0], width=floor[1].width)
+        return replace(self, drafts=drafts, floor=floor)
 
     def timing(self, turn: int) -> Iterator[CurveStep]:
         """One pass of the timings: the target's, then every draft's.

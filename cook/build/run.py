@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cook.build.assemble import Finished, assemble
-from cook.build.choose import Limits, over_limits
+from cook.build.choose import Limits, over_the_limits
 from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
 from cook.build.layout import Configuration, Layout, checks_of, interleaved
@@ -63,8 +63,16 @@ def build(
     _require_room(executor.store, prepared.layouts)
     for layout in prepared.layouts:
         executor.run(layout.making())
-    decision = _decide(prepared, executor, output)
-    grid, left_out = _score(prepared, executor, output, decision)
+    over = _over_the_limits(prepared, executor.outcomes)
+    qualified = tuple(layout.without(over) for layout in prepared.layouts)
+    excluded = [
+        Excluded(c.name, over[c.draft.name])
+        for layout in prepared.layouts
+        for c in layout.grid
+        if c.draft is not None and c.draft.name in over
+    ]
+    decision = _decide(prepared, qualified, excluded, executor, output)
+    grid, left_out = _score(prepared, qualified, executor, output, decision)
     unmade = (Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out)
     finished = Finished(
         loaded=prepared.loaded,
@@ -124,35 +132,49 @@ def _require_room(store: Store, layouts: Sequence[Layout]) -> None:
         )
 
 
-def _decide(prepared: Prepared, executor: Executor, output: Output) -> Decision | None:
-    """What replay predicts and chooses; None where candidates are scored live only."""
-    score, layouts = prepared.recipe.score, prepared.layouts
+def _over_the_limits(prepared: Prepared, outcomes: Outcomes) -> dict[str, str]:
+    """Draft -> why it may not win. What it takes to know has been measured by now.
+
+    Such a draft is neither raced, nor calibrated on, nor run live: it may not even fit.
+    """
+    limits = Limits(**prepared.recipe.pick.subject_to.model_dump())
+    return over_the_limits(draft_records(prepared.layouts, outcomes), limits)
+
+
+def _decide(
+    prepared: Prepared,
+    layouts: Sequence[Layout],
+    excluded: Sequence[Excluded],
+    executor: Executor,
+    output: Output,
+) -> Decision | None:
+    """What replay predicts and chooses of the drafts of ``layouts``, which all qualify; None where
+    candidates are scored live only, or none is left."""
+    score = prepared.recipe.score
     prompts = layouts[0].prompts
-    if score is None or prompts is None or score.method != "replay":
+    if score is None or prompts is None or all(layout.forecast is None for layout in layouts):
         return None
     wanted = prepared.recipe.pick
-    drafts = {d.quant: d for d in draft_records(layouts, executor.outcomes)}
-    limits = Limits(**wanted.subject_to.model_dump())
-
-    def disqualified(draft: str | None) -> str | None:
-        return None if draft is None else over_limits(drafts[draft], limits)
-
     objective = Objective(wanted.maximize)
-    decision = decide(layouts, prompts, score, objective, wanted.confidence, disqualified, executor)
+    decision = decide(layouts, prompts, score, objective, wanted.confidence, excluded, executor)
     if decision is None:
         output.warn("nothing could be predicted; every candidate runs live instead")
     return decision
 
 
 def _score(
-    prepared: Prepared, executor: Executor, output: Output, decision: Decision | None
+    prepared: Prepared,
+    layouts: Sequence[Layout],
+    executor: Executor,
+    output: Output,
+    decision: Decision | None,
 ) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
     """Run the baselines and what fits the budget live; compare outputs."""
     score = prepared.recipe.score
-    baselines = [layout.baseline for layout in prepared.layouts if layout.baseline is not None]
+    baselines = [layout.baseline for layout in layouts if layout.baseline is not None]
     if not baselines or score is None:
         return (), ()
-    wanted = decision.finalists if decision else tuple(c for m in prepared.layouts for c in m.grid)
+    wanted = decision.finalists if decision else tuple(c for m in layouts for c in m.grid)
     first = baselines[0].rounds[0]
     executor.run([first])
     seconds = measured_seconds(first, executor.outcomes, len(baselines[0].rounds))

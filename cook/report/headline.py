@@ -9,7 +9,8 @@ from cook.report.commands import server_command
 from cook.report.compared import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
 from cook.report.plain import clipped
-from cook.units import size
+from cook.scoring.intervals import FEWEST_PROMPTS
+from cook.units import plural, size
 
 
 def headline(record: Record) -> Headline:
@@ -50,6 +51,8 @@ def _speedup(record: Record, winner: Candidate) -> Fact | None:
         return None
     interval = winner.speedup_interval
     note = "against no draft"
+    if winner.live is not None:
+        note += f", {plural(winner.live.requests, 'prompt')}"
     if interval is not None:
         note += f", {interval.confidence:.0%}: {interval.low:.2f} to {interval.high:.2f}"
     return Fact("end-to-end speedup", f"{ratio:.2f}x", note)
@@ -114,6 +117,9 @@ def _confidence(record: Record, winner: Candidate) -> Fact | None:
         return Fact("confidence", sure, note)
     if len(pick.ranking) < 2:
         return None
+    if winner.live is not None and winner.live.requests < FEWEST_PROMPTS:
+        few = plural(winner.live.requests, "prompt")
+        return Fact("confidence", "unknown", f"{few}; {FEWEST_PROMPTS} are needed")
     if tied:
         return Fact("confidence", "a tie", f"not told apart from {tied} at {pick.confidence:.0%}")
     return Fact("confidence", f"{pick.confidence:.0%}", "every rival is slower at that level")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 
 SEED = 20_260_101
+FEWEST_PROMPTS = 8
+"""Below this many prompts nothing is said of how sure a figure is."""
 
 
 def paired_ratio(
@@ -26,15 +28,15 @@ def paired_ratio(
 ) -> Interval | None:
     """Interval of objective(one) / objective(other) over their common prompts.
 
-    None with fewer than two common prompts, or where it does not exist (no draft has
-    no acceptance).
+    None with fewer than :data:`FEWEST_PROMPTS` common prompts, or where it does not exist (no
+    draft has no acceptance).
     """
     import numpy as np
 
     from cook.scoring.statistics import ratio_interval
 
     measured = paired({"one": one, "other": other}, objective, weights)
-    if measured is None:
+    if measured is None or measured.prompts < FEWEST_PROMPTS:
         return None
     return ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
 

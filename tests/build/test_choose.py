@@ -36,7 +36,10 @@ def test_the_fastest_wins() -> None:
     result = choose(candidate(None, 10), candidate("small", 11), candidate("large", 13, 700))
     assert result.candidate == "large"
     assert result.ranking == ("large", "small", "no draft")
-    assert "13.00 t/s end to end, 1.30x no draft, acceptance 70.0% (700/1000)" in result.sentence
+    assert (
+        "13.00 t/s end to end on 10 prompts, 1.30x no draft, acceptance 70.0% (700/1000)"
+        in result.sentence
+    )
 
 
 def test_a_tie_goes_to_the_smaller_file() -> None:

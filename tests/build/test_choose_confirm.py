@@ -58,9 +58,10 @@ def test_a_choice_that_the_live_runs_bear_out_stands() -> None:
     assert (found.candidate, found.value, found.ties) == ("large", 13, ())
     assert found.choice is not None
     assert (found.choice.confirmed, found.choice.decided, found.choice.prompts) == (True, True, 30)
-    assert found.sentence.startswith("large: 13.00 t/s end to end, 1.30x no draft")
+    assert found.sentence.startswith("large: 13.00 t/s end to end on 10 prompts, 1.30x no draft")
     assert found.sentence.endswith(
-        "predicted best within 1% (at 95%; probability of being best 80%); confirmed live."
+        "predicted best within 1% (at 95% on 30 prompts; probability of being best 80%); "
+        "confirmed live."
     )
 
 
@@ -85,16 +86,22 @@ def test_a_choice_for_its_size_says_what_it_was_not_told_from() -> None:
     assert found.choice is not None
     assert found.choice.best == "large"
     assert found.sentence.endswith(
-        "predicted not to be told from large, the best, at 95%, "
+        "predicted not to be told from large, the best, at 95% on 30 prompts, "
         "and is the smallest such file; confirmed live."
     )
     bare = confirmed(predicted("no draft", ties=("large",)), NO_DRAFT, candidate("large", 10, 700))
-    assert "not to be told from large, the best, at 95%, and needs no file" in bare.sentence
+    assert (
+        "not to be told from large, the best, at 95% on 30 prompts, and needs no file"
+        in bare.sentence
+    )
 
 
 def test_an_undecided_choice_says_what_a_rival_may_gain() -> None:
     found = confirmed(predicted("large", margin=0.034), NO_DRAFT, candidate("large", 13, 700))
-    assert "predicted best, but a rival may be up to 3.4% better (at 95%; " in found.sentence
+    assert (
+        "predicted best, but a rival may be up to 3.4% better (at 95% on 30 prompts; "
+        in found.sentence
+    )
     tied = confirmed(
         predicted("large", margin=0.034, ties=("small", "no draft")),
         *(NO_DRAFT, candidate("large", 13, 700)),

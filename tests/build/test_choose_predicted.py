@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from cook.build.forecast import Forecast
 from cook.engines.base import DraftSettings
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey
+from cook.record.record import CandidateKey, Excluded
+from cook.scoring.intervals import paired_ratio
 from tests.build.candidates import UNPRICED
 
 TOKENS = 100
@@ -71,11 +72,11 @@ def chosen(
     *forecasts: Forecast,
     objective: Objective = Objective.DECODE_SPEED,
     weights: Mapping[str, float] | None = None,
-    disqualified: Callable[[str | None], str | None] = lambda _: None,
+    excluded: tuple[Excluded, ...] = (),
     sizes: Mapping[str, int | None] = SIZES,
     timing_sd: float = 0.0,
 ) -> Chosen:
-    return choose(forecasts, objective, 0.95, weights, disqualified, sizes, timing_sd=timing_sd)
+    return choose(forecasts, objective, 0.95, weights, excluded, sizes, timing_sd=timing_sd)
 
 
 def test_the_fastest_is_chosen_and_the_question_decided() -> None:
@@ -129,9 +130,8 @@ def test_a_draft_that_slows_down_loses_to_no_draft() -> None:
 def test_limits_exclude_with_their_reason() -> None:
     found = chosen(
         forecast(None, 100),
-        forecast("large", 50),
         forecast("small", 80),
-        disqualified=lambda draft: "too large" if draft == "large" else None,
+        excluded=(Excluded("large n_max=4", "too large"),),
     )
     assert found.name == "small n_max=4"
     assert [(e.candidate, e.reason) for e in found.excluded] == [("large n_max=4", "too large")]
@@ -139,7 +139,11 @@ def test_limits_exclude_with_their_reason() -> None:
 
 
 def test_nothing_qualifies() -> None:
-    found = chosen(forecast(None, 100), forecast("small", 50), disqualified=lambda _: "no")
+    found = chosen(
+        forecast(None, 100),
+        objective=Objective.ACCEPTANCE,
+        excluded=(Excluded("small n_max=4", "no"),),
+    )
     assert (found.name, found.ranking, found.margin) == (None, (), None)
     assert len(found.excluded) == 2
 
@@ -188,6 +192,16 @@ def test_weights_decide_between_drafts_of_different_strengths() -> None:
 def test_one_prompt_ranks_without_a_margin() -> None:
     found = chosen(forecast(None, 100, prompts=1), forecast("small", 70, prompts=1))
     assert (found.name, found.margin, found.decided) == ("small n_max=4", None, False)
+
+
+@pytest.mark.parametrize(("prompts", "sure"), [(7, False), (8, True)])
+def test_below_eight_prompts_nothing_is_said_of_how_sure_it_is(prompts: int, sure: bool) -> None:
+    pair = (forecast("small", 70, prompts=prompts), forecast("large", 90, prompts=prompts))
+    found = chosen(*pair)
+    assert (found.margin is not None) is sure
+    assert bool(found.probability) is sure
+    interval = paired_ratio(pair[0].runs, pair[1].runs, Objective.DECODE_SPEED, None, 0.95)
+    assert (interval is not None) is sure
 
 
 def test_rank_leaves_no_draft_out() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.prompts.prompt_set import Half, Prompt, PromptSet, subset
+from cook.prompts.prompt_set import Half, Prompt, PromptSet, load_prompts, select, subset
 from cook.prompts.shares import in_halves, race_shares
 
 
@@ -51,8 +51,18 @@ def test_halves_balance_and_nothing_else_changes(prompts: PromptSet) -> None:
     ]
     picks = sum(p.half == "pick" for p in dealt.prompts)
     assert 0 < picks < len(dealt.prompts)
-    assert abs(2 * picks - len(dealt.prompts)) <= max(1, len(dealt.categories))
+    assert abs(2 * picks - len(dealt.prompts)) <= 1
     assert in_halves(dealt) == dealt
+
+
+def test_every_categorys_odd_prompt_does_not_go_to_choosing() -> None:
+    """Ten categories, 12 prompts: 10 were chosen on and 2 reported on."""
+    wanted = select(load_prompts("default"), 12)
+    assert Counter(p.half for p in wanted.prompts)["pick"] > 6
+    assert Counter(p.half for p in in_halves(wanted).prompts) == {"pick": 6, "report": 6}
+    demo = in_halves(load_prompts("demo"))
+    halves = Counter(p.half for p in demo.prompts)
+    assert abs(halves["pick"] - halves["report"]) <= 1
 
 
 def test_balanced_halves_stay_as_they_are() -> None:

@@ -61,6 +61,16 @@ def test_confidence_of_live_runs(records: ModuleType, ties: tuple[str, ...], val
     assert fact(found, "confidence")[0] == value
 
 
+def test_too_few_prompts_lend_no_confidence(records: ModuleType) -> None:
+    record = records.record(predicted=False)
+    few = [
+        replace(c, live=replace(c.live, requests=7) if c.live else None) for c in record.candidates
+    ]
+    found = headline(replace(record, candidates=tuple(few)))
+    assert fact(found, "confidence") == ("unknown", "7 prompts; 8 are needed")
+    assert ", 7 prompts" in fact(found, "end-to-end speedup")[1]
+
+
 def test_no_draft_can_win(records: ModuleType) -> None:
     record = records.record()
     found = headline(replace(record, pick=replace(record.pick, candidate="no draft")))
