@@ -5,6 +5,7 @@ with the hashed lock. Only the standard library is used, because it also runs wh
 dependencies are not installed yet. Facts behind the options: an ordinary wheel has no tools;
 without a run path they need LD_LIBRARY_PATH; virtual machines that advertise AMX and refuse
 it crash on quantized weights; pip returns a wheel from its cache whatever options built it.
+``engine_setup.cmake`` says what is compiled, and which part of it for speed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ PACKAGE = "llama-cpp-python"
 VERSION = "0.3.36"
 TOOLS = ("quantize", "imatrix", "perplexity", "server", "bench", "batched-bench")
 MENDING_LINE = "python -m cook.engine_setup"
+CMAKE_FILE = Path(__file__).with_suffix(".cmake")
 NO_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
 LOG_NAME = "cook-engine-build.log"
 START_TIMEOUT_S = 60
@@ -108,8 +110,11 @@ def cmake_args(machine: str, system: str, *, avoid_amx: bool) -> str:
     separator = ";" if system == "Darwin" else ":"
     args = [
         "-DLLAMA_BUILD_TOOLS=ON",
-        "-DLLAMA_TOOLS_INSTALL=ON",
         "-DLLAMA_BUILD_SERVER=ON",
+        "-DLLAMA_TOOLS_INSTALL=OFF",  # of all tools; the file installs those that are named
+        f"-DCOOK_ENGINE_TOOLS={';'.join(TOOLS)}",
+        f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={CMAKE_FILE}",
+        "-DLLAMA_ALL_WARNINGS=OFF",
         "-DLLAMA_BUILD_UI=OFF",
         "-DLLAMA_USE_PREBUILT_UI=OFF",
         "-DLLAMA_OPENSSL=OFF",

@@ -150,3 +150,10 @@ def test_stopping_a_build_stops_what_it_started(tmp_path: Path, number: signal.S
     while child.exists() and child.read_bytes() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not child.exists() or not child.read_bytes()
+
+
+def test_what_is_built_is_what_is_checked() -> None:
+    arguments = cmake_args("x86_64", "Linux", avoid_amx=True)
+    assert f"'-DCOOK_ENGINE_TOOLS={';'.join(engine_setup.TOOLS)}'" in arguments
+    assert f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={engine_setup.CMAKE_FILE}" in arguments
+    assert engine_setup.CMAKE_FILE.is_file()

@@ -49,6 +49,7 @@ def test_demo_files_are_inside(names: set[str], name: str) -> None:
 def test_sources_and_notices_are_inside(names: set[str]) -> None:
     assert {
         "cook/py.typed",
+        "cook/engine_setup.cmake",
         "cook/engines/worker/worker.c",
         "cook/recipe/recipe.schema.json",
     } <= names

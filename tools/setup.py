@@ -19,6 +19,7 @@ INPUTS = (
     "requirements-engine.lock",
     "pyproject.toml",
     "cook/engine_setup.py",
+    "cook/engine_setup.cmake",
     "tools/setup.py",
 )
 
