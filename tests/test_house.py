@@ -79,6 +79,7 @@ UNIMPORTED = {
 }
 """Modules that no test file without an engine imports, each with the reason."""
 ACROSS = {
+    "build/test_limits.py": "whole builds with drafts over a limit",
     "cli/test_broken.py": "broken input to any command",
     "cli/test_habits.py": "what every command owes its user",
     "cli/test_unsafe_args.py": "a stranger's recipe, from its text to the engine's command",

@@ -127,7 +127,8 @@ class Api:
 
     def get(self, path: str, timeout_s: float = GET_TIMEOUT_S) -> tuple[int, Any]:
         """``(status, JSON)`` of a GET; the JSON is None when the body is none."""
-        status, body = self._answer("GET", path, timeout_s, MAX_FACT_BYTES)
+        limit_s = timeout_s if self._limit_s is None else min(timeout_s, self._limit_s)
+        status, body = self._answer("GET", path, limit_s, MAX_FACT_BYTES)
         return status, _json(body)
 
     def post(self, path: str, payload: Mapping[str, object]) -> Mapping[str, Any]:

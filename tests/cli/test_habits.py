@@ -159,3 +159,41 @@ def test_completion_scripts_are_shown_and_installed(cook: Any, shell: str) -> No
     home = cook.directory / "home"
     scripts = [p for p in home.rglob("*") if p.is_file() and "_COOK_COMPLETE" in p.read_text()]
     assert scripts
+
+
+def test_faults_are_told_by_every_command_but_help(cook: Any) -> None:
+    file = cook.directory / "config.toml"
+    file.write_text("thread = 8\n")
+    environment = dict(cook.environment) | {"COOK_CONFIG": str(file)}
+    told = type(cook)(cook.directory, environment)("recipes", "ls")
+    assert told.status == 2
+    assert f"{file}:1:1: error: unknown key `thread`" in told.stderr
+    assert "did you mean `threads`?" in told.stderr
+    assert "1 error in the configuration" in told.stderr
+    assert type(cook)(cook.directory, environment)("recipes", "ls", "--help").status == 0
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(cook: Any) -> None:
+    file = cook.directory / "config.toml"
+    file.write_text("threads = 2\n")
+    code = (
+        "import sys\n"
+        "import cook.build.prepare\n"
+        "def prepare(*a, **k): return None\n"
+        "cook.build.prepare.prepare = prepare\n"
+        "import cook.build.run\n"
+        "def build(prepared, output, *, threads, **k):\n"
+        "    print('threads', threads); raise SystemExit(0)\n"
+        "cook.build.run.build = build\n"
+        "from cook.cli.main import run\n"
+        "run(sys.argv[1:])\n"
+    )
+    base = dict(cook.environment) | {"COOK_CONFIG": str(file)}
+    runs = [
+        (base, [], "threads 2"),
+        (base | {"COOK_THREADS": "3"}, [], "threads 3"),
+        (base | {"COOK_THREADS": "3"}, ["--threads", "4"], "threads 4"),
+    ]
+    for environment, flags, said in runs:
+        done = type(cook)(cook.directory, environment)("build", "demo", *flags, code=code)
+        assert done.stdout.strip() == said, done.stderr

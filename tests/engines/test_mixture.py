@@ -12,6 +12,8 @@ import pytest
 
 from cook.engines.base import QuantizeJob
 from cook.engines.mixture import mixture_types
+from cook.engines.process.outcome import ProcessResult, ProcessSpec
+from cook.engines.process.supervisor import Supervisor
 from cook.formats.quant_types import Flavour
 
 LINE = "[   1/  21]  a.weight - [  256,   64,     1,     1], type =    f16, size = 0.031 MiB ({})"
@@ -41,11 +43,14 @@ def engine(tmp_path: Path, calls: Path) -> Any:
         extra = ("--imatrix", str(job.imatrix)) if job.imatrix else ()
         return (str(tool), *extra, str(job.source), str(job.output), job.ftype)
 
+    def run(supervisor: Supervisor, argv: tuple[str, ...], name: str, **_: object) -> ProcessResult:
+        return supervisor.run(ProcessSpec(argv, name, {"PATH": os.environ["PATH"]}))
+
     return SimpleNamespace(
         flavour=Flavour.LLAMA_CPP,
         identity=SimpleNamespace(digest="d"),
         quantize_command=command,
-        environment=lambda: {"PATH": os.environ["PATH"]},
+        run=run,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cook.engines import tool_runs
 from cook.engines.base import ImatrixJob, ImatrixResult
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import StepError
@@ -24,7 +25,7 @@ ENOUGH = 8
 """Chunks after which every expert was seen."""
 
 
-def imatrix(job: ImatrixJob, _: Supervisor) -> ImatrixResult:
+def imatrix(_engine: object, job: ImatrixJob, _: Supervisor) -> ImatrixResult:
     """Half of each tensor's experts are seen before ``ENOUGH`` chunks."""
     assert job.chunks is not None
     entries = {}
@@ -41,13 +42,15 @@ def imatrix(job: ImatrixJob, _: Supervisor) -> ImatrixResult:
 
 
 def step(otherwise: Otherwise, minimum: float = 1.0) -> ImatrixStep:
-    engine: Any = SimpleNamespace(name="e", flavour=Flavour.LLAMA_CPP, imatrix=imatrix)
+    engine: Any = SimpleNamespace(name="e", flavour=Flavour.LLAMA_CPP)
     model, corpus = Source(DRAFT, "sha256:aa", 1), Source(Path("/c.txt"), "sha256:bb", 1)
     return ImatrixStep(engine, model, corpus, 512, 2, False, minimum, otherwise)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Workbench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
+    monkeypatch.setattr(tool_runs, "imatrix", imatrix)
+
     def nothing(_: object) -> Any:
         raise AssertionError("nothing is made before")
 

@@ -6,6 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from cook.engines import tool_runs
 from cook.engines.base import QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.supervisor import Supervisor
 from cook.graph.step import Source, Workbench
@@ -17,14 +20,17 @@ NO_NEWS = "token_embd.weight: no entry in the imatrix"
 NEWS = "blk.0.attn_q.weight: no entry in the imatrix"
 
 
-def test_the_job_is_the_step_and_usual_warnings_go(tmp_path: Path) -> None:
+def test_the_job_is_the_step_and_usual_warnings_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs: list[QuantizeJob] = []
 
-    def quantize(job: QuantizeJob, _: Supervisor) -> QuantizeResult:
+    def quantize(_engine: object, job: QuantizeJob, _: Supervisor) -> QuantizeResult:
         jobs.append(job)
         return QuantizeResult({}, 9, 1.0, 1, ("q",), (NO_NEWS, NEWS, "output.weight: odd shape"))
 
-    engine: Any = SimpleNamespace(name="e", quantize=quantize)
+    monkeypatch.setattr(tool_runs, "quantize", quantize)
+    engine: Any = SimpleNamespace(name="e")
     step = QuantizeStep(
         engine=engine,
         quant="mine",
