@@ -204,6 +204,8 @@ def test_no_spelling_hides_a_refused_flag(case: tuple[Flavour, list[str], int]) 
 )
 def test_a_flag_is_no_value(valued: tuple[Flavour, str], smuggled: str) -> None:
     flavour, flag = valued
+    if smuggled in HARMLESS[flavour]:  # refused on the other engine only
+        return
     reading = read_flags([flag, smuggled, "http://x/"], [flavour])
     assert not reading.said
     assert {refusal.index for refusal in reading.refusals} >= {0, 1}
