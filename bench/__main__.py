@@ -6,13 +6,14 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from bench.comparisons import COMPARISONS
 from bench.copies import copies
 from bench.counts import counts
 from bench.ik_agreement import ik_agreement
 from bench.pairs import describe, measure
-from bench.prediction import prediction, prediction_in_cache
+from bench.prediction import prediction, prediction_in_cache, prediction_in_proportion
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.study import Study
@@ -23,9 +24,16 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "counts": counts,
     "prediction": prediction,
     "prediction-in-cache": prediction_in_cache,
+    "prediction-256": partial(prediction_in_proportion, 256),
+    "prediction-4096": partial(prediction_in_proportion, 4096),
+    "prediction-16384": partial(prediction_in_proportion, 16_384),
     "copies": copies,
     "ik-agreement": ik_agreement,
 }
+
+
+HOURS = frozenset({"prediction-256", "prediction-4096", "prediction-16384"})
+"""Studies that run only where they are named."""
 
 
 def main(names: list[str]) -> int:
@@ -36,7 +44,7 @@ def main(names: list[str]) -> int:
     load = os.getloadavg()[0]
     print(f"# {platform.platform()}, {os.cpu_count()} cores, load {load:.2f} at the start")
     slow = []
-    for name in names or known:
+    for name in names or [name for name in known if name not in HOURS]:
         if name in STUDIES:
             study = STUDIES[name]()
             print("\n".join(study.lines), flush=True)

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from bench.demo_score import study_layout
 from bench.study import Study, empty_executor
-from cook.build.choose import choose
-from cook.build.forecast import Forecaster, Overheads
+from cook.build.choose import Aim, ForecastErrors, choose
+from cook.build.forecast import Forecaster
+from cook.record.measured import Overheads
 from cook.record.objective import Objective
 
 TRIALS = 50
@@ -43,12 +44,10 @@ def copies() -> Study:
             forecasts = forecaster.forecasts(Overheads(), prompts)
             choice = choose(
                 forecasts,
-                Objective.DECODE_SPEED,
-                0.95,
-                None,
+                Aim(Objective.DECODE_SPEED),
                 (),
                 {"one": 0, "two": 0},
-                timing_sd=noise.mean_sd if noise else 0.0,
+                errors=ForecastErrors(noise.of_median if noise else None),
             )
             drafting = {f.key for f in forecasts if f.key.draft is not None}
             chosen = {choice.key, *choice.ties}

@@ -88,7 +88,7 @@ def _recount(
     """(requests with equal counts, our (drafted, accepted)) over ``live`` requests."""
     equal, drafted, accepted = 0, 0, 0
     with Worker.open(replay.engine, Supervisor(executor.logs / "counts")) as worker:
-        info = worker.load(model_load(replay.engine, model, replay.args, 4096, executor.threads))
+        info = worker.load(model_load(replay.engine, model, replay.args, 4096))
         for run in live:
             assert run.tokens is not None, "mainline returns ids"
             found = worker.replay(prompts[run.id], run.tokens)

@@ -62,6 +62,7 @@ def study_layout(
     n_max: tuple[int, ...],
     quants: tuple[str, ...] = EIGHT,
     target: str = Q8_0_TARGET,
+    engine: str = "bundled",
 ) -> Layout:
     """The layout of the drafts named; ``limit`` None: every prompt, else short ones."""
     text = (
@@ -76,4 +77,4 @@ def study_layout(
     kept = tuple(q for q in loaded.quants if q.name in quants)
     recipe = loaded.recipe.model_copy(update={"include_source": "source" in quants})
     loaded = replace(loaded, quants=kept, recipe=recipe)
-    return prepare(loaded, engines=["bundled"]).layouts[0]
+    return prepare(loaded, engines=[engine]).layouts[0]

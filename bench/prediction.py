@@ -1,64 +1,86 @@
-"""Predicted against live decode speed: drafts x n_max 2, 4, 8 on the demo pair.
+"""Predicted against live decode speed, out of sample: pairs x engines x draft lengths.
 
-Ten turns, each of: a pass of all timings, a live round of no draft and of one draft at every
-length to fit overheads on, and a live round of every configuration to compare with. A machine
-that slows down meanwhile (shared ones do, by a quarter from minute to minute) falls on all
-alike. Predictions use medians over the turns; the interval is that of the live mean.
+Turns, each of: a pass of all timings, and a live round of every configuration. Overheads are
+fitted on the requests of no draft and of one draft, on half of the prompts; predictions and live
+runs are compared on the other half. A machine that slows down meanwhile (shared ones do, by a
+quarter from minute to minute) falls on all alike. Predictions use medians over the turns; beside
+the error stands the scatter of the live runs themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import mean, median, stdev
+from tempfile import TemporaryDirectory
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
+from bench.proportions import DRAFTS as FIRST_LAYERS
+from bench.proportions import proportions_layout
 from bench.study import Study, empty_executor
-from cook.build.decide import live_runs
-from cook.build.forecast import Forecast, Forecaster
-from cook.build.layout import Configuration, ForecastPlan, interleaved
+from cook.build.decide import fitted_on, live_runs
+from cook.build.forecast import Forecaster
+from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
 from cook.graph.execute import Executor
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.racing import student_quantile
+from cook.steps.curve import CurveStep
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
 FITTED_ON = "Q4_K_M"
 LENGTHS = (2, 4, 8)
 TURNS = 10
-MOST_ERROR, MOST_LOSS = 0.05, 0.02
+MOST_MEDIAN, MOST_ERROR, MOST_LOSS = 0.05, 0.10, 0.02
 
-Rounds = dict[str, list[dict[str, PromptRun]]]
-"""By configuration, a live round a turn: prompt id -> request."""
+Runs = Mapping[str, PromptRun]
+Rounds = dict[str, list[Runs]]
+"""By configuration, its live requests of each turn: prompt id -> request."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A configuration, in decoded tokens a second; ``live`` of each turn."""
+
+    name: str
+    draft: str | None
+    n_max: int
+    predicted: float
+    live: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        """predicted / live - 1."""
+        return self.predicted / mean(self.live) - 1
+
+    @property
+    def scatter(self) -> float | None:
+        """Spread of one live run, as a share; None where there was one only."""
+        return stdev(self.live) / mean(self.live) if len(self.live) > 1 else None
+
+
+def engines() -> tuple[str, ...]:
+    """The bundled one, and ik where ``COOK_ENGINE_IK`` names a build."""
+    return ("bundled", "ik") if os.environ.get("COOK_ENGINE_IK") else ("bundled",)
 
 
 def prediction(target: str = F16_TARGET) -> Study:
-    """The median error over drafts and lengths, and what the predicted best length costs."""
-    layout = study_layout(
-        "replay", limit=16, tokens=128, n_max=LENGTHS, quants=DRAFTS, target=target
+    """The demo pair on every engine at hand."""
+    pair = f"demo, {target}"
+    return _study(
+        pair,
+        lambda engine: study_layout(
+            "replay",
+            limit=16,
+            tokens=128,
+            n_max=LENGTHS,
+            quants=DRAFTS,
+            target=target,
+            engine=engine,
+        ),
+        FITTED_ON,
     )
-    assert layout.forecast is not None, "asked for"
-    assert layout.baseline is not None, "asked for"
-    plan = _with_passes(layout.forecast, TURNS)
-    every = [layout.baseline, *layout.grid]
-    fitted_on = [c for c in every if c.draft is None or c.draft.name == FITTED_ON]
-    with empty_executor() as executor:
-        executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
-        fitting: Rounds = {c.name: [] for c in fitted_on}
-        live: Rounds = {c.name: [] for c in every}
-        for turn in range(TURNS):
-            executor.run([plan.verify[turn], *(d.curves[turn] for d in plan.drafts)])
-            _live_round(executor, fitted_on, 1 + turn, fitting)
-            _live_round(executor, every, 1 + TURNS + turn, live)
-        forecaster = Forecaster(plan, executor.outcomes)
-        overheads = forecaster.fitted(
-            _typical(fitting[layout.baseline.name]),
-            [(c.settings, _typical(fitting[c.name])) for c in fitted_on if c.settings],
-            next(d for d in plan.drafts if d.draft.name == FITTED_ON),
-        )
-        reported = set(live[layout.baseline.name][0])
-        predicted = {f.name: f for f in forecaster.forecasts(overheads, reported)}
-    told = _told(predicted, {name: [_speed(r) for r in rounds] for name, rounds in live.items()})
-    return replace(told, lines=(f"target {target}", *told.lines))
 
 
 def prediction_in_cache() -> Study:
@@ -66,14 +88,90 @@ def prediction_in_cache() -> Study:
     return prediction(Q8_0_TARGET)
 
 
+def prediction_in_proportion(tokens: int) -> Study:
+    """The pair of real proportions on prompts of ``tokens`` tokens.
+
+    It is kept in ``COOK_BENCH_PAIR``, a folder, where that is set.
+    """
+    threads = len(os.sched_getaffinity(0))
+    with TemporaryDirectory(prefix="cook-pair-") as temporary:
+        folder = Path(os.environ.get("COOK_BENCH_PAIR", temporary))
+        folder.mkdir(parents=True, exist_ok=True)
+        return _study(
+            f"real proportions, {tokens} tokens",
+            lambda engine: proportions_layout(
+                folder, tokens, engine=engine, n_max=LENGTHS, threads=threads
+            ),
+            FIRST_LAYERS[1],
+            turns=3,
+        )
+
+
+def _study(pair: str, lay: Callable[[str], Layout], fitted: str, turns: int = TURNS) -> Study:
+    studies = [
+        told(f"{pair} x {name}", compared(lay(name), fitted, turns), turns) for name in engines()
+    ]
+    return Study(
+        tuple(line for study in studies for line in study.lines),
+        all(study.within for study in studies),
+    )
+
+
+def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
+    """Every configuration of ``layout``, on the prompts that nothing was fitted on.
+
+    ``fitted``: the draft whose live requests overheads are fitted on, beside those of no draft.
+    """
+    assert layout.forecast is not None, "asked for"
+    assert layout.baseline is not None, "asked for"
+    plan = _with_passes(layout.forecast, turns)
+    every = [layout.baseline, *layout.grid]
+    with empty_executor() as executor:
+        executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
+        forecaster = Forecaster(plan, executor.outcomes)
+        live: Rounds = {c.name: [] for c in every}
+        for turn in range(turns):
+            executor.run(plan.timing(turn))
+            _live_round(executor, every, 1 + turn, live)
+        for failure in executor.outcomes.failures.values():
+            raise failure.error
+        prompts, _ = fitted_on(layout.baseline)
+        typical = {name: _typical(rounds) for name, rounds in live.items()}
+        overheads = forecaster.fitted(
+            _of(typical[layout.baseline.name], prompts),
+            [
+                (c.settings, _of(typical[c.name], prompts))
+                for c in layout.grid
+                if c.settings and c.draft is not None and c.draft.name == fitted
+            ],
+            next(d for d in plan.drafts if d.draft.name == fitted),
+        )
+        judged = set(typical[layout.baseline.name]) - prompts
+        predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
+        return [
+            Compared(
+                name=c.name,
+                draft=c.draft.name if c.draft is not None else None,
+                n_max=c.settings.n_max if c.settings else 0,
+                predicted=predicted[c.name].decode_speed,
+                live=tuple(
+                    _speed(forecaster.counted_alike(c.key, tuple(_of(runs, judged).values())))
+                    for runs in live[c.name]
+                ),
+            )
+            for c in every
+        ]
+
+
 def _with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
+    def more(curves: Sequence[CurveStep]) -> tuple[CurveStep, ...]:
+        return tuple(replace(curves[0], turn=turn) for turn in range(passes))
+
     return replace(
         plan,
-        verify=tuple(replace(plan.verify[0], turn=turn) for turn in range(passes)),
-        drafts=tuple(
-            replace(d, curves=tuple(replace(d.curves[0], turn=turn) for turn in range(passes)))
-            for d in plan.drafts
-        ),
+        verify=more(plan.verify),
+        plain=more(plan.plain),
+        drafts=tuple(replace(d, curves=more(d.curves)) for d in plan.drafts),
     )
 
 
@@ -87,7 +185,11 @@ def _live_round(
         found[configuration.name].append(live_runs(configuration, executor))
 
 
-def _typical(rounds: Sequence[dict[str, PromptRun]]) -> dict[str, PromptRun]:
+def _of(runs: Runs, prompts: set[str] | frozenset[str]) -> dict[str, PromptRun]:
+    return {name: run for name, run in runs.items() if name in prompts}
+
+
+def _typical(rounds: Sequence[Runs]) -> dict[str, PromptRun]:
     """Every request with the median of its times over the turns."""
 
     def middle(name: str, time: Callable[[PromptRun], float]) -> float:
@@ -104,49 +206,63 @@ def _typical(rounds: Sequence[dict[str, PromptRun]]) -> dict[str, PromptRun]:
     }
 
 
-def _speed(runs: dict[str, PromptRun]) -> float:
+def _speed(runs: Sequence[PromptRun]) -> float:
     """Decoded tokens a second of one round."""
-    tokens = sum(run.predicted_n - 1 for run in runs.values())
-    return 1000 * tokens / sum(run.predicted_ms for run in runs.values())
+    return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.predicted_ms for run in runs)
 
 
 def _half_width(values: Sequence[float]) -> float:
-    """Of the 95 % interval of the mean over the turns."""
+    """Of the 95 % interval of the mean over the turns; infinite for a single one."""
+    if len(values) < 2:
+        return float("inf")
     return float(student_quantile(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5)
 
 
-def _told(predicted: dict[str, Forecast], live: dict[str, list[float]]) -> Study:
-    lines = [f"predicted / live decode t/s, {TURNS} live repeats in turn:"]
-    errors, inside = [], 0
-    for name, speeds in live.items():
-        guess = predicted[name].decode_speed
-        centre = mean(speeds)
-        half = _half_width(speeds)
-        error = guess / centre - 1
-        within = abs(guess - centre) <= half
-        inside += within
-        if name != "no draft":
-            errors.append(abs(error))
+def told(what: str, found: Sequence[Compared], turns: int) -> Study:
+    """Every configuration, then errors by draft length, then what the predicted best costs."""
+    lines = [f"{what}: predicted / live decode t/s, {turns} live repeats in turn:"]
+    for one in found:
+        scatter = f"live scatter {one.scatter:.1%}" if one.scatter is not None else "one live run"
         lines.append(
-            f"  {name:16} {guess:7.1f} / {centre:7.1f} ± {half:.1f} (95 %), {error:+.1%}"
-            + (", inside" if within else "")
+            f"  {one.name:20} {one.predicted:8.2f} / {mean(one.live):8.2f}, "
+            f"{one.error:+.1%}; {scatter}"
         )
-    loss = 0.0
-    for draft in DRAFTS:
-        names = [f"{draft} n_max={n}" for n in LENGTHS]
-        chosen = max(names, key=lambda n: predicted[n].decode_speed)
-        best = max(names, key=lambda n: mean(live[n]))
-        turns = [c / b - 1 for c, b in zip(live[chosen], live[best], strict=True)]
-        half = _half_width(turns)
-        cost, surely = -mean(turns), max(0.0, -mean(turns) - half)
-        loss = max(loss, surely)
+    lines.append(f"{what}: |predicted / live - 1| on prompts that nothing was fitted on:")
+    groups = {"no draft": [c for c in found if c.draft is None]}
+    for n_max in sorted({c.n_max for c in found if c.draft is not None}):
+        groups[f"drafts n_max={n_max}"] = [c for c in found if c.draft and c.n_max == n_max]
+    for name, group in groups.items():
+        errors = [abs(c.error) for c in group]
+        scatters = [c.scatter for c in group if c.scatter is not None]
+        beside = f"{median(scatters):.1%}" if scatters else "unknown"
         lines.append(
-            f"  {draft}: predicted best {chosen}, live best {best}, {cost:.1%} ± {half:.1%} lost"
+            f"  {name:20} median {median(errors):.1%}, worst {max(errors):.1%} "
+            f"of {len(errors)}; scatter of a live run {beside}"
         )
-    middle = median(errors)
+    loss, about = _loss(found)
+    every = [abs(c.error) for c in found]
+    lines += about
     lines.append(
-        f"prediction: median error {middle:.1%} over {len(errors)} (at most {MOST_ERROR:.0%}), "
-        f"{inside} of {len(live)} inside the live interval; the best length surely costs "
-        f"{loss:.1%} (at most {MOST_LOSS:.0%})"
+        f"{what}: median error {median(every):.1%} (at most {MOST_MEDIAN:.0%}), worst "
+        f"{max(every):.1%} (at most {MOST_ERROR:.0%}); the best length surely costs {loss:.1%} "
+        f"(at most {MOST_LOSS:.0%})"
     )
-    return Study(tuple(lines), middle <= MOST_ERROR and loss <= MOST_LOSS)
+    within = median(every) <= MOST_MEDIAN and max(every) <= MOST_ERROR and loss <= MOST_LOSS
+    return Study(tuple(lines), within)
+
+
+def _loss(found: Sequence[Compared]) -> tuple[float, list[str]]:
+    """What the predicted best length of each draft surely loses on its live best, at most."""
+    loss, lines = 0.0, []
+    for draft in dict.fromkeys(c.draft for c in found if c.draft is not None):
+        mine = [c for c in found if c.draft == draft]
+        chosen = max(mine, key=lambda c: c.predicted)
+        best = max(mine, key=lambda c: mean(c.live))
+        turns = [c / b - 1 for c, b in zip(chosen.live, best.live, strict=True)]
+        half = _half_width(turns)
+        loss = max(loss, -mean(turns) - half)
+        lines.append(
+            f"  {draft}: predicted best n_max={chosen.n_max}, live best n_max={best.n_max}, "
+            f"{-mean(turns):.1%} ± {half:.1%} lost"
+        )
+    return max(0.0, loss), lines

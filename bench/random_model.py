@@ -1,57 +1,108 @@
-"""A random-weight llama GGUF with a vocabulary of real size, for the cost of reductions."""
+"""Random-weight llama GGUFs of any proportions: a cost is real where no text needs to be."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 
+BYTES = 256
+FIRST_SHARE = 0.5
+"""What a first layer adds to a token's embedding, as a share of it."""
 
-def write_random_model(path: Path, *, vocabulary: int = 150_000, width: int = 256) -> Path:
-    """Two layers of ``width``, F16, ``vocabulary`` tokens; 150 MB at the defaults."""
+
+@dataclass(frozen=True)
+class Shape:
+    """Proportions of a model; ``type`` of its matrices is F16 or Q8_0.
+
+    A layer adds ``settling`` times what the one before it added, so that a model's first layers
+    say often, but not always, what all of them say.
+    """
+
+    vocabulary: int = 150_000
+    width: int = 256
+    layers: int = 2
+    hidden: int = 512
+    heads: int = 4
+    kv_heads: int = 4
+    context: int = 4096
+    type: str = "F16"
+    settling: float = 1.0
+
+
+def write_random_model(path: Path, shape: Shape | None = None, layers: int | None = None) -> Path:
+    """A model of ``shape``, or its first ``layers`` alone; 150 MB at the defaults.
+
+    A tensor's weights follow from its name, so that models of one shape share theirs.
+    """
     import gguf
+    from gguf.quants import quantize
 
-    rng = np.random.default_rng(1)
+    shape = shape or Shape()
+    layers = shape.layers if layers is None else layers
+    kind = gguf.GGMLQuantizationType[shape.type]
+    head = shape.width // shape.heads
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(4096)
-    writer.add_embedding_length(width)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(2 * width)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(4)
-    writer.add_rope_dimension_count(width // 4)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(shape.hidden)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(vocabulary)
-    writer.add_tokenizer_model("llama")
-    tokens = [b"<unk>", b"<s>", b"</s>"] + [f"<0x{i:02X}>".encode() for i in range(256)]
-    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
-    types += [gguf.TokenType.BYTE] * 256
-    tokens += [f"t{i}".encode() for i in range(vocabulary - len(tokens))]
-    types += [gguf.TokenType.NORMAL] * (vocabulary - len(types))
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * vocabulary)
-    writer.add_token_types(types)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
+    writer.add_vocab_size(shape.vocabulary)
+    _add_vocabulary(writer, shape.vocabulary)
 
-    def weight(name: str, rows: int, columns: int) -> None:
-        data = rng.standard_normal((rows, columns), dtype=np.float32) * 0.05
-        writer.add_tensor(name, data.astype(np.float16))
+    def weight(name: str, rows: int, columns: int, scale: float = 1.0, silent: int = 0) -> None:
+        rng = np.random.default_rng(crc32(name.encode()))
+        data = rng.standard_normal((rows, columns), dtype=np.float32)
+        data *= scale / columns**0.5
+        data[:silent] = 0
+        writer.add_tensor(name, quantize(data, kind), raw_dtype=kind)
 
-    weight("token_embd.weight", vocabulary, width)
-    weight("output.weight", vocabulary, width)
-    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
-    for layer in range(2):
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            weight(f"blk.{layer}.{name}.weight", width, width)
-        weight(f"blk.{layer}.ffn_gate.weight", 2 * width, width)
-        weight(f"blk.{layer}.ffn_up.weight", 2 * width, width)
-        weight(f"blk.{layer}.ffn_down.weight", width, 2 * width)
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(width, np.float32))
+    def ones(name: str) -> None:
+        writer.add_tensor(name, np.ones(shape.width, np.float32))
+
+    weight("token_embd.weight", shape.vocabulary, shape.width, shape.width**0.5)
+    # Neither control tokens nor bytes are ever said: replies end at the limit, and are UTF-8.
+    weight("output.weight", shape.vocabulary, shape.width, silent=3 + BYTES)
+    ones("output_norm.weight")
+    for layer in range(layers):
+        share = FIRST_SHARE * shape.settling**layer
+        block = f"blk.{layer}"
+        ones(f"{block}.attn_norm.weight")
+        ones(f"{block}.ffn_norm.weight")
+        weight(f"{block}.attn_q.weight", shape.width, shape.width)
+        weight(f"{block}.attn_k.weight", shape.kv_heads * head, shape.width)
+        weight(f"{block}.attn_v.weight", shape.kv_heads * head, shape.width)
+        weight(f"{block}.attn_output.weight", shape.width, shape.width, share)
+        weight(f"{block}.ffn_gate.weight", shape.hidden, shape.width)
+        weight(f"{block}.ffn_up.weight", shape.hidden, shape.width)
+        weight(f"{block}.ffn_down.weight", shape.width, shape.hidden, share)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_vocabulary(writer: Any, size: int) -> None:
+    """Three control tokens, the bytes, and made-up words that no text is made of."""
+    import gguf
+
+    writer.add_tokenizer_model("llama")
+    tokens = [b"<unk>", b"<s>", b"</s>"] + [f"<0x{i:02X}>".encode() for i in range(BYTES)]
+    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    types += [gguf.TokenType.BYTE] * BYTES
+    tokens += [f"t{i}".encode() for i in range(size - len(tokens))]
+    types += [gguf.TokenType.NORMAL] * (size - len(types))
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)

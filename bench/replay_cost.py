@@ -20,9 +20,10 @@ import numpy as np
 
 from bench.random_model import write_random_model
 from bench.study import Study, empty_executor
-from cook.engines.base import Engine
+from cook.engines.base import Engine, ModelArgs
 from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.formats.arrays import Floats32, Ids
@@ -138,5 +139,4 @@ def _text(vocabulary: int, rng: np.random.Generator) -> Text:
 
 
 def _load(engine: Engine, model: Path) -> ModelLoad:
-    repack = engine.environment().get("LLAMA_ARG_REPACK") != "0"
-    return ModelLoad(path=model, context=2048, batch=512, ubatch=512, threads=1, repack=repack)
+    return model_load(engine, model, ModelArgs(threads=1, batch=512, ubatch=512), 2048)

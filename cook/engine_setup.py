@@ -20,7 +20,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -36,6 +39,10 @@ CMAKE_FILE = Path(__file__).with_suffix(".cmake")
 NO_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
 LOG_NAME = "cook-engine-build.log"
 START_TIMEOUT_S = 60
+SAY_EVERY_S = 20.0
+TIME_BY_STEPS = (0.0, 0.05, 0.1, 0.16, 0.3, 0.44, 0.58, 0.71, 0.84, 0.88, 0.91)
+"""Share of the whole time when each tenth of the steps was done, as one build on two cores took it
+(the first three by eye); the rest goes to packing and checking."""
 
 
 class SetupError(Exception):
@@ -141,42 +148,89 @@ def pip_install(lock: Path | None, *, cached: bool) -> list[str]:
 
 
 def build(argv: list[str], arguments: str, log: Path) -> None:
-    """Run pip, its output to ``log``, and say every tenth of the way where it is."""
+    """Run pip, its output to ``log``, and say now and then how far it is."""
     environment = dict(os.environ, CMAKE_ARGS=arguments)
     # pip's own scripts directory: with --no-build-isolation cmake must find the locked ninja.
     scripts = str(Path(sys.executable).parent)
     environment["PATH"] = scripts + os.pathsep + environment.get("PATH", "")
     with log.open("wb") as sink, tempfile.TemporaryDirectory(prefix="cook-setup-") as logs:
-        progress = _Tenths()
+        pace = Pace()
 
         def on_output(_: str, chunk: bytes) -> None:
             sink.write(chunk)
-            progress.read(chunk)
+            pace.read(chunk)
 
         spec = ProcessSpec(
             tuple(argv), "pip", environment, stall_timeout_s=None, on_output=on_output
         )
-        outcome = Supervisor(Path(logs)).run(spec).outcome
+        with _every(SAY_EVERY_S, lambda: say(f"  {pace}")):
+            outcome = Supervisor(Path(logs)).run(spec).outcome
     if outcome is not Outcome.OK:
         tail = clean(log.read_text(errors="replace")).splitlines()[-25:]
         raise SetupError("\n".join([*tail, f"building {PACKAGE} failed; the whole log is {log}"]))
 
 
-class _Tenths:
-    """Says every tenth of the way by ninja's ``[12/345]``, the first thing on a line."""
+class Pace:
+    """How far a build is, by ninja's ``[12/345]``, and how much longer it may take.
 
-    def __init__(self) -> None:
-        self.rest = b""
-        self.said = 0
+    Steps differ in length, and ninja's words come in blocks; so a share of the steps is turned
+    into the share of the time that it took where :data:`TIME_BY_STEPS` was measured, and the
+    time goes on between two words.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self.started = now()
+        self.expected_s: float | None = None
+        """How long the whole build takes, going by the last word."""
+        self._rest = b""
 
     def read(self, chunk: bytes) -> None:
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            step = re.match(rb"\s*\[(\d+)/(\d+)\]", line)
-            tenth = 10 * int(step[1]) // int(step[2]) if step else 0
-            if tenth > self.said:
-                self.said = tenth
-                say(f"  {10 * tenth} % built")
+            step = re.match(rb"\s*\[(\d{1,6})/(\d{1,6})\]", line)
+            if step and 0 < int(step[1]) <= int(step[2]):
+                share = share_of_time(int(step[1]) / int(step[2]))
+                self.expected_s = (self.now() - self.started) / share
+
+    def __str__(self) -> str:
+        gone = self.now() - self.started
+        if self.expected_s is None:
+            return f"{_about(gone)} so far"
+        left = self.expected_s - gone
+        return f"{_about(gone)} so far, " + (
+            f"about {_about(left)} left" if left > 10 else "nearly done"
+        )
+
+
+def share_of_time(steps: float) -> float:
+    """Share of a build's time that is over when ``steps`` (in (0, 1]) of its steps are."""
+    place = min(int(steps * 10), 9)
+    low, high = TIME_BY_STEPS[place : place + 2]
+    return max(low + (high - low) * (steps * 10 - place), 0.01)
+
+
+def _about(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds / 10) * 10, 60)
+    return " ".join([*([f"{minutes} min"] if minutes else []), *([f"{rest} s"] if rest else [])])
+
+
+@contextmanager
+def _every(seconds: float, do: Callable[[], None]) -> Iterator[None]:
+    """``do`` again and again from another thread, for the time of the block."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            do()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def say(text: str) -> None:
@@ -197,7 +251,7 @@ def ensure(lock: Path | None) -> None:
     log = Path(sys.prefix if in_venv else tempfile.gettempdir()) / LOG_NAME
     for cached in (True, False):
         started = time.monotonic()
-        say(f"building {PACKAGE} {VERSION} with its tools (5 minutes on two cores; log: {log})")
+        say(f"building {PACKAGE} {VERSION} with its tools (5 to 10 minutes; log: {log})")
         build(pip_install(lock, cached=cached), arguments, log)
         importlib.invalidate_caches()
         broken = failures()

@@ -9,9 +9,11 @@ that returns other bytes, only hashing again finds: ``--fresh`` and ``cook store
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 import time
 import uuid
@@ -56,10 +58,10 @@ class Identity:
 def identity(path: Path) -> Identity:
     """The file as it is now, links followed; InputError where there is none."""
     try:
-        stat = path.stat()
+        now = path.stat()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    return Identity(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    return Identity(now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
 
 
 @dataclass(frozen=True)
@@ -195,9 +197,21 @@ def _recall(now: Identity) -> str | None:
     return noted.digest if noted and noted.identity == str(now) and noted.believed else None
 
 
+def own_bytes(path: Path) -> bytes:
+    """A small file that cook itself wrote; OSError where it is no regular file any more.
+
+    Opening a pipe that lies in its place would wait for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read()
+
+
 def _read(memo: Path) -> _Noted | None:
     try:
-        fields = json.loads(memo.read_bytes())
+        fields = json.loads(own_bytes(memo))
         return _Noted(
             Path(fields["path"]), str(fields["identity"]), str(fields["digest"]), fields["noted_ns"]
         )

@@ -181,9 +181,9 @@ class Output:
         """An error on stderr, in every mode; the boundary calls it, commands raise."""
         self._tagged("error", "31", message, hint)
 
-    def progress(self, total: int | None, label: str) -> Progress:
+    def progress(self, total: int | None, label: str, after: Callable[[], str] = str) -> Progress:
         """A context manager that shows how far ``label`` is; see :class:`Progress`."""
-        return Progress(self, total, label)
+        return Progress(self, total, label, after)
 
     def _tagged(self, tag: str, color: str, message: str, hint: str | None) -> None:
         if self.stderr.isatty() and not os.environ.get("NO_COLOR"):
@@ -204,13 +204,17 @@ class Progress:
     """Progress of one thing: a bar on a terminal, else one line for each change of state.
 
     Use as a context manager; ``total`` may be None where it is unknown. Not for several
-    threads at once: a caller that runs things side by side reports from one thread.
+    threads at once: a caller that runs things side by side reports from one thread. ``after``
+    says what else there is to say at its end.
     """
 
-    def __init__(self, output: Output, total: int | None, label: str) -> None:
+    def __init__(
+        self, output: Output, total: int | None, label: str, after: Callable[[], str] = str
+    ) -> None:
         self._output = output
         self._total = total
         self._label = label
+        self._after = after
         self._done = 0
         self._state = ""
         self._started = 0.0
@@ -257,7 +261,8 @@ class Progress:
             self._bar.stop()
             self._output._bar = None
         seconds = time.monotonic() - self._started
-        self._line(f"{'done' if kind is None else 'stopped'} after {seconds:.1f} s")
+        ended = f"{'done' if kind is None else 'stopped'} after {seconds:.1f} s"
+        self._line(ended + (self._after() if kind is None else ""))
 
     def _line(self, text: str) -> None:
         self._output.say(f"{self._label}: {text}")

@@ -23,12 +23,15 @@ def test_the_demos_plan_is_what_it_was(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without keys, which hold the engine's bytes and the machine (``test_step_keys`` has what
-    they are made of), and without what this machine has free."""
+    they are made of), and without what this machine has free and how fast it is."""
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
     assert main(["plan", "demo", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    keys = [step.pop("key") for step in document["steps"]]
-    assert all(len(key) == 64 for key in keys)
+    steps = [*document["steps"], *document["later_steps"]]
+    assert all(len(step.pop("key")) == 64 for step in steps)
+    # How long it takes is this machine's, too; that it is known of every step is not.
+    assert all(step.pop("seconds") > 0 for step in steps)
+    assert document.pop("candidate_s") > 0
     for need in document["needs"]:
         assert need.pop("available_bytes") > 0
     text = json.dumps(document, indent=1) + "\n"

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cook import engine_setup
 from cook.engine_setup import NO_AMX, SetupError, cmake_args, ensure, start_failure
@@ -115,6 +117,36 @@ def test_a_failed_build_shows_the_end_of_its_log(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "print('[1/2] x'); print('the reason'); raise SystemExit(1)"]
     with pytest.raises(SetupError, match=r"(?s)the reason.*whole log is"):
         engine_setup.build(argv, "", tmp_path / "log")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_left_goes_on_where_nothing_is_said() -> None:
+    clock = Clock()
+    pace = engine_setup.Pace(clock)
+    clock.now = 14
+    assert str(pace) == "10 s so far"
+    clock.now = 60
+    pace.read(b"[50/1")
+    assert pace.expected_s is None
+    pace.read(b"00] cc a.c\nnoise [99/100]\n[5/0] x\n[9/3] y\n")
+    left = 60 / engine_setup.share_of_time(0.5) - 60
+    assert str(pace).startswith("1 min so far, about ")
+    assert str(pace).endswith(" left")
+    clock.now = 60 + left - 5
+    assert str(pace).endswith("so far, nearly done")
+
+
+@given(st.integers(1, 999_999), st.integers(1, 999_999))
+def test_shares_of_time_rise_to_one(one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    assert 0 < engine_setup.share_of_time(low / high) <= engine_setup.share_of_time(1.0) <= 1
 
 
 @pytest.mark.engine

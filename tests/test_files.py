@@ -163,6 +163,15 @@ def test_damaged_memory_is_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_soon_settled")
+def test_pipe_in_the_place_of_a_memory_is_not_waited_for(tmp_path: Path) -> None:
+    file = settled(tmp_path / "a", b"model")
+    (memo,) = memos_after(files.digest, file)
+    memo.unlink()
+    os.mkfifo(memo)
+    assert files.digest(file) == sha256(b"model")
+
+
+@pytest.mark.usefixtures("_soon_settled")
 def test_all_memories_are_hashed_again_and_stale_ones_dropped(tmp_path: Path) -> None:
     good = settled(tmp_path / "good", b"good")
     wrong = settled(tmp_path / "wrong", b"right")

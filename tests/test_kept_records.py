@@ -2,8 +2,8 @@
 
 ``tests/data/records`` holds what real runs on the bundled engine left, with paths of no machine:
 records of the demo, of a race under a sampling target and of a small live score, a sweep's history
-and cell, a trace. What is read is written again with the same names and values, and the reports say
-what they said then.
+and cell, a trace. What is read is written again with the same names and values (a newer cook may
+add names), and the reports say what they said then.
 COOK_UPDATE_SNAPSHOTS=1 writes the reports' texts anew, never the documents.
 """
 
@@ -41,6 +41,16 @@ def values(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def without_newer(now: Any, then: Any) -> Any:
+    """``now`` without the names that ``then`` does not know yet, where they hold nothing."""
+    if isinstance(now, dict) and isinstance(then, dict):
+        kept = {name: value for name, value in now.items() if name in then or value}
+        return {name: without_newer(value, then.get(name)) for name, value in kept.items()}
+    if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        return [without_newer(one, other) for one, other in zip(now, then, strict=True)]
+    return now
+
+
 def check(text: str, kept: Path) -> None:
     """``text`` is what ``kept`` says."""
     if os.environ.get("COOK_UPDATE_SNAPSHOTS") == "1":
@@ -53,7 +63,8 @@ def test_a_record_is_read_and_written_as_it_was(name: str, tmp_path: Path) -> No
     kept = RECORDS / f"{name}.json"
     record = read_record(kept)
     write_record(record, tmp_path / "again.json")
-    assert values(tmp_path / "again.json") == values(kept)
+    again = values(tmp_path / "again.json")
+    assert without_newer(again, values(kept)) == values(kept)
 
 
 def test_the_records_hold_what_the_reports_show() -> None:
@@ -112,9 +123,8 @@ def test_a_history_is_read_and_written_as_it_was(tmp_path: Path) -> None:
     for night in found.nights:
         append(tmp_path / "again.jsonl", night)
     lines, again = (p.read_text(encoding="utf-8") for p in (kept, tmp_path / "again.jsonl"))
-    assert [json.loads(line) for line in again.splitlines()] == [
-        json.loads(line) for line in lines.splitlines()
-    ]
+    nights = [json.loads(line) for line in lines.splitlines()]
+    assert without_newer([json.loads(line) for line in again.splitlines()], nights) == nights
 
 
 def test_a_record_is_compared_with_the_night_that_was_made_of_it(

@@ -12,7 +12,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -261,6 +261,18 @@ def test_every_step_of_the_package_has_its_golden_key(found: dict[str, Step[Any]
 
 def test_keys_differ(found: dict[str, Step[Any]]) -> None:
     assert len({step.key for step in found.values()}) == len(found)
+
+
+def test_a_raw_flag_makes_another_key(found: dict[str, Step[Any]]) -> None:
+    loaded = {
+        name: step
+        for name, step in found.items()
+        if isinstance(step, (TraceStep, ReplayStep, CurveStep, ControlStep, SelfCheckStep))
+    }
+    assert loaded
+    for name, step in loaded.items():
+        flagged = replace(step, args=replace(step.args, extra=("--rope-freq-base", "9")))
+        assert flagged.key != step.key, name
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:

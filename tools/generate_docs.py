@@ -38,6 +38,11 @@ with the reason, at their line and column, before anything runs. So are they in 
 no file can say it. llama.cpp's programs run with `--offline` either way, and no variable of your
 shell by which an engine takes options (`LLAMA_ARG_*`, `HF_*`) reaches them.
 
+Replay, traces and timings run in cook's worker, with the parameters of the engine's library that
+the server sets for a flag. "In replay" says which flags they follow so; which they go without,
+because the flag is the server's alone and changes neither a token nor the time of a decode (told
+as a warning); and which end a plan with an error, as only `score: {method: live}` can follow them.
+
 Reviewed: the bundled llama.cpp (of llama-cpp-python 0.3.36) and ik_llama.cpp 8337e4cd.
 """
 RECIPE_NOTE = "<!-- Written by `make docs` from cook/recipe/schema.py; do not edit. -->\n\n"
@@ -75,14 +80,19 @@ def cli() -> str:
 
 def flags() -> str:
     from cook.engines.options import OPTIONS, Harm, Sets
+    from cook.engines.worker.flags import in_replay
 
     parts = [FLAGS_TITLE]
     for flavour, table in OPTIONS.items():
         options = list({option.spellings: option for option in table.values()}.values())
-        parts += [f"## {flavour}", "| flag | value | sets | what |\n|---|---|---|---|"]
+        parts += [
+            f"## {flavour}",
+            "| flag | value | sets | what | in replay |\n|---|---|---|---|---|",
+        ]
         for sets in Sets:
             rows = [
-                f"| {_codes(o.spellings)} | {o.value.says if o.value else '-'} | {sets} | {o.why} |"
+                f"| {_codes(o.spellings)} | {o.value.says if o.value else '-'} | {sets} | {o.why}"
+                f" | {in_replay(flavour, o)} |"
                 for o in options
                 if o.sets is sets
             ]

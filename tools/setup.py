@@ -11,6 +11,8 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
+from collections import deque
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +24,9 @@ INPUTS = (
     "cook/engine_setup.cmake",
     "tools/setup.py",
 )
+SAY_EVERY_S = 15
+FETCHED = ("Collecting ", "Processing ", "Requirement already satisfied: ")
+"""How pip begins a line on a package: of an index, a file that it found, or there already."""
 
 
 def fingerprint() -> str:
@@ -47,6 +52,36 @@ def create(venv: Path) -> None:
         ) from None
 
 
+def install(python: Path, lock: Path) -> None:
+    """Install what ``lock`` pins, saying how far it is.
+
+    Bytecode is left to the first import: most modules of the packages are never imported.
+    """
+    total = sum("==" in line for line in lock.read_text().splitlines())
+    argv = [str(python), "-m", "pip", "install", "--no-compile", "--require-hashes"]
+    said, fetched, last = time.monotonic(), 0, deque[str](maxlen=25)
+    with subprocess.Popen(
+        [*argv, "-r", str(lock)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    ) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            last.append(line)
+            fetched += line.startswith(FETCHED)
+            unpacking = line.startswith("Installing collected packages")
+            if unpacking or time.monotonic() - said > SAY_EVERY_S:
+                said = time.monotonic()
+                what = "fetched, unpacking them" if unpacking else "fetched"
+                print(f"  {fetched} of {total} packages {what}", file=sys.stderr, flush=True)
+    if pip.returncode != 0:
+        sys.stderr.writelines(last)
+        raise SystemExit(pip.returncode)
+
+
 def run(*argv: str | Path) -> None:
     status = subprocess.run([str(a) for a in argv], cwd=ROOT, check=False).returncode
     if status != 0:
@@ -68,8 +103,8 @@ def main() -> None:
         create(venv)
     os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     print("setup: installing the locked packages", file=sys.stderr)
+    install(python, ROOT / "requirements.lock")
     pip = (python, "-m", "pip", "install", "--quiet")
-    run(*pip, "--require-hashes", "-r", "requirements.lock")
     run(*pip, "--no-deps", "--no-build-isolation", "--editable", ".")
     run(python, "-m", "cook.engine_setup", "--lock", "requirements-engine.lock")
     stamp.write_text(wanted)

@@ -7,12 +7,14 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cook.build.choose import Limits, confirm, over_the_limits, pick
+from cook.build.choose import Aim, Limits, confirm, over_the_limits, pick
 from cook.build.decide import Decision, reason_not_live
 from cook.build.drafts import draft_records, reference_quality, why_not
+from cook.build.forecast import NO_OVERHEADS, Forecaster
 from cook.build.layout import (
     Configuration,
     ForecastPlan,
@@ -21,6 +23,7 @@ from cook.build.layout import (
     checks_of,
     interleaved,
 )
+from cook.build.replayed import replayed
 from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
@@ -29,7 +32,6 @@ from cook.recipe.load import LoadedRecipe
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.record.measured import (
     ImatrixCoverage,
-    Interval,
     LayerCoverage,
     NoiseFloor,
     Prediction,
@@ -49,8 +51,9 @@ from cook.record.record import (
     StepRecord,
 )
 from cook.scoring.figures import by_category, by_prompt, figures, merge_repeats, output_check
-from cook.scoring.intervals import paired_ratio
+from cook.scoring.rounds import Round, Rounds
 from cook.scoring.sampled import SampledPrediction
+from cook.scoring.simulate import PROFILES, RULES
 from cook.steps.live import LiveStep
 
 if TYPE_CHECKING:
@@ -76,6 +79,8 @@ class Finished:
 
     @property
     def baselines(self) -> tuple[Configuration, ...]:
+        if self.decision is not None:
+            return self.decision.baselines
         return tuple(layout.baseline for layout in self.layouts if layout.baseline is not None)
 
     @property
@@ -84,9 +89,26 @@ class Finished:
 
     def live(self) -> list[LiveStep]:
         """The live steps, each once, in the order in which they ran: the calibration's first."""
-        calibration = self.decision.calibration if self.decision else ()
-        steps = (*calibration, *interleaved([*self.baselines, *self.grid]))
-        return list({step.key: step for step in steps}.values())
+        steps = self.decision.steps if self.decision else ()
+        asked = interleaved([*self.baselines, *self.grid]) if not steps else ()
+        return list({step.key: step for step in (*steps, *asked)}.values())
+
+    @cached_property
+    def forecasters(self) -> dict[str, Forecaster]:
+        """By engine; each reads a replay once, whoever asks."""
+        return {plan.engine.name: Forecaster(plan, self.outcomes) for plan in self.forecasts}
+
+    @property
+    def aim(self) -> Aim:
+        """What the recipe asks for."""
+        return aim_of(self.recipe)
+
+
+def aim_of(recipe: Recipe) -> Aim:
+    """The ``pick`` of ``recipe``, with the weights that its figures have."""
+    wanted = recipe.pick
+    weights = recipe.score.weights if recipe.score else None
+    return Aim(Objective(wanted.maximize), wanted.confidence, wanted.margin, weights)
 
 
 def assemble(finished: Finished) -> Record:
@@ -117,13 +139,15 @@ def assemble(finished: Finished) -> Record:
         drafts=drafts,
         candidates=candidates,
         left_out=finished.left_out,
-        pick=_pick(finished, candidates, drafts, results),
-        warnings=_warnings(finished),
+        pick=_pick(finished, candidates, drafts),
+        warnings=_warnings(finished, candidates),
         steps=_steps(finished),
         noise=_noise(finished),
+        calibrations=tuple(finished.decision.fitted.values()) if finished.decision else (),
         imatrix=imatrix_coverage(layout.imatrix, outcomes),
         disturbed=len(_disturbed(finished)[0]),
         sources=finished.origins,
+        replayed=tuple(replayed(finished.forecasts, outcomes)),
     )
 
 
@@ -150,7 +174,7 @@ def _live_results(finished: Finished) -> Results:
         if failed:
             result = LiveResult(reason=why_not(failed[0], finished.outcomes))
         else:
-            runs = merge_repeats(rounds)
+            runs = _counted_alike(finished, configuration.key, merge_repeats(rounds))
             result = LiveResult(runs, None if runs else "no request had a usable reply")
         results[configuration.key] = result
     # A predicted candidate that did not go live is shown all the same.
@@ -160,6 +184,14 @@ def _live_results(finished: Finished) -> Results:
         reason = over.get(name) or reason_not_live(configuration, finished.decision)
         results[configuration.key] = LiveResult(reason=reason)
     return results
+
+
+def _counted_alike(
+    finished: Finished, key: CandidateKey, runs: tuple[PromptRun, ...]
+) -> tuple[PromptRun, ...]:
+    """With the draft's reading of the prompt apart from decoding, where it was timed."""
+    forecaster = finished.forecasters.get(key.engine)
+    return runs if forecaster is None else forecaster.counted_alike(key, runs)
 
 
 def _rest(finished: Finished) -> list[Configuration]:
@@ -184,13 +216,14 @@ def _candidates(finished: Finished, results: Results) -> tuple[Candidate, ...]:
     if score is None or not finished.baselines:
         return ()
     # What a speedup is against: the fastest no draft of any engine.
-    bare = [r.runs for c in finished.baselines if (r := results[c.key]).runs]
-    speeds = [(figures(runs, score.weights).end_to_end_speed, runs) for runs in bare]
-    known = [(speed, runs) for speed, runs in speeds if speed]
-    base = max(known, key=lambda pair: pair[0])[1] if known else ()
+    bare = [(c.key, r.runs) for c in finished.baselines if (r := results[c.key]).runs]
+    speeds = [(figures(runs, score.weights).end_to_end_speed, key) for key, runs in bare]
+    known = [(speed, key) for speed, key in speeds if speed]
+    base = max(known, key=lambda pair: pair[0])[1] if known else None
+    live = _live_rounds(finished, Objective.END_TO_END_SPEED)
     checks = checks_of(finished.layouts, finished.grid)
     return tuple(
-        _candidate(finished, score, configuration, results[configuration.key], base, checks)
+        _candidate(finished, score, configuration, results, base, live, checks)
         for configuration in (*finished.baselines, *finished.grid, *_rest(finished))
     )
 
@@ -199,28 +232,30 @@ def _candidate(
     finished: Finished,
     score: ScoreSpec,
     configuration: Configuration,
-    result: LiveResult,
-    base: tuple[PromptRun, ...],
+    results: Results,
+    base: CandidateKey | None,
+    rounds: Rounds[CandidateKey],
     every_check: Mapping[CandidateKey, LiveChecks],
 ) -> Candidate:
+    """``base``: the no draft that speedups are against."""
+    result = results[configuration.key]
     outcomes, runs = finished.outcomes, result.runs
     live = figures(runs, score.weights) if runs else None
     speedup = decode_speedup = interval = None
-    if live is not None and base:
-        reference = figures(base, score.weights)
-        speedup = _ratio(live.end_to_end_speed, reference.end_to_end_speed)
-        decode_speedup = _ratio(live.decode_speed, reference.decode_speed)
-        if runs is not base:
-            interval = paired_ratio(
-                runs,
-                base,
-                Objective.END_TO_END_SPEED,
-                score.weights,
-                finished.recipe.pick.confidence,
-            )
+    if live is not None and base is not None:
+        # As if at the same time: not all run in every round, and the machine drifts.
+        mine, reference = (
+            figures(rounds.merged.get(key) or results[key].runs, score.weights)
+            for key in (configuration.key, base)
+        )
+        speedup = _ratio(mine.end_to_end_speed, reference.end_to_end_speed)
+        decode_speedup = _ratio(mine.decode_speed, reference.decode_speed)
+        if configuration.key != base:
+            interval = rounds.ratio(configuration.key, base, finished.aim.confidence)
     compared = outcomes.result(configuration.compare) if configuration.compare else None
     checks = every_check.get(configuration.key) if live is not None else None
-    control = outcomes.result(checks.control) if checks and checks.control else None
+    control = outcomes.result(checks.control) if checks else None
+    uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
     counts = outcomes.result(checks.counts) if checks else None
     first = outcomes.result(configuration.rounds[0])
     peaks = [r.peak_rss_bytes for s in configuration.rounds if (r := outcomes.result(s))]
@@ -238,10 +273,10 @@ def _candidate(
         speedup=speedup,
         speedup_interval=interval,
         decode_speedup=decode_speedup,
-        output=output_check(compared, control) if compared else None,
+        output=output_check(compared, control, uncontrolled) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
         command=(first.serve or first.command) if first else (),
-        predicted=_prediction(finished, score, key, runs),
+        predicted=_prediction(finished, score, key, runs, rounds),
         counts=counts if counts and counts.requests else None,
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
         prompts=by_prompt(runs) if runs else None,
@@ -283,7 +318,11 @@ def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
 
 
 def _prediction(
-    finished: Finished, score: ScoreSpec, key: CandidateKey, live: tuple[PromptRun, ...]
+    finished: Finished,
+    score: ScoreSpec,
+    key: CandidateKey,
+    live: tuple[PromptRun, ...],
+    rounds: Rounds[CandidateKey],
 ) -> Prediction | None:
     """The forecast of a candidate, and how far off its live run shows it to be."""
     decision = finished.decision
@@ -292,30 +331,37 @@ def _prediction(
     forecast = next((f for f in decision.reported if f.key == key), None)
     if forecast is None:
         return None
-    predicted = figures(forecast.runs, score.weights)
-    off_by = interval = off_by_tokens = decode_off_by = None
-    seen = figures(live, score.weights) if live else None
+    off_by = interval = off_by_tokens = decode_off_by = timed_off_by = None
+    fitted = decision.fitted.get(key.engine)
+    judged = [run for run in live if fitted is None or run.id not in fitted.prompts]
+    seen = figures(judged, score.weights) if judged else None
     if seen is not None and seen.end_to_end_speed:
-        off_by = _less_one(_ratio(predicted.end_to_end_speed, seen.end_to_end_speed))
-        decode_off_by = _less_one(_ratio(predicted.decode_speed, seen.decode_speed))
-        off_by_tokens = (predicted.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
-        confidence = finished.recipe.pick.confidence
-        interval = paired_ratio(
-            forecast.runs, live, Objective.END_TO_END_SPEED, score.weights, confidence
-        )
+        ids = {run.id for run in judged}
+        runs = [run for run in forecast.runs if run.id in ids]
+        guess = figures(runs, score.weights)
+        off_by = _less_one(_ratio(guess.end_to_end_speed, seen.end_to_end_speed))
+        decode_off_by = _less_one(_ratio(guess.decode_speed, seen.decode_speed))
+        off_by_tokens = (guess.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
+        interval = rounds.off_by(key, runs, finished.aim.confidence)
+        timed = finished.forecasters[key.engine].forecast_of(key, NO_OVERHEADS, ids)
+        if timed is not None:
+            alone = figures(timed.runs, score.weights).decode_speed
+            timed_off_by = _less_one(_ratio(alone, seen.decode_speed))
     spent = forecast.priced.breakdown
     return Prediction(
-        figures=predicted,
+        figures=figures(forecast.runs, score.weights),
         verify_s=spent.verify_s,
         draft_s=spent.draft_s,
         mirror_s=spent.mirror_s,
         sample_s=spent.sample_s,
         overhead_s=spent.overhead_s,
-        probability_best=decision.choice.probability.get(key),
+        probability_best=decision.final.probability.get(key),
         off_by=off_by,
         off_by_interval=interval,
         off_by_tokens=off_by_tokens,
         decode_off_by=decode_off_by,
+        timed_off_by=timed_off_by,
+        judged=len(judged) or None,
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
@@ -335,40 +381,51 @@ def _rejection(sampled: SampledPrediction | None) -> Rejection | None:
     )
 
 
-def _pick(
-    finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft], results: Results
-) -> Pick:
-    wanted = finished.recipe.pick
-    weights = finished.recipe.score.weights if finished.recipe.score else None
-    objective = Objective(wanted.maximize)
-
-    def ratio(first: Candidate, second: Candidate) -> Interval | None:
-        one, other = results[first.key].runs, results[second.key].runs
-        if not one or not other:
-            return None
-        return paired_ratio(one, other, objective, weights, wanted.confidence)
-
-    by_name = {draft.quant: draft for draft in drafts}
+def _live_rounds(finished: Finished, objective: Objective) -> Rounds[CandidateKey]:
+    """What ran live beside each other."""
+    weights = finished.aim.weights
     if finished.decision is not None:
+        return replace(finished.decision.live, objective=objective)
+    rounds: dict[tuple[int, int], dict[CandidateKey, tuple[PromptRun, ...]]] = {}
+    for configuration in (*finished.baselines, *finished.grid):
+        for step in configuration.rounds:
+            if outcome := finished.outcomes.result(step):
+                beside = rounds.setdefault((step.repeat, step.round), {})
+                beside[configuration.key] = outcome.runs
+    found = tuple(Round(share, runs) for (_, share), runs in rounds.items())
+    return Rounds(found, objective, weights)
+
+
+def _pick(finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft]) -> Pick:
+    aim, decision = finished.aim, finished.decision
+    live = _live_rounds(finished, aim.objective)
+    if decision is not None:
         return confirm(
-            finished.decision.choice,
+            decision.predicted,
+            decision.final,
             candidates,
-            by_name,
-            objective=objective,
-            confidence=wanted.confidence,
-            ratio_interval=ratio,
+            aim=aim,
+            live=live,
+            disturbed=decision.disturbed,
+            cost=decision.cost,
+            look=decision.look,
         )
     return pick(
         candidates,
-        by_name,
-        objective=objective,
-        limits=Limits(**wanted.subject_to.model_dump()),
-        confidence=wanted.confidence,
-        ratio_interval=ratio,
+        {draft.quant: draft for draft in drafts},
+        aim=aim,
+        limits=Limits(**finished.recipe.pick.subject_to.model_dump()),
+        live=live,
+        disturbed={
+            configuration.key: f"other programs kept {outcome.others_cores:.1f} cores busy"
+            for configuration in (*finished.baselines, *finished.grid)
+            for step in configuration.rounds
+            if (outcome := finished.outcomes.result(step)) is not None and outcome.warnings
+        },
     )
 
 
-def _warnings(finished: Finished) -> tuple[str, ...]:
+def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str, ...]:
     warnings = [w for layout in finished.layouts for w in layout.warnings]
     for step in (s for layout in finished.layouts for s in layout.making()):
         result = finished.outcomes.result(step)
@@ -381,8 +438,29 @@ def _warnings(finished: Finished) -> tuple[str, ...]:
             f"{engine}: nothing could be predicted: {reason}"
             for engine, reason in finished.decision.silent.items()
         ]
+    warnings += _unlike(finished, candidates)
     warnings += _contention(finished)
     return tuple(dict.fromkeys(warnings))
+
+
+def _unlike(finished: Finished, candidates: Sequence[Candidate]) -> list[str]:
+    """A warning for each engine whose decode speeds hold what those of others do not."""
+    late = {
+        layout.engine.name
+        for layout in finished.layouts
+        if RULES[PROFILES[layout.engine.flavour]].reads_late
+    }
+    unlike = {
+        c.engine
+        for c in candidates
+        if c.engine in late and c.live and c.live.drafted and c.live.draft_prompt_ms is None
+    }
+    return [
+        f"{name}: the server counts the draft's reading of the prompt as decoding, and it was not "
+        "timed apart: decode speeds with a draft hold it, end-to-end speeds are right "
+        "(`method: replay` times it)"
+        for name in sorted(unlike)
+    ]
 
 
 def _contention(finished: Finished) -> list[str]:

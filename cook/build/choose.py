@@ -1,36 +1,43 @@
-"""The choice: the candidate that maximizes what the recipe asks, among those that qualify.
+"""The choice: the candidate whose expected figure is the best, by all that was measured so far.
 
-Where drafts are replayed it is made by :func:`choose` from forecasts, and :func:`confirm` holds
-it against the live runs of the finalists. By live runs alone :func:`pick` makes it.
+:func:`choose` is asked after the forecasts, and again after every round of live runs; what it
+knows is one distribution of how good every candidate is. :func:`confirm` tells of the last one,
+beside what was predicted. By live runs alone :func:`pick` does both.
 
-What was not measured cannot win. A rival whose paired difference from the best could be nothing
-(the interval of the ratio holds 1) is a tie, and ties go to the smaller file; no draft has no
-file at all, so it wins a tie with any draft.
+What was not measured cannot win. A smaller file (no draft has no file at all) takes the place of
+the best only where it is shown to be as good within the margin that the recipe states. What the
+measurements cannot tell is *undecided*, and the sentence says so, with what deciding would cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
 from cook.build.forecast import Forecast
 from cook.record import record
-from cook.record.measured import Interval
 from cook.record.objective import Objective
-from cook.record.record import Candidate, CandidateKey, Draft, Excluded, Pick
+from cook.record.prompt_runs import PromptRun
+from cook.record.record import DISTURBED, Candidate, CandidateKey, Certainty, Draft, Excluded, Pick
 from cook.scoring.figures import figures
 from cook.scoring.intervals import FEWEST_PROMPTS, SEED, paired
-from cook.scoring.statistics import standings
+from cook.scoring.noise import LogSpread
+from cook.scoring.rounds import Rounds
+from cook.scoring.statistics import Contrasts, ErrorTerm, standings
 from cook.units import plural
 
 GIB = 1 << 30
-WITHIN = 0.01
-"""The stopping rule: the leader is within this share of the best, at the confidence asked for."""
-
-RatioInterval = Callable[[Candidate, Candidate], Interval | None]
-"""Interval of value(first)/value(second) over the same prompts; None where it can't be had."""
+MODEL = LogSpread(0.02, 4)
+"""What a forecast of a draft's speed is off by beside its neighbours', before any live run has
+judged it: one build of a pair of real proportions had errors of -1.4, +1.2 and +3.3 %. As good as
+known by four live runs, no more: those of this build have the word (one of the demo on a machine
+with 8 % of noise had errors of -10 to +14 %)."""
+SETTING_SHARE = 0.25
+"""Of that, what settings of one draft differ by: they are priced by the same curves."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,89 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Chosen on ``prompts`` prompts by predicted figures.
+class Aim:
+    """What a recipe's ``pick`` asks for. ``margin``: share of the figure that a smaller file may
+    be worse by, and by which the best must be known."""
 
-    ``ranking`` best first; ``ties`` could not be told from the best, and the choice is the
-    smallest file among them; ``probability`` of being best, by resampling prompts; ``margin`` is
-    what the best rival may gain on the leader at the confidence asked for (None: too few
-    prompts), which decides the question when it is at most ``within``. ``names`` are for people.
+    objective: Objective
+    confidence: float = 0.95
+    margin: float = 0.01
+    weights: Mapping[str, float] | None = None
+
+
+class Runner(Protocol):
+    """A candidate with its requests, predicted or live. ``name`` is for people."""
+
+    @property
+    def key(self) -> CandidateKey: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def runs(self) -> tuple[PromptRun, ...]: ...
+
+
+@dataclass(frozen=True)
+class LiveRunner:
+    """By its live requests, repeats merged."""
+
+    key: CandidateKey
+    name: str
+    runs: tuple[PromptRun, ...]
+
+
+Errors = Callable[[Sequence[CandidateKey]], tuple[ErrorTerm, ...]]
+"""What the figures of these candidates are off by, beside their prompts."""
+
+
+def exact(_: Sequence[CandidateKey]) -> tuple[ErrorTerm, ...]:
+    """Nothing but prompts differs."""
+    return ()
+
+
+@dataclass(frozen=True)
+class ForecastErrors:
+    """What forecast speeds are off by: the ``timing`` of each file, and the ``model`` that makes
+    speeds of it (overheads, the windows that were timed), of each file and of all drafts alike.
+    """
+
+    timing: LogSpread | None = None
+    model: LogSpread = MODEL
+
+    def __call__(self, keys: Sequence[CandidateKey]) -> tuple[ErrorTerm, ...]:
+        file = _numbered([(k.engine, k.draft, k.cache_type) for k in keys])
+        drafting = [k.draft is not None for k in keys]
+
+        def drafts_only(groups: Sequence[int]) -> tuple[int, ...]:
+            return tuple(g if d else -1 for g, d in zip(groups, drafting, strict=True))
+
+        own, shared = SETTING_SHARE, math.sqrt(1 - SETTING_SHARE**2)
+        terms = [
+            ErrorTerm(replace(self.model, sd=self.model.sd * shared), drafts_only(file)),
+            ErrorTerm(replace(self.model, sd=self.model.sd * own), drafts_only(range(len(keys)))),
+            ErrorTerm(self.model, drafts_only(_numbered([k.engine for k in keys]))),
+        ]
+        if self.timing is not None:
+            terms.append(ErrorTerm(self.timing, file))
+        return tuple(terms)
+
+
+def _numbered(names: Sequence[object]) -> tuple[int, ...]:
+    places = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return tuple(places[name] for name in names)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Chosen on ``prompts`` prompts.
+
+    ``ranking``: best expected figure first; ``key`` is the first, or a smaller file shown to be
+    as good within ``within``. ``ties`` could not be told from the best; ``probability`` of being
+    best, and ``chance`` of being at most ``within`` worse than the best, of each; ``margin`` is
+    what the best rival may gain on the leader at the confidence asked for (these three empty or
+    None: too few prompts). ``gap``: log of the leader's figure over each one's. ``decided``:
+    ``key`` is within ``within`` of the best, at that confidence. ``names`` are for people.
     """
 
     key: CandidateKey | None
@@ -63,11 +146,9 @@ class Chosen:
     excluded: tuple[Excluded, ...]
     prompts: int
     names: Mapping[CandidateKey, str]
-
-    @property
-    def decided(self) -> bool:
-        """Whether the leader is within ``within`` of the best, at the confidence asked for."""
-        return self.margin is not None and self.margin <= self.within
+    decided: bool = False
+    chance: Mapping[CandidateKey, float] = field(default_factory=dict)
+    gap: Mapping[CandidateKey, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str | None:
@@ -78,32 +159,33 @@ class Chosen:
 
 
 def choose(
-    forecasts: Sequence[Forecast],
-    objective: Objective,
-    confidence: float,
-    weights: Mapping[str, float] | None,
+    runners: Sequence[Runner],
+    aim: Aim,
     excluded: Sequence[Excluded],
     file_bytes: Mapping[str, int | None],
     *,
-    timing_sd: float = 0.0,
+    errors: Errors | None = exact,
+    live: Rounds[CandidateKey] | None = None,
 ) -> Chosen:
-    """The predicted choice; of those close to the best, the smallest file.
+    """The best expected, or the smallest file shown to be as good within the margin.
 
-    ``excluded`` may not win and have no forecast. ``file_bytes`` of each draft, None where it is
-    not known, which wins no tie. ``timing_sd``: spread of a draft's log-speed that is owed to its
-    timing; acceptance has none.
+    ``excluded`` may not win and have no figures. ``file_bytes`` of each draft, None where it is
+    not known, which takes nobody's place. ``errors`` None: nothing is known of what the figures
+    are off by, so that nothing is said of how sure they are. ``live``: rounds of some of the
+    candidates, which correct what ``runners`` were predicted to be.
     """
+    objective, weights = aim.objective, aim.weights
     without_figure: list[Excluded] = []
-    runners: list[Forecast] = []
+    able: list[Runner] = []
     values: dict[CandidateKey, float] = {}
-    for forecast in forecasts:
-        counted = figures(forecast.runs, weights)
+    for runner in runners:
+        counted = figures(runner.runs, weights)
         value = objective.of(counted)
         if value is not None:
-            runners.append(forecast)
-            values[forecast.key] = value
+            able.append(runner)
+            values[runner.key] = value
         else:
-            without_figure.append(Excluded(forecast.name, objective.why_none(counted)))
+            without_figure.append(Excluded(runner.name, objective.why_none(counted)))
     ranking = tuple(sorted(values, key=lambda key: -values[key]))
     chosen = Chosen(
         key=ranking[0] if ranking else None,
@@ -111,38 +193,57 @@ def choose(
         ties=(),
         probability={},
         margin=None,
-        within=WITHIN,
+        within=aim.margin,
         excluded=(*excluded, *without_figure),
         prompts=0,
-        names={f.key: f.name for f in runners},
+        names={r.key: r.name for r in able},
     )
-    measured = paired({f.key: f.runs for f in runners}, objective, weights) if runners else None
-    if measured is None or measured.prompts < FEWEST_PROMPTS:
+    measured = paired({r.key: r.runs for r in able}, objective, weights) if able else None
+    if measured is None or measured.prompts < FEWEST_PROMPTS or errors is None:
         return chosen
-    # Settings of one draft are priced with the same measured times, so they err together.
-    files = {(f.key.draft, f.key.cache_type): number for number, f in enumerate(runners)}
+    keys = [r.key for r in able]
     standing = standings(
         measured,
         np.random.default_rng(SEED),
-        epsilon=WITHIN,
-        confidence=confidence,
-        timing_sd=timing_sd if objective.timed else 0.0,
-        timed_together=[files[f.key.draft, f.key.cache_type] for f in runners],
+        epsilon=aim.margin,
+        confidence=aim.confidence,
+        errors=errors(keys) if objective.timed else (),
+        live=_contrasts(live, keys, aim.confidence) if live is not None else None,
     )
+    ranking = tuple(sorted(keys, key=lambda key: -standing.value[key]))
 
     def place(key: CandidateKey) -> tuple[float, int]:
         size = file_bytes[key.draft] if key.draft is not None else 0
         return float("inf") if size is None else size, ranking.index(key)
 
-    key = min(standing.close, key=place)
+    as_good = [
+        key
+        for key in standing.equivalent
+        if key == standing.leader or standing.within[key] >= aim.confidence
+    ]
+    key = min(as_good, key=place) if standing.decided else standing.leader
+    decided = standing.decided and standing.within[key] >= aim.confidence
     return replace(
         chosen,
         key=key,
+        ranking=ranking,
         ties=tuple(k for k in ranking if k in standing.ties and k != key),
         probability=standing.probability,
         margin=standing.margin,
         prompts=measured.prompts,
+        decided=decided,
+        chance=standing.within,
+        gap={k: standing.value[standing.leader] - v for k, v in standing.value.items()},
     )
+
+
+def _contrasts(
+    live: Rounds[CandidateKey], keys: Sequence[CandidateKey], confidence: float
+) -> Contrasts[CandidateKey] | None:
+    """Of those that ran live on all prompts that any ran on."""
+    shares = {r.share for r in live.rounds}
+    ran = [k for k in keys if {r.share for r in live.rounds if r.runs.get(k)} == shares]
+    return live.contrasts(ran, confidence) if len(ran) > 1 else None
 
 
 def rank(
@@ -162,197 +263,241 @@ def value_of(candidate: Candidate, objective: Objective) -> float | None:
     return objective.of(candidate.live) if candidate.live is not None else None
 
 
+@dataclass(frozen=True)
+class DecidingCost:
+    """What deciding would cost: about so many more rounds of live runs, which take so long."""
+
+    rounds: int
+    seconds: float
+
+
 def confirm(
-    choice: Chosen,
+    predicted: Chosen,
+    final: Chosen,
     candidates: Sequence[Candidate],
-    drafts: Mapping[str, Draft],
     *,
-    objective: Objective,
-    confidence: float,
-    ratio_interval: RatioInterval,
+    aim: Aim,
+    live: Rounds[CandidateKey],
+    disturbed: Mapping[CandidateKey, str],
+    cost: DecidingCost | None = None,
+    look: float | None = None,
 ) -> Pick:
-    """The predicted choice, held against the live runs of the finalists.
+    """``final``, the choice by forecasts and live runs, beside what was ``predicted``.
 
-    It stands unless a finalist is surely faster live (the interval of their ratio lies above 1),
-    or no draft is at least as fast: then the live figures decide, and the sentence says so.
+    It is confirmed where no draft and a rival ran live too, and the live runs alone show it to be
+    within the margin of all of them, and faster than no draft. ``disturbed``: live runs that
+    something else disturbed, and how. ``cost`` of deciding, where that is open and can be had.
+    ``look``: confidence of one look at the live runs, where several share what ``aim`` asks for.
     """
-    live = {c.key: c for c in candidates if value_of(c, objective) is not None}
-    chosen = live.get(choice.key) if choice.key else None
-    kept = record.Choice(
-        candidate=choice.name,
-        prompts=choice.prompts,
-        probability=choice.probability.get(choice.key) if choice.key else None,
-        margin=choice.margin,
-        within=choice.within,
-        decided=choice.decided,
-        ties=choice.named(choice.ties),
-        confirmed=None,
-        best=choice.names[choice.ranking[0]] if choice.ranking else None,
-    )
-    if chosen is None:
-        return _unconfirmed(choice, kept, candidates, objective, confidence)
-    winner, objection = _held_against(chosen, list(live.values()), objective, ratio_interval)
-    text = sentence_of(winner, chosen, [winner], drafts, objective, confidence).rstrip(".")
-    if objection:
-        text += f"; predicted was {chosen.name}, but {objection}"
-    else:
-        text += f"; {_certainty(choice, confidence)}; confirmed live"
+    objective = aim.objective
+    looking = replace(aim, confidence=look) if look is not None else aim
+    if final.key is None:
+        why = "; ".join(f"{e.candidate}: {e.reason}" for e in final.excluded[:4])
+        sentence = f"nothing qualifies: {why}"
+    known = {c.key: c for c in candidates}
+    winner = known.get(final.key) if final.key is not None else None
+    ran = winner is not None and value_of(winner, objective) is not None
+    objection = None
+    if final.key is not None:
+        objection = _objection(final.key, candidates, looking, live, disturbed)
+        said = sentence_of(winner, objective, aim.confidence) if winner and ran else final.name
+        parts = [f"{said}", *_overruled(predicted, final, looking, live)]
+        parts.append(_certainty(final, aim, cost))
+        parts.append(f"not confirmed live: {objection}" if objection else "confirmed live")
+        sentence = "; ".join(parts) + "."
     return Pick(
-        candidate=winner.name,
-        sentence=text + ".",
+        candidate=final.name,
+        sentence=sentence,
         maximize=objective.value,
-        confidence=confidence,
-        value=value_of(winner, objective),
-        ranking=(winner.name, *choice.named([k for k in choice.ranking if k != winner.key])),
-        # What tied with a prediction that did not stand ties with nobody.
-        ties=() if objection else choice.named([k for k in choice.ties if k in live]),
-        excluded=choice.excluded,
-        choice=replace(kept, confirmed=not objection),
+        confidence=aim.confidence,
+        value=value_of(winner, objective) if winner else None,
+        ranking=final.named(final.ranking),
+        ties=final.named(final.ties),
+        excluded=final.excluded,
+        choice=record.Choice(
+            candidate=predicted.name,
+            prompts=predicted.prompts,
+            probability=predicted.probability.get(predicted.key) if predicted.key else None,
+            margin=predicted.margin,
+            within=predicted.within,
+            decided=predicted.decided,
+            ties=predicted.named(predicted.ties),
+            confirmed=objection is None if ran else None,
+            best=predicted.names[predicted.ranking[0]] if predicted.ranking else None,
+        ),
+        certainty=_kept(final, cost, objection),
     )
 
 
-def _held_against(
-    chosen: Candidate,
-    live: Sequence[Candidate],
-    objective: Objective,
-    ratio_interval: RatioInterval,
-) -> tuple[Candidate, str | None]:
-    """The winner after the live runs, and why it is not the chosen one."""
-
-    def value(candidate: Candidate) -> float:
-        found = value_of(candidate, objective)
-        assert found is not None, "only candidates with a figure are compared"
-        return found
-
-    surely = []
-    for rival in live:
-        interval = ratio_interval(rival, chosen) if rival is not chosen else None
-        if interval is not None and interval.low > 1:
-            surely.append((value(rival), rival, interval))
-    if surely:
-        _, rival, interval = max(surely, key=lambda found: found[0])
-        return rival, (
-            f"live {rival.name} is {interval.low:.2f} to {interval.high:.2f} times as good"
-        )
-    bare = max((c for c in live if c.draft is None), key=value, default=None)
-    if chosen.draft is not None and bare is not None and value(bare) >= value(chosen):
-        return bare, f"live it is no faster than {bare.name}"
-    return chosen, None
+def _kept(final: Chosen, cost: DecidingCost | None, objection: str | None) -> Certainty | None:
+    if final.key is None:
+        return None
+    return Certainty(
+        decided=final.decided,
+        margin=final.within,
+        within=final.chance.get(final.key),
+        best=final.probability.get(final.key),
+        leader=final.names[final.ranking[0]],
+        objection=objection,
+        rounds_to_decide=cost.rounds if cost else None,
+        seconds_to_decide=cost.seconds if cost else None,
+    )
 
 
-def _certainty(choice: Chosen, confidence: float) -> str:
-    """How sure the prediction was."""
+def _overruled(
+    predicted: Chosen, final: Chosen, aim: Aim, live: Rounds[CandidateKey]
+) -> Iterator[str]:
+    """What became of another prediction."""
+    if predicted.key is None or final.key is None or predicted.key == final.key:
+        return
+    told = live.ratio(final.key, predicted.key, aim.confidence)
+    if told is not None and told.low > 1:
+        how = f"live it is {told.low:.2f} to {told.high:.2f} times as good ({aim.confidence:.0%})"
+    else:
+        how = "what ran live says otherwise, though not surely"
+    yield f"predicted was {predicted.name}, but {how}"
+
+
+def _objection(
+    key: CandidateKey,
+    candidates: Sequence[Candidate],
+    aim: Aim,
+    live: Rounds[CandidateKey],
+    disturbed: Mapping[CandidateKey, str],
+) -> str | None:
+    """Why the live runs do not confirm ``key``; None where they do."""
+    ran = {c.key: c for c in candidates if value_of(c, aim.objective) is not None}
+    if key not in ran:
+        reason = next((c.reason for c in candidates if c.key == key), None)
+        return reason or "no live figures"
+    others = [c for c in ran.values() if c.key != key]
+    if aim.objective.timed and key.draft is not None and all(c.draft for c in others):
+        return "no draft did not run"
+    if all(c.draft is None for c in others):
+        return "no rival ran"
+    for one in (ran[key], *others):
+        if one.key in disturbed:
+            return f"{DISTURBED} ({one.name}: {disturbed[one.key]})"
+    for other in others:
+        told = live.ratio(key, other.key, aim.confidence)
+        if told is None:
+            return "too few prompts or rounds to say how surely live times differ"
+        least = 1.0 if other.draft is None and key.draft is not None else 1 - aim.margin
+        if told.low < least:
+            against = f"{told.low:.2f} to {told.high:.2f} times {other.name}"
+            return f"it ran at {against} ({aim.confidence:.0%})"
+    return None
+
+
+def _certainty(choice: Chosen, aim: Aim, cost: DecidingCost | None = None) -> str:
+    """How sure the choice is."""
+    assert choice.key is not None, "asked of a choice"
     if choice.margin is None:
-        return "predicted best (too few prompts to say how surely)"
+        few = choice.prompts < FEWEST_PROMPTS
+        why = "too few prompts" if few else "too few rounds"
+        return f"best expected, but undecided ({why} to say how surely)"
+    on = f"at {aim.confidence:.0%} on {plural(choice.prompts, 'prompt')}"
     best = choice.ranking[0]
     if choice.key != best:
-        file = "is the smallest such file" if choice.key and choice.key.draft else "needs no file"
-        leader = choice.names[best]
+        what = "a smaller file" if choice.key.draft else "needs no file"
         return (
-            f"predicted not to be told from {leader}, the best, at {confidence:.0%} on "
-            f"{plural(choice.prompts, 'prompt')}, and {file}"
+            f"shown to be within {_percent(choice.within)} of {choice.names[best]}, the best "
+            f"expected, {on}, and {what}"
         )
-    chance = choice.probability.get(best)
-    sure = f"(at {confidence:.0%} on {plural(choice.prompts, 'prompt')}"
-    sure += f"; probability of being best {chance:.0%})" if chance else ")"
+    sure = f"chance of being the best {choice.probability[best]:.0%}"
     if choice.decided:
-        return f"predicted best within {choice.within:.0%} {sure}"
-    text = f"predicted best, but a rival may be up to {choice.margin:.1%} better {sure}"
+        return f"best within {_percent(choice.within)} ({on}; {sure})"
+    text = (
+        f"best expected, but undecided: within {_percent(choice.within)} of the best with a chance "
+        f"of {choice.chance[best]:.0%}, and a rival may be up to {choice.margin:.1%} better ({on}; "
+        f"{sure})"
+    )
     if choice.ties:
         more = f" and {len(choice.ties) - 1} more" if len(choice.ties) > 1 else ""
         text += f": {choice.names[choice.ties[0]]}{more}"
+    if cost is not None:
+        minutes = max(1, round(cost.seconds / 60))
+        text += (
+            f"; deciding takes about {plural(cost.rounds, 'more live round')}, "
+            f"{plural(minutes, 'minute')}"
+        )
     return text
 
 
-def _unconfirmed(
-    choice: Chosen,
-    kept: record.Choice,
-    candidates: Sequence[Candidate],
-    objective: Objective,
-    confidence: float,
-) -> Pick:
-    """Nothing qualifies, or the choice has no live figures."""
-    if choice.key is None:
-        why = "; ".join(f"{e.candidate}: {e.reason}" for e in choice.excluded[:4])
-        sentence = f"nothing qualifies: {why}"
-    else:
-        reason = next((c.reason for c in candidates if c.key == choice.key), None)
-        sentence = (
-            f"{choice.name}: {_certainty(choice, confidence)}; "
-            f"not confirmed live: {reason or 'no live figures'}."
-        )
-    return Pick(
-        candidate=choice.name,
-        sentence=sentence,
-        maximize=objective.value,
-        confidence=confidence,
-        value=None,
-        ranking=choice.named(choice.ranking),
-        ties=choice.named(choice.ties),
-        excluded=choice.excluded,
-        choice=kept,
-    )
+def _percent(share: float) -> str:
+    return f"{100 * share:g}%"
 
 
 def pick(
     candidates: Sequence[Candidate],
     drafts: Mapping[str, Draft],
     *,
-    objective: Objective,
+    aim: Aim,
     limits: Limits,
-    confidence: float,
-    ratio_interval: RatioInterval,
+    live: Rounds[CandidateKey],
+    disturbed: Mapping[CandidateKey, str] | None = None,
 ) -> Pick:
-    """Choose; the result says why in one sentence, what tied, and what could not win."""
+    """Choose by live runs alone; the result says why in one sentence, and what could not win.
+
+    ``disturbed``: live runs that something else disturbed, and how.
+    """
     excluded: list[Excluded] = []
-    runners: list[tuple[float, Candidate]] = []
+    runners: list[LiveRunner] = []
+    merged = live.merged
     for candidate in candidates:
-        value = value_of(candidate, objective)
-        reason = _disqualified(candidate, drafts, limits)
-        if reason is None and value is None:
+        value = value_of(candidate, aim.objective)
+        draft = drafts[candidate.draft] if candidate.draft is not None else None
+        reason = over_limits(draft, limits) if draft is not None else None
+        if reason is None and (value is None or candidate.key not in merged):
             reason = candidate.reason or (
-                objective.why_none(candidate.live) if candidate.live else "not measured"
+                aim.objective.why_none(candidate.live) if candidate.live else "not measured"
             )
-        if reason is not None or value is None:
-            excluded.append(Excluded(candidate.name, reason or "not measured"))
+        if reason is not None:
+            excluded.append(Excluded(candidate.name, reason))
         else:
-            runners.append((value, candidate))
-    runners.sort(key=lambda pair: -pair[0])
-    ranking = tuple(c.name for _, c in runners)
-    if not runners:
-        return Pick(
-            candidate=None,
-            sentence="nothing qualifies: "
-            + "; ".join(f"{e.candidate}: {e.reason}" for e in excluded[:4]),
-            maximize=objective.value,
-            confidence=confidence,
-            value=None,
-            ranking=(),
-            ties=(),
-            excluded=tuple(excluded),
-        )
-    best = runners[0][1]
-    tied = [best]
-    for _, candidate in runners[1:]:
-        interval = ratio_interval(candidate, best)
-        if interval is not None and interval.high >= 1:
-            tied.append(candidate)
-    winner = min(tied, key=lambda c: (_file_bytes(c, drafts), ranking.index(c.name)))
-    value = value_of(winner, objective)
+            runners.append(LiveRunner(candidate.key, candidate.name, merged[candidate.key]))
+    chosen = choose(
+        runners,
+        aim,
+        excluded,
+        {name: draft.file_bytes for name, draft in drafts.items()},
+        errors=_started(live),
+    )
+    winner = next((c for c in candidates if c.key == chosen.key), None)
+    disturbed = disturbed or {}
+    busy = [f"{c.name}: {disturbed[c.key]}" for c in candidates if c.key in disturbed]
+    objection = f"{DISTURBED} ({busy[0]})" if busy else None
+    if winner is None:
+        why = "; ".join(f"{e.candidate}: {e.reason}" for e in excluded[:4])
+        sentence = f"nothing qualifies: {why}"
+    else:
+        said = sentence_of(winner, aim.objective, aim.confidence)
+        sentence = f"{said}; {_certainty(chosen, aim)}"
+        sentence += f"; not confirmed: {objection}." if objection else "."
     return Pick(
-        candidate=winner.name,
-        sentence=sentence_of(winner, best, tied, drafts, objective, confidence),
-        maximize=objective.value,
-        confidence=confidence,
-        value=value,
-        ranking=ranking,
-        ties=tuple(c.name for c in tied if c is not winner),
-        excluded=tuple(excluded),
+        candidate=chosen.name,
+        sentence=sentence,
+        maximize=aim.objective.value,
+        confidence=aim.confidence,
+        value=value_of(winner, aim.objective) if winner else None,
+        ranking=chosen.named(chosen.ranking),
+        ties=chosen.named(chosen.ties),
+        excluded=chosen.excluded,
+        certainty=_kept(chosen, None, objection),
     )
 
 
-def _disqualified(candidate: Candidate, drafts: Mapping[str, Draft], limits: Limits) -> str | None:
-    return over_limits(drafts[candidate.draft], limits) if candidate.draft is not None else None
+def _started(live: Rounds[CandidateKey]) -> Errors | None:
+    """The starts of the servers, each on its own; None where nothing tells of them."""
+    spread = live.start()
+    if spread is None:
+        return None
+    rounds = max((sum(bool(r.runs.get(k)) for r in live.rounds) for k in live.keys), default=1)
+
+    def terms(keys: Sequence[CandidateKey]) -> tuple[ErrorTerm, ...]:
+        return (ErrorTerm(spread.over(rounds), tuple(range(len(keys)))),)
+
+    return terms
 
 
 def over_the_limits(drafts: Iterable[Draft], limits: Limits) -> dict[str, str]:
@@ -388,22 +533,16 @@ def over_limits(draft: Draft, limits: Limits) -> str | None:
     return None
 
 
-def sentence_of(
-    winner: Candidate,
-    best: Candidate,
-    tied: Sequence[Candidate],
-    drafts: Mapping[str, Draft],
-    objective: Objective,
-    confidence: float,
-) -> str:
-    """Why ``winner`` is the pick, ``best`` being first by the figure and ``tied`` as good."""
+def sentence_of(winner: Candidate, objective: Objective, confidence: float) -> str:
+    """The live figures of ``winner``, which has some."""
     value = value_of(winner, objective)
     assert value is not None, "a winner has a value"
+    assert winner.live is not None, "it has a live value"
     shown = f"{value:.1%}" if objective is Objective.ACCEPTANCE else f"{value:.2f}"
-    text = f"{winner.name}: {shown} {objective.unit}"
-    if winner.live is not None:
-        text += f" on {plural(winner.live.requests, 'prompt')}"
-    if winner.draft is not None and winner.live is not None:
+    if not objective.timed and winner.live.weighted_acceptance_rate is not None:
+        shown += " weighted"
+    text = f"{winner.name}: {shown} {objective.unit} on {plural(winner.live.requests, 'prompt')}"
+    if winner.draft is not None:
         if objective is Objective.DECODE_SPEED and winner.decode_speedup is not None:
             text += f", {winner.decode_speedup:.2f}x no draft, end to end"
         elif winner.speedup is not None:
@@ -418,35 +557,7 @@ def sentence_of(
         rate = winner.live.acceptance_rate
         if rate is not None and objective is not Objective.ACCEPTANCE:
             text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
-    if winner.draft is None:
-        text += "; none of the drafts that qualify is surely better" if len(tied) == 1 else ""
-    others = [c.name for c in tied if c is not winner]
-    if others:
-        text += f"; not told apart from {', '.join(others[:3])}"
-        if len(others) > 3:
-            text += f" and {len(others) - 3} more"
-        text += (
-            ", and it needs no draft file"
-            if winner.draft is None
-            else (
-                ", and it is the smallest file"
-                if _smallest(winner, tied, drafts)
-                else ", and it scored highest of the smallest file"
-            )
-        )
-    return text + "."
-
-
-def _smallest(winner: Candidate, tied: Sequence[Candidate], drafts: Mapping[str, Draft]) -> bool:
-    mine = _file_bytes(winner, drafts)
-    return all(_file_bytes(c, drafts) > mine for c in tied if c is not winner)
-
-
-def _file_bytes(candidate: Candidate, drafts: Mapping[str, Draft]) -> float:
-    if candidate.draft is None:
-        return 0.0
-    size = drafts[candidate.draft].file_bytes
-    return float(size) if size is not None else float("inf")
+    return text
 
 
 def _gib(size_bytes: int | None) -> float | None:

@@ -187,7 +187,9 @@ class DraftLayout:
         score = self.recipe.score
         if score is None:
             return None
-        return MemoryStep(self.engine, name, model, score.draft.args.to_model_args(), score.context)
+        given, target = score.draft.args.to_model_args(), score.target.args.to_model_args()
+        args = self.engine.as_draft(given, target, score.context)
+        return MemoryStep(self.engine, name, model, args, score.context)
 
 
 def _bytes_as(type_name: str, tensor: TensorInfo) -> int:

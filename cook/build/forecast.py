@@ -16,6 +16,7 @@ from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.execute import Outcomes
+from cook.record.measured import Overheads
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.scoring.noise import TimingNoise, noise_of
@@ -24,6 +25,7 @@ from cook.scoring.price import (
     Lived,
     PricedReplies,
     Timings,
+    counted_alike,
     fit_overhead,
     fit_overheads,
     predict,
@@ -38,21 +40,10 @@ from cook.steps.trace import TRACE_FILE
 ReplayedReply = tuple[ReplyHead, Positions]
 NO_DRAFT = DraftSettings(0)
 UNPRICED = Timings(
-    verify=BatchCurve((0,), (1,), ((1.0,),)), draft=BatchCurve((0,), (1,), ((1e-9,),))
+    verify=BatchCurve((0,), (1,), ((1.0,),), typed=True),
+    draft=BatchCurve((0,), (1,), ((1e-9,),), typed=True),
 )
 """Every target step costs the same and drafting nothing: ranks by acceptance length alone."""
-
-
-@dataclass(frozen=True)
-class Overheads:
-    """Seconds beyond what was timed: of a plain step, a drafting cycle, a drafted token, and of a
-    request without a draft and with one."""
-
-    plain_s: float = 0.0
-    cycle_s: float = 0.0
-    decode_s: float = 0.0
-    plain_request_s: float = 0.0
-    request_s: float = 0.0
 
 
 NO_OVERHEADS = Overheads()
@@ -98,6 +89,15 @@ class Forecaster:
         """Whether times are known, or asked for: without them forecasts only count."""
         return self.verify is not None or bool(self.plan.verify)
 
+    def last_pass(self) -> Iterator[CurveStep]:
+        """The last pass of the timings: the target's, and of drafts that are still in the race."""
+        racing = tuple(
+            draft
+            for draft in self.plan.drafts
+            if all(self.outcomes.result(replay) is not None for replay in draft.replays)
+        )
+        return replace(self.plan, drafts=racing).last_pass()
+
     @property
     def trace(self) -> TraceFile:
         return TraceFile(self.outcomes.artifact(self.plan.trace).file(TRACE_FILE))
@@ -116,6 +116,9 @@ class Forecaster:
         wanted = None if only is None else set(only)
         plan = self.plan
         forecasts: list[Forecast] = []
+        alone = self.alone(overheads, turn)
+        if alone is None:
+            return forecasts
         for draft in plan.drafts:
             timings = self.timings(draft, overheads, turn)
             if timings is None:
@@ -126,11 +129,21 @@ class Forecaster:
                     break  # it failed, or left the race before these prompts
                 if not forecasts:
                     bare = CandidateKey(plan.engine.name)
-                    forecasts.append(self._forecast(bare, plan.no_draft, NO_DRAFT, texts, timings))
+                    forecasts.append(self._forecast(bare, plan.no_draft, NO_DRAFT, texts, alone))
                 key = plan.key(draft, settings)
                 name = plan.name(draft, settings)
                 forecasts.append(self._forecast(key, name, settings, texts, timings))
         return forecasts
+
+    def forecast_of(
+        self, key: CandidateKey, overheads: Overheads, only: Collection[str]
+    ) -> Forecast | None:
+        """That of one candidate, as :meth:`forecasts` has it."""
+        mine = [draft for draft in self.plan.drafts if self.plan.is_of(draft, key)]
+        settings = self.plan.settings if key.settings is None else (key.settings,)
+        drafts = self.plan.drafts if key.draft is None else tuple(mine)
+        one = replace(self, plan=replace(self.plan, drafts=drafts[:1], settings=settings[:1]))
+        return next((f for f in one.forecasts(overheads, only) if f.key == key), None)
 
     def timing_noise(self, overheads: Overheads, only: Collection[str]) -> TimingNoise | None:
         """What predicted speeds differ by between passes, beyond what all of a pass share.
@@ -229,28 +242,40 @@ class Forecaster:
         ``drafted``: live runs of ``draft``, of one length or, to tell a cycle's overhead from a
         drafted token's, of two.
         """
-        timings = self.timings(draft, NO_OVERHEADS)
-        if timings is None:
+        timings, alone = self.timings(draft), self.alone()
+        if timings is None or alone is None:
             return NO_OVERHEADS
         profile = self.plan.profile
         bare = list(self._lived(draft, plain, NO_DRAFT))
+        drafted = [
+            (settings, {name: counted_alike(run, timings, profile) for name, run in live.items()})
+            for settings, live in drafted
+        ]
         lived = [one for settings, live in drafted for one in self._lived(draft, live, settings)]
-        plain_s = cycle_s = decode_s = 0.0
+        plain_s = step_s = decode_s = 0.0
         if bare:
-            plain_s = fit_overhead(bare, timings.without_draft(), profile)
+            plain_s = fit_overhead(bare, alone, profile)
         if lived:
             try:
-                cycle_s, decode_s = fit_overheads(lived, timings, profile)
+                step_s, decode_s = fit_overheads(lived, timings, profile)
             except InputError:  # one length only
-                cycle_s = fit_overhead(lived, timings, profile)
+                step_s = fit_overhead(lived, timings, profile)
         live = [run for _, runs in drafted for run in runs.values()]
         return Overheads(
             plain_s,
-            cycle_s,
+            step_s,
             decode_s,
-            plain_request_s=_request_overhead(plain.values(), timings.without_draft()),
+            plain_request_s=_request_overhead(plain.values(), alone),
             request_s=_request_overhead(live, timings),
         )
+
+    def counted_alike(self, key: CandidateKey, live: Sequence[PromptRun]) -> tuple[PromptRun, ...]:
+        """The live requests of a candidate, as requests of every engine are counted."""
+        draft = next((d for d in self.plan.drafts if self.plan.is_of(d, key)), None)
+        timings = self.timings(draft) if draft is not None else None
+        if timings is None:
+            return tuple(live)
+        return tuple(counted_alike(run, timings, self.plan.profile) for run in live)
 
     def _lived(
         self, draft: DraftForecast, live: Mapping[str, PromptRun], settings: DraftSettings
@@ -283,13 +308,28 @@ class Forecaster:
             draft=batches,
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
-            overhead_s=overheads.cycle_s,
-            plain_overhead_s=overheads.plain_s,
+            overhead_s=overheads.step_s,
             decode_overhead_s=overheads.decode_s,
             target_prefill=target.prompts if target else None,
             draft_prefill=mine.prompts if mine else None,
             request_s=overheads.request_s,
-            plain_request_s=overheads.plain_request_s,
+        )
+
+    def alone(self, overheads: Overheads = NO_OVERHEADS, turn: int | None = None) -> Timings | None:
+        """What steps without a draft cost, with the arguments of no draft; None where they could
+        not be timed."""
+        if not self.priced:
+            return UNPRICED.without_draft()
+        mine = self.curve(self.plan.plain, turn)
+        verify = mine.batches if mine is not None else self.verify
+        if verify is None:
+            return None
+        return Timings(
+            verify=verify,
+            target_sample_s=mine.sample_s if mine else 0.0,
+            overhead_s=overheads.plain_s,
+            target_prefill=mine.prompts if mine else None,
+            request_s=overheads.plain_request_s,
         )
 
     def curve(self, passes: Sequence[CurveStep], turn: int | None = None) -> CurveOutcome | None:
@@ -348,7 +388,6 @@ class Forecaster:
         timings: Timings,
     ) -> Forecast:
         profile = self.plan.profile
-        timings = timings if settings.n_max else timings.without_draft()
         priced = predict(
             [p for _, p in texts],
             settings,
@@ -359,10 +398,10 @@ class Forecaster:
         )
         runs = []
         depths = np.zeros((2, settings.n_max), dtype=np.int64)
-        for (head, p), seconds in zip(texts, priced.per_reply_s, strict=True):
+        each = zip(texts, priced.per_reply_s, priced.prompt_s, strict=True)
+        for (head, p), seconds, prefill in each:
             run = simulate(p, settings, profile)
             depths += np.array(run.by_depth(settings.n_max))
-            prefill = timings.prompt_s(p.prompt)
             runs.append(
                 PromptRun(
                     id=head.id,
@@ -384,8 +423,8 @@ class Forecaster:
 
 
 def _request_overhead(live: Collection[PromptRun], timings: Timings) -> float:
-    """Seconds a live request took beyond its decoding and its priced prompt, not below zero."""
+    """Seconds a live request took beyond its decoding and its priced prompt, or below them."""
     rest = [
         (run.wall_ms - run.predicted_ms) / 1000 - timings.prompt_s(run.prompt_n) for run in live
     ]
-    return max(0.0, median(rest)) if rest else 0.0
+    return median(rest) if rest else 0.0

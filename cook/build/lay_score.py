@@ -28,7 +28,7 @@ from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves, race_shares
 from cook.recipe.schema import Recipe, ScoreSpec
-from cook.scoring.simulate import PROFILES, Profile
+from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
@@ -74,7 +74,7 @@ def lay_score(
     prompts = select(apart, score.limit, score.categories)
     forecast = None
     live = prompts.prompts
-    settings = score.draft.settings(score.method)
+    settings = settings_on(engine, score)
     if score.method == "replay":
         adopted = _adopted(score, target, prompts, reader)
         prompts = in_halves(adopted.prompts if adopted else prompts)
@@ -133,7 +133,11 @@ def lay_forecast(
     placed = [
         PlacedDraft(
             draft,
-            draft_args(score.draft.args.to_model_args(), cache_type).as_draft_of(target_args),
+            engine.as_draft(
+                draft_args(score.draft.args.to_model_args(), cache_type),
+                target_args,
+                score.context,
+            ),
             cache_type,
             f"{draft.name} kv={cache_type}" if several else None,
         )
@@ -144,8 +148,9 @@ def lay_forecast(
         engine,
         trace,
         placed,
-        score.draft.settings(score.method),
+        settings_on(engine, score),
         target=(target, target_args),
+        baseline=score.baseline.args.to_model_args() if score.baseline is not None else None,
         shares=race_shares(prompts) if racing else (None,),
         n_predict=score.max_tokens,
         context=score.context,
@@ -180,6 +185,7 @@ def forecast_plan(
     settings: tuple[DraftSettings, ...],
     *,
     target: tuple[Source, ModelArgs] | None,
+    baseline: ModelArgs | None = None,
     n_predict: int,
     context: int,
     shares: Sequence[tuple[str, ...] | None] = (None,),
@@ -188,29 +194,43 @@ def forecast_plan(
 ) -> ForecastPlan:
     """The steps to forecast ``drafts`` under ``settings``.
 
-    ``target`` is timed where it is given, and the drafts where ``timed``; drafts are replayed in
+    ``target`` is timed where it is given, once more where no draft runs with the arguments of a
+    ``baseline`` of its own, and the drafts where ``timed``; drafts are replayed in
     ``shares`` of the prompts, None being all of them. ``profile`` None: as the engine counts.
     """
-    rollouts = max(s.n_max for s in settings) if any(s.p_min for s in settings) else 0
+    profile = profile or PROFILES[Flavour(engine.flavour)]
+    ending = [s for s in settings if s.p_min and RULES[profile].uses_p_min]
+    rollouts = max((s.n_max for s in ending), default=0)
+    floor = min((s.p_min for s in ending), default=0.0)
     widths = widths_for(s.n_max for s in settings)
 
-    def curves(name: str, model: Input, args: ModelArgs, verifies: bool) -> tuple[CurveStep, ...]:
+    def curves(
+        name: str, model: Input, args: ModelArgs, verifies: bool, widths: tuple[int, ...] = widths
+    ) -> tuple[CurveStep, ...]:
         return tuple(
             CurveStep(engine, name, model, trace, args, verifies, widths, turn)
             for turn in range(PASSES)
         )
 
+    verify = curves("target", *target, True) if target is not None else ()
+    plain = verify
+    if target is not None and baseline is not None and baseline != target[1]:
+        plain = curves("without a draft", target[0], baseline, True, (1,))
     return ForecastPlan(
         engine=engine,
         trace=trace,
-        verify=curves("target", *target, True) if target is not None else (),
+        verify=verify,
+        plain=plain,
         drafts=tuple(
             DraftForecast(
                 one.draft,
                 one.cache_type,
                 replays=tuple(
                     ReplayStep(
-                        engine, one.label, one.draft.model, trace, one.args, rollouts, None, share
+                        *(engine, one.label, one.draft.model, trace, one.args),
+                        rollout_steps=rollouts,
+                        prompts=share,
+                        rollout_floor=floor,
                     )
                     for share in shares
                 ),
@@ -219,9 +239,33 @@ def forecast_plan(
             for one in drafts
         ),
         settings=settings,
-        profile=profile or PROFILES[Flavour(engine.flavour)],
+        profile=profile,
         n_predict=n_predict,
         context=context,
+    )
+
+
+def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:
+    """The settings that ``score`` asks for, those that are one on ``engine`` once.
+
+    Where p_min never ends a draft, the first that was asked for stands for all.
+    """
+    asked = score.draft.settings(score.method)
+    if RULES[PROFILES[Flavour(engine.flavour)]].uses_p_min:
+        return asked
+    apart = {(one.n_max, one.n_min): one for one in reversed(asked)}
+    return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
+
+
+def inert_warning(engine: Engine, score: ScoreSpec) -> str | None:
+    """A warning where settings that the recipe tells apart are one on ``engine``."""
+    asked, kept = score.draft.settings(score.method), settings_on(engine, score)
+    if len(kept) == len(asked):
+        return None
+    chances = ", ".join(f"{p:g}" for p in dict.fromkeys(s.p_min for s in asked))
+    return (
+        f"score.draft.p_min: on {engine.name} p_min never ends a draft, so {chances} are one "
+        f"setting, scored once as {kept[0].p_min:g}"
     )
 
 

@@ -68,15 +68,14 @@ class Configuration:
 class LiveChecks:
     """What is asked of a finalist's live run beside its speed.
 
-    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes
-    (greedy traces only, for others no token is the target's only choice).
+    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes.
     """
 
     counts: SelfCheckStep
-    control: ControlStep | None
+    control: ControlStep
 
     def steps(self) -> list[Step[Any]]:
-        return [self.counts, *([self.control] if self.control else [])]
+        return [self.counts, self.control]
 
 
 @dataclass(frozen=True)
@@ -129,16 +128,14 @@ class Layout:
         if plan is None or draft is None or settings is None or self.target is None:
             return None
         live = configuration.rounds[0]
-        control = None
-        if not live.sampling.temperature:
-            control = ControlStep(
-                self.engine, self.target, live.target_args, plan.trace, settings.n_max + 1
-            )
+        control = ControlStep(
+            self.engine, self.target, live.target_args, plan.trace, settings.n_max + 1
+        )
         counts = SelfCheckStep(
             engine=self.engine,
             name=configuration.name,
             draft=draft.model,
-            args=live.draft_args.as_draft_of(live.target_args),
+            args=self.engine.as_draft(live.draft_args, live.target_args, live.context),
             settings=settings,
             profile=plan.profile if live.tool == "server" else Profile.IK_SPEC_BENCH_2026_08,
             trace=plan.trace,
@@ -163,8 +160,13 @@ def interleaved(configurations: Sequence[Configuration]) -> list[LiveStep]:
 
 
 def split_rounds(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], ...]:
-    """Prompts dealt into rounds, each with its share of every category."""
-    count = ROUNDS if len(prompts) >= FEW_PROMPTS else 1
+    """Prompts dealt into the rounds that each configuration runs."""
+    return dealt_into(prompts, ROUNDS if len(prompts) >= FEW_PROMPTS else 1)
+
+
+def dealt_into(prompts: Sequence[Prompt], count: int) -> tuple[tuple[Prompt, ...], ...]:
+    """Prompts dealt into ``count`` shares, each with its part of every category; empty ones are
+    left out."""
     dealt: list[list[Prompt]] = [[] for _ in range(count)]
     seen: dict[str, int] = {}
     for prompt in prompts:
@@ -304,7 +306,8 @@ class DraftForecast:
 class ForecastPlan:
     """The steps below all forecasts of one recipe on one engine.
 
-    ``verify``: the target's curve, one a pass. ``floor``: the largest draft replayed in batches
+    ``verify``: the target's curve, one a pass; ``plain`` that of no draft, which is the same
+    where it runs with the same arguments. ``floor``: the largest draft replayed in batches
     of another shape, which shows how much acceptance differs for no reason at all. ``n_predict``
     and ``context`` bound the drafts as the server's do. ``no_draft`` is its name for people.
     """
@@ -312,6 +315,7 @@ class ForecastPlan:
     engine: Engine
     trace: Trace
     verify: tuple[CurveStep, ...]
+    plain: tuple[CurveStep, ...]
     drafts: tuple[DraftForecast, ...]
     settings: tuple[DraftSettings, ...]
     profile: Profile
@@ -329,7 +333,15 @@ class ForecastPlan:
     @property
     def passes(self) -> int:
         """Times that every curve is measured."""
-        return max(len(self.verify), *(len(draft.curves) for draft in self.drafts), 0)
+        return max((len(curve) for curve in self.curves()), default=0)
+
+    def curves(self) -> Iterator[tuple[CurveStep, ...]]:
+        """Everything that is timed, each with its passes."""
+        yield self.verify
+        if self.plain != self.verify:
+            yield self.plain
+        for draft in self.drafts:
+            yield draft.curves
 
     def opening(self) -> Iterator[Step[Any]]:
         """Before anything can be predicted: the trace, the first replays, and the timings in
@@ -355,12 +367,12 @@ class ForecastPlan:
         return replace(self, drafts=drafts, floor=floor)
 
     def timing(self, turn: int) -> Iterator[CurveStep]:
-        """One pass of the timings: the target's, then every draft's.
+        """One pass of the timings: the target's, no draft's, then every draft's.
 
         The last is taken amid the live rounds that overheads are fitted on, so that a machine
         that changes its speed meanwhile does so for both.
         """
-        for curve in (self.verify, *(draft.curves for draft in self.drafts)):
+        for curve in self.curves():
             yield from curve[turn : turn + 1]
 
     def last_pass(self) -> Iterator[CurveStep]:
@@ -370,18 +382,27 @@ class ForecastPlan:
     def certain(self) -> Iterator[Step[Any]]:
         """What is made however the race goes."""
         yield from self.opening()
-        yield from self.last_pass()
+        # Drafts that left the race are not timed again.
+        racing = self.rounds > 1
+        yield from (replace(self, drafts=()) if racing else self).last_pass()
         if self.floor is not None:
             yield self.floor[1]
 
     def steps(self) -> Iterator[Step[Any]]:
-        """Everything, had no draft to leave the race."""
-        yield from self.certain()
+        """Everything, each once, had no draft to leave the race."""
+        yield from self.opening()
+        yield from self.last_pass()
+        if self.floor is not None:
+            yield self.floor[1]
         for draft in self.drafts:
             yield from draft.replays[1:]
 
     def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:
         return CandidateKey(self.engine.name, draft.draft.name, settings, draft.cache_type)
+
+    def is_of(self, draft: DraftForecast, key: CandidateKey) -> bool:
+        """Whether ``key`` is ``draft`` under some setting."""
+        return (draft.draft.name, draft.cache_type) == (key.draft, key.cache_type)
 
     def name(self, draft: DraftForecast, settings: DraftSettings) -> str:
         """The candidate's name for people, as in the live score."""

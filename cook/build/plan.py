@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from cook.build.reckon import MachinePace, effort_of, model_bytes
 from cook.graph.execute import closure
-from cook.graph.step import Input, Source, Step, decode
+from cook.graph.step import Step, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Column, Output
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes
-from cook.units import duration, size
+from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
-    from cook.build.layout import Layout
+    from cook.build.layout import Configuration, Layout
     from cook.build.prepare import Prepared
 
-ROUGH_BYTES_PER_SECOND = 4e9
-"""Memory bandwidth assumed for a server's speed before anything was measured here."""
-
-
 LATER = (
-    "then, known only once predicted: live runs of the choice and its closest rival, "
-    "their outputs compared with the baseline's"
+    "then, known only once predicted: live runs of the choice and its closest rival, further ones "
+    "until it is decided or the live budget is spent, their outputs compared with the baseline's"
 )
 RACE = "replays of the drafts that stay in the race on more prompts, "
 
@@ -52,7 +48,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """One step of the plan. ``seconds`` None: no such step was timed here yet."""
+    """One step of the plan. ``seconds`` None: not known, for ``seconds_reason``; else that says
+    what they are reckoned from. ``loads``: models it reads into memory."""
 
     label: str
     kind: str
@@ -63,6 +60,7 @@ class Planned:
     size_bytes: int | None
     seconds: float | None
     seconds_reason: str | None
+    loads: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,12 @@ class Need:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole plan. ``live_hours`` is the whole grid, ``left_out`` what the budget drops."""
+    """The whole plan. ``live_hours`` is the whole grid, ``left_out`` what the budget drops.
+
+    ``later_steps``: what follows once candidates are predicted, for two drafts of middling size
+    at the middle length, had no draft left the race. ``candidate_s``: live seconds of such a
+    candidate; ``budget_minutes``: what all live runs may take.
+    """
 
     recipe: str
     engine: str
@@ -96,6 +99,9 @@ class Plan:
     later: str | None
     """What a build adds that cannot be planned before it has begun."""
     warnings: tuple[str, ...]
+    later_steps: tuple[Planned, ...] = ()
+    candidate_s: float | None = None
+    budget_minutes: float | None = None
 
     @property
     def stale(self) -> bool:
@@ -106,11 +112,12 @@ class Plan:
 def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
     from cook.build.layout import interleaved
-    from cook.build.run import within_budget
+    from cook.build.live_runs import within_budget
 
     recipe = prepared.recipe
     store = Store(cook_home() / "store")
     history = list(store.entries())
+    pace = MachinePace.of(history)
     hours: float | None = None
     reason: str | None = None
     left_out: tuple[str, ...] = ()
@@ -124,7 +131,7 @@ def plan(prepared: Prepared) -> Plan:
         wanted += [s for layout in layouts if layout.forecast for s in layout.forecast.certain()]
         grid = ()  # which candidates go live is known only once they are predicted
     elif baselines and recipe.score is not None:
-        seconds, reason = _configuration_seconds(layouts[0], history)
+        seconds, reason = _configuration_seconds(baselines[0], history, pace)
         budget_s = recipe.score.live_budget.minutes * 60
         whole = len(baselines) + len(grid)
         grid, dropped = within_budget(grid, seconds, budget_s, len(baselines))
@@ -132,7 +139,10 @@ def plan(prepared: Prepared) -> Plan:
         hours = seconds * whole / 3600 if seconds is not None else None
     wanted += interleaved([*baselines, *grid])
     wanted += [c.compare for c in grid if c.compare is not None]
-    steps = tuple(_planned(step, store, history) for step in closure(wanted).values())
+    certain = closure(wanted)
+    steps = tuple(_planned(step, store, history, pace) for step in certain.values())
+    later = [s for s in closure(_later_steps(layouts)).values() if s.key not in certain]
+    typical = [c for layout in layouts for c in _typical(layout)[:1]]
     return Plan(
         recipe=recipe.name,
         engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in layouts),
@@ -143,7 +153,45 @@ def plan(prepared: Prepared) -> Plan:
         left_out=left_out,
         later=_later(layouts) if replayed else None,
         warnings=(*prepared.warnings, *_known_of_types(layouts, store)),
+        later_steps=tuple(_planned(step, store, history, pace) for step in later),
+        candidate_s=_configuration_seconds(typical[0], history, pace)[0] if typical else None,
+        budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
     )
+
+
+def _typical(layout: Layout) -> list[Configuration]:
+    """Two candidates to reckon with: drafts of middling size, at the middle length."""
+    drafting = [c for c in layout.grid if c.draft is not None and c.settings is not None]
+    if layout.forecast is None or not drafting:
+        return []
+    lengths = sorted({c.settings.n_max for c in drafting if c.settings is not None})
+    middle = lengths[len(lengths) // 2]
+    of = {
+        c.draft.name: c for c in drafting if c.draft and c.settings and c.settings.n_max == middle
+    }
+    by_size = sorted(of.values(), key=lambda c: model_bytes(c.draft.model) or 0 if c.draft else 0)
+    return by_size[(len(by_size) - 1) // 2 :][:2]
+
+
+def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
+    """What follows once candidates are predicted, as it is for typical ones."""
+    for layout in layouts:
+        if layout.forecast is None:
+            continue
+        for draft in layout.forecast.drafts:
+            yield from draft.replays[1:]
+        yield from layout.forecast.last_pass()
+        finalists = _typical(layout)
+        for candidate in finalists:
+            yield from candidate.rounds
+            if candidate.compare is not None:
+                yield candidate.compare
+            checks = layout.checks(candidate)
+            yield from checks.steps() if checks is not None else ()
+        # One round each of the first at a shorter and a longer length, to tell overheads apart.
+        first = finalists[:1]
+        alike = [c for c in layout.grid for one in first if c.draft is one.draft and c is not one]
+        yield from (c.rounds[0] for c in (*alike[:1], *alike[-1:]))
 
 
 def _later(layouts: Sequence[Layout]) -> str:
@@ -190,24 +238,51 @@ def show_plan(planned: Plan, output: Output) -> None:
         told = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
         told += f", has {size(need.available_bytes) or 'unknown'}"
         (output.warn if need.short else output.say)(told)
-    unknown = sum(1 for s in planned.steps if s.state is State.RUN and s.seconds is None)
-    total = sum(s.seconds or 0 for s in planned.steps if s.state is State.RUN)
-    count = sum(s.state is State.RUN for s in planned.steps)
-    text = f"{count} of {len(planned.steps)} steps would run"
-    if count:
-        text += f", about {duration(total)}"
-        text += f" and {unknown} steps never timed here" if unknown else ""
-    output.say(text)
+    for line in _totals(planned):
+        output.say(line)
 
 
-def _planned(step: Step[Any], store: Store, history: Sequence[Artifact]) -> Planned:
+def _totals(planned: Plan) -> Iterator[str]:
+    """How many steps, how long, how many loads, and what the live budget buys."""
+    running = [s for s in planned.steps if s.state is State.RUN]
+    text = f"{len(running)} of {len(planned.steps)} steps would run"
+    yield text + (f", {_about(running)}" if running else "")
+    later = [s for s in planned.later_steps if s.state is State.RUN]
+    if later:
+        yield f"then, with two typical candidates: {plural(len(later), 'step')}, {_about(later)}"
+    if running and later:
+        yield f"in all {_about([*running, *later])}"
+    guessed = dict.fromkeys(s.seconds_reason for s in (*running, *later) if s.seconds_reason)
+    if guessed:
+        yield f"times reckoned {'; '.join(guessed)}"
+    if planned.candidate_s and planned.budget_minutes and planned.later_steps:
+        buys = int(planned.budget_minutes * 60 / planned.candidate_s)
+        yield (
+            f"score.live_budget of {planned.budget_minutes:g} minutes buys live runs of "
+            f"{plural(buys, 'candidate')}, about {duration(planned.candidate_s)} each"
+        )
+
+
+def _about(steps: Sequence[Planned]) -> str:
+    known = sum(s.seconds for s in steps if s.seconds is not None)
+    unknown = sum(s.seconds is None for s in steps)
+    loads = sum(s.loads for s in steps)
+    text = f"about {duration(known)}, {plural(loads, 'model load')}"
+    return text + (f", and {plural(unknown, 'step')} of unknown length" if unknown else "")
+
+
+def _planned(
+    step: Step[Any], store: Store, history: Sequence[Artifact], pace: MachinePace
+) -> Planned:
     artifact = store.find(step.kind, step.key)
+    seconds: float | None = 0.0
+    told = None
     if artifact is not None:
         reason, detail = Reason.STORED, ""
-        estimate: tuple[float | None, str | None] = (0.0, None)
     else:
         reason, detail = _reason(step, store, history)
-        estimate = _estimate(step, history)
+        seconds, told = pace.seconds(step)
+    effort = effort_of(step) if artifact is None else None
     return Planned(
         label=step.label,
         kind=step.kind,
@@ -216,8 +291,9 @@ def _planned(step: Step[Any], store: Store, history: Sequence[Artifact]) -> Plan
         reason=reason,
         detail=detail,
         size_bytes=artifact.size_bytes if artifact else step.predicted_bytes(),
-        seconds=estimate[0],
-        seconds_reason=estimate[1],
+        seconds=seconds,
+        seconds_reason=told,
+        loads=len(effort.models) if effort is not None else 0,
     )
 
 
@@ -254,35 +330,21 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [name for name in names if before.get(name) != now.get(name)]
 
 
-def _estimate(step: Step[Any], history: Sequence[Artifact]) -> tuple[float | None, str | None]:
-    work = step.work()
-    if work is None:
-        alike = [a.seconds for a in history if a.kind == step.kind]
-        return (median(alike), None) if alike else (None, "never timed here")
-    rates = [
-        a.seconds / a.work
-        for a in history
-        if a.kind == step.kind and a.work and a.key_parts.get("engine") == step.key_parts["engine"]
-    ]
-    return (median(rates) * work, None) if rates else (None, "never timed here with this engine")
-
-
-def _configuration_seconds(layout: Layout, history: Sequence[Artifact]) -> tuple[float | None, str]:
-    baseline = layout.baseline
-    assert baseline is not None, "asked only where there is a live score"
-    by_key = {a.key: a for a in history}
-    stored = by_key.get(baseline.rounds[0].key)
-    rounds = len(baseline.rounds)
+def _configuration_seconds(
+    configuration: Configuration, history: Sequence[Artifact], pace: MachinePace
+) -> tuple[float | None, str]:
+    """What all rounds of a candidate take."""
+    first = configuration.rounds[0]
+    stored = next((a for a in history if a.key == first.key), None)
     if stored is not None:
         outcome = stored.result
         asked = sum(run["wall_ms"] for run in outcome["runs"]) / 1000
-        return (outcome["load_seconds"] + asked) * rounds, "measured: the stored baseline"
-    target = layout.target
-    if target is None:
-        return None, "no target"
-    tokens = sum(step.work() for step in baseline.rounds)
-    seconds = tokens * target.size_bytes / ROUGH_BYTES_PER_SECOND
-    return seconds, "rough: nothing measured here yet, weights read once a token at 4 GB/s"
+        whole = (outcome["load_seconds"] + asked) * len(configuration.rounds)
+        return whole, f"measured: {first.label}"
+    found = [pace.seconds(step) for step in configuration.rounds]
+    known = [seconds for seconds, _ in found if seconds is not None]
+    whole = sum(known) if len(known) == len(found) else None
+    return whole, f"reckoned {found[0][1]}"
 
 
 def _needs(layouts: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, ...]:
@@ -292,8 +354,8 @@ def _needs(layouts: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, .
     target = layouts[0].target
     models = [target.size_bytes] if target else []
     if models and running:
-        drafts = [_model_bytes(d.model) or 0 for layout in layouts for d in layout.drafts]
-        models[0] += max(drafts, default=0)
+        drafts = [model_bytes(d.model) or 0 for layout in layouts for d in layout.drafts]
+        models[0] += round(max(drafts, default=0))
     return (
         Need("disk", disk, free_bytes(cook_home())),
         Need("memory", models[0] if models and running else 0, available_memory_bytes()),
@@ -307,7 +369,3 @@ def _download(left_bytes: int) -> tuple[Need, ...]:
     from cook.hub.download import free_cache_bytes
 
     return (Need("download", left_bytes, free_cache_bytes()),)
-
-
-def _model_bytes(model: Input) -> int | None:
-    return model.size_bytes if isinstance(model, Source) else model.predicted_bytes()

@@ -116,11 +116,11 @@ class PredictRequest:
         if 1 not in points:
             raise InputError("--verify needs the time of one token", hint=hint)
         widths = tuple(sorted(points))
-        return BatchCurve((0,), widths, (tuple(points[w] for w in widths),))
+        return BatchCurve((0,), widths, (tuple(points[w] for w in widths),), typed=True)
 
 
 def _constant(milliseconds: float) -> BatchCurve:
-    return BatchCurve((0,), (1,), ((milliseconds / 1000,),))
+    return BatchCurve((0,), (1,), ((milliseconds / 1000,),), typed=True)
 
 
 @dataclass(frozen=True)
@@ -335,8 +335,10 @@ def _predicted(
 ) -> TracePrediction:
     """What the outcomes of all steps say."""
     plan = forecaster.plan
-    curves = [forecaster.curve(c) for c in (plan.verify, *(d.curves for d in plan.drafts))]
+    curves = [forecaster.curve(passes) for passes in plan.curves()]
     doubts = [*_doubts(request, trace, plan.profile)]
+    if any(request.p_min) and not RULES[plan.profile].uses_p_min:
+        doubts.append(f"{plan.profile.value}: p_min never ends a draft there, and is left out")
     doubts += [w for curve in curves if curve is not None for w in curve.warnings]
     bare, *forecasts = forecaster.forecasts()
     drafts = []

@@ -10,11 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.build.drafting import DraftLayout
-from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
-from cook.build.layout import Configuration, DraftPlan, Layout, LeftOut
+from cook.build.lay_score import (
+    inert_warning,
+    lay_score,
+    shared_device_warning,
+    trace_warning,
+)
+from cook.build.layout import Configuration, DraftPlan, ForecastPlan, Layout, LeftOut
 from cook.build.locate import SourceReader, local_path
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
+from cook.engines.worker.compile import locate, parameter_names
+from cook.engines.worker.flags import of_the_server
+from cook.engines.worker.loading import model_load
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
@@ -28,6 +36,9 @@ from cook.recipe.schema import ModelArgsSpec, Recipe
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.type_speed import TypeSpeedStep, type_speed
+
+TEMPLATE_TOKENS = 1024
+"""More than any chat template puts around a prompt."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +154,14 @@ def _lay(
     scored = lay_score(engine, recipe, reader, drafts, suffix)
     if scored is not None:
         _check_arguments(engine, (scored.baseline, *scored.grid))
+        if scored.forecast is not None:
+            warnings += _left_to_the_server(engine, scored.forecast)
     if recipe.score is not None:
-        found_too = (shared_device_warning(recipe.score), trace_warning(recipe.score))
+        found_too = (
+            shared_device_warning(recipe.score),
+            trace_warning(recipe.score),
+            inert_warning(engine, recipe.score),
+        )
         warnings += [warning for warning in found_too if warning is not None]
     return Layout(
         engine=engine,
@@ -164,11 +181,46 @@ def _lay(
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
     """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
-    asked = {(c.rounds[0].target_args, c.rounds[0].draft_args, c.settings) for c in configurations}
-    for target_args, draft_args, settings in asked:
+    first = {}
+    for one in configurations:
+        live = one.rounds[0]
+        first[live.target_args, live.draft_args, one.settings] = live
+    longest = max((_bytes(c) for c in configurations), default=0) + TEMPLATE_TOKENS
+    for (target_args, draft_args, settings), live in first.items():
         draft = Path("draft.gguf") if settings is not None else None
-        job = ServerJob(Path("target.gguf"), target_args, 4096, draft, draft_args, settings)
+        job = ServerJob(Path("target.gguf"), target_args, live.context, draft, draft_args, settings)
         engine.server_command(job, 1, None)
+        # A token holds a byte or more, and a prompt leaves room for its reply.
+        engine.check_prompts(job, min(longest, live.context - live.max_tokens))
+
+
+def _bytes(configuration: Configuration) -> int:
+    """Of the longest prompt."""
+    prompts = (prompt for live in configuration.rounds for prompt in live.prompts)
+    return max((len(prompt.text.encode()) for prompt in prompts), default=0)
+
+
+def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
+    """What is told of flags that replay and timings go without.
+
+    PrerequisiteError for an argument that they cannot follow, before anything runs.
+    """
+    models = {"target": [step.args for step in forecast.verify]}
+    models["draft"] = [replay.args for draft in forecast.drafts for replay in draft.replays]
+    try:
+        known = parameter_names(locate(engine))
+    except PrerequisiteError:
+        known = None  # no worker can be built: its step says so
+    told = []
+    for model, found in models.items():
+        for args in dict.fromkeys(found):
+            load = model_load(engine, Path(model), args, forecast.context)
+            if known is not None:
+                load.known_to(known)
+            if flags := of_the_server(engine.flavour, args.extra):
+                named = ", ".join(f"`{flag}`" for flag in flags)
+                told.append(f"{model}: {named}: the server's alone; replay and timings go without")
+    return told
 
 
 def _types(

@@ -7,7 +7,7 @@ part of the error probability (docs/internals/scoring.md#the-race).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from cook.build.forecast import NO_OVERHEADS, Forecast, Forecaster
 from cook.build.layout import DraftForecast
 from cook.formats.arrays import Floats
 from cook.graph.execute import Executor
+from cook.record.measured import Overheads
 from cook.record.objective import Objective
+from cook.record.record import CandidateKey
 from cook.scoring.figures import figures
 from cook.scoring.intervals import paired
 from cook.scoring.racing import RaceRules, survivors
@@ -64,49 +66,101 @@ def _after_round(
     weights: Weights,
     confidence: float,
 ) -> tuple[list[DraftForecast], dict[DraftKey, str]]:
-    """Who goes on, given forecasts on the prompts ``seen``; drafts without one go on."""
+    """Who goes on, given forecasts on the prompts ``seen``; drafts without one go on.
+
+    What live runs take beyond the timings is not known yet. The time of a token is linear in it,
+    so that who is behind one rival without any overhead, and behind that rival where a step has
+    as much of it as a step of the target takes, is behind it whatever the overhead is.
+    """
     running = replace(forecaster, plan=replace(forecaster.plan, drafts=tuple(alive)))
-    best: dict[DraftKey, Forecast] = {}
-    value: dict[DraftKey, float] = {}
-    for forecast in running.forecasts(only=seen):
-        if forecast.key.draft is None:
-            continue
-        key = (forecast.key.draft, forecast.key.cache_type)
-        reached = objective.of(figures(forecast.runs, weights))
-        if reached is not None and (key not in best or reached > value[key]):
-            best[key], value[key] = forecast, reached
-    keys = list(best)
-    measured = (
-        paired({key: best[key].runs for key in keys}, objective, weights) if keys[1:] else None
-    )
-    if measured is None:
-        return alive, {}
-    scores, leader = relative_scores(measured)
+    plain = running.forecasts(only=seen)
+    ends = [plain]
+    if objective.timed and (step_s := _step_s(plain)) is not None:
+        ends.append(running.forecasts(Overheads(plain_s=step_s, step_s=step_s), seen))
     slack = EPSILON
     if objective.timed and (noise := running.timing_noise(NO_OVERHEADS, seen)) is not None:
-        slack = max(slack, TIMING_SPREADS * 2**0.5 * noise.mean_sd)
-    rules = RaceRules(rounds=forecaster.plan.rounds, delta=1 - confidence, epsilon=slack)
-    kept = {keys[i] for i in survivors(scores, tuple(range(len(keys))), rules)}
-    ahead = keys[leader]
-    dropped = {
-        key: f"left the race after {len(seen)} prompts: "
-        f"{1 - value[key] / value[ahead]:.1%} behind {best[ahead].name}"
-        for key in keys
-        if key not in kept
-    }
-    return [d for d in alive if _key(d) in kept or _key(d) not in best], dropped
+        slack = max(slack, TIMING_SPREADS * 2**0.5 * noise.of_median.sd)
+    fields = [_Field.of(forecasts, objective, weights) for forecasts in ends]
+    rules = RaceRules(
+        rounds=forecaster.plan.rounds, delta=(1 - confidence) / len(fields), epsilon=slack
+    )
+    dropped: dict[DraftKey, str] = {}
+    for leading in fields:
+        if leading.leader is None:
+            continue
+        left = [field.behind(leading.leader, rules) for field in fields]
+        for key in set.intersection(*left):
+            lost = 1 - leading.value[key] / leading.value[_file(leading.leader)]
+            dropped[key] = (
+                f"left the race after {len(seen)} prompts: {lost:.1%} behind "
+                f"{leading.best[_file(leading.leader)].name}"
+            )
+    return [d for d in alive if _key(d) not in dropped], dropped
 
 
-def relative_scores(measured: Measured[Any]) -> tuple[Floats, int]:
-    """[candidates, prompts] scores whose mean is 0 for the leader, and who leads.
+def _step_s(forecasts: Sequence[Forecast]) -> float | None:
+    """Seconds of a plain step of the target, as forecast."""
+    bare = next((f for f in forecasts if f.key.draft is None), None)
+    return 1 / bare.decode_speed if bare is not None else None
 
-    A prompt's score is its part of numerator - (leader's ratio) * denominator, so the mean is how
-    far a candidate's whole (weighted) figure is behind, as a share of the leader's.
+
+def _file(key: CandidateKey) -> DraftKey:
+    assert key.draft is not None, "only drafts race"
+    return key.draft, key.cache_type
+
+
+@dataclass(frozen=True)
+class _Field:
+    """Every draft at its best setting, and all drafts at every one, at one size of overheads."""
+
+    best: Mapping[DraftKey, Forecast]
+    value: Mapping[DraftKey, float]
+    every: Mapping[CandidateKey, Forecast]
+    objective: Objective
+    weights: Weights
+
+    @classmethod
+    def of(cls, forecasts: Sequence[Forecast], objective: Objective, weights: Weights) -> _Field:
+        best: dict[DraftKey, Forecast] = {}
+        value: dict[DraftKey, float] = {}
+        drafting = {f.key: f for f in forecasts if f.key.draft is not None}
+        for key, forecast in drafting.items():
+            reached = objective.of(figures(forecast.runs, weights))
+            file = _file(key)
+            if reached is not None and (file not in best or reached > value[file]):
+                best[file], value[file] = forecast, reached
+        return cls(best, value, drafting, objective, weights)
+
+    @property
+    def leader(self) -> CandidateKey | None:
+        """The best candidate; None where there is no rival."""
+        if len(self.best) < 2:
+            return None
+        return self.best[max(self.value, key=lambda file: self.value[file])].key
+
+    def behind(self, leader: CandidateKey, rules: RaceRules) -> set[DraftKey]:
+        """Drafts whose best setting is surely behind the candidate ``leader``."""
+        rivals = [file for file in self.best if file != _file(leader)]
+        entered = [self.every[leader], *(self.best[file] for file in rivals)]
+        measured = paired(
+            {f.key: f.runs for f in entered},
+            self.objective,
+            self.weights,
+        )
+        if measured is None:
+            return set()
+        kept = survivors(relative_scores(measured), tuple(range(len(entered))), rules, lead=0)
+        return {file for number, file in enumerate(rivals, 1) if number not in kept}
+
+
+def relative_scores(measured: Measured[Any]) -> Floats:
+    """[candidates, prompts] scores whose mean is 0 for the first of them.
+
+    A prompt's score is its part of numerator - (the first's ratio) * denominator, so the mean is
+    how far a candidate's whole (weighted) figure is behind, as a share of the first's.
     """
-    ratios = measured.ratios()
-    leader = int(np.argmax(ratios))
-    parts = (measured.numerator - ratios[leader] * measured.denominator) * measured.weight
-    return parts / float((measured.numerator[leader] * measured.weight).mean()), leader
+    parts = (measured.numerator - measured.ratios()[0] * measured.denominator) * measured.weight
+    return np.asarray(parts / float((measured.numerator[0] * measured.weight).mean()))
 
 
 def _key(draft: DraftForecast) -> DraftKey:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cook.errors import InputError
-from cook.files import atomic_write, identity
+from cook.files import atomic_write, identity, own_bytes
 from cook.paths import config_file, cook_home, package_dir
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
     from cook.report.show import Shown
 
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        document = json.loads(_path(question).read_text(encoding="utf-8"))
+        document = json.loads(own_bytes(_path(question)))
         if document["format"] != FORMAT or document["environment"] != _environment():
             return None
         if any(_identity(Path(name)) != then for name, then in document["files"]):

@@ -4,24 +4,26 @@ compare outputs, and hand everything to the record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cook.build.assemble import Finished, assemble
+from cook.build.assemble import Finished, aim_of, assemble
 from cook.build.choose import Limits, over_the_limits
 from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
 from cook.build.layout import Configuration, Layout, checks_of, interleaved
+from cook.build.live_runs import measured_seconds, within_budget
+from cook.build.plan import State, plan
 from cook.build.prepare import Prepared
-from cook.errors import GateError, PrerequisiteError, StepError
+from cook.build.reckon import nominal_seconds
+from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Executor, Outcomes, closure
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
-from cook.record.objective import Objective
 from cook.record.record import Excluded, Record, write_record
-from cook.steps.live import LiveStep
 from cook.units import size
 
 
@@ -45,10 +47,12 @@ def build(
     threads: int | None = None,
     fresh: bool = False,
     remeasure: bool = False,
+    again: str | None = None,
 ) -> Built:
     """Run everything ``prepared`` asks for and pick; failures block only what needs them.
 
-    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed.
+    ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. ``again``
+    names a candidate that runs live beside the finalists, to be compared with an earlier build.
     """
     home = cook_home()
     executor = Executor(
@@ -59,36 +63,43 @@ def build(
         threads=threads,
         fresh=fresh,
         remeasure=remeasure,
+        reckon=nominal_seconds,
+        expected=_expected(prepared),
     )
     _require_room(executor.store, prepared.layouts)
     for layout in prepared.layouts:
         executor.run(layout.making())
-    over = _over_the_limits(prepared, executor.outcomes)
-    qualified = tuple(layout.without(over) for layout in prepared.layouts)
-    excluded = [
-        Excluded(c.name, over[c.draft.name])
-        for layout in prepared.layouts
-        for c in layout.grid
-        if c.draft is not None and c.draft.name in over
-    ]
-    decision = _decide(prepared, qualified, excluded, executor, output)
-    grid, left_out = _score(prepared, qualified, executor, output, decision)
-    unmade = (Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out)
-    finished = Finished(
-        loaded=prepared.loaded,
-        demo=prepared.demo,
-        layouts=prepared.layouts,
-        grid=grid,
-        left_out=(*unmade, *left_out),
-        outcomes=executor.outcomes,
-        decision=decision,
-        origins=prepared.origins,
-    )
-    record = assemble(finished)
+    with _nothing_removed(executor.outcomes):
+        over = _over_the_limits(prepared, executor.outcomes)
+        qualified = tuple(layout.without(over) for layout in prepared.layouts)
+        excluded = [
+            Excluded(c.name, over[c.draft.name])
+            for layout in prepared.layouts
+            for c in layout.grid
+            if c.draft is not None and c.draft.name in over
+        ]
+        decision = _decide(prepared, qualified, excluded, executor, output, again)
+        grid, left_out = _score(prepared, qualified, executor, output, decision)
+        unmade = (
+            Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out
+        )
+        finished = Finished(
+            loaded=prepared.loaded,
+            demo=prepared.demo,
+            layouts=prepared.layouts,
+            grid=grid,
+            left_out=(*unmade, *left_out),
+            outcomes=executor.outcomes,
+            decision=decision,
+            origins=prepared.origins,
+        )
+        record = assemble(finished)
     path = home / "records" / f"{record.recipe}.json"
     write_record(record, path)
     outcomes = executor.outcomes
-    failures = [f.error for f in outcomes.failures.values() if f.blocked_by is None]
+    failures = [
+        f.error for f in outcomes.failures.values() if f.blocked_by is None and not f.optional
+    ]
     return Built(
         record,
         path,
@@ -96,6 +107,31 @@ def build(
         tuple(error.message.splitlines()[0] for error in failures),
         _files(prepared, outcomes),
     )
+
+
+@contextmanager
+def _nothing_removed(outcomes: Outcomes) -> Iterator[None]:
+    """What cannot be read because another cook's ``store gc`` took it is no fault of the recipe."""
+    try:
+        yield
+    except (InputError, FileNotFoundError) as error:
+        gone = [a for a in outcomes.artifacts.values() if not a.meta.exists()]
+        if not gone:
+            raise
+        raise StepError(
+            f"{gone[0].label}: removed from the store while it was needed",
+            hint="the same command again makes it anew",
+        ) from error
+
+
+def _expected(prepared: Prepared) -> dict[str, float]:
+    """Seconds that each step is reckoned to take, of those that would run; by key."""
+    planned = plan(prepared)
+    return {
+        step.key: step.seconds
+        for step in (*planned.steps, *planned.later_steps)
+        if step.state is State.RUN and step.seconds is not None
+    }
 
 
 def _files(prepared: Prepared, outcomes: Outcomes) -> tuple[Path, ...]:
@@ -147,6 +183,7 @@ def _decide(
     excluded: Sequence[Excluded],
     executor: Executor,
     output: Output,
+    again: str | None,
 ) -> Decision | None:
     """What replay predicts and chooses of the drafts of ``layouts``, which all qualify; None where
     candidates are scored live only, or none is left."""
@@ -154,9 +191,8 @@ def _decide(
     prompts = layouts[0].prompts
     if score is None or prompts is None or all(layout.forecast is None for layout in layouts):
         return None
-    wanted = prepared.recipe.pick
-    objective = Objective(wanted.maximize)
-    decision = decide(layouts, prompts, score, objective, wanted.confidence, excluded, executor)
+    aim = aim_of(prepared.recipe)
+    decision = decide(layouts, prompts, score, aim, excluded, executor, again)
     if decision is None:
         output.warn("nothing could be predicted; every candidate runs live instead")
     return decision
@@ -169,12 +205,16 @@ def _score(
     output: Output,
     decision: Decision | None,
 ) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
-    """Run the baselines and what fits the budget live; compare outputs."""
+    """Run the baselines and what fits the budget live, unless that was decided by; compare
+    outputs."""
     score = prepared.recipe.score
     baselines = [layout.baseline for layout in layouts if layout.baseline is not None]
     if not baselines or score is None:
         return (), ()
-    wanted = decision.finalists if decision else tuple(c for m in layouts for c in m.grid)
+    if decision is not None:
+        _compare(prepared, decision.finalists, executor)
+        return decision.finalists, decision.left_out
+    wanted = tuple(c for m in layouts for c in m.grid)
     first = baselines[0].rounds[0]
     executor.run([first])
     seconds = measured_seconds(first, executor.outcomes, len(baselines[0].rounds))
@@ -183,36 +223,11 @@ def _score(
     for excluded in left_out:
         output.warn(f"{excluded.candidate}: {excluded.reason}")
     executor.run(interleaved([*baselines, *grid]))
-    executor.run([c.compare for c in grid if c.compare is not None])
-    executor.run([step for c in checks_of(prepared.layouts, grid).values() for step in c.steps()])
+    _compare(prepared, grid, executor)
     return grid, left_out
 
 
-def measured_seconds(first: LiveStep, outcomes: Outcomes, rounds: int) -> float | None:
-    """Seconds that one whole configuration takes, going by the baseline's first round."""
-    outcome = outcomes.result(first)
-    if outcome is None:
-        return None
-    requests_s = sum(run.wall_ms for run in outcome.runs) / 1000
-    return (outcome.load_seconds + requests_s) * rounds
-
-
-def within_budget(
-    grid: Sequence[Configuration],
-    seconds: float | None,
-    budget_seconds: float,
-    baselines: int = 1,
-) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
-    """The first configurations that fit beside the baselines, and what was left out.
-
-    The baselines always run, and at least one configuration does: a budget too small for
-    anything is told by what it left out, not by an empty table.
-    """
-    if seconds is None:
-        return tuple(grid), ()
-    room = max(1, int(budget_seconds / seconds) - baselines)
-    reason = (
-        f"left out: about {seconds:.0f} s a candidate, and score.live_budget is "
-        f"{budget_seconds / 60:g} minutes"
-    )
-    return tuple(grid[:room]), tuple(Excluded(c.name, reason) for c in grid[room:])
+def _compare(prepared: Prepared, grid: Sequence[Configuration], executor: Executor) -> None:
+    """Whether drafts change the output, and how far our counts are the engine's."""
+    executor.run([c.compare for c in grid if c.compare is not None])
+    executor.run([step for c in checks_of(prepared.layouts, grid).values() for step in c.steps()])

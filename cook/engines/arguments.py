@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from cook.engines.base import Engine, ModelArgs, ServerJob, absolute
+from cook.engines.threads import engine_threads
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 
@@ -102,6 +104,9 @@ def common_server_args(args: Arguments, job: ServerJob, port: int, key_file: Pat
     # ik drafts with one slot only; with more, mainline's timings are of shared batches.
     args.add("--parallel", 1)
     args.add("--ctx-size", job.context)
+    if given.threads is None and given.filled().threads != engine_threads():
+        # A process that may not use every core: the engine would take threads for all of them.
+        given = replace(given, threads=given.filled().threads)
     # Otherwise both keep past requests in host memory, up to 8 GiB.
     args.add_if_known("--cache-ram", "0")
     place(args, given)

@@ -16,12 +16,17 @@ from typing import Literal, TypeVar
 
 from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
+from cook.engines.options import inherited
 from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.threads import default_threads
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour as Flavour
 
 T = TypeVar("T")
+
+BATCH, UBATCH = 2048, 512
+"""Tokens of the logical and the physical batch where nobody says a number, of both engines."""
 
 LiveTool = Literal["server", "spec-bench"]
 """What runs the models live: the server, or ik's llama-spec-bench."""
@@ -188,7 +193,7 @@ class ModelArgs:
     ``None`` means "the engine's default". For a draft that is the target's threads, devices,
     batches, flash attention and RPC servers, and a KV cache of f16; never the target's placement
     of tensors or experts, nor its KV types. ``extra`` are raw flags; a draft's must be such as
-    the engine has for drafts.
+    the engine has for drafts, and a target's are its draft's as well.
     """
 
     n_gpu_layers: int | None = None
@@ -220,7 +225,27 @@ class ModelArgs:
             batch=_first(self.batch, target.batch),
             ubatch=_first(self.ubatch, target.ubatch),
             rpc=self.rpc or target.rpc,
+            extra=inherited(target.extra, self.extra),
         )
+
+    def filled(self) -> ModelArgs:
+        """These arguments with a number wherever both engines' servers would take one."""
+        threads = _first(self.threads, default_threads())
+        return replace(
+            self,
+            threads=threads,
+            threads_batch=_first(self.threads_batch, threads),
+            batch=_first(self.batch, BATCH),
+            ubatch=_first(self.ubatch, UBATCH),
+        )
+
+    def numerics(self) -> dict[str, object]:
+        """What of these arguments may change a token: part of the key of what holds tokens."""
+        found: dict[str, object] = {
+            "cache_types": [self.cache_type_k, self.cache_type_v],
+            "flash_attention": self.flash_attention,
+        }
+        return found | {"flags": list(self.extra)} if self.extra else found
 
 
 def _first(own: T | None, other: T | None) -> T | None:
@@ -397,6 +422,14 @@ class Engine(ABC):
     def imatrix_retries(self) -> tuple[tuple[str, ...], ...]:
         """More arguments to try, in order, when collecting an imatrix segfaults."""
         return ()
+
+    def as_draft(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
+        """What really applies to a draft with ``given`` in a server of ``target``."""
+        return given.as_draft_of(target)
+
+    def check_prompts(self, job: ServerJob, tokens: int) -> None:
+        """InputError where a prompt of ``tokens`` tokens would end the server of ``job``."""
+        return
 
     @abstractmethod
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:

@@ -108,7 +108,10 @@ def engine_at(name: str, directory: Path) -> Engine:
         if name == BUNDLED and "make setup" not in (error.hint or ""):
             raise PrerequisiteError(error.message, hint="`make setup` builds it") from None
         raise
-    adapters = {Flavour.LLAMA_CPP: LlamaCpp, Flavour.IK_LLAMA_CPP: IkLlamaCpp}
+    adapters: dict[Flavour, type[Engine]] = {
+        Flavour.LLAMA_CPP: LlamaCpp,
+        Flavour.IK_LLAMA_CPP: IkLlamaCpp,
+    }
     return adapters[Flavour(facts.flavour)](name, facts)
 
 
@@ -135,7 +138,7 @@ def _bundled_dir() -> Path:
     if not (directory / "llama-quantize").exists():
         raise PrerequisiteError(
             f"llama-cpp-python was installed without its command-line tools (none in {directory})",
-            hint="`make setup` builds them (five minutes, once)",
+            hint="`make setup` builds them (5 to 10 minutes, once)",
         )
     return directory
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
-from cook.engines.base import Engine, QuantizeJob, ServerJob
+from cook.engines.base import BATCH, Engine, ModelArgs, QuantizeJob, ServerJob
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 
@@ -84,6 +84,24 @@ class IkLlamaCpp(Engine):
         common_server_args(args, job, port, key_file)
         self.add_draft(args, job)
         return args.argv(job.target_args.extra)
+
+    def as_draft(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
+        """With the batch that holds any prompt: see :func:`draft_batch`."""
+        really = super().as_draft(given, target, context)
+        return replace(really, batch=draft_batch(given, target, context))
+
+    def check_prompts(self, job: ServerJob, tokens: int) -> None:
+        """The draft's batch, where the recipe says one, must hold a whole prompt."""
+        if job.draft is None:
+            return
+        batch = draft_batch(job.draft_args, job.target_args, job.context)
+        if batch is not None and batch < min(tokens, job.context):
+            raise InputError(
+                f"ik_llama.cpp: draft args: batch {batch}: its draft reads a whole prompt in one"
+                f" batch, and ends the server at a longer one; the longest here may have {tokens}"
+                " tokens",
+                hint=f"`batch: {job.context}` in the draft's args, or leave it out",
+            )
 
     def without_inherited_overrides(self, job: ServerJob) -> ServerJob:
         """``job`` as ik can run it; PrerequisiteError where RPC is asked of a build without."""
@@ -166,6 +184,17 @@ def _are_experts_on_cpu(overrides: Sequence[str]) -> bool:
     return all(any(p.search(name) for p in patterns) for name in _EXPERTS)
 
 
+def draft_batch(given: ModelArgs, target: ModelArgs, context: int) -> int | None:
+    """Tokens of the draft's logical batch; None for what it has by itself.
+
+    ik's draft adds every token of a prompt to one batch, and a prompt of more tokens ends the
+    server (``common_speculative_state_draft`` of ``common/speculative.cpp``): where the recipe
+    names no batch for the draft it gets room for any prompt. Its physical batch stays as it is.
+    """
+    inherited = target.batch or BATCH
+    return given.batch or (context if inherited < context else target.batch)
+
+
 def add_draft_args(engine: Engine, args: Arguments, job: ServerJob) -> None:
     """Everything that the recipe says of the draft, and what it must not take over.
 
@@ -196,7 +225,9 @@ def add_draft_args(engine: Engine, args: Arguments, job: ServerJob) -> None:
     inherits = given.threads is not None and target.threads_batch is not None
     batch_threads = given.threads_batch or (given.threads if inherits else None)
     words.add("-tb", batch_threads, ("--threads-batch-draft", "-tbd"))
-    words.add("-b", given.batch)
+    batch = draft_batch(given, target, job.context)
+    if given.batch is not None or (batch != target.batch and words.possible):
+        words.add("-b", batch)
     words.add("-ub", given.ubatch)
     if given.flash_attention is not None:
         words.add("-fa", "on" if given.flash_attention else "off")
@@ -214,6 +245,11 @@ class _Words:
             flag for flag in ("--draft-params", "-draft") if engine.has_flag("server", flag)
         ]
         self._words: list[str] = []
+
+    @property
+    def possible(self) -> bool:
+        """Whether the build takes flags of the draft's own."""
+        return bool(self._inside)
 
     def add(self, flag: str, value: str | int | None, own: tuple[str, ...] = ()) -> None:
         """``flag value`` (``-cmoe`` has no value); nothing for a value of None otherwise."""

@@ -530,6 +530,19 @@ def read_flags(
     return _Reader(words, flavours, offered, engine).read()
 
 
+def inherited(target: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
+    """Raw flags of a draft with ``own`` beside a target with ``target``.
+
+    Both servers start a draft from the target's parameters; only where tensors go is its own.
+    """
+    mine = {s.option.spellings for s in read_flags(own).said}
+    words: list[str] = []
+    for said in read_flags(target).said:
+        if said.option.name != "--n-cpu-ffn" and said.option.spellings not in mine:
+            words += [said.flag] if said.value is None else [said.flag, said.value]
+    return (*words, *own)
+
+
 class _Reader:
     def __init__(
         self,

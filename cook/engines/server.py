@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.engines.arguments import LOOPBACK
 from cook.engines.base import Engine, ServerJob
+from cook.engines.load_log import contradictions, read_load_log
 from cook.engines.process import system
 from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Running, Supervisor
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ATTEMPTS = 3
+_LOAD_LOG_BYTES = 16 << 20
 _PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
 _NO_DRAFT = re.compile(
     r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
@@ -86,6 +88,7 @@ class Server:
     def __enter__(self) -> Server:
         try:
             self._start()
+            self._prove_settings()
             self._prove_drafting()
         except BaseException:
             self._close()
@@ -264,6 +267,19 @@ class Server:
         result = running.stop()
         raise failure(result, Outcome.TIMED_OUT, "it was still loading")
 
+    def _prove_settings(self) -> None:
+        """Raise where the server says that its target runs with other sizes or threads."""
+        running = self._alive()
+        logs = (running.folder / "stdout.log", running.stderr_log)
+        said = b"\n".join(_beginning(log) for log in logs).decode(errors="replace")
+        told = read_load_log(said)[0]
+        if found := tuple(contradictions(told, self.job.target_args, self.job.context)):
+            raise StepError(
+                f"{self._name} runs with {', '.join(found)}",
+                hint="say it in the target's args: `threads:`, `batch:`, `ubatch:`",
+                log=self.log,
+            )
+
     def _prove_drafting(self) -> None:
         """Raise unless a server with a draft says that it will draft."""
         if self.job.draft is None:
@@ -364,6 +380,12 @@ class Server:
             self._api = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _beginning(log: Path) -> bytes:
+    """What was logged while the models were loaded, and no gigabytes."""
+    with log.open("rb") as stream:
+        return stream.read(_LOAD_LOG_BYTES)
 
 
 def free_port() -> int:

@@ -134,6 +134,10 @@ class ReplyHead(_Frozen):
     emitted: int = Field(gt=0, le=1 << 26)
 
 
+ROUNDING = 1e-3
+"""A log-probability may be above 0 by so much: engines compute in single precision."""
+
+
 @dataclass(frozen=True, eq=False)
 class Reply:
     """One recorded reply. Arrays have one entry per recorded token.
@@ -162,6 +166,9 @@ class Reply:
             raise InputError(f"reply {self.head.id!r}: its arrays differ in length")
         if self.top_logp.shape != (n, k) or not 0 < self.head.emitted <= n or not len(self.prompt):
             raise InputError(f"reply {self.head.id!r}: impossible lengths")
+        for values in (self.logp, self.chain_logp, self.top_logp):
+            if not (values <= ROUNDING).all():  # NaN as well
+                raise InputError(f"reply {self.head.id!r}: a probability is not between 0 and 1")
 
 
 def _layout(prompt: int, tokens: int, top: int) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:

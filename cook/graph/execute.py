@@ -6,10 +6,11 @@ import graphlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.errors import CookError, Interrupted, StepError
@@ -17,6 +18,7 @@ from cook.graph.locks import file_lock, timing_lock_path
 from cook.graph.step import Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Output
+from cook.units import duration
 
 if TYPE_CHECKING:
     from cook.engines.process.supervisor import Supervisor
@@ -26,17 +28,24 @@ R = TypeVar("R")
 CANCEL_S = 15.0
 """A program has 5 s to end by itself (TERM_GRACE_S) before it is killed."""
 
+TRUSTED = 0.2
+"""Share of a run for which what was expected of it counts as much as what it takes."""
+
 PARTS = 1000
 """Resolution of a step's progress."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a step has no artifact. ``blocked_by`` names the failed step it waited for, if any."""
+    """Why a step has no artifact. ``blocked_by`` names the failed step it waited for, if any.
+
+    ``optional``: what asked for it can do without.
+    """
 
     label: str
     error: CookError
     blocked_by: str | None = None
+    optional: bool = False
 
 
 @dataclass
@@ -61,11 +70,48 @@ class Outcomes:
         return decode(step, artifact) if artifact else None
 
 
+@dataclass
+class Remaining:
+    """About how long a run goes on: what its steps are ``expected`` to take, in seconds by key,
+    and what those that ran did take.
+
+    A step that nobody expected stands for others that were: which ones run is known only later.
+    """
+
+    expected: Mapping[str, float]
+    over_s: float = 0.0
+    """Expected seconds that are over."""
+    taken_s: float = 0.0
+
+    def ran(self, key: str, seconds: float) -> None:
+        """The step ``key`` took ``seconds``."""
+        self.over_s += self.expected.get(key, seconds)
+        self.taken_s += seconds
+
+    @property
+    def seconds(self) -> float | None:
+        """What is left; None where nothing was expected, or all of that is over."""
+        total_s = sum(self.expected.values())
+        left_s = total_s - self.over_s
+        if left_s <= 0:
+            return None
+        believed_s = TRUSTED * total_s  # a few short steps say little of the rest
+        return left_s * (self.taken_s + believed_s) / (self.over_s + believed_s)
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return ""
+        left_s = max(1, round(self.seconds))
+        return f", about {duration(left_s) if left_s >= 60 else f'{left_s} s'} left in all"
+
+
 class Executor:
     """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone.
 
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
-    stored is looked at before it is used; what is damaged is told and made again.
+    stored is looked at before it is used; what is damaged is told and made again. ``reckon``:
+    nominal seconds of a step, kept beside those that it took, to reckon others from; ``expected``:
+    seconds of what is likely to run, by key.
     """
 
     def __init__(
@@ -78,6 +124,8 @@ class Executor:
         threads: int | None = None,
         fresh: bool = False,
         remeasure: bool = False,
+        reckon: Callable[[Step[Any]], float | None] = lambda _: None,
+        expected: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.output = output
@@ -86,6 +134,8 @@ class Executor:
         self.threads = threads or len(os.sched_getaffinity(0))
         self.fresh = fresh
         self.remeasure = remeasure
+        self.reckon = reckon
+        self.remaining = Remaining(expected)
         self.outcomes = Outcomes()
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
@@ -153,7 +203,7 @@ class Executor:
         except Interrupted:
             raise
         except CookError as error:
-            self.outcomes.failures[step.key] = Failure(step.label, error)
+            self.outcomes.failures[step.key] = Failure(step.label, error, optional=step.optional)
             self.output.warn(f"{step.label}: {error.message}", hint=error.hint)
 
     def make(self, step: Step[Any]) -> Artifact:
@@ -200,7 +250,7 @@ class Executor:
         with (
             self._supervised(Supervisor(self.logs / _slug(step)), step) as supervisor,
             self.store.workspace() as directory,
-            self.output.progress(PARTS, step.label) as progress,
+            self.output.progress(PARTS, step.label, lambda: str(self.remaining)) as progress,
         ):
             bench = Workbench(
                 directory=directory,
@@ -228,7 +278,9 @@ class Executor:
                 result=adapter.dump_python(result, mode="json"),
                 seconds=seconds,
                 work=step.work(),
+                nominal_s=self.reckon(step),
             )
+            self.remaining.ran(step.key, seconds)
         self.outcomes.ran.append(step.label)
         return artifact
 

@@ -125,6 +125,8 @@ class Step(ABC, Generic[R]):
     """Bump when the meaning of the result changes; part of the key."""
     timed: ClassVar[bool] = False
     """Timed steps run alone on the machine, and their key holds the machine."""
+    optional: ClassVar[bool] = False
+    """A failure is told where its result would be, and fails no build."""
     result_type: ClassVar[type]
 
     @property

@@ -62,6 +62,8 @@ class Artifact:
     work: float | None
     created: str
     made_from: Mapping[str, Mapping[str, str]] | None = None
+    nominal_s: float | None = None
+    """Seconds that it was reckoned to take on a reference machine; None: not reckoned."""
 
     @property
     def sealed(self) -> bool:
@@ -157,6 +159,7 @@ class Store:
         result: Mapping[str, Any],
         seconds: float,
         work: float | None,
+        nominal_s: float | None = None,
     ) -> Artifact:
         """Hash and fsync everything in ``workspace``, then rename it into place."""
         stored = []
@@ -178,6 +181,7 @@ class Store:
             "made_from": made_from,
             "seconds": seconds,
             "work": work,
+            "nominal_s": nominal_s,
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "cook": cook_version(),
             "machine": machine().digest,
@@ -354,6 +358,7 @@ def _read(directory: Path) -> Artifact | None:
             work=document["work"],
             created=document["created"],
             made_from=made_from,
+            nominal_s=document.get("nominal_s"),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 
-from cook.build.prepare import prepare
+from cook.build.prepare import Prepared, prepare
 from cook.build.run import Built, build, raise_for
 from cook.errors import CookError, Interrupted
 from cook.nightly.cell_outcome import (
@@ -17,7 +18,7 @@ from cook.nightly.cell_outcome import (
 )
 from cook.nightly.gates import Judgement, judge
 from cook.nightly.history import append, read_history
-from cook.nightly.night import Night, night_of
+from cook.nightly.night import Night, Series, night_of
 from cook.nightly.pipeline import Cell, LoadedPipeline
 from cook.output import Output
 from cook.paths import cook_home
@@ -54,7 +55,15 @@ def run_cell(
             named_engines=True,
             output=output,
         )
-        built = build(prepared, output, jobs=jobs, threads=threads, remeasure=True)
+        before = read_history(loaded.history).last_good_of(_series(cell, prepared))
+        built = build(
+            prepared,
+            output,
+            jobs=jobs,
+            threads=threads,
+            remeasure=True,
+            again=before.pick if before is not None else None,
+        )
         outcome = _judged(loaded, cell, built, started)
         write_record(built.record, directory / cell.name / RECORD)
     except Interrupted:
@@ -63,6 +72,13 @@ def run_cell(
         outcome = _failed(cell, error, started)
     write_outcome(outcome, directory)
     return outcome
+
+
+def _series(cell: Cell, prepared: Prepared) -> Series:
+    """The series that the night of this build will belong to."""
+    engines = "+".join(layout.engine.name for layout in prepared.layouts)
+    text = hashlib.sha256(prepared.loaded.text.encode()).hexdigest()
+    return cell.name, text, engines, machine().digest
 
 
 def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) -> CellOutcome:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cook.formats.arrays import Floats
-from cook.nightly.night import CandidateNight, Night
+from cook.nightly.night import CandidateNight, Night, ReplayNight
 from cook.record.objective import Objective
 from cook.scoring.intervals import SEED
+from cook.scoring.racing import student_upper
 from cook.scoring.statistics import (
     Measured,
     least_sign_flip_p_value,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1000
 FLIPS = 20_000
-FEWEST_PROMPTS = 8
+MOST_FLIPS = 400_000
+FEWEST_PROMPTS = 10
+"""Nine that all agree have one chance in 512, more than a gate among others may spend."""
 SMALL_SAMPLE = 30
 RATIO_NOISE = 0.006
 """Least night-to-night spread of a speed ratio beyond what its requests show (1 = 100 %).
@@ -54,6 +57,7 @@ class GatedFigure(StrEnum):
     """What is compared. ``sign`` is +1 where more is better."""
 
     ACCEPTANCE = "acceptance"
+    REPLAYED = "replayed acceptance"
     SPEED = "speed ratio"
     CYCLE = "cycle cost"
     NO_DRAFT = "no-draft speed"
@@ -62,13 +66,23 @@ class GatedFigure(StrEnum):
     def sign(self) -> int:
         return -1 if self is GatedFigure.CYCLE else 1
 
+    @property
+    def in_points(self) -> bool:
+        """Whether it is a share, whose change is a difference; speeds change by a ratio."""
+        return self in (GatedFigure.ACCEPTANCE, GatedFigure.REPLAYED)
+
+
+LIVE_FIGURES = (GatedFigure.ACCEPTANCE, GatedFigure.SPEED, GatedFigure.CYCLE)
+"""Of a draft that ran live both nights."""
+
 
 @dataclass(frozen=True)
 class Change:
     """``now`` against ``before``: a difference for acceptance, a log ratio for the others.
 
     ``error`` is its standard error, night-to-night noise included; ``freedom`` the degrees of
-    freedom behind it. ``permutation`` is the two-sided sign-flip p-value, for few prompts only.
+    freedom behind it. ``shares`` are what each prompt adds to the change. ``draft`` is the quant
+    that it is of, None for no draft. ``identical``: every count behind it is what it was.
     """
 
     figure: GatedFigure
@@ -78,8 +92,25 @@ class Change:
     change: float
     error: float
     freedom: int
-    prompts: int
-    permutation: float | None
+    shares: tuple[float, ...]
+    draft: str | None
+    identical: bool = False
+
+    @property
+    def prompts(self) -> int:
+        return len(self.shares)
+
+    def p_value(self, level: float) -> float:
+        """One-sided; under :data:`SMALL_SAMPLE` prompts a sign-flip permutation must agree."""
+        better = abs(self.change)
+        if not self.error:
+            return 0.0 if better else 0.5
+        found = student_upper(better / self.error, self.freedom)
+        if self.prompts >= SMALL_SAMPLE or found > level:
+            return found
+        rng = np.random.default_rng(SEED)
+        flipped = sign_flip_p_value(np.array(self.shares), rng, resamples=_flips(level))
+        return max(found, flipped / 2)
 
     def fires(self, level: float) -> bool:
         """Whether so many prompts could show any change, however large, at ``level``."""
@@ -106,16 +137,55 @@ def changes(
     refused = mismatch(now, before)
     if refused is not None:
         return [], [Incomparable(GatedFigure.ACCEPTANCE, "every candidate", refused)]
+    found, refusals = _replayed(now, before)
+    live, unlived = _live(now, before, history)
+    return [*found, *live], [*refusals, *unlived]
+
+
+def _replayed(now: Night, before: Night) -> tuple[list[Change], list[Incomparable]]:
+    """Every draft's replayed acceptance, each on the prompts that it has both nights."""
+    found: list[Change] = []
+    refusals: list[Incomparable] = []
+    for theirs in before.replays:
+        name, mine = before.replay_name(theirs), now.replay(theirs.key)
+        reason = None
+        if mine is None:
+            reason = "not replayed tonight"
+        elif mine.n_max != theirs.n_max:
+            reason = f"replayed at n_max={theirs.n_max} then, {mine.n_max} now"
+        else:
+            pair = _Pair.of_replays(name, (now, mine), (before, theirs))
+            reason = _too_few(pair)
+            terms = pair.terms(GatedFigure.REPLAYED, name)
+            if reason is None and terms is None:
+                reason = "a night without a drafted token"
+            elif reason is None and terms is not None:
+                pair.resample([ratio for _, ratio in terms])
+                found.append(pair.change(GatedFigure.REPLAYED, name, terms, 0.0))
+        if reason is not None:
+            refusals.append(Incomparable(GatedFigure.REPLAYED, name, reason))
+    return found, refusals
+
+
+def _too_few(pair: _Pair) -> str | None:
+    if len(pair.prompts) >= FEWEST_PROMPTS:
+        return None
+    return f"{len(pair.prompts)} prompts in common; {FEWEST_PROMPTS} are needed"
+
+
+def _live(
+    now: Night, before: Night, history: History | None
+) -> tuple[list[Change], list[Incomparable]]:
+    """What the servers of both nights counted and timed."""
     pair = _Pair.of(now, before)
-    if len(pair.prompts) < FEWEST_PROMPTS:
-        reason = f"{len(pair.prompts)} prompts in common; {FEWEST_PROMPTS} are needed"
+    if (reason := _too_few(pair)) is not None:
         return [], [Incomparable(GatedFigure.ACCEPTANCE, "every candidate", reason)]
     past = history.of(now) if history is not None else ()
     wanted_terms: list[tuple[GatedFigure, str, Terms]] = []
     refusals: list[Incomparable] = []
     disturbed = now.disturbed or before.disturbed
     for name in pair.names:
-        wanted = [GatedFigure.NO_DRAFT] if pair.plain[name] == name else [*GatedFigure][:3]
+        wanted = [GatedFigure.NO_DRAFT] if pair.plain[name] == name else LIVE_FIGURES
         for figure in wanted:
             if figure is not GatedFigure.ACCEPTANCE and disturbed:
                 when = "tonight" if now.disturbed else "that night"
@@ -135,10 +205,15 @@ def changes(
     return found, refusals
 
 
+def _flips(level: float) -> int:
+    """Sign flips that can show a p-value of ``level`` with several hits to spare."""
+    return int(min(max(4 / level, FLIPS), MOST_FLIPS)) if level else MOST_FLIPS
+
+
 def _fire(prompts: int, level: float) -> bool:
     if prompts >= SMALL_SAMPLE:
         return True  # no permutation has a say
-    return least_sign_flip_p_value(prompts, resamples=FLIPS) / 2 <= level
+    return least_sign_flip_p_value(prompts, resamples=_flips(level)) / 2 <= level
 
 
 def mismatch(now: Night, before: Night) -> str | None:
@@ -167,6 +242,8 @@ class _Pair:
         """Columns of the speed that the recipe maximizes, decoding's where it maximizes none."""
         self.plain: dict[str, str | None] = {}
         """Candidate -> the same engine without a draft."""
+        self.draft: dict[str, str | None] = {}
+        """Candidate -> its quant."""
         self._ratios: dict[Ratio, tuple[Floats, Floats]] = {}
 
     @classmethod
@@ -189,6 +266,7 @@ class _Pair:
         end_to_end = now.maximize == Objective.END_TO_END_SPEED
         pair.speed = (Objective.END_TO_END_SPEED if end_to_end else Objective.DECODE_SPEED).columns
         for index, name in enumerate(names):
+            pair.draft[name] = nights[0][index].draft
             plain = now.plain(nights[0][index].engine)
             pair.plain[name] = plain.name if plain is not None and plain.name in names else None
             for part in ("tokens", "decode_ms", "wall_ms", "drafted", "accepted"):
@@ -200,6 +278,31 @@ class _Pair:
                 pair.sums[name, part] = np.array(
                     [[0.0 if v is None else v for v in row] for row in rows], dtype=np.float64
                 )
+        return pair
+
+    @classmethod
+    def of_replays(
+        cls, name: str, now: tuple[Night, ReplayNight], before: tuple[Night, ReplayNight]
+    ) -> _Pair:
+        """One draft's replays, on the prompts that it was replayed on both nights."""
+        counts = tuple(
+            {
+                prompt: (category, drafted, accepted)
+                for (prompt, category), drafted, accepted in zip(
+                    night.prompts, replay.drafted, replay.accepted, strict=True
+                )
+                if drafted is not None and accepted is not None
+            }
+            for night, replay in (now, before)
+        )
+        common = [prompt for prompt in counts[0] if prompt in counts[1]]
+        categories = [counts[0][prompt][0] for prompt in common]
+        order = sorted(set(categories))
+        pair = cls([name], common, [order.index(c) for c in categories])
+        pair.draft[name] = now[1].draft
+        for place, part in enumerate(Objective.ACCEPTANCE.columns[::-1], start=1):
+            rows = [[night[prompt][place] for prompt in common] for night in counts]
+            pair.sums[name, part] = np.array(rows, dtype=np.float64)
         return pair
 
     def resample(self, ratios: Sequence[Ratio]) -> None:
@@ -223,7 +326,7 @@ class _Pair:
 
     def change(self, figure: GatedFigure, name: str, terms: Terms, noise: float) -> Change:
         """The change of one figure, after :meth:`resample`; ``noise`` is a night's own spread."""
-        logs = figure is not GatedFigure.ACCEPTANCE
+        logs = not figure.in_points
         value = np.log if logs else np.asarray
         # [night] and [night, resample]; terms multiply, so their logarithms add, by sign.
         estimate, spread = np.zeros(2), np.zeros((2, RESAMPLES))
@@ -237,10 +340,7 @@ class _Pair:
         sampling = float(np.std(spread[0] - spread[1]))
         error = math.sqrt(sampling**2 + 2 * noise**2)
         now, before = (np.exp(estimate) if logs else estimate).tolist()
-        permutation = None
-        if len(self.prompts) < SMALL_SAMPLE:
-            rng = np.random.default_rng(SEED)
-            permutation = sign_flip_p_value(shares, rng, resamples=FLIPS)
+        parts = [part for _, ratio in terms for part in ratio]
         return Change(
             figure=figure,
             candidate=name,
@@ -251,8 +351,9 @@ class _Pair:
             freedom=min(
                 _freedom(shares), max(len(self.prompts) - len(set(self.stratum.tolist())), 2)
             ),
-            prompts=len(self.prompts),
-            permutation=permutation,
+            shares=tuple(shares.tolist()),
+            draft=self.draft[name],
+            identical=all(np.array_equal(*self.sums[part]) for part in parts),
         )
 
     def terms(self, figure: GatedFigure, name: str) -> Terms | None:
@@ -260,7 +361,7 @@ class _Pair:
         mine = _ratio(name, self.speed)
         if figure is GatedFigure.NO_DRAFT:
             return [(1, mine)] if self._positive(*mine) else None
-        if figure is GatedFigure.ACCEPTANCE:
+        if figure.in_points:
             counts = _ratio(name, Objective.ACCEPTANCE.columns)
             return [(1, counts)] if self._positive(counts[1]) else None
         undrafted = self.plain[name]

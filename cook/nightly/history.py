@@ -19,7 +19,7 @@ from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
 from cook.graph.locks import file_lock
-from cook.nightly.night import VERSION, Night
+from cook.nightly.night import VERSION, Night, Series
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -43,13 +43,12 @@ class History:
         return tuple(n for n in self.nights if n.series == night.series and n.id != night.id)
 
     def last_good(self, night: Night) -> Night | None:
-        """The newest good night of the same series, undisturbed if there is one.
+        """The night that ``night`` is judged against."""
+        return _last_good(self.of(night))
 
-        Else a slowdown on a night that other programs disturbed, where it cannot be judged,
-        would be what later nights are measured by.
-        """
-        good = [n for n in self.of(night) if n.good]
-        return next((n for n in reversed(good) if not n.disturbed), good[-1] if good else None)
+    def last_good_of(self, series: Series) -> Night | None:
+        """The night that the next one of ``series`` will be judged against."""
+        return _last_good([n for n in self.nights if n.series == series])
 
     def newest(self, cell: str, machine: str) -> Night | None:
         """The newest night of a cell on a machine, whatever its recipe said."""
@@ -119,6 +118,16 @@ def _marked(nights: Sequence[Night]) -> Iterable[Night]:
     return {night.id: night for night in nights}.values()
 
 
+def _last_good(nights: Sequence[Night]) -> Night | None:
+    """The newest good night, undisturbed if there is one.
+
+    Else a slowdown on a night that other programs disturbed, where it cannot be judged,
+    would be what later nights are measured by.
+    """
+    good = [n for n in nights if n.good]
+    return next((n for n in reversed(good) if not n.disturbed), good[-1] if good else None)
+
+
 @cache
 def _adapter() -> TypeAdapter[Night]:
     """Made once: it takes longer than to read a line."""
@@ -155,6 +164,9 @@ def _read_line(line: bytes) -> Night | str:
         parts = (column.tokens, column.decode_ms, column.wall_ms, column.drafted, column.accepted)
         if any(len(part) != len(night.prompts) for part in parts):
             return f"{column.name}: columns that do not fit the prompts"
+    for replay in night.replays:
+        if any(len(part) != len(night.prompts) for part in (replay.drafted, replay.accepted)):
+            return f"replay of {replay.draft}: columns that do not fit the prompts"
     return night
 
 

@@ -7,14 +7,20 @@ in the record. A night belongs to a series: one recipe, asked of one engine, on 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from cook.engines.base import EngineIdentity
 from cook.errors import InputError
-from cook.record.measured import PromptFigures
+from cook.record.measured import PromptFigures, ReplayedPrompts
 from cook.record.record import Candidate, Record
 
+T = TypeVar("T")
 VERSION = 1
+
+Series = tuple[str, str, str, str]
+"""What nights must share to be compared: cell, recipe's text, engines' names, machine."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,24 @@ class CandidateNight:
     wall_ms: tuple[float | None, ...]
     drafted: tuple[int | None, ...]
     accepted: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class ReplayNight:
+    """What a draft accepts of the trace in drafts of ``n_max`` tokens, whether it ran live or not.
+
+    None where it was not replayed: one that left the race was not replayed to the end.
+    """
+
+    draft: str
+    cache_type: str | None
+    n_max: int
+    drafted: tuple[int | None, ...]
+    accepted: tuple[int | None, ...]
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        return self.draft, self.cache_type
 
 
 @dataclass(frozen=True)
@@ -77,6 +101,10 @@ class Night:
     """(id, category) of each prompt, the order of every column."""
     candidates: tuple[CandidateNight, ...]
     drafts: tuple[NightDraft, ...]
+    replays: tuple[ReplayNight, ...] = ()
+    """Every draft's replayed acceptance; empty on nights before it was kept."""
+    excluded: tuple[tuple[str, str], ...] = ()
+    """(candidate, why it may not win), of those over a limit or without a figure."""
 
     def plain(self, engine: str) -> CandidateNight | None:
         """The engine's own speed, without a draft."""
@@ -85,9 +113,21 @@ class Night:
     def column(self, name: str) -> CandidateNight | None:
         return next((c for c in self.candidates if c.name == name), None)
 
+    def replay(self, key: tuple[str, str | None]) -> ReplayNight | None:
+        return next((r for r in self.replays if r.key == key), None)
+
+    def replay_name(self, replay: ReplayNight) -> str:
+        """For people; with the cache's type where drafts are replayed with several."""
+        several = len({r.cache_type for r in self.replays}) > 1
+        return f"{replay.draft} kv={replay.cache_type}" if several else replay.draft
+
     @property
-    def series(self) -> tuple[str, str, str, str]:
-        """What nights must share to be compared: cell, recipe's text, engines' names, machine."""
+    def finalists(self) -> tuple[CandidateNight, ...]:
+        """Candidates with a draft that ran live."""
+        return tuple(c for c in self.candidates if c.draft is not None)
+
+    @property
+    def series(self) -> Series:
         return (self.cell, self.recipe_sha256, "+".join(self.engines), self.machine)
 
     def judged(self, failures: tuple[str, ...], regressions: tuple[str, ...]) -> Night:
@@ -101,9 +141,17 @@ def night_of(record: Record, cell: str | None = None) -> Night:
     prompts: dict[str, str] = {}
     for candidate in record.candidates:
         if candidate.prompts is not None:
-            _require_columns(candidate.name, candidate.prompts)
+            of = candidate.prompts
+            timed = (of.decode_ms, of.wall_ms)
+            _require_columns(
+                candidate.name, of.ids, of.categories, of.tokens, *timed, of.drafted, of.accepted
+            )
             pairs = zip(candidate.prompts.ids, candidate.prompts.categories, strict=True)
             prompts |= {prompt: category for prompt, category in pairs if prompt not in prompts}
+    for found in record.replayed:
+        _require_columns(found.draft, found.ids, found.categories, found.drafted, found.accepted)
+        pairs = zip(found.ids, found.categories, strict=True)
+        prompts |= {prompt: category for prompt, category in pairs if prompt not in prompts}
     order = tuple(prompts)
     return Night(
         version=VERSION,
@@ -141,26 +189,46 @@ def night_of(record: Record, cell: str | None = None) -> Night:
             )
             for d in record.drafts
         ),
+        replays=tuple(_replay(found, order) for found in record.replayed),
+        excluded=tuple((e.candidate, e.reason) for e in record.pick.excluded),
+    )
+
+
+def _replay(found: ReplayedPrompts, order: tuple[str, ...]) -> ReplayNight:
+    rows = _rows(found.ids, order)
+    return ReplayNight(
+        draft=found.draft,
+        cache_type=found.cache_type,
+        n_max=found.n_max,
+        drafted=_at(rows, found.drafted),
+        accepted=_at(rows, found.accepted),
     )
 
 
 def _column(candidate: Candidate, found: PromptFigures, order: tuple[str, ...]) -> CandidateNight:
-    place = {prompt: index for index, prompt in enumerate(found.ids)}
-    rows = [place.get(prompt) for prompt in order]
+    rows = _rows(found.ids, order)
     return CandidateNight(
         name=candidate.name,
         engine=candidate.engine,
         draft=candidate.draft,
-        tokens=tuple(None if i is None else found.tokens[i] for i in rows),
-        decode_ms=tuple(None if i is None else found.decode_ms[i] for i in rows),
-        wall_ms=tuple(None if i is None else found.wall_ms[i] for i in rows),
-        drafted=tuple(None if i is None else found.drafted[i] for i in rows),
-        accepted=tuple(None if i is None else found.accepted[i] for i in rows),
+        tokens=_at(rows, found.tokens),
+        decode_ms=_at(rows, found.decode_ms),
+        wall_ms=_at(rows, found.wall_ms),
+        drafted=_at(rows, found.drafted),
+        accepted=_at(rows, found.accepted),
     )
 
 
-def _require_columns(name: str, found: PromptFigures) -> None:
-    columns = (found.categories, found.tokens, found.decode_ms, found.wall_ms)
-    lengths = {len(c) for c in (*columns, found.drafted, found.accepted)}
-    if lengths != {len(found.ids)} or len(set(found.ids)) != len(found.ids):
+def _rows(ids: tuple[str, ...], order: tuple[str, ...]) -> list[int | None]:
+    """Where each prompt of ``order`` stands among ``ids``."""
+    place = {prompt: index for index, prompt in enumerate(ids)}
+    return [place.get(prompt) for prompt in order]
+
+
+def _at(rows: Sequence[int | None], values: Sequence[T | None]) -> tuple[T | None, ...]:
+    return tuple(None if row is None else values[row] for row in rows)
+
+
+def _require_columns(name: str, ids: tuple[str, ...], *columns: tuple[object, ...]) -> None:
+    if {len(c) for c in columns} != {len(ids)} or len(set(ids)) != len(ids):
         raise InputError(f"{name}: figures per prompt whose columns do not fit each other")

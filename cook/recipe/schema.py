@@ -594,7 +594,11 @@ class PickSpec(Spec):
     """`end_to_end_speed` counts the prompt's time, the draft's included; `decode_speed` does
     not; `acceptance` is accepted / drafted; `acceptance_length` is 1 + accepted / cycles."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    """Candidates that cannot be told apart at this confidence tie; the smaller file wins."""
+    """How sure a pick is that is called decided, and the level of every interval. What cannot be
+    decided so is measured further within the live budget, or else called undecided."""
+    margin: Annotated[float, Field(ge=0, le=0.5)] = 0.01
+    """Share of the best figure that is no matter: a smaller file wins where it is shown to be at
+    most this much worse than the best."""
     subject_to: SubjectToSpec = SubjectToSpec()
     """Limits."""
 

@@ -7,9 +7,16 @@ was not measured is ``None`` with a reason beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from cook.engines.server_api import DepthCount as DepthCount
 from cook.record.outcomes import ControlOutcome
+
+LATER = Field(exclude_if=lambda value: value is None)
+"""Of a field that records did not have at first: without a value it is not written, so that an
+older record is written again as it was."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,14 @@ class Figures:
     cycles: int | None
     decode_speed: float | None
     end_to_end_speed: float | None
+    weighted_acceptance_rate: Annotated[float | None, LATER] = None
+    """``acceptance_rate`` where categories are weighted; so is ``weighted_acceptance_length``."""
+    weighted_acceptance_length: Annotated[float | None, LATER] = None
     prompt_ms: float | None = None
     """Prefill, of ``wall_ms``: as the server timed it, or as predicted for both models."""
+    draft_prompt_ms: float | None = None
+    """Of ``prompt_ms``, the draft's reading of the prompts, as it was timed apart: this server
+    counts it as decoding. None: no such correction."""
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -93,6 +106,25 @@ class PromptFigures:
 
 
 @dataclass(frozen=True)
+class ReplayedPrompts:
+    """What one draft accepts of the recorded replies, a column each, in the order of ``ids``.
+
+    In drafts of ``n_max`` tokens without p_min, a length that depends on the recipe alone: unlike
+    live figures, which finalists have, it is there for every draft, and comparable from one
+    record to the next. A draft that left the race has the prompts it was replayed on.
+    """
+
+    engine: str
+    draft: str
+    cache_type: str | None
+    n_max: int
+    ids: tuple[str, ...]
+    categories: tuple[str, ...]
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class NoiseFloor:
     """What two measurements of one file differ by on ``engine``.
 
@@ -112,7 +144,8 @@ class OutputCheck:
     """Replies compared token by token with the baseline's.
 
     ``without_draft`` of the differences also come about in the target alone at that batch width;
-    ``without_draft_tried`` were tried.
+    ``without_draft_tried`` were tried. Gaps are of logits; where tokens are drawn, what logits have
+    to part by for one draw to give either token.
     """
 
     replies: int
@@ -129,6 +162,8 @@ class OutputCheck:
     gap_is_measured: bool = False
     """``near_tie_gap`` comes from a control run on this engine, else from the literature."""
     control: ControlOutcome | None = None
+    not_controlled: str | None = None
+    """Why a control without a draft came to no end; None where all did."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +180,41 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class Overheads:
+    """Seconds beyond what was timed, or below it: of a step without a draft and of one with it, of
+    a drafted token, and of a request without a draft and with one."""
+
+    plain_s: float = 0.0
+    step_s: float = 0.0
+    decode_s: float = 0.0
+    plain_request_s: float = 0.0
+    request_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted to live requests on one engine, and on which.
+
+    ``candidates``: whose requests, ``replies`` in all, on the ``prompts`` (ids). How far off a
+    forecast was is told on other prompts. ``halved``: there was one live round only, and half of
+    its prompts were fitted on.
+    """
+
+    engine: str
+    overheads: Overheads
+    candidates: tuple[str, ...]
+    prompts: tuple[str, ...]
+    replies: int
+    halved: bool
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What replay and measured times say of a candidate, over the prompts it is reported on.
 
     ``off_by`` splits into ``off_by_tokens`` (tokens a step, that is acceptance) and time a step:
     (1 + off_by) = (1 + off_by_tokens) * live time a step / predicted time a step, prefill apart.
+    All of them are over the live replies that nothing was fitted on, ``judged`` of them.
 
     ``*_s``: where the decode time goes, in seconds over all replies. ``probability_best`` among
     all predicted candidates, by resampling the prompts that the finalists were chosen on.
@@ -169,6 +234,9 @@ class Prediction:
     """predicted / live tokens a verification step - 1."""
     decode_off_by: float | None = None
     """predicted / live decode speed - 1."""
+    timed_off_by: float | None = None
+    """The same by the timings alone, without what was fitted to live requests."""
+    judged: int | None = None
     by_depth: tuple[DepthCount, ...] = ()
     categories: dict[str, Figures] = field(default_factory=dict)
     prompts: PromptFigures | None = None

@@ -33,7 +33,8 @@ class Objective(StrEnum):
         return self.columns[1].endswith("_ms")
 
     def of(self, figures: Figures) -> float | None:
-        """Its value; None where it does not exist (no draft has no acceptance)."""
+        """Its value, by category weights where the figures have them; None where it does not exist
+        (no draft has no acceptance)."""
         if not figures.tokens:
             return None
         match self:
@@ -42,9 +43,11 @@ class Objective(StrEnum):
             case Objective.DECODE_SPEED:
                 return figures.decode_speed
             case Objective.ACCEPTANCE:
-                return figures.acceptance_rate
+                weighted = figures.weighted_acceptance_rate
+                return weighted if weighted is not None else figures.acceptance_rate
             case Objective.ACCEPTANCE_LENGTH:
-                return figures.acceptance_length
+                weighted = figures.weighted_acceptance_length
+                return weighted if weighted is not None else figures.acceptance_length
 
     def parts(self, run: PromptRun) -> tuple[float, float] | None:
         """(numerator, denominator) of one request; None where it has none."""

@@ -13,10 +13,12 @@ class Difference:
     """The first token where a drafted reply left the baseline's.
 
     ``position`` counts generated tokens from 0, of the baseline's ``reply_tokens``. ``gap`` is
-    logit(baseline's token) minus logit(other token); None when the other token was not among the
-    asked candidates, and then ``gap_at_least`` bounds it from below. ``without_draft``: the
-    target alone, reading the baseline's text in batches as wide as a verification, prefers the
-    other token too, so that the draft is innocent; None where that could not be tried.
+    logit(baseline's token) minus logit(other token); where tokens are drawn, how far logits have to
+    part for one draw to give either. None when the other token was not among the asked candidates,
+    and then ``gap_at_least`` bounds it from below; or where nothing was looked up.
+    ``without_draft``: the target alone, reading the baseline's text in batches as wide as a
+    verification, prefers (or draws) the other token too, so that the draft is innocent; None where
+    that was not tried.
     """
 
     prompt_id: str
@@ -31,11 +33,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class CompareOutcome:
-    """``identical`` of ``replies`` replies are token for token the baseline's."""
+    """``identical`` of ``replies`` replies are token for token the baseline's.
+
+    ``not_controlled``: why no control of batch width came to an end; None where it did, or none
+    was needed.
+    """
 
     replies: int
     identical: int
     differences: tuple[Difference, ...]
+    not_controlled: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ class PromptRun:
     ``tokens`` are the emitted ids (None where the engine returns none: ik). Times in ms:
     ``prompt_ms`` and ``predicted_ms`` are the server's, ``wall_ms`` the client's from request
     to answer, which holds the prefill of target and draft. ``draft_n`` is None when nothing was
-    drafted, never 0.
+    drafted, never 0. ``draft_prompt_ms``: of ``prompt_ms``, the draft's reading of the prompt, as
+    it was timed apart, where the server calls that decoding (ik); None where the times are the
+    server's own words.
     """
 
     id: str
@@ -27,6 +29,7 @@ class PromptRun:
     tokens: tuple[int, ...] | None
     text: str
     stop: str
+    draft_prompt_ms: float | None = None
 
     @property
     def cycles(self) -> int | None:

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
@@ -18,6 +18,8 @@ from cook.files import atomic_write
 from cook.formats import strict_json
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
+    LATER,
+    Calibration,
     DraftSpeed,
     Figures,
     ImatrixCoverage,
@@ -27,6 +29,7 @@ from cook.record.measured import (
     Prediction,
     PromptFigures,
     Quality,
+    ReplayedPrompts,
     TypeSpan,
 )
 from cook.record.outcomes import SelfCheckOutcome
@@ -142,11 +145,38 @@ class Choice:
     best: str | None = None
 
 
+DISTURBED = "disturbed"
+"""How an objection begins where something else was at work during the live runs."""
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """How sure the pick is, by all that was measured of all candidates.
+
+    ``within``: chance that it is at most ``margin`` worse than the best; ``best``: that it is the
+    best; both None where there was too little to say. ``decided``: so at the pick's confidence.
+    ``leader`` has the best expected figure, which is the pick's own unless that is a smaller file
+    shown to be as good. ``objection``: why the live runs do not confirm it, None where they do or
+    where nothing was predicted. ``rounds_to_decide``: live rounds that would decide it, about,
+    and the time they take; None where it is decided, or where no number of rounds would.
+    """
+
+    decided: bool
+    margin: float
+    within: float | None
+    best: float | None
+    leader: str
+    objection: str | None = None
+    rounds_to_decide: int | None = None
+    seconds_to_decide: float | None = None
+
+
 @dataclass(frozen=True)
 class Pick:
     """The winner and its evidence. ``candidate`` None: nothing qualifies.
 
-    ``choice`` is how prediction came to it, where drafts were scored by replay.
+    ``choice`` is how prediction came to it, where drafts were scored by replay; ``certainty`` is
+    None where nothing qualifies, and in records that say nothing of it.
     """
 
     candidate: str | None
@@ -158,6 +188,7 @@ class Pick:
     ties: tuple[str, ...]
     excluded: tuple[Excluded, ...]
     choice: Choice | None = None
+    certainty: Annotated[Certainty | None, LATER] = None
 
 
 @dataclass(frozen=True)
@@ -205,8 +236,12 @@ class Record:
     noise: tuple[NoiseFloor, ...] = ()
     imatrix: ImatrixCoverage | None = None
     """What the importance matrix covers; None where this record's quants needed none."""
+    calibrations: tuple[Calibration, ...] = ()
+    """What forecasts were corrected by, an engine each, and on what it was fitted."""
     sources: tuple[HubOrigin, ...] = ()
     """Everything that came from the Hub, with its commit."""
+    replayed: tuple[ReplayedPrompts, ...] = ()
+    """Replayed acceptance of every draft; empty where candidates are scored live only."""
 
     def candidate(self, name: str) -> Candidate | None:
         return next((c for c in self.candidates if c.name == name), None)

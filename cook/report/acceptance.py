@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from cook.record.measured import Interval, PromptFigures
-from cook.scoring.intervals import SEED
+from cook.scoring.intervals import FEWEST_PROMPTS, SEED
 
 
 def acceptance_ratio(
@@ -13,7 +13,8 @@ def acceptance_ratio(
 ) -> Interval | None:
     """Interval of acceptance(one) / acceptance(other) over their common prompts, paired.
 
-    None with fewer than two common prompts on which both drafted, or without counts by prompt.
+    None with fewer than :data:`FEWEST_PROMPTS` common prompts on which both drafted, or without
+    counts by prompt.
     """
     import numpy as np
 
@@ -23,7 +24,7 @@ def acceptance_ratio(
         return None
     mine, theirs = _counts(one), _counts(other)
     common = [name for name in mine if name in theirs]
-    if len(common) < 2:
+    if len(common) < FEWEST_PROMPTS:
         return None
     categories = sorted({mine[name][2] for name in common})
     table = [[side[name] for name in common] for side in (mine, theirs)]

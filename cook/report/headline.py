@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from cook.record.record import Candidate, Record
+from cook.record.record import DISTURBED, Candidate, Certainty, Record
 from cook.report.commands import server_command
 from cook.report.compared import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
@@ -92,37 +92,43 @@ def _decode(record: Record, winner: Candidate) -> Fact | None:
 
 
 def _confidence(record: Record, winner: Candidate) -> Fact | None:
-    pick, choice = record.pick, record.pick.choice
-    if choice is not None and choice.candidate not in (None, winner.name):
-        # The forecast's probability was for another: it says nothing of this winner.
-        forecast = clipped(choice.candidate or "", 60)
-        note = f"by live runs, which overrule the forecast: {forecast}"
-        return Fact("confidence", f"{pick.confidence:.0%}", note)
-    if choice is not None and choice.best not in (None, choice.candidate):
-        best = clipped(choice.best or "", 60)
-        note = f"by prediction not told from {best}, the best, at {pick.confidence:.0%}"
-        return Fact("confidence", "a tie", note)
-    probability = finite(choice.probability) if choice else None
-    if choice is None and winner.predicted is not None:
-        probability = finite(winner.predicted.probability_best)
-    ties = [n for n in (*pick.ties, *(choice.ties if choice else ())) if n != winner.name]
-    tied = named(dict.fromkeys(ties), 2)
-    if probability is not None:
-        note = "chance of being the best"
-        margin = finite(choice.margin) if choice else None
-        if margin is not None and margin >= 0.0005:
-            note += f"; a rival may gain {margin:.1%}"
-        note += f"; level with {tied}" if tied else ""
-        sure = ">99%" if probability > 0.99 else f"{probability:.0%}"
-        return Fact("confidence", sure, note)
+    pick = record.pick
+    if pick.certainty is not None:
+        return _certainty(record, pick.certainty, winner)
+    # An older record, whose chances leave out what servers' starts and the model are off by.
     if len(pick.ranking) < 2:
         return None
     if winner.live is not None and winner.live.requests < FEWEST_PROMPTS:
         few = plural(winner.live.requests, "prompt")
         return Fact("confidence", "unknown", f"{few}; {FEWEST_PROMPTS} are needed")
+    ties = (*pick.ties, *(pick.choice.ties if pick.choice else ()))
+    tied = named(dict.fromkeys(n for n in ties if n != winner.name), 2)
     if tied:
         return Fact("confidence", "a tie", f"not told apart from {tied} at {pick.confidence:.0%}")
-    return Fact("confidence", f"{pick.confidence:.0%}", "every rival is slower at that level")
+    return Fact("confidence", "not kept", "an earlier cook made this record")
+
+
+def _certainty(record: Record, found: Certainty, winner: Candidate) -> Fact:
+    """The chance that the pick is within the margin of the best; "undecided" where that is less
+    than was asked for. No chance is called sure that disturbed runs are the reason for."""
+    within = finite(found.within)
+    if within is None:
+        few = "too few prompts or rounds to say"
+        return Fact("confidence", "undecided", few)
+    sure = ">99%" if within > 0.99 else f"{within:.0%}"
+    margin = f"{100 * found.margin:g}%"
+    note = f"chance of being within {margin} of the best"
+    if found.leader != winner.name:
+        note += f", which is expected to be {clipped(found.leader, 60)}"
+    tied = named((n for n in record.pick.ties if n != winner.name), 2)
+    if not found.decided:
+        note = f"{sure} {note}"
+        note += f"; level with {tied}" if tied else ""
+        return Fact("confidence", "undecided", note)
+    if found.objection is not None and found.objection.startswith(DISTURBED):
+        return Fact("confidence", "not confirmed", f"by forecast, {sure} {note}; live disturbed")
+    note += "" if found.objection is None else "; live runs do not confirm it"
+    return Fact("confidence", sure, note)
 
 
 def _acceptance(winner: Candidate) -> Fact | None:

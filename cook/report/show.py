@@ -114,6 +114,8 @@ def _comparisons(record: Record) -> list[str]:
                 f"; {check.without_draft} of {check.without_draft_tried} part in the same way "
                 "without any draft, at that batch width"
             )
+        if check.not_controlled:
+            text += f"; not controlled: {check.not_controlled}"
         alike.setdefault(text, []).append(candidate.name)
     return [f"{', '.join(names)}: {text}" for text, names in alike.items()]
 

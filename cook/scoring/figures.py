@@ -38,7 +38,7 @@ def merge_repeats(rounds: Iterable[Sequence[PromptRun]]) -> tuple[PromptRun, ...
 
 
 def figures(runs: Sequence[PromptRun], weights: Mapping[str, float] | None = None) -> Figures:
-    """Figures over ``runs``; speeds weighted by category where ``weights`` are given.
+    """Figures over ``runs``; ratios weighted by category where ``weights`` are given.
 
     A weighted speed is the token-weighted harmonic mean: with share w of the tokens in each
     category, tokens per second = sum w / sum (w / speed of that category).
@@ -49,6 +49,7 @@ def figures(runs: Sequence[PromptRun], weights: Mapping[str, float] | None = Non
     decode_ms = sum(r.predicted_ms for r in runs)
     wall_ms = sum(r.wall_ms for r in runs)
     drafting = [r for r in runs if r.draft_n is not None]
+    moved = [r.draft_prompt_ms for r in runs if r.draft_prompt_ms is not None]
     accepted = sum(r.draft_n_accepted or 0 for r in drafting) if drafting else None
     return Figures(
         requests=len(runs),
@@ -61,7 +62,14 @@ def figures(runs: Sequence[PromptRun], weights: Mapping[str, float] | None = Non
         cycles=tokens - accepted if accepted is not None else None,
         decode_speed=_speed(runs, weights, lambda r: r.predicted_ms),
         end_to_end_speed=_speed(runs, weights, lambda r: r.wall_ms),
+        weighted_acceptance_rate=_weighted(
+            drafting, weights, lambda r: r.draft_n_accepted or 0, lambda r: r.draft_n or 0
+        ),
+        weighted_acceptance_length=_weighted(
+            drafting, weights, lambda r: r.predicted_n - 1, lambda r: r.cycles or 0
+        ),
         prompt_ms=sum(r.prompt_ms for r in runs),
+        draft_prompt_ms=sum(moved) if moved else None,
     )
 
 
@@ -86,8 +94,15 @@ def by_prompt(runs: Sequence[PromptRun]) -> PromptFigures:
     )
 
 
-def output_check(outcome: CompareOutcome, control: ControlOutcome | None = None) -> OutputCheck:
-    """Class each difference as a near tie, material, or unknown (no gap could be had)."""
+def output_check(
+    outcome: CompareOutcome,
+    control: ControlOutcome | None = None,
+    not_controlled: str | None = None,
+) -> OutputCheck:
+    """Class each difference as a near tie, material, or unknown (no gap could be had).
+
+    ``not_controlled``: why there is no ``control``.
+    """
     line = control.near_tie_gap if control is not None else NEAR_TIE_GAP
     gaps = [abs(d.gap) if d.gap is not None else d.gap_at_least for d in outcome.differences]
     known = [g for g in gaps if g is not None]
@@ -106,6 +121,7 @@ def output_check(outcome: CompareOutcome, control: ControlOutcome | None = None)
         without_draft_tried=len(tried),
         gap_is_measured=control is not None,
         control=control,
+        not_controlled=not_controlled or outcome.not_controlled,
     )
 
 
@@ -126,3 +142,21 @@ def _speed(
     shares = {c: weights.get(c, 1.0) for c, (tokens, _) in seconds_per_token.items() if tokens}
     time = sum(w * seconds_per_token[c][1] / seconds_per_token[c][0] for c, w in shares.items())
     return 1000 * sum(shares.values()) / time if time else None
+
+
+def _weighted(
+    runs: Sequence[PromptRun],
+    weights: Mapping[str, float] | None,
+    top: Callable[[PromptRun], int],
+    bottom: Callable[[PromptRun], int],
+) -> float | None:
+    """Ratio of counts weighted by category; None without weights, or where nothing weighs."""
+    if not weights:
+        return None
+    tokens: dict[str, int] = {}
+    for run in runs:
+        tokens[run.category] = tokens.get(run.category, 0) + run.predicted_n - 1
+    shares = {c: weights.get(c, 1.0) / n for c, n in tokens.items() if n}
+    counted = [(shares[r.category], r) for r in runs if r.category in shares]
+    below = sum(share * bottom(run) for share, run in counted)
+    return sum(share * top(run) for share, run in counted) / below if below else None

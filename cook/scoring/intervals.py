@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 
@@ -17,28 +16,6 @@ K = TypeVar("K")
 SEED = 20_260_101
 FEWEST_PROMPTS = 8
 """Below this many prompts nothing is said of how sure a figure is."""
-
-
-def paired_ratio(
-    one: Sequence[PromptRun],
-    other: Sequence[PromptRun],
-    objective: Objective,
-    weights: Mapping[str, float] | None,
-    confidence: float,
-) -> Interval | None:
-    """Interval of objective(one) / objective(other) over their common prompts.
-
-    None with fewer than :data:`FEWEST_PROMPTS` common prompts, or where it does not exist (no
-    draft has no acceptance).
-    """
-    import numpy as np
-
-    from cook.scoring.statistics import ratio_interval
-
-    measured = paired({"one": one, "other": other}, objective, weights)
-    if measured is None or measured.prompts < FEWEST_PROMPTS:
-        return None
-    return ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
 
 
 def paired(

@@ -12,12 +12,29 @@ from cook.errors import InputError
 from cook.scoring.racing import student_quantile
 
 MEDIAN = math.sqrt(math.pi / 2)
-"""Spread of a median over that of a mean; an upper bound for few values."""
+"""LogSpread of a median over that of a mean; an upper bound for few values."""
+
+
+@dataclass(frozen=True)
+class LogSpread:
+    """Standard deviation ``sd`` of a logarithm, known by ``freedom`` degrees of freedom."""
+
+    sd: float
+    freedom: int
+
+    def over(self, count: float) -> LogSpread:
+        """Of the mean of ``count`` independent ones."""
+        return LogSpread(self.sd / math.sqrt(count), self.freedom)
+
+    def scale(self, rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+        """[count] draws of what the standard deviation may truly be. Errors drawn by it are
+        Student's t, so that nothing else need be widened for few degrees of freedom."""
+        return np.asarray(self.sd * np.sqrt(self.freedom / rng.chisquare(self.freedom, count)))
 
 
 @dataclass(frozen=True)
 class TimingNoise:
-    """Spread of one measured log-speed about its true value, from repeated passes.
+    """LogSpread of one measured log-speed about its true value, from repeated passes.
 
     ``sd`` is that of a single pass, by ``freedom`` degrees of freedom, over ``passes`` passes.
     """
@@ -27,10 +44,14 @@ class TimingNoise:
     passes: int
 
     @property
-    def mean_sd(self) -> float:
-        """Spread of the median over all passes, widened for how poorly it is known."""
-        known = student_quantile(0.975, self.freedom) / student_quantile(0.975, 10_000)
-        return self.sd / math.sqrt(self.passes) * MEDIAN * known
+    def single(self) -> LogSpread:
+        """Of one pass, as a live run is."""
+        return LogSpread(self.sd, self.freedom)
+
+    @property
+    def of_median(self) -> LogSpread:
+        """Of the median over all passes."""
+        return LogSpread(self.sd * MEDIAN, self.freedom).over(self.passes)
 
     def half_width(self, confidence: float = 0.95) -> float:
         """Two measurements of one file differ by less than this share at ``confidence``.

@@ -4,8 +4,10 @@ decode time = sum over steps [ t_v(L+1) + draft cost + sampling + t_0 ], where t
 for mainline, its single decodes plus one batch of L+1 that mirrors the verification; for engines
 that keep the draft's cache, its single decodes plus whatever it has to catch up with. How long a
 batch takes, by its width and the context depth, is read between measured points. Speed is
-(tokens - 1) / time: the first token comes with the prompt. Totals over replies are sums of
-tokens over sums of times, that is token-weighted harmonic means (docs/internals/scoring.md#prices).
+(tokens - 1) / time: the first token comes with the prompt. The reading of prompts, by both models,
+is no part of it, wherever an engine counts it (:func:`counted_alike`). Totals over replies are
+sums of tokens over sums of times, that is token-weighted harmonic means
+(docs/internals/scoring.md#prices).
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ import numpy.typing as npt
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Floats
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import RULES, Positions, Profile, Simulation, simulate
+
+OUTSIDE = 0.05
+"""A measured curve is asked about this share beyond its ends at most, and answers with the end."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,15 @@ class BatchCurve:
     """Seconds of one decode of b tokens at a context depth.
 
     ``seconds`` [depths, widths], measured at ``depths`` (rising) and ``widths`` (rising, from 1).
-    Between and beyond points linear; a single point is a constant.
+    Between points linear, and a single depth says the same of every depth. Beyond its ends it
+    refuses: a line drawn on from noisy points is no measurement. A ``typed`` curve, of a few
+    numbers that somebody gave, goes on with its last slope beyond its widths.
     """
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
     seconds: tuple[tuple[float, ...], ...]
+    typed: bool = False
 
     def __post_init__(self) -> None:
         shape = {len(row) for row in self.seconds}
@@ -47,24 +56,41 @@ class BatchCurve:
             raise InputError("a measured time is not positive")
 
     def at(self, width: npt.ArrayLike, depth: npt.ArrayLike) -> Floats:
-        """Seconds of a batch of ``width`` tokens at ``depth`` (arrays broadcast)."""
+        """Seconds of a batch of ``width`` tokens at ``depth`` (arrays broadcast).
+
+        InputError where that lies farther than :data:`OUTSIDE` beyond what was measured.
+        """
         w, d = np.broadcast_arrays(np.asarray(width, float), np.asarray(depth, float))
+        if not self.typed:
+            w = _inside(w, self.widths, "a batch of {} tokens", "{} to {} tokens at once")
         rows = np.array([_line(w, self.widths, row) for row in self.seconds])
         if len(self.depths) == 1:
             return np.asarray(rows[0])
+        d = _inside(d, self.depths, "a batch after {} tokens", "depths of {} to {} tokens")
         grid = np.asarray(self.depths, float)
         i = np.clip(np.searchsorted(grid, d, side="right") - 1, 0, len(grid) - 2)
         part = (d - grid[i]) / (grid[i + 1] - grid[i])
         flat = rows.reshape(len(grid), -1)
         low = flat[i.ravel(), np.arange(flat.shape[1])].reshape(w.shape)
         high = flat[i.ravel() + 1, np.arange(flat.shape[1])].reshape(w.shape)
-        value = low + part * (high - low)
-        # extrapolated beyond the measured depths, but never below half the nearest measurement
-        return np.asarray(np.maximum(value, 0.5 * np.minimum(low, high)))
+        return np.asarray(low + part * (high - low))
+
+
+def _inside(x: Floats, ends: Sequence[int], asked: str, measured: str) -> Floats:
+    """``x`` within the measured ``ends``; those a little beyond are the end itself."""
+    low, high = ends[0], ends[-1]
+    outside = x[(x < low * (1 - OUTSIDE)) | (x > high * (1 + OUTSIDE))]
+    if outside.size:
+        raise InputError(
+            f"{asked.format(f'{outside.flat[0]:g}')} is to be priced, and measured were "
+            f"{measured.format(low, high)}",
+            hint="record a trace whose prompts and replies reach there, and it is timed so far",
+        )
+    return np.clip(x, low, high)
 
 
 def _line(x: Floats, xs: Sequence[int], ys: Sequence[float]) -> Floats:
-    """Piecewise linear, going on with the last slope beyond the end."""
+    """Piecewise linear, going on with the last slope beyond the end, which never falls."""
     if len(xs) == 1:
         return np.full(x.shape, ys[0])
     inside = np.interp(x, xs, ys)
@@ -74,14 +100,15 @@ def _line(x: Floats, xs: Sequence[int], ys: Sequence[float]) -> Floats:
 
 @dataclass(frozen=True)
 class Timings:
-    """What steps cost on one machine, with the flags to be deployed. All in seconds.
+    """What steps of one server cost on one machine, with the flags to be deployed. In seconds.
 
     ``verify``: the target's batch with logits for every token; ``draft``: the draft's batch with
     logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
-    token. ``overhead_s``: per step with a draft (t_0), ``plain_overhead_s``: per step without,
-    ``decode_overhead_s``: per single decode of the draft; fitted from live runs
-    (:func:`fit_overhead`, :func:`fit_overheads`). ``*_prefill``: a whole prompt by its tokens;
-    ``request_s`` and ``plain_request_s``: per request beyond it, with and without a draft.
+    token. ``*_prefill``: a whole prompt by its tokens.
+
+    What live runs take beyond these, or less: ``overhead_s`` a step (t_0), ``decode_overhead_s``
+    a single decode of the draft (:func:`fit_overhead`, :func:`fit_overheads`), ``request_s`` a
+    request.
     """
 
     verify: BatchCurve
@@ -89,29 +116,43 @@ class Timings:
     target_sample_s: float = 0.0
     draft_sample_s: float = 0.0
     overhead_s: float = 0.0
-    plain_overhead_s: float = 0.0
     decode_overhead_s: float = 0.0
     target_prefill: BatchCurve | None = None
     draft_prefill: BatchCurve | None = None
     request_s: float = 0.0
-    plain_request_s: float = 0.0
 
-    def prompt_s(self, tokens: int) -> float:
-        """Seconds from a request's arrival to its first token, all models; 0 if not measured."""
-        curves = [curve for curve in (self.target_prefill, self.draft_prefill) if curve is not None]
-        return self.request_s + sum(float(curve.at(tokens, 0)) for curve in curves)
+    def prompt_s(self, tokens: int, *, drafts: bool = True) -> float:
+        """Seconds that a request takes beside its decoding, all models; 0 if not measured.
+
+        ``drafts``: whether the draft reads the prompt.
+        """
+        timed = 0.0 if self.target_prefill is None else float(self.target_prefill.at(tokens, 0))
+        timed += self.draft_prompt_s(tokens) if drafts else 0.0
+        return timed + float(_bounded(self.request_s, timed))
+
+    def draft_prompt_s(self, tokens: int) -> float:
+        """Seconds in which the draft reads a prompt; 0 if not measured."""
+        return 0.0 if self.draft_prefill is None else float(self.draft_prefill.at(tokens, 0))
 
     def without_draft(self) -> Timings:
-        """The same machine with the target alone."""
-        return replace(
-            self,
-            draft=None,
-            draft_prefill=None,
-            draft_sample_s=0.0,
-            overhead_s=self.plain_overhead_s,
-            decode_overhead_s=0.0,
-            request_s=self.plain_request_s,
-        )
+        """The target alone, as timed: what a server with a draft takes beyond it is not its own."""
+        return Timings(self.verify, None, self.target_sample_s, target_prefill=self.target_prefill)
+
+
+MOST_TAKEN_OFF = 0.9
+"""Share of what was timed that an overhead below zero may take off: what is left stays positive."""
+
+
+def _bounded(overhead_s: npt.ArrayLike, timed_s: npt.ArrayLike) -> Floats:
+    """``overhead_s`` beyond ``timed_s``; below zero where the timings are too dear."""
+    most = MOST_TAKEN_OFF * np.asarray(timed_s, float)
+    return np.asarray(np.maximum(np.asarray(overhead_s, float), -most))
+
+
+def step_overheads(length: npt.ArrayLike, timed_s: npt.ArrayLike, timings: Timings) -> Floats:
+    """What steps of ``length`` single decodes of the draft take beyond ``timed_s``, each."""
+    decodes = np.asarray(length, float)
+    return _bounded(timings.overhead_s + decodes * timings.decode_overhead_s, timed_s)
 
 
 @dataclass(frozen=True)
@@ -144,23 +185,22 @@ NOTHING = Breakdown(0.0, 0.0, 0.0, 0.0, 0.0)
 def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> Breakdown:
     """Decode time of one simulated reply after a prompt of ``prompt`` tokens."""
     depth = prompt + run.start - 1
-    drafted = run.length > 0
-    verify = timings.verify.at(run.length + 1, depth).sum()
-    sampled = (run.accepted + 1).sum() * timings.target_sample_s
-    draft = mirror = 0.0
+    verify = timings.verify.at(run.length + 1, depth)
+    sampled = (run.accepted + 1) * timings.target_sample_s
+    draft, mirror = np.zeros(run.steps), np.zeros(run.steps)
     if run.decodes.any() or (timings.draft is not None and RULES[profile].mirrors):
         if timings.draft is None:
             raise InputError("the draft's times are missing")
         single = timings.draft.at(1, depth) + timings.draft_sample_s
-        draft = float((run.decodes * single).sum())
+        draft = run.decodes * single
         if RULES[profile].mirrors:
-            mirror = float(timings.draft.at(run.length + 1, depth).sum())
+            mirror = timings.draft.at(run.length + 1, depth)
         else:
             late = run.catch_up > 0
-            mirror = float(timings.draft.at(run.catch_up[late], depth[late]).sum())
-    overhead = np.where(drafted, timings.overhead_s, timings.plain_overhead_s).sum()
-    overhead += run.decodes.sum() * timings.decode_overhead_s
-    return Breakdown(float(verify), draft, mirror, float(sampled), float(overhead))
+            mirror[late] = timings.draft.at(run.catch_up[late], depth[late])
+    parts = (verify, draft, mirror, sampled)
+    overhead = step_overheads(run.decodes, sum(parts), timings)
+    return Breakdown(*(float(part.sum()) for part in (*parts, overhead)))
 
 
 @dataclass(frozen=True)
@@ -168,8 +208,9 @@ class PricedReplies:
     """A draft under one setting, over all replies.
 
     ``tokens`` is the weighted number of tokens after each reply's first; ``decode_tokens_per_s``
-    their speed; ``end_to_end_tokens_per_s`` counts all tokens and the prefill of both models.
-    ``categories``: decode speed by category. ``per_reply_s``: decode seconds of each reply.
+    their speed; ``end_to_end_tokens_per_s`` that of the same tokens with the prefill of both
+    models, each once. ``categories``: decode speed by category. ``per_reply_s``: decode seconds of
+    each reply, ``prompt_s`` the seconds of each beside them.
     """
 
     setting: DraftSettings
@@ -183,6 +224,7 @@ class PricedReplies:
     breakdown: Breakdown
     categories: Mapping[str, float]
     per_reply_s: tuple[float, ...]
+    prompt_s: tuple[float, ...]
 
     @property
     def acceptance(self) -> float | None:
@@ -204,28 +246,29 @@ def predict(
     categories: Sequence[str] | None = None,
     weights: Sequence[float] | None = None,
 ) -> PricedReplies:
-    """Predicted speed of one draft under one setting. ``setting.n_max`` 0: no draft loaded."""
+    """Predicted speed of one draft under one setting. ``setting.n_max`` 0: no draft loaded, and
+    of ``timings`` that have one the target's own are taken."""
     if not replies:
         raise InputError("no replies to predict from")
     names = list(categories or ["all"] * len(replies))
     shares = list(weights or [1.0] * len(replies))
     if len(names) != len(replies) or len(shares) != len(replies):
         raise InputError("categories and weights must have one entry a reply")
-    bare = setting.n_max == 0
-    prices = timings if not bare else timings.without_draft()
-    total, tokens, whole_tokens, prefill = NOTHING, 0.0, 0.0, 0.0
+    alone = setting.n_max == 0 and timings.draft is not None
+    prices = timings.without_draft() if alone else timings
+    total, tokens, whole_s = NOTHING, 0.0, 0.0
     by_category: dict[str, list[float]] = {}
-    runs, seconds = [], []
+    runs, seconds, prompts = [], [], []
     for reply, name, share in zip(replies, names, shares, strict=True):
         run = simulate(reply, setting, profile)
         cost = price(run, reply.prompt, prices, profile)
         runs.append(run)
         seconds.append(cost.total_s)
+        prompts.append(prices.prompt_s(reply.prompt, drafts=reads_prompt(run, profile)))
         after_first = share * (reply.reply - 1)
         total = total + _scaled(cost, share)
         tokens += after_first
-        whole_tokens += share * reply.reply
-        prefill += share * prices.prompt_s(reply.prompt)
+        whole_s += share * (prompts[-1] + seconds[-1])
         sums = by_category.setdefault(name, [0.0, 0.0])
         sums[0] += after_first
         sums[1] += share * cost.total_s
@@ -237,10 +280,34 @@ def predict(
         steps=sum(r.steps for r in runs),
         tokens=tokens,
         decode_tokens_per_s=tokens / total.total_s if total.total_s > 0 else 0.0,
-        end_to_end_tokens_per_s=whole_tokens / (prefill + total.total_s),
+        end_to_end_tokens_per_s=tokens / whole_s if whole_s > 0 else 0.0,
         breakdown=total,
         categories={n: t / s for n, (t, s) in by_category.items() if s > 0},
         per_reply_s=tuple(seconds),
+        prompt_s=tuple(prompts),
+    )
+
+
+def reads_prompt(run: Simulation, profile: Profile) -> bool:
+    """Whether the draft reads the prompt at all: one that reads late has to draft first."""
+    return not RULES[profile].reads_late or bool(run.decodes.any())
+
+
+def counted_alike(live: PromptRun, timings: Timings, profile: Profile) -> PromptRun:
+    """``live`` with decoding and prompt apart as on every engine: by what was timed, the draft's
+    reading of the prompt is taken out of the decoding where the engine counts it there.
+
+    At most :data:`MOST_TAKEN_OFF` of it: some decoding there was.
+    """
+    if not RULES[profile].reads_late or not live.draft_n or timings.draft_prefill is None:
+        return live
+    read_ms = 1000 * timings.draft_prompt_s(live.prompt_n)
+    moved = min(read_ms, MOST_TAKEN_OFF * live.predicted_ms)
+    return replace(
+        live,
+        prompt_ms=live.prompt_ms + moved,
+        predicted_ms=live.predicted_ms - moved,
+        draft_prompt_ms=moved,
     )
 
 
@@ -264,7 +331,8 @@ def best(predictions: Sequence[PricedReplies]) -> PricedReplies:
 def break_even(
     timings: Timings, setting: DraftSettings, profile: Profile, depth: int
 ) -> float | None:
-    """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``.
+    """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``, by
+    the timings alone.
 
     A cycle that accepts a of L tokens takes T(L) and yields 1 + a; plain decoding yields one in
     T(0): they are equal at a = T(L)/T(0) - 1. Above 1 (all accepted) drafting cannot pay; the
@@ -277,7 +345,7 @@ def break_even(
     cycle = Simulation(one, one * length, one * 0, one * length, one * 0)
     plain = Simulation(one, one * 0, one * 0, one * 0, one * 0)
     bare = timings.without_draft()
-    t_cycle = price(cycle, depth, timings, profile).total_s
+    t_cycle = price(cycle, depth, _timed(timings), profile).total_s
     t_plain = price(plain, depth, bare, profile).total_s
     # each accepted token also costs one more sampling
     return (t_cycle - t_plain) / ((t_plain - timings.target_sample_s) * length)
@@ -295,45 +363,37 @@ class Lived:
 def fit_overhead(lived: Sequence[Lived], timings: Timings, profile: Profile) -> float:
     """Seconds a step that live runs took beyond the priced ones (t_0), from their replies.
 
-    The median over replies of (live - priced) / steps, not below zero.
+    The median over replies of (live - priced) / steps; below zero where the prices are too dear.
     """
     rest = _unpriced(lived, timings, profile)
     each = [r / one.run.steps for r, one in zip(rest, lived, strict=True) if one.run.steps]
-    return max(0.0, float(np.median(each))) if each else 0.0
+    return float(np.median(each)) if each else 0.0
 
 
 def fit_overheads(
     lived: Sequence[Lived], timings: Timings, profile: Profile
 ) -> tuple[float, float]:
-    """Seconds (a step, a single decode of the draft) beyond the priced ones.
+    """Seconds (a step, a single decode of the draft) beyond the priced ones, or below them.
 
-    Least squares over replies, neither below zero. The replies must come from live runs of two
-    draft lengths at least, far apart (2 and 8, say): one length cannot tell the two.
+    Least squares over replies. The replies must come from live runs of two draft lengths at
+    least, far apart (2 and 8, say): one length cannot tell the two.
     """
     rest = np.array(_unpriced(lived, timings, profile))
     terms = np.array([[one.run.steps, one.run.decodes.sum()] for one in lived], float)
     if np.linalg.matrix_rank(terms / terms.max(axis=0).clip(1), tol=0.05 * len(terms) ** 0.5) < 2:
         raise InputError("live runs of one draft length cannot tell a step from a draft token")
-    both = np.linalg.lstsq(terms, rest, rcond=None)[0]
-    if (both >= 0).all():
-        return float(both[0]), float(both[1])
-    alone = [float(t @ rest / (t @ t)) for t in terms.T]
-    errors = [
-        float(((rest - t * max(a, 0)) ** 2).sum()) for t, a in zip(terms.T, alone, strict=True)
-    ]
-    if errors[0] <= errors[1]:
-        return max(alone[0], 0.0), 0.0
-    return 0.0, max(alone[1], 0.0)
+    step, decode = np.linalg.lstsq(terms, rest, rcond=None)[0].tolist()
+    return step, decode
 
 
 def _unpriced(lived: Sequence[Lived], timings: Timings, profile: Profile) -> list[float]:
     """Live minus priced seconds of each reply, overheads left out of the price."""
     if not lived:
         raise InputError("no reply ran live")
-    bare = Timings(
-        verify=timings.verify,
-        draft=timings.draft,
-        target_sample_s=timings.target_sample_s,
-        draft_sample_s=timings.draft_sample_s,
-    )
-    return [one.live_s - price(one.run, one.prompt, bare, profile).total_s for one in lived]
+    timed = _timed(timings)
+    return [one.live_s - price(one.run, one.prompt, timed, profile).total_s for one in lived]
+
+
+def _timed(timings: Timings) -> Timings:
+    """``timings`` without what was fitted to live runs."""
+    return replace(timings, overhead_s=0.0, decode_overhead_s=0.0, request_s=0.0)

@@ -89,16 +89,19 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     return front * h / a
 
 
-def survivors(scores: Floats, alive: tuple[int, ...], rules: RaceRules) -> tuple[int, ...]:
+def survivors(
+    scores: Floats, alive: tuple[int, ...], rules: RaceRules, lead: int | None = None
+) -> tuple[int, ...]:
     """Which of ``alive`` stay in the race, given ``scores`` [candidates, prompts so far].
 
-    Higher is better. Rows of candidates no longer alive are not looked at. The leader stays.
+    Higher is better. Rows of candidates no longer alive are not looked at. The leader stays;
+    ``lead``: who it is to be, None for the one with the highest mean.
     Each round and each rival has an equal share of ``delta`` (Bonferroni).
     """
     if not alive:
         raise InputError("a race without candidates")
     means = scores[list(alive)].mean(axis=1)
-    lead = alive[int(np.argmax(means))]
+    lead = alive[int(np.argmax(means))] if lead is None else lead
     share = rules.delta / (rules.rounds * max(len(scores) - 1, 1))
     kept = []
     for one in alive:

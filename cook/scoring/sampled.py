@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-from cook.scoring.price import NOTHING, Breakdown, Timings
+from cook.scoring.price import NOTHING, Breakdown, Timings, step_overheads
 from cook.scoring.simulate import RULES, Profile
 
 
@@ -150,18 +150,19 @@ def _price(run: Expected, reply: SampledReply, timings: Timings, profile: Profil
     Engines that keep the draft's cache also decode one token after each fully accepted draft;
     that is left out, as its probability is not kept.
     """
-    depth = reply.prompt + np.arange(len(run.visits)) - 1
-    visits, length = run.visits * reply.weight, run.lengths
-    verify = float((visits * timings.verify.at(length + 1, depth)).sum())
+    depth = reply.prompt + np.arange(1, len(run.visits)) - 1  # no step starts at the first token
+    visits, length = run.visits[1:] * reply.weight, run.lengths[1:]
+    verify = timings.verify.at(length + 1, depth)
     sampled = (run.draft_n_accepted + run.steps) * reply.weight * timings.target_sample_s
-    draft = mirror = 0.0
+    draft, mirror = np.zeros(len(length)), np.zeros(len(length))
     if timings.draft is None and length.any():
         raise InputError("the draft's times are missing")
     if timings.draft is not None:
         single = timings.draft.at(1, depth) + timings.draft_sample_s
-        draft = float((visits * length * single).sum())
+        draft = length * single
         if RULES[profile].mirrors:
-            mirror = float((visits * timings.draft.at(length + 1, depth)).sum())
-    overhead = np.where(length > 0, timings.overhead_s, timings.plain_overhead_s)
-    each = overhead + length * timings.decode_overhead_s
-    return Breakdown(verify, draft, mirror, sampled, float((visits * each).sum()))
+            mirror = timings.draft.at(length + 1, depth)
+    overhead = step_overheads(length, verify + draft + mirror, timings)
+    spent = (float((visits * part).sum()) for part in (verify, draft, mirror, overhead))
+    verify_s, draft_s, mirror_s, overhead_s = spent
+    return Breakdown(verify_s, draft_s, mirror_s, sampled, overhead_s)

@@ -52,8 +52,10 @@ class LoopRules:
     ``uses_p_min``: ik computes its confidence without normalising, so its p_min never fires.
     ``keeps_low_token``: the token below p_min is drafted all the same (before llama.cpp #22506).
     ``breaks_at_eog``: a matched end-of-generation token that is not the draft's last is not
-    counted, nor is anything after it. ``mirrors``: the draft re-evaluates the verify batch and
-    keeps no cache of its own (TAG_SPEC_AVOID_DRAFT_REEVAL); the others keep the cache, so a
+    counted, nor is anything after it. ``reads_late``: the draft reads the prompt when it first
+    drafts, after the target's first token, and the engine times that as decoding; else it reads
+    with the target, before the first token. ``mirrors``: the draft re-evaluates the verify batch
+    and keeps no cache of its own (TAG_SPEC_AVOID_DRAFT_REEVAL); the others keep the cache, so a
     discarded draft that came true is offered again, shorter. ``skips_short_room``: no drafting
     when fewer than n_min tokens fit. ``drafts_full``: drafts n_max whatever fits, then truncates.
     ``carries``: llama-spec-bench holds the last token of a cycle over to the next. So it leaves
@@ -67,6 +69,7 @@ class LoopRules:
     mirrors: bool
     skips_short_room: bool
     drafts_full: bool
+    reads_late: bool = True
     carries: bool = False
 
 
@@ -78,6 +81,7 @@ RULES: dict[Profile, LoopRules] = {
         mirrors=True,
         skips_short_room=False,
         drafts_full=False,
+        reads_late=False,
     ),
     Profile.MAINLINE_2025: LoopRules(
         uses_p_min=True,

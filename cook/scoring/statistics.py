@@ -12,9 +12,9 @@ and drafted tokens for acceptance.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from cook.errors import InputError
 from cook.formats.arrays import Floats, Ints
 from cook.record.measured import Interval
+from cook.scoring.noise import LogSpread
 from cook.scoring.racing import student_quantile
 
 K = TypeVar("K")
@@ -138,30 +139,68 @@ def ratio_interval(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """Interval of candidate ``a``'s total over candidate ``b``'s: 1.05 is 5 % better."""
+    """Interval of candidate ``a``'s total over candidate ``b``'s: 1.05 is 5 % better.
+
+    For figures that are exact once the prompts are given, as counts and forecasts are.
+    """
     totals = resampled_ratios(measured, rng, resamples)
+    ratios = measured.ratios()
+    deviations = np.log(totals[a] / totals[b]) - np.log(ratios[a] / ratios[b])
+    return interval_of(
+        float(ratios[a] / ratios[b]), deviations * few(measured, confidence), confidence
+    )
+
+
+def interval_of(ratio: float, deviations: Floats, confidence: float) -> Interval:
+    """About ``ratio``, whose logarithm is off by one of ``deviations``."""
     tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(totals[a] / totals[b], [tail, 1.0 - tail])
+    low, high = ratio * np.exp(np.quantile(deviations, [tail, 1.0 - tail]))
     return Interval(float(low), float(high), confidence, METHOD)
 
 
 @dataclass(frozen=True)
-class Standings(Generic[K]):
-    """Who is best. ``probability`` of each candidate being the best (they sum to 1).
+class ErrorTerm:
+    """An error of log-figures beside that of the prompts, one for all candidates of a group.
 
-    ``ties``: candidates that cannot be told from the leader (leader included): the true best is
-    among them at the confidence asked for, and each is within ``margin`` or not separable.
-    ``close``: those of the ties that are not told from the leader either when nobody else is
-    asked about. With many candidates a tie may be far behind; to choose it for another reason,
-    as being smaller, it must be close.
-    ``decided``: the leader is within ``epsilon`` of the true best at that confidence. ``margin``:
-    what the best rival may gain on the leader, as a ratio >= 0, at that confidence.
+    ``group`` [candidates]: the same number shares one error, -1 has none. Settings of one draft
+    share its timing; all drafts share what the overheads are off by, and no draft has none of it.
+    """
+
+    spread: LogSpread
+    group: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Contrasts(Generic[K]):
+    """What live runs say of ``candidates`` beside each other: log-figures whose common part says
+    nothing (the machine drifts, a forecast is off for all alike).
+
+    ``logs`` [candidates]; ``errors`` [candidates, RESAMPLES] draws of what these are off by.
+    """
+
+    candidates: tuple[K, ...]
+    logs: Floats
+    errors: Floats
+
+
+@dataclass(frozen=True)
+class Standings(Generic[K]):
+    """Who is best. ``value``: log of each one's expected figure, by all that was measured.
+
+    ``probability`` of each candidate being the best (they sum to 1); ``within``: of being at most
+    ``epsilon`` worse than the best. ``ties``: candidates that cannot be told from the leader
+    (leader included): the true best is among them at the confidence asked for. ``equivalent``:
+    those shown to be at most ``epsilon`` worse than the leader (leader included), their whole
+    interval. ``margin``: what the best rival may gain on the leader, as a ratio >= 0, at that
+    confidence; ``decided`` when that is at most ``epsilon``.
     """
 
     leader: K
+    value: dict[K, float]
     probability: dict[K, float]
+    within: dict[K, float]
     ties: tuple[K, ...]
-    close: tuple[K, ...]
+    equivalent: tuple[K, ...]
     decided: bool
     margin: float
     epsilon: float
@@ -175,41 +214,38 @@ def standings(
     epsilon: float = 0.01,
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
-    timing_sd: float = 0.0,
-    timed_together: Sequence[int] | None = None,
+    errors: Sequence[ErrorTerm] = (),
+    live: Contrasts[K] | None = None,
 ) -> Standings[K]:
     """Name the leader and say how sure that is: "best within epsilon at confidence".
 
-    ``timing_sd``: spread of the measured log-times beside that of the prompts; candidates with
-    the same number in ``timed_together`` share one measurement (settings of one draft do).
+    Every resample of the prompts, with a draw of every one of ``errors``, is one guess of how
+    good the candidates are. ``live`` corrects the guesses of all candidates by as much as its
+    contrasts differ from them (conditioning by kriging, Matheron's rule), so that what was seen of
+    one candidate says something of all that share its errors.
 
-    The bound on the best rival is simultaneous over the rivals: of every resample the largest
-    deviation is taken, so adding candidates widens it (Hsu 1981, multiple comparisons with the
-    best, by bootstrap). Identical copies are always ties.
+    The bounds are simultaneous over the rivals: of every resample the largest deviation is taken,
+    so adding candidates widens them (Hsu 1981, multiple comparisons with the best, by bootstrap).
+    Identical copies are always ties.
     """
-    estimates = measured.ratios()
-    lead = int(np.argmax(estimates))
-    centre = np.log(np.maximum(estimates, 1e-300))
+    guesses = _Guesses.of(measured, rng, resamples, few(measured, confidence), errors, live)
+    centre = guesses.centre
+    count = len(centre)
+    lead = int(np.argmax(centre))
     gap = centre - centre[lead]  # <= 0: how far each rival is behind
-    weights = _resampled_weights(measured, rng, resamples)
-    together = range(len(gap)) if timed_together is None else timed_together
-    groups = np.asarray(together, dtype=np.int64)
-
-    def blocks() -> Iterator[tuple[Ints, Floats]]:
-        return _blocks(measured, weights, copy.deepcopy(rng), timing_sd, groups)
-
-    leading = next(logs[rows == lead][0] for rows, logs in blocks() if lead in rows)
+    leading = guesses.of_rows(np.array([lead]))[0]
     best = np.full(resamples, -np.inf)
     winner = np.zeros(resamples, dtype=np.int64)
     furthest = np.zeros(resamples)
-    spread = np.zeros(len(gap))
-    same = np.zeros(len(gap), dtype=np.bool_)
-    for rows, logs in blocks():
-        # Of equal ones the first wins, whatever the order of the blocks.
+    spread = np.zeros(count)
+    same = np.zeros(count, dtype=np.bool_)
+    for rows in _blocks(count):
+        logs = guesses.of_rows(rows)
+        # Of equal ones the first wins.
         place = np.argmax(logs, axis=0)
-        top, whose = logs[place, np.arange(resamples)], rows[place]
-        ahead = (top > best) | ((top == best) & (whose < winner))
-        best, winner = np.where(ahead, top, best), np.where(ahead, whose, winner)
+        top = logs[place, np.arange(resamples)]
+        ahead = top > best
+        best, winner = np.where(ahead, top, best), np.where(ahead, rows[place], winner)
         same[rows] = np.isclose(logs, leading, rtol=0, atol=1e-12).all(axis=1)
         deviation = (logs - leading) - gap[rows, None]
         spread[rows] = np.std(deviation, axis=1)
@@ -218,28 +254,33 @@ def standings(
             scaled = np.abs(deviation[moving]) / spread[rows[moving], None]
             furthest = np.maximum(furthest, scaled.max(axis=0))
 
-    wins = np.bincount(winner, minlength=len(gap)) / resamples
+    near = best - np.log1p(epsilon)
+    within = np.zeros(count)
+    for rows in _blocks(count):
+        within[rows] = (guesses.of_rows(rows) >= near).mean(axis=1)
+    wins = np.bincount(winner, minlength=count) / resamples
     if same.sum() > 1:  # the first of several copies would get all
         wins = np.where(same, wins[same].mean(), wins)
-    rivals = (np.arange(len(gap)) != lead) & (spread > 1e-12)
-    reach = np.zeros(len(gap))
+    rivals = (np.arange(count) != lead) & (spread > 1e-12)
+    reach = np.zeros(count)
     if rivals.any():
         # The quantile of a few hundred resamples errs to the low side as often as to the high,
         # and coverage loses more by the one than it gains by the other: aim a little higher.
         aim = 1.0 - 0.8 * (1.0 - confidence)
-        critical = float(np.quantile(furthest, aim)) * _few(measured)
-        reach[rivals] = critical * spread[rivals]
-    upper = gap + reach
-    alone = student_quantile(0.5 + confidence / 2, 10_000) * _few(measured) * spread
+        reach[rivals] = float(np.quantile(furthest, aim)) * spread[rivals]
+    upper, lower = gap + reach, gap - reach
     others = np.delete(upper, lead)
     margin = max(0.0, float(np.expm1(others.max()))) if len(others) else 0.0
-    ties = [i == lead or upper[i] >= 0.0 for i in range(len(gap))]
-    close = [i == lead or (ties[i] and gap[i] + alone[i] >= 0.0) for i in range(len(gap))]
+    tied = (np.arange(count) == lead) | (upper >= 0.0)
+    as_good = (np.arange(count) == lead) | (lower >= np.log1p(-epsilon) - 1e-12)
+    names = measured.candidates
     return Standings(
-        leader=measured.candidates[lead],
-        probability={n: float(wins[i]) for i, n in enumerate(measured.candidates)},
-        ties=tuple(n for n, tied in zip(measured.candidates, ties, strict=True) if tied),
-        close=tuple(n for n, near in zip(measured.candidates, close, strict=True) if near),
+        leader=names[lead],
+        value={n: float(centre[i]) for i, n in enumerate(names)},
+        probability={n: float(wins[i]) for i, n in enumerate(names)},
+        within={n: float(within[i]) for i, n in enumerate(names)},
+        ties=tuple(n for n, one in zip(names, tied, strict=True) if one),
+        equivalent=tuple(n for n, one in zip(names, as_good, strict=True) if one),
         decided=margin <= epsilon,
         margin=margin,
         epsilon=epsilon,
@@ -247,41 +288,112 @@ def standings(
     )
 
 
-def _blocks(
-    measured: Measured[Any],
-    weights: Floats,
-    rng: np.random.Generator,
-    timing_sd: float,
-    groups: Ints,
-) -> Iterator[tuple[Ints, Floats]]:
-    """(candidates, [those, resamples] log-totals with the noise of their timing), ``BLOCK`` at a
-    time: thousands of candidates, each with all resamples, would fill the memory.
+@dataclass(frozen=True, eq=False)
+class _Guesses:
+    """Resamples of the log-figures of all candidates, a few candidates at a time: thousands of
+    them, each with all resamples, would fill the memory.
 
-    A timing's noise is one row of normal draws, drawn in the order of ``groups``.
+    ``contrasts`` [live candidates - 1, resamples]: guesses of what live runs told;
+    ``innovation``, of the same shape: how far off each is, times the inverse of its covariance.
     """
-    order = np.argsort(groups, kind="stable")
-    drawn, noise = -1, np.zeros(len(weights))
-    for first in range(0, len(order), BLOCK):
-        rows = order[first : first + BLOCK]
-        logs = np.log(np.maximum(_totals(measured, weights, rows), 1e-300))
-        if timing_sd > 0:
-            for place, group in enumerate(groups[rows]):
-                while drawn < group:
-                    noise = rng.normal(0.0, timing_sd, len(weights))
-                    drawn += 1
-                logs[place] += noise
-        yield rows, logs
+
+    measured: Measured[Any]
+    weights: Floats
+    widening: float
+    errors: tuple[_Drawn, ...]
+    centre: Floats
+    contrasts: Floats
+    innovation: Floats
+
+    @classmethod
+    def of(
+        cls,
+        measured: Measured[K],
+        rng: np.random.Generator,
+        resamples: int,
+        widening: float,
+        errors: Sequence[ErrorTerm],
+        live: Contrasts[K] | None,
+    ) -> _Guesses:
+        weights = _resampled_weights(measured, rng, resamples)
+        drawn = tuple(
+            _Drawn(np.array(e.group), e.spread.scale(rng, resamples), int(rng.integers(1 << 62)))
+            for e in errors
+            if e.spread.sd > 0
+        )
+        centre = np.log(np.maximum(measured.ratios(), 1e-300))
+        nothing = np.zeros((0, resamples))
+        prior = cls(measured, weights, widening, drawn, centre, nothing, nothing)
+        if live is None or len(live.candidates) < 2:
+            return prior
+        seen = np.array([measured.candidates.index(key) for key in live.candidates])
+        logs = prior.of_rows(seen)
+        contrasts = logs[1:] - logs[0]
+        expected = centre[seen[1:]] - centre[seen[0]]
+        observed = live.logs[1:] - live.logs[0]
+        off = (live.errors[1:] - live.errors[0])[:, :resamples]
+        covariance = np.atleast_2d(np.cov(contrasts)) + np.atleast_2d(np.cov(off))
+        inverse = np.linalg.pinv(covariance, hermitian=True)
+        innovation = inverse @ (observed[:, None] - off - contrasts)
+        shift = inverse @ (observed - expected)
+        moved = centre.copy()
+        for rows in _blocks(len(centre)):
+            moved[rows] += _covariance(prior.of_rows(rows), contrasts) @ shift
+        return cls(measured, weights, widening, drawn, moved, contrasts, innovation)
+
+    def of_rows(self, rows: Ints) -> Floats:
+        """[rows, resamples] log-figures."""
+        logs = np.log(np.maximum(_totals(self.measured, self.weights, rows), 1e-300))
+        told = np.log(np.maximum(self.measured.ratios()[rows, None], 1e-300))
+        logs = told + self.widening * (logs - told)
+        for error in self.errors:
+            error.add(logs, rows)
+        if len(self.contrasts):
+            logs = logs + _covariance(logs, self.contrasts) @ self.innovation
+        return logs
 
 
-def _few(measured: Measured[Any]) -> float:
-    """Widening for few prompts: Student's 97.5 % point over the normal one.
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Draws of an error term: those of a group by a generator of its own, so that they are the
+    same whenever they are asked for. ``scale`` [resamples]."""
+
+    group: Ints
+    scale: Floats
+    seed: int
+
+    def add(self, logs: Floats, rows: Ints) -> None:
+        """To ``logs`` [rows, resamples]."""
+        for group in np.unique(self.group[rows]):
+            if group >= 0:
+                rng = np.random.default_rng([self.seed, group])
+                logs[self.group[rows] == group] += self.scale * rng.normal(size=len(self.scale))
+
+
+def _covariance(one: Floats, other: Floats) -> Floats:
+    """[one, other] of two sets of rows over the same resamples."""
+    centred = other - other.mean(axis=1, keepdims=True)
+    return np.asarray(
+        (one - one.mean(axis=1, keepdims=True)) @ centred.T / max(one.shape[1] - 1, 1)
+    )
+
+
+def _blocks(count: int) -> Iterator[Ints]:
+    """The numbers below ``count``, :data:`BLOCK` at a time."""
+    for first in range(0, count, BLOCK):
+        yield np.arange(first, min(first + BLOCK, count))
+
+
+def few(measured: Measured[Any], confidence: float) -> float:
+    """Widening for few prompts: Student's quantile over the normal one, at ``confidence``.
 
     Kish's effective number of prompts: unequal lengths and weights count for fewer.
     """
     share = measured.denominator.mean(axis=0) * measured.weight
     effective = share.sum() ** 2 / (share**2).sum()
     freedom = max(int(effective) - len(_strata(measured.stratum)), 2)
-    return student_quantile(0.975, freedom) / 1.959964
+    quantile = 0.5 + confidence / 2
+    return student_quantile(quantile, freedom) / NormalDist().inv_cdf(quantile)
 
 
 def least_sign_flip_p_value(prompts: int, *, resamples: int = 100_000) -> float:

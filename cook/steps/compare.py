@@ -2,8 +2,13 @@
 
 Greedy output under batched verification can differ from single decoding, since kernels differ
 by batch width (docs/internals/scoring.md#same-output-as-without-a-draft). So a difference is not
-called wrong: it is reported with its first position and the gap between the two tokens' logits, as
-the target itself, decoding without a draft, sees them after the same tokens.
+called wrong: it is reported with its first position and the gap between the two tokens, as the
+target itself, decoding without a draft, sees them after the same tokens. Under greedy decoding that
+is the difference of their logits; above temperature 0 the same draw gives another token where
+probabilities shift, however far apart the two tokens' are, so that it is the shift that takes.
+
+What a difference costs is bounded: it is looked up once, a few of each kind are controlled, and
+there the prompt is read in whole batches, only the last tokens at the width of a verification.
 """
 
 from __future__ import annotations
@@ -12,19 +17,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
-from cook.errors import PrerequisiteError
+from cook.errors import PrerequisiteError, StepError
+from cook.formats.sampling import Sampling
 from cook.graph.step import Input, JsonValue, Step, Workbench, decode
 from cook.record.outcomes import CompareOutcome, Difference
 from cook.record.prompt_runs import PromptRun
+from cook.scoring.figures import NEAR_TIE_GAP
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.quantize import MODEL_FILE
+from cook.trace.chain import Draws
 
 N_PROBS = 64
 """How many of the target's candidates to ask for when looking a rejected token up."""
+LOOKED_UP = 12
+"""Differences whose gap is looked up, those with the shortest texts: each reads one anew."""
+CONTROLLED = 3
+"""Differences of a kind (near ties, wider gaps, unknown ones) that are held against batch width."""
+WIDE_TOKENS = 64
+"""Tokens before a difference that the control reads at the width of a verification."""
+CONTROL_S = 900.0
+"""Seconds that one difference may take to be controlled."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +58,9 @@ class CompareStep(Step[CompareOutcome]):
     live: tuple[LiveStep, ...]
 
     kind: ClassVar[str] = "compare"
-    version: ClassVar[int] = 2
-    """2: the same-width control; an ik reply cut at the limit is no difference."""
+    version: ClassVar[int] = 3
+    """2: the same-width control; an ik reply cut at the limit is no difference. 3: gaps under the
+    sampling chain; a bounded control that reads prompts in whole batches."""
     result_type: ClassVar[type] = CompareOutcome
 
     @property
@@ -65,8 +84,8 @@ class CompareStep(Step[CompareOutcome]):
         others = self._runs(bench, self.live)
         pairs = [(baseline[key], others[key]) for key in others if key in baseline]
         differing = [(a, b) for a, b in pairs if not _same(a, b)]
-        differences: list[Difference] = []
-        asked: dict[str, tuple[int, ...]] = {}
+        differing.sort(key=lambda pair: pair[0].prompt_n + pair[0].predicted_n)
+        seen: list[Seen] = []
         if differing:
             job = ServerJob(
                 target=bench.file(self.target, MODEL_FILE),
@@ -76,31 +95,44 @@ class CompareStep(Step[CompareOutcome]):
             prompts = {p.id: p.text for step in self.baseline for p in step.prompts}
             chat = self.baseline[0].chat
             with Server(self.engine, job, bench.supervisor) as server:
-                for a, b in differing:
+                for number, (a, b) in enumerate(differing):
                     text = prompts[a.id]
                     text = server.apply_template(text) if chat else text
                     prompt = server.tokenize(text, add_special=True)
-                    differences.append(_first_difference(server, prompt, a, b))
-                    asked[a.id] = (*prompt, *_tokens(server, a))
-            differences = self._controlled(bench, differences, asked)
-        return CompareOutcome(len(pairs), len(pairs) - len(differing), tuple(differences))
+                    looked_up = number < LOOKED_UP
+                    seen.append(_first_difference(server, prompt, a, b, self._chain(), looked_up))
+        differences, untold = self._controlled(bench, seen)
+        return CompareOutcome(len(pairs), len(pairs) - len(differing), differences, untold)
+
+    def _chain(self) -> Sampling | None:
+        """The chain that tokens are drawn under, with a server's defaults; None: greedy."""
+        sampling = self.live[0].sampling
+        return sampling.applied("server") if sampling.temperature else None
 
     def _controlled(
-        self, bench: Workbench, differences: list[Difference], texts: Mapping[str, tuple[int, ...]]
-    ) -> list[Difference]:
-        """Say of every difference whether batch width alone makes it, where a worker can run."""
+        self, bench: Workbench, seen: Sequence[Seen]
+    ) -> tuple[tuple[Difference, ...], str | None]:
+        """Of a few differences of each kind, whether batch width alone makes them; and why not of
+        any, where it could not be tried: a control that fails is told, and fails nothing."""
         settings = self.live[0].settings
-        if settings is None or not settings.n_max:
-            return differences
-        widths = sorted({2, settings.n_max // 2 + 1, settings.n_max + 1})
+        found = {s.difference.prompt_id: s.difference for s in seen}
+        chosen = _chosen(seen)
+        if settings is None or not settings.n_max or not chosen:
+            return tuple(found.values()), None
+        widths = sorted({2, settings.n_max // 2 + 1, settings.n_max + 1}, reverse=True)
         try:
             path = bench.file(self.target, MODEL_FILE)
-            load = model_load(self.engine, path, self.target_args, self.context, bench.threads)
+            load = model_load(self.engine, path, self.target_args, self.context)
             with Worker.open(self.engine, bench.supervisor, name="control") as worker:
                 worker.load(load)
-                return [_alone(worker, d, texts[d.prompt_id], widths) for d in differences]
-        except PrerequisiteError:
-            return differences
+                worker.timeout_s = CONTROL_S
+                for one in chosen:
+                    innocent = _alone(worker, one, widths, self._chain())
+                    name = one.difference.prompt_id
+                    found[name] = replace(one.difference, without_draft=innocent)
+        except (PrerequisiteError, StepError) as error:
+            return tuple(found.values()), error.message.splitlines()[0]
+        return tuple(found.values()), None
 
     def _runs(self, bench: Workbench, steps: tuple[LiveStep, ...]) -> dict[str, PromptRun]:
         outcomes: list[LiveOutcome] = [decode(step, bench.artifact(step)) for step in steps]
@@ -116,23 +148,68 @@ def _same(a: PromptRun, b: PromptRun) -> bool:
     return a.text == b.text
 
 
-def _alone(
-    worker: Worker, found: Difference, text: tuple[int, ...], widths: Sequence[int]
-) -> Difference:
-    """``found`` with whether the target alone changes its mind at one of ``widths``."""
-    if found.other_token is None or found.baseline_token is None:
-        return found
-    at = len(text) - found.reply_tokens + found.position
+@dataclass(frozen=True)
+class Seen:
+    """A difference, the text before it and the baseline's from there on; above temperature 0 also
+    the draws that were there."""
+
+    difference: Difference
+    text: tuple[int, ...]
+    after: tuple[int, ...]
+    draws: Draws | None = None
+
+    def with_gap(self, gap: float | None, at_least: float | None) -> Seen:
+        return replace(self, difference=replace(self.difference, gap=gap, gap_at_least=at_least))
+
+
+def _chosen(seen: Sequence[Seen]) -> list[Seen]:
+    """A few of each kind, those with the shortest texts; both tokens must be known."""
+    kinds: dict[bool | None, list[Seen]] = {}
+    for one in seen:
+        found = one.difference
+        if found.baseline_token is None or found.other_token is None:
+            continue
+        near = None if found.gap is None else abs(found.gap) <= NEAR_TIE_GAP
+        kinds.setdefault(near, []).append(one)
+    return [one for kind in kinds.values() for one in kind[:CONTROLLED]]
+
+
+def _alone(worker: Worker, seen: Seen, widths: Sequence[int], chain: Sampling | None) -> bool:
+    """Whether the target alone changes its mind at one of ``widths``: prefers the other token or,
+    above temperature 0, gives it by a draw that gave the baseline's."""
+    ours, theirs = seen.difference.baseline_token, seen.difference.other_token
+    assert ours is not None, "only differences with both tokens are chosen"
+    assert theirs is not None, "only differences with both tokens are chosen"
+    ahead = max(len(seen.text) - WIDE_TOKENS, 0)
     for width in widths:
-        seen = worker.replay(text[:at], text[at : at + width], width=width)
-        if int(seen.argmax[0]) == found.other_token:
-            return replace(found, without_draft=True)
-    return replace(found, without_draft=False)
+        # The batch goes on behind the place, as a verification does.
+        found = worker.replay(
+            seen.text,
+            seen.after[:width],
+            width=width,
+            ahead=ahead,
+            top=N_PROBS if chain else 0,
+        )
+        if chain is None:
+            changed = int(found.argmax[0]) == theirs
+        else:
+            assert found.top_ids is not None, "asked for"
+            assert found.top_logits is not None, "asked for"
+            there = Draws.of(chain, found.top_ids[0], found.top_logits[0])
+            changed = seen.draws is not None and seen.draws.may_become(ours, there, theirs)
+        if changed:
+            return True
+    return False
 
 
 def _first_difference(
-    server: Server, prompt: Sequence[int], a: PromptRun, b: PromptRun
-) -> Difference:
+    server: Server,
+    prompt: Sequence[int],
+    a: PromptRun,
+    b: PromptRun,
+    chain: Sampling | None,
+    looked_up: bool,
+) -> Seen:
     left, right = _tokens(server, a), _tokens(server, b)
     position = next(
         (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
@@ -140,25 +217,32 @@ def _first_difference(
     )
     ours = left[position] if position < len(left) else None
     theirs = right[position] if position < len(right) else None
-    gap = bound = None
-    if ours is not None and theirs is not None:
-        prefix = [*prompt, *left[:position]]
-        gap, bound = _gap(server, prefix, ours, theirs)
-    return Difference(a.id, position, len(left), ours, theirs, gap, bound)
-
-
-def _gap(
-    server: Server, prefix: Sequence[int], ours: int, theirs: int
-) -> tuple[float | None, float | None]:
-    answer = server.complete(prefix, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
-    if not answer.probabilities:
-        return None, None
-    known = {c.id: c.logprob for c in answer.probabilities[0].top}
+    text = (*prompt, *left[:position])
+    seen = Seen(
+        Difference(a.id, position, len(left), ours, theirs, None, None), text, left[position:]
+    )
+    if ours is None or theirs is None or not looked_up:
+        return seen
+    answer = server.complete(text, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
+    top = answer.probabilities[0].top if answer.probabilities else ()
+    known = {c.id: c.logprob for c in top if c.id is not None}
     if ours not in known:
-        return None, None
+        return seen
+    if chain is not None:
+        return _drawn(seen, ours, theirs, known, chain)
     if theirs in known:
-        return known[ours] - known[theirs], None
-    return None, known[ours] - min(known.values())
+        return seen.with_gap(known[ours] - known[theirs], None)
+    return seen.with_gap(None, known[ours] - min(known.values()))
+
+
+def _drawn(seen: Seen, ours: int, theirs: int, known: Mapping[int, float], chain: Sampling) -> Seen:
+    """``seen`` as one draw sees it; unknown where ``known`` does not tell all that is drawn of."""
+    if chain.repeat_penalty != 1.0 or not 0 < chain.whole_request()["top_k"] <= len(known):
+        return seen
+    ids = sorted(known, key=lambda token: -known[token])
+    draws = Draws.of(chain, np.array(ids, np.int32), np.array([known[i] for i in ids], np.float32))
+    at_least = None if theirs in known or ours not in draws.ranges else draws.gap_at_least()
+    return replace(seen, draws=draws).with_gap(draws.gap(ours, theirs), at_least)
 
 
 def _tokens(server: Server, run: PromptRun) -> tuple[int, ...]:

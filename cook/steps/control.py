@@ -1,6 +1,7 @@
 """Step: the no-draft control of losslessness: what batch width alone does to the target.
 
-The target reads its own trace again in batches as wide as a verification, with no draft loaded.
+The target reads its own trace again, prompts in whole batches and replies in batches as wide as a
+verification, with no draft loaded.
 Where its log-probabilities differ from those of single decoding, only kernels differ
 (docs/internals/scoring.md#same-output-as-without-a-draft). Twice the 99th percentile of that
 difference is the line below which a changed token is a near tie, measured on this engine instead
@@ -23,7 +24,12 @@ from cook.record.outcomes import ControlOutcome
 from cook.steps.trace import TRACE_FILE, Trace
 
 REPLIES = 12
-"""Replies that are read again, those with the shortest prompts: these cost, and show nothing."""
+"""Most replies that are read again, those with the shortest prompts: these cost, and show
+nothing."""
+ENOUGH = 1_000
+"""Tokens of replies that show a 99th percentile: no further prompt is read for more."""
+REPLY_S = 900.0
+"""Seconds that one reply may take."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,9 @@ class ControlStep(Step[ControlOutcome]):
     width: int
 
     kind: ClassVar[str] = "control"
+    version: ClassVar[int] = 2
+    """2: prompts in whole batches, and no more replies than it takes."""
+    optional: ClassVar[bool] = True
     result_type: ClassVar[type] = ControlOutcome
 
     @property
@@ -53,35 +62,36 @@ class ControlStep(Step[ControlOutcome]):
         return {
             "width": self.width,
             "replies": REPLIES,
-            "cache_types": [self.args.cache_type_k, self.args.cache_type_v],
-            "flash_attention": self.args.flash_attention,
+            "enough": ENOUGH,
+            **self.args.numerics(),
         }
 
     def run(self, bench: Workbench) -> ControlOutcome:
         import numpy as np
 
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
-        order = sorted(range(len(trace)), key=lambda i: trace.heads[i].prompt_tokens)
-        chosen = set(order[:REPLIES])
         differences, margins = [], []
         with Worker.open(self.engine, bench.supervisor, name="control") as worker:
             path = self.target.path
-            load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
-            worker.load(load)
+            worker.load(model_load(self.engine, path, self.args, trace.header.context))
+            worker.timeout_s = REPLY_S
+            chosen = _chosen(trace)
             for index, reply in enumerate(trace):
                 if index not in chosen:
                     continue
                 said = reply.tokens[: reply.head.emitted]
-                found = worker.replay(reply.prompt, said, width=self.width)
+                ahead = len(reply.prompt) - 1
+                found = worker.replay(reply.prompt, said, width=self.width, ahead=ahead)
                 known = reply.known[: reply.head.emitted]
                 differences.append(np.abs(found.logq - reply.logp[: len(said)])[known])
-                flipped = known & (found.argmax != said)
-                margins.append(reply.margin[: len(said)][flipped])
+                if not trace.header.sampler.temperature:
+                    flipped = known & (found.argmax != said)
+                    margins.append(reply.margin[: len(said)][flipped])
                 bench.advance(len(differences) / len(chosen))
         every = np.concatenate(differences) if differences else np.zeros(0)
         if not len(every) or not np.isfinite(every).all():
             raise StepError(f"{self.label}: the trace has no log-probabilities to compare with")
-        flips = np.concatenate(margins)
+        flips = np.concatenate(margins) if margins else np.zeros(0)
         return ControlOutcome(
             width=self.width,
             positions=len(every),
@@ -91,3 +101,14 @@ class ControlStep(Step[ControlOutcome]):
             largest=float(every.max()),
             largest_flip=float(flips.max()) if len(flips) else None,
         )
+
+
+def _chosen(trace: TraceFile) -> set[int]:
+    """The replies with the shortest prompts, as many as it takes."""
+    order = sorted(range(len(trace)), key=lambda index: trace.heads[index].prompt_tokens)
+    chosen: set[int] = set()
+    for index in order[:REPLIES]:
+        chosen.add(index)
+        if sum(trace.heads[i].emitted for i in chosen) >= ENOUGH:
+            break
+    return chosen

@@ -7,6 +7,7 @@ with the context. Alone on the machine, repeats interleaved over widths, medians
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -27,9 +28,22 @@ WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
 """Where cliffs were seen (4 to 5, 8 to 9, 16 to 17 tokens: kernels change) both sides are timed."""
 WINDOWS = 3
 REPEATS = 3
+STEADY_S = 0.006
+"""Where so many repeats are shorter, they only warm up and as many follow as fill this time: a
+server decodes on and on, and the first decodes after a pause are dearer (by 3 to 6 % on a model of
+a millisecond)."""
+MOST_REPEATS = 32
+LONG_S = 0.5
+"""A prompt that takes as long is timed once a pass."""
 PASSES = 3
 """Times that every curve is measured, all models in turn: what differs between passes is noise."""
-PREFILL_TOKENS = 512
+STEP = 4.0
+MOST_POINTS = 5
+"""Depths and short prompts are timed at their least and greatest, and between them at most so many
+times longer than the one before; but at no more points than these."""
+READ_STEP = 1.5
+"""The reading of a long text is noted more often, which costs nothing: attention makes its time
+bend upwards, so that a line over a factor of 4 lies up to a third too high."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +89,10 @@ class CurveStep(Step[CurveOutcome]):
     """Which of the passes this is: each is a measurement of its own."""
 
     kind: ClassVar[str] = "curve"
-    version: ClassVar[int] = 2
-    """2: prompts of the lengths that occur, not of full batches alone."""
+    version: ClassVar[int] = 3
+    """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
+    the threads of the servers, short batches in the midst of many, and prompts and depths from the
+    least that occurs to the greatest."""
     timed: ClassVar[bool] = True
     result_type: ClassVar[type] = CurveOutcome
 
@@ -98,30 +114,42 @@ class CurveStep(Step[CurveOutcome]):
             "widths": list(self.widths),
             "windows": WINDOWS,
             "repeats": REPEATS,
+            "steady_s": STEADY_S,
             "pass": self.turn,
         }
 
     def run(self, bench: Workbench) -> CurveOutcome:
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
-        texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len)
-        depths = _depths([head.prompt_tokens + head.emitted for head in trace.heads])
+        texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len, reverse=True)
+        ends = [head.prompt_tokens + head.tokens for head in trace.heads]
+        prompts = [head.prompt_tokens for head in trace.heads]
+        room = trace.header.context + max(self.widths)  # the deepest batch begins at a text's end
         with Worker.open(self.engine, bench.supervisor, name="curve") as worker:
             path = bench.file(self.model, MODEL_FILE)
-            load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
+            outputs = max(self.widths) if self.verifies else 1
+            load = model_load(self.engine, path, self.args, room, outputs=outputs)
             worker.load(load)
+            grid = grid_of(prompts, ends, load.ubatch)
             watch, before = Watch.start(), _cpu_s(worker)
-            times = _Times(worker, texts, self.verifies)
-            rows = []
-            for index, depth in enumerate(depths):
-                rows.append(times.row(depth, self.widths))
-                bench.advance((index + 1) / (len(depths) + 1))
-            sizes = _prompt_sizes([head.prompt_tokens for head in trace.heads])
-            prompts = tuple(times.prompt(size) for size in sizes)
+            times = _Times(worker, texts, self.verifies, load.ubatch)
+            rows: list[tuple[float, ...]] = []
+            for stop in grid.stops:
+                times.read(stop)
+                if stop in grid.depths:
+                    rows.append(times.row(stop, self.widths))
+                bench.advance(len(rows) / (len(grid.depths) + 1))
+            prompts_s = tuple(times.prompt(size) for size in grid.prompts)
             after = _cpu_s(worker)
             taken = None if before is None or after is None else after - before
             others = watch.others_cores(taken)
         return CurveOutcome(
-            tuple(depths), self.widths, tuple(rows), times.sample_s(), sizes, prompts, others
+            depths=grid.depths,
+            widths=self.widths,
+            seconds=tuple(rows),
+            sample_s=times.sample_s(),
+            prompt_tokens=grid.prompts,
+            prompt_seconds=prompts_s,
+            others_cores=others,
         )
 
 
@@ -146,21 +174,50 @@ def combined(passes: Sequence[CurveOutcome]) -> CurveOutcome:
     )
 
 
-def _depths(lengths: Sequence[int]) -> list[int]:
-    """Depths that occur: a fifth and four fifths of the way through the replies' ends."""
-    ends = sorted(lengths)
-    picked = {ends[round(share * (len(ends) - 1))] for share in (0.2, 0.8)}
-    return sorted(max(1, depth - 1) for depth in picked)
+@dataclass(frozen=True)
+class Grid:
+    """Depths at which batches are timed, and lengths of whole prompts, both rising."""
+
+    depths: tuple[int, ...]
+    prompts: tuple[int, ...]
+
+    @property
+    def stops(self) -> list[int]:
+        """Where the reading of one long text halts, to time batches or to note the time."""
+        return sorted({*self.depths, *self.prompts})
 
 
-def _prompt_sizes(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Prompt lengths to time: short, usual and long ones of those that occur, up to a full batch.
+def grid_of(prompts: Sequence[int], ends: Sequence[int], ubatch: int) -> Grid:
+    """From the shortest prompt to the longest, and to the deepest token of a reply.
 
-    A short prompt costs more a token than a long one; beyond a full batch each costs the same.
+    What is longer than a ``ubatch`` is rounded to whole ones, as a long prompt is read: the least
+    down, the others up; the deepest alone stands as it is. A prompt of one token stands for what
+    a cache leaves of one.
     """
-    ordered = sorted(lengths)
-    picked = {ordered[round(share * (len(ordered) - 1))] for share in (0.0, 0.5, 0.9)}
-    return tuple(sorted({1, *(min(size, PREFILL_TOKENS) for size in picked)}))
+    least, deepest = min(prompts), max(*ends, min(prompts) + 1)
+    if least > ubatch:
+        least = least // ubatch * ubatch
+
+    def whole(tokens: int) -> int:
+        return tokens if tokens <= ubatch else min(deepest, -(-tokens // ubatch) * ubatch)
+
+    longest = whole(max(prompts))
+    sizes = {1, *spread(min(least, ubatch), min(longest, ubatch))}
+    while max(sizes) < longest:
+        ahead = int(max(sizes) * READ_STEP) // ubatch * ubatch
+        sizes.add(min(longest, max(ahead, (max(sizes) // ubatch + 1) * ubatch)))
+    return Grid(
+        depths=tuple(sorted({whole(d) for d in spread(least, deepest)})),
+        prompts=tuple(sorted(sizes)),
+    )
+
+
+def spread(low: int, high: int) -> list[int]:
+    """``low`` and ``high``, and between them what is at most :data:`STEP` times its neighbour."""
+    count = min(MOST_POINTS, 1 + math.ceil(math.log(high / low) / math.log(STEP) - 1e-9))
+    if count < 2:
+        return sorted({low, high})
+    return [round(low * (high / low) ** (i / (count - 1))) for i in range(count)]
 
 
 def widths_for(lengths: Iterable[int]) -> tuple[int, ...]:
@@ -174,12 +231,26 @@ def widths_for(lengths: Iterable[int]) -> tuple[int, ...]:
 
 
 class _Times:
-    """Times batches of one loaded model on windows of real text."""
+    """Times batches of one loaded model on windows of real text.
 
-    def __init__(self, worker: Worker, texts: Sequence[list[int]], verifies: bool) -> None:
-        self.worker, self.verifies = worker, verifies
+    Up to a ``ubatch`` windows are texts of their own. Beyond it all go on from one long text, the
+    longest of ``texts`` first, that is read once, and what that takes is what a prompt takes.
+    """
+
+    def __init__(
+        self, worker: Worker, texts: Sequence[list[int]], verifies: bool, ubatch: int
+    ) -> None:
+        self.worker, self.verifies, self.ubatch = worker, verifies, ubatch
         self.joined = [token for text in texts for token in text]
         self.samples: list[float] = []
+        self.read_s = {0: 0.0}
+
+    def read(self, tokens: int) -> None:
+        """Go on reading the long text, to its first ``tokens``; nothing up to a ubatch."""
+        if tokens > self.ubatch:
+            known = max(self.read_s)
+            rest_s = self.worker.read(self._window(tokens, 0), known)
+            self.read_s[tokens] = self.read_s[known] + rest_s
 
     def row(self, depth: int, widths: Sequence[int]) -> tuple[float, ...]:
         """Median seconds for each width at ``depth``; windows outside, widths inside, so that
@@ -187,42 +258,68 @@ class _Times:
         found: dict[int, list[float]] = {width: [] for width in widths}
         for window in range(WINDOWS):
             text = self._window(depth + max(widths), window)
+            if depth > self.ubatch:
+                text = self._window(depth, 0) + text[depth:]
             for width in widths:
-                timing = self.worker.time_batch(
-                    text,
-                    depth=depth,
-                    tokens=width,
-                    repeats=REPEATS,
-                    all_outputs=self.verifies,
-                    sample_k=40 if self.verifies else 10,
-                )
-                found[width].append(median(timing.decode_ns.tolist()) / 1e9)
-                outputs = width if self.verifies else 1
-                self.samples.append(median(timing.sample_ns.tolist()) / 1e9 / outputs)
+                decode_s, sample_s = self._batch(text, depth, width)
+                found[width].append(decode_s)
+                self.samples.append(sample_s / (width if self.verifies else 1))
         return tuple(median(found[width]) for width in widths)
 
     def prompt(self, tokens: int) -> float:
-        """Median seconds of a whole prompt of ``tokens`` tokens."""
-        found = []
+        """Seconds of a whole prompt: as it was read where it is longer than a ubatch, else the
+        median over windows, and once where it takes long."""
+        if tokens > self.ubatch:
+            return self.read_s[tokens]
+        found: list[float] = []
         for window in range(WINDOWS):
-            text = self._window(tokens, window)
-            timing = self.worker.time_batch(
-                text, depth=0, tokens=tokens, repeats=REPEATS, all_outputs=False
-            )
-            found.append(median(timing.decode_ns.tolist()) / 1e9)
+            for repeats in (1, REPEATS):
+                timing = self.worker.time_batch(
+                    self._window(tokens, window),
+                    depth=0,
+                    tokens=tokens,
+                    repeats=repeats,
+                    all_outputs=False,
+                )
+                seconds = float(median(timing.decode_ns.tolist()) / 1e9)
+                if seconds >= LONG_S:
+                    return seconds
+            found.append(seconds)
         return float(median(found))
 
+    def _batch(self, text: list[int], depth: int, width: int) -> tuple[float, float]:
+        """Median seconds of one batch, as it takes in the midst of many, and of its sampling."""
+        repeats = REPEATS
+        while True:
+            timing = self.worker.time_batch(
+                text,
+                depth=depth,
+                tokens=width,
+                repeats=repeats,
+                all_outputs=self.verifies,
+                sample_k=40 if self.verifies else 10,
+            )
+            decode_s = median(timing.decode_ns.tolist()) / 1e9
+            wanted = min(MOST_REPEATS, math.ceil(STEADY_S / decode_s))
+            if repeats >= wanted or repeats > REPEATS:
+                return decode_s, median(timing.sample_ns.tolist()) / 1e9
+            repeats = wanted
+
     def sample_s(self) -> float:
-        return median(self.samples)
+        return float(median(self.samples))
 
     def _window(self, tokens: int, index: int) -> list[int]:
-        if len(self.joined) < tokens:
+        """So many tokens of all texts, one after another and around; each index begins elsewhere.
+
+        The first begins with the longest text.
+        """
+        if 2 * len(self.joined) < tokens:
             raise StepError(
                 f"the trace has {len(self.joined)} tokens; timing at its depth needs {tokens}",
                 hint="record more or longer replies",
             )
-        start = (len(self.joined) - tokens) * index // max(WINDOWS - 1, 1)
-        return self.joined[start : start + tokens]
+        start = max(0, len(self.joined) - tokens) * index // max(WINDOWS - 1, 1)
+        return (self.joined * 2)[start : start + tokens]
 
 
 def _cpu_s(worker: Worker) -> float | None:

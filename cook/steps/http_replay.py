@@ -213,8 +213,7 @@ class HttpReplayStep(Step[HttpReplayOutcome]):
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
-            "cache_types": [self.args.cache_type_k, self.args.cache_type_v],
-            "flash_attention": self.args.flash_attention,
+            **self.args.numerics(),
             "n_max": list(self.n_max),
             "profile": self.profile.value,
         }

@@ -78,7 +78,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         runs = [run for run in outcome.runs if run.id in recorded]
         with Worker.open(self.engine, bench.supervisor, name="selfcheck") as worker:
             path = bench.file(self.draft, MODEL_FILE)
-            load = model_load(self.engine, path, self.args, self.live.context, bench.threads)
+            load = model_load(self.engine, path, self.args, self.live.context)
             info = worker.load(load)
             replies: list[LiveReply] = []
             passed_over = 0

@@ -52,7 +52,8 @@ class ReplayOutcome:
 class ReplayStep(Step[ReplayOutcome]):
     """``draft`` teacher-forced over ``trace``; artifact ``replay.npz``, an entry a token.
 
-    ``rollout_steps`` > 0 follows every mismatch for so many tokens, which p_min > 0 needs.
+    ``rollout_steps`` > 0 follows every mismatch for so many tokens, which p_min > 0 needs, but no
+    farther than to a confidence below ``rollout_floor``: there a draft of any p_min has ended.
     ``args`` carry the draft's KV types and flash attention: they are part of the candidate.
     """
 
@@ -66,6 +67,7 @@ class ReplayStep(Step[ReplayOutcome]):
     """Tokens a batch; None: the ubatch. Another shape than the usual shows the noise floor."""
     prompts: tuple[str, ...] | None = None
     """Ids of the prompts to replay; None: the whole trace. A race replays it share by share."""
+    rollout_floor: float = 0.0
 
     kind: ClassVar[str] = "replay"
     result_type: ClassVar[type] = ReplayOutcome
@@ -84,12 +86,13 @@ class ReplayStep(Step[ReplayOutcome]):
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
-            "cache_types": [self.args.cache_type_k, self.args.cache_type_v],
-            "flash_attention": self.args.flash_attention,
+            **self.args.numerics(),
             "ubatch": self.args.ubatch,
             "rollout_steps": self.rollout_steps,
             "width": self.width,
             "prompts": list(self.prompts) if self.prompts is not None else None,
+            # Said only where it changes what is kept, so that older replays are found again.
+            **({"rollout_floor": self.rollout_floor} if self.rollout_floor else {}),
         }
 
     def work(self) -> float:
@@ -111,7 +114,7 @@ class ReplayStep(Step[ReplayOutcome]):
         arrays: dict[str, Any] = {}
         totals = _Totals()
         with Worker.open(self.engine, bench.supervisor, name="replay") as worker:
-            load = model_load(self.engine, path, self.args, trace.header.context, bench.threads)
+            load = model_load(self.engine, path, self.args, trace.header.context)
             worker.load(load)
             for index, reply in enumerate(trace):
                 if not self.wants(reply.head.id):
@@ -123,6 +126,7 @@ class ReplayStep(Step[ReplayOutcome]):
                     temperature=temperature,
                     reference=(reply.top_ids, reply.top_logp) if trace.header.top else None,
                     rollout_steps=self.rollout_steps,
+                    rollout_stop_below=self.rollout_floor,
                 )
                 arrays |= {f"{index}.{k}": v for k, v in _columns(found).items()}
                 totals.add(found, reply)
@@ -137,8 +141,12 @@ def replies(
     """Every reply as the simulator sees it, with its head, in the trace's order."""
     recorded = TraceFile(trace.file(TRACE_FILE))
     for reply, found in replayed(step, recorded, replay):
-        positions = positions_in(recorded, reply, found, n_predict=n_predict, context=context)
-        yield reply.head, positions
+        yield (
+            reply.head,
+            positions_in(
+                recorded, reply, found, step.rollout_floor, n_predict=n_predict, context=context
+            ),
+        )
 
 
 def replayed(
@@ -154,7 +162,13 @@ def replayed(
 
 
 def positions_in(
-    trace: TraceFile, reply: Reply, found: Replay, *, n_predict: int, context: int
+    trace: TraceFile,
+    reply: Reply,
+    found: Replay,
+    rollout_floor: float,
+    *,
+    n_predict: int,
+    context: int,
 ) -> Positions:
     """One replayed reply as the simulator sees it."""
     return positions_of(
@@ -163,6 +177,7 @@ def positions_in(
         prompt=reply.head.prompt_tokens,
         reply=reply.head.emitted,
         eog=frozenset(trace.header.eog) | end_of(reply),
+        rollout_floor=rollout_floor,
         n_predict=n_predict,
         context=context,
     )

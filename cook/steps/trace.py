@@ -35,8 +35,8 @@ class TraceOutcome:
 class TraceStep(Step[TraceOutcome]):
     """The trace of ``target`` over ``prompts``; artifact ``target.trace``.
 
-    Threads stay out of the key with all that only places the model: they change no token that
-    a near-tie does not change anyway, and the trace is a fixed text for every draft.
+    Threads stay out of the key with all arguments that only place the model: they change no token
+    that a near-tie does not change anyway, and the trace is a fixed text for every draft.
     """
 
     engine: Engine
@@ -74,8 +74,7 @@ class TraceStep(Step[TraceOutcome]):
             "chat": self.chat,
             "top": TOP,
             "extra": EXTRA,
-            "cache_types": [self.args.cache_type_k, self.args.cache_type_v],
-            "flash_attention": self.args.flash_attention,
+            **self.args.numerics(),
         }
 
     def work(self) -> float:
@@ -97,7 +96,6 @@ class TraceStep(Step[TraceOutcome]):
             self.context,
             self.chat,
             bench.supervisor,
-            bench.threads,
         ) as target:
             found = record(target, self._plan(), partial, lambda n: bench.advance(n / count))
         if found.dropped:

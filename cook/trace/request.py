@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,7 +58,6 @@ def trace(asked: Recording, output: Output) -> Recorded:
     how = Opening(
         target=asked.target if remote else str(Path(asked.target).expanduser()),
         context=asked.context,
-        threads=asked.args.threads or len(os.sched_getaffinity(0)),
         args=asked.args,
         tokenizer=asked.tokenizer,
         model=asked.model,

@@ -24,7 +24,6 @@ class Opening:
 
     target: str
     context: int
-    threads: int
     args: ModelArgs = field(default_factory=ModelArgs)
     tokenizer: Path | None = None
     model: str | None = None
@@ -61,9 +60,7 @@ def _local(
     file = read_gguf(Path(how.target))
     chat = not how.raw and bool(file.string("tokenizer.chat_template"))
     return stack.enter_context(
-        WorkerTarget(
-            engine, source(file.shards), how.args, how.context, chat, supervisor, how.threads
-        )
+        WorkerTarget(engine, source(file.shards), how.args, how.context, chat, supervisor)
     )
 
 

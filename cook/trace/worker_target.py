@@ -34,7 +34,6 @@ class WorkerTarget(Closing):
     context: int
     chat: bool
     supervisor: Supervisor
-    threads: int
     _rendered: dict[str, str] = field(default_factory=dict)
     _worker: Worker | None = None
     _info: ModelInfo | None = None
@@ -91,7 +90,7 @@ class WorkerTarget(Closing):
             with Server(self.engine, job, self.supervisor) as server:
                 self._rendered = {p.id: server.apply_template(p.text) for p in prompts}
         self._worker = Worker.open(self.engine, self.supervisor, name="trace")
-        load = model_load(self.engine, self.source.path, self.args, self.context, self.threads)
+        load = model_load(self.engine, self.source.path, self.args, self.context)
         self._info = self._worker.load(load)
 
     def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from cook.build.choose import GIB
 from cook.engines.base import DraftSettings
 from cook.record.measured import Figures, Quality
+from cook.record.objective import Objective
+from cook.record.prompt_runs import PromptRun
 from cook.record.record import Candidate, CandidateKey, Draft
 from cook.scoring.price import NOTHING, PricedReplies
+from cook.scoring.rounds import Round, Rounds
 from tests.bare_records import CANDIDATE
 
 
@@ -59,7 +64,6 @@ def draft(name: str, gib: float, kld: float | None = 0.01) -> Draft:
 
 
 DRAFTS = {"small": draft("small", 1), "large": draft("large", 4)}
-SURE = {("small", "large"): (0.8, 0.9), ("no draft", "large"): (0.7, 0.8)}
 
 UNPRICED = PricedReplies(
     setting=DraftSettings(4),
@@ -72,6 +76,7 @@ UNPRICED = PricedReplies(
     end_to_end_tokens_per_s=0,
     breakdown=NOTHING,
     categories={},
+    prompt_s=(),
     per_reply_s=(),
 )
 """For forecasts of which only the requests are looked at."""
@@ -82,3 +87,42 @@ def key(draft: str | None, n_max: int = 4) -> CandidateKey:
     if draft is None:
         return CandidateKey("bundled")
     return CandidateKey("bundled", draft, DraftSettings(n_max), "f16")
+
+
+def rounds(
+    *candidates: Candidate,
+    objective: Objective = Objective.END_TO_END_SPEED,
+    noise: float = 0.001,
+    prompts: int = 16,
+    seed: int = 1,
+) -> Rounds[CandidateKey]:
+    """Two shares of the prompts, each twice, run by the ``candidates`` that have live figures,
+    each at its speed but for ``noise`` of the round."""
+    rng = np.random.default_rng(seed)
+    common = rng.lognormal(0, 0.2, prompts)
+    found = []
+    for share in (0, 1, 0, 1):
+        runs = {}
+        for one in candidates:
+            if one.live is not None and one.live.decode_speed is not None:
+                slower = float(np.exp(rng.normal(0, noise))) * 100_000 / one.live.decode_speed
+                accepted = one.live.accepted
+                runs[one.key] = tuple(
+                    PromptRun(
+                        id=f"p{i}",
+                        category="ab"[i // 2 % 2],
+                        prompt_n=10,
+                        prompt_ms=0.0,
+                        predicted_n=101,
+                        predicted_ms=slower * float(common[i]),
+                        wall_ms=slower * float(common[i]),
+                        draft_n=None if accepted is None else 1000,
+                        draft_n_accepted=accepted,
+                        tokens=None,
+                        text="",
+                        stop="",
+                    )
+                    for i in range(share, prompts, 2)
+                )
+        found.append(Round(share, runs))
+    return Rounds(tuple(found), objective)

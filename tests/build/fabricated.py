@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from cook.engines.base import Capabilities, EngineIdentity
+from cook.engines.base import Capabilities, EngineIdentity, ModelArgs, ServerJob
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
@@ -61,6 +61,12 @@ class FakeEngine:
     def capabilities(self) -> Capabilities:
         return Capabilities(frozenset(), frozenset(), {})
 
+    def as_draft(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
+        return given.as_draft_of(target)
+
+    def check_prompts(self, job: ServerJob, tokens: int) -> None:
+        return
+
 
 @dataclass(frozen=True)
 class World:
@@ -74,7 +80,11 @@ class World:
     accuracy: Mapping[str, float] = field(default_factory=lambda: {"small": 0.7, "large": 0.8})
     draft_ms: Mapping[str, float] = field(default_factory=lambda: {"small": 1.0, "large": 3.0})
     target_ms: float = 20.0
+    plain_ms: float | None = None
+    """Of the target where no draft has arguments of its own; None: as beside a draft."""
     slope: float = 0.05
+    timed: float = 1.0
+    """Share of the true time that every timing says."""
     overhead_ms: float = 0.5
     drift: tuple[float, ...] = (1.0, 1.02, 0.99)
     """Factor of all times of each pass."""
@@ -260,20 +270,26 @@ class Fabrication(Executor):
     def batch_s(self, step: CurveStep, width: int, depth: int) -> float:
         world = self.world
         one = world.target_ms if step.verifies else world.draft_ms[step.name.split(" ")[0]]
+        if step.name == "without a draft" and world.plain_ms is not None:
+            one = world.plain_ms
         # Passes differ as a whole, and each model's a little on its own.
         own = np.random.default_rng(seed_of(step.name, step.turn)).normal(1, 0.002)
-        factor = world.drift[step.turn] * (1 + depth / 10_000)
+        factor = world.timed * world.drift[step.turn] * (1 + depth / 10_000)
         return float(one * factor * own * (1 + world.slope * (width - 1)) / 1000)
 
+    def prompt_s(self, one_ms: float, tokens: int) -> float:
+        """A prompt, of a model whose single token takes ``one_ms``."""
+        return one_ms * (1 + self.world.slope * (tokens - 1)) / 1000
+
     def _curve(self, step: CurveStep, _: Path) -> CurveOutcome:
-        depths, sizes = (10, 60), (1, 10, 20)
+        depths, sizes = (5, 100), (1, 10, 25)
         return CurveOutcome(
             depths=depths,
             widths=step.widths,
             seconds=tuple(tuple(self.batch_s(step, w, d) for w in step.widths) for d in depths),
             sample_s=0.00001,
             prompt_tokens=sizes,
-            prompt_seconds=tuple(self.batch_s(step, s, 0) for s in sizes),
+            prompt_seconds=tuple(self.prompt_s(1000 * self.batch_s(step, 1, 0), s) for s in sizes),
             others_cores=self.others(step),
         )
 
@@ -281,8 +297,10 @@ class Fabrication(Executor):
         return 2.0 if any(part in step.label for part in self.world.busy) else 0.0
 
     def _live(self, step: LiveStep, _: Path) -> LiveOutcome:
-        """Counted as mainline counts; steps priced as timed, with the overhead on top."""
-        from cook.scoring.simulate import Positions, Profile, simulate
+        """Counted as the engine counts; steps priced as timed, with the overhead on top."""
+        from cook.scoring.simulate import PROFILES, RULES, Positions, simulate
+
+        profile = PROFILES[step.engine.flavour]
 
         numbers = {prompt.id: index for index, prompt in enumerate(self.prompts.prompts)}
         runs = []
@@ -307,9 +325,14 @@ class Fabrication(Executor):
                     n_predict=step.max_tokens,
                     context=step.context,
                 )
-                run = simulate(positions, step.settings, Profile.MAINLINE_2026_10)
+                run = simulate(positions, step.settings, profile)
                 drafted, accepted, steps = run.draft_n, run.draft_n_accepted, run.steps
-                ms += (drafted + steps) * self.world.draft_ms[name]
+                decodes = run.decodes.sum() + (
+                    steps if RULES[profile].mirrors else run.catch_up.sum()
+                )
+                ms += float(decodes) * self.world.draft_ms[name]
+                if RULES[profile].reads_late:
+                    ms += 1000 * self.prompt_s(self.world.draft_ms[name], head.prompt_tokens)
             ms += steps * (self.world.target_ms + self.world.overhead_ms)
             ms += (drafted or 0) * self.world.slope * self.world.target_ms
             prefill = head.prompt_tokens * 0.8

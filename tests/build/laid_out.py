@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cook.build.lay_score import lay_forecast
+from cook.build.lay_score import lay_forecast, settings_on
 from cook.build.layout import NO_DRAFT, DraftPlan, Layout, LiveGrid
 from cook.recipe.schema import ScoreSpec
 from cook.steps.memory import MemoryStep
@@ -44,7 +44,7 @@ def layout(
     fake: Any = engine or FakeEngine()
     prompts = prompt_set()
     drafts = tuple(draft_plan(fake, name + suffix, n) for name, n in (sizes or SIZES).items())
-    settings = spec.draft.settings(spec.method)
+    settings = settings_on(fake, spec)
     trace = TraceStep(
         engine=fake,
         target=TARGET,

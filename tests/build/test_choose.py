@@ -1,34 +1,28 @@
-"""The pick follows its rules: limits, ties to the smaller file, no draft always in."""
+"""The pick by live runs alone: limits, the best expected, smaller files shown to be as good."""
 
 from __future__ import annotations
 
-from cook.build.choose import Limits, pick
-from cook.record.measured import Interval
+from cook.build.choose import Aim, Limits, pick
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Pick
-from tests.build.candidates import DRAFTS, SURE, candidate, draft
+from tests.build.candidates import DRAFTS, candidate, draft, rounds
 
 
 def choose(
     *candidates: Candidate,
-    intervals: dict[tuple[str, str], tuple[float, float]] | None = None,
+    noise: float = 0.001,
     limits: Limits | None = None,
     objective: Objective = Objective.END_TO_END_SPEED,
     drafts: dict[str, Draft] | None = None,
+    prompts: int = 16,
+    margin: float = 0.01,
 ) -> Pick:
-    known = SURE if intervals is None else intervals
-
-    def ratio(one: Candidate, other: Candidate) -> Interval | None:
-        bounds = known.get((one.name, other.name))
-        return Interval(*bounds, 0.95, "given") if bounds else None
-
     return pick(
         candidates,
         drafts or DRAFTS,
-        objective=objective,
+        aim=Aim(objective, 0.95, margin),
         limits=limits or Limits(),
-        confidence=0.95,
-        ratio_interval=ratio,
+        live=rounds(*candidates, objective=objective, noise=noise, prompts=prompts),
     )
 
 
@@ -40,35 +34,49 @@ def test_the_fastest_wins() -> None:
         "13.00 t/s end to end on 10 prompts, 1.30x no draft, acceptance 70.0% (700/1000)"
         in result.sentence
     )
+    assert "best within 1% (at 95% on 16 prompts; chance of being the best 100%)" in result.sentence
 
 
-def test_a_tie_goes_to_the_smaller_file() -> None:
-    ties = {("small", "large"): (0.97, 1.01), ("no draft", "large"): (0.7, 0.8)}
-    result = choose(
-        candidate(None, 10), candidate("small", 12.9), candidate("large", 13), intervals=ties
-    )
+def test_a_smaller_file_wins_where_it_is_shown_to_be_as_good() -> None:
+    result = choose(candidate(None, 10), candidate("small", 12.97), candidate("large", 13))
     assert result.candidate == "small"
-    assert result.ties == ("large",)
-    assert "not told apart from large, and it is the smallest file" in result.sentence
+    assert "within 1% of large, the best expected, at 95%" in result.sentence
+    assert result.certainty is not None
+    assert (result.certainty.decided, result.certainty.leader) == (True, "large")
 
 
-def test_a_tie_with_no_draft_goes_to_no_draft() -> None:
-    ties = {("no draft", "small"): (0.95, 1.02)}
-    result = choose(candidate(None, 10), candidate("small", 10.1), intervals=ties)
+def test_a_tie_out_of_ignorance_goes_to_the_best_expected_and_is_undecided() -> None:
+    """What cannot be told from the best is not thereby as good: noise is no argument."""
+    pair = candidate("small", 12.8), candidate("large", 13)
+    result = choose(candidate(None, 10), *pair, noise=0.03)
+    assert result.candidate == result.ranking[0]
+    assert len(result.ties) == 1
+    assert "best expected, but undecided" in result.sentence
+    assert result.certainty is not None
+    assert not result.certainty.decided
+    assert result.certainty.within is not None
+    assert 0.3 < result.certainty.within < 0.98
+
+
+def test_the_margin_is_the_recipes() -> None:
+    pair = candidate("small", 12.5), candidate("large", 13)
+    assert choose(candidate(None, 10), *pair).candidate == "large"
+    assert choose(candidate(None, 10), *pair, margin=0.06).candidate == "small"
+
+
+def test_no_draft_wins_where_it_is_as_good() -> None:
+    result = choose(candidate(None, 10.1), candidate("small", 10.12))
     assert result.candidate == "no draft"
-    assert "needs no draft file" in result.sentence
+    assert "needs no file" in result.sentence
 
 
 def test_a_draft_that_slows_down_loses() -> None:
-    result = choose(candidate(None, 10), candidate("small", 8), intervals={})
+    result = choose(candidate(None, 10), candidate("small", 8))
     assert result.candidate == "no draft"
-    assert "none of the drafts that qualify is surely better" in result.sentence
 
 
 def test_limits_exclude_with_the_figure() -> None:
-    result = choose(
-        candidate(None, 10), candidate("large", 13), intervals={}, limits=Limits(size_gib=2)
-    )
+    result = choose(candidate(None, 10), candidate("large", 13), limits=Limits(size_gib=2))
     assert result.candidate == "no draft"
     assert [e.reason for e in result.excluded] == ["size_gib 4 is over the limit of 2"]
 
@@ -78,7 +86,6 @@ def test_what_was_not_measured_cannot_win() -> None:
     result = choose(
         candidate(None, 10),
         candidate("small", 99),
-        intervals={},
         limits=Limits(kld=0.1),
         drafts=drafts,
     )
@@ -89,7 +96,7 @@ def test_what_was_not_measured_cannot_win() -> None:
 
 
 def test_a_failed_candidate_is_excluded_with_its_reason() -> None:
-    result = choose(candidate(None, 10), candidate("small", None), intervals={})
+    result = choose(candidate(None, 10), candidate("small", None))
     assert result.excluded[0].reason == "the server crashed"
 
 
@@ -98,13 +105,20 @@ def test_no_draft_has_no_acceptance() -> None:
         candidate(None, 10),
         candidate("small", 9, 600),
         objective=Objective.ACCEPTANCE,
-        intervals={},
     )
     assert result.candidate == "small"
     assert result.excluded[0].reason == "no draft has no acceptance"
 
 
+def test_below_eight_prompts_nothing_is_decided() -> None:
+    result = choose(candidate(None, 10), candidate("small", 13), prompts=7)
+    assert result.candidate == "small"
+    assert "undecided (too few prompts to say how surely)" in result.sentence
+    assert result.certainty is not None
+    assert result.certainty.within is None
+
+
 def test_nothing_qualifies() -> None:
-    result = choose(candidate(None, None), candidate("small", None), intervals={})
+    result = choose(candidate(None, None), candidate("small", None))
     assert result.candidate is None
     assert result.sentence.startswith("nothing qualifies: ")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cook.build.lay_score import inert_warning
 from cook.build.layout import ROUNDS, Configuration, config_name, split_rounds
-from cook.build.run import within_budget
+from cook.build.live_runs import within_budget
 from cook.engines.base import DraftSettings
+from cook.formats.quant_types import Flavour
 from cook.prompts.prompt_set import Prompt
+from tests.build.fabricated import FakeEngine
+from tests.build.laid_out import layout, score
 
 
 def prompts(counts: dict[str, int]) -> list[Prompt]:
@@ -56,3 +61,37 @@ def test_without_a_measurement_nothing_is_left_out() -> None:
     kept, left_out = within_budget(grid(3), None, 1.0)
     assert len(kept) == 3
     assert left_out == ()
+
+
+P_MINS: dict[str, Any] = {"draft": {"n_max": [2, 4], "p_min": [0.5, 0.0, 0.8]}}
+
+
+def test_where_p_min_never_ends_a_draft_all_are_one_setting() -> None:
+    spec = score(**P_MINS)
+    ik: Any = FakeEngine("ik", Flavour.IK_LLAMA_CPP)
+    found = layout(spec, engine=ik)
+    assert found.forecast is not None
+    assert found.forecast.settings == (DraftSettings(2, 0, 0.5), DraftSettings(4, 0, 0.5))
+    assert [c.settings for c in found.grid if c.draft and c.draft.name == "small"] == [
+        *found.forecast.settings
+    ]
+    assert {r.rollout_steps for d in found.forecast.drafts for r in d.replays} == {0}
+    assert inert_warning(ik, spec) == (
+        "score.draft.p_min: on ik p_min never ends a draft, so 0.5, 0, 0.8 are one setting, "
+        "scored once as 0.5"
+    )
+    bundled: Any = FakeEngine()
+    assert inert_warning(bundled, spec) is None
+    assert inert_warning(ik, score()) is None
+
+
+def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:
+    found = layout(score(**P_MINS)).forecast
+    assert found is not None
+    assert len(found.settings) == 6
+    replays = [r for d in found.drafts for r in d.replays]
+    assert {(r.rollout_steps, r.rollout_floor) for r in replays} == {(4, 0.5)}
+    assert all(r.params()["rollout_floor"] == 0.5 for r in replays)
+    plain = layout().forecast
+    assert plain is not None
+    assert all("rollout_floor" not in r.params() for d in plain.drafts for r in d.replays)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from cook.build.plan import LATER, RACE, plan
+from cook.build import reckon
+from cook.build.plan import LATER, RACE, plan, show_plan
 from cook.build.prepare import prepare
+from cook.output import Mode, Output
 
 pytestmark = pytest.mark.engine
 
@@ -45,6 +47,33 @@ def test_an_empty_store(tmp_path: Path, bundled: Any, monkeypatch: pytest.Monkey
     assert kinds["live"] == 1, "no draft; which drafts go live is not known yet"
     assert found.stale
     assert found.later == LATER
+
+
+def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
+    tmp_path: Path,
+    bundled: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It said "about 0.0 s and 59 steps never timed here"."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(reckon, "memory_bytes_s", lambda: reckon.READ_BYTES_S)
+    monkeypatch.setattr(reckon, "processor_flops", lambda: reckon.FLOPS)
+    found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
+    assert all(step.seconds for step in (*found.steps, *found.later_steps))
+    later = Counter(step.kind for step in found.later_steps)
+    assert later["live"] >= 2
+    assert (later["compare"], later["control"], later["selfcheck"]) == (2, 1, 2)
+    assert not {s.key for s in found.steps} & {s.key for s in found.later_steps}
+    show_plan(found, Output(Mode.HUMAN))
+    told = capsys.readouterr().err
+    assert "steps would run, about " in told
+    assert " model loads" in told
+    assert "then, with two typical candidates: " in told
+    assert "in all about " in told
+    assert "times reckoned by size and a probe of this machine" in told
+    assert "score.live_budget of 30 minutes buys live runs of " in told
+    assert "of unknown length" not in told
 
 
 def test_the_last_pass_of_the_timings_is_kept_for_the_live_rounds(

@@ -38,7 +38,7 @@ def recorded(bundled: Engine, folder: Path, temperature: float) -> Path:
     plan = TraceRequest(prompts, 32, 512, Sampling(temperature, seed=3).applied())
     args = ModelArgs(threads=1)
     with WorkerTarget(
-        bundled, source([TARGET]), args, 512, False, Supervisor(folder / "logs"), 1
+        bundled, source([TARGET]), args, 512, False, Supervisor(folder / "logs")
     ) as target:
         record(target, plan, path)
     return path

@@ -12,6 +12,7 @@ import pytest
 
 from cook.build.layout import NO_DRAFT
 from cook.build.prepare import Prepared, prepare
+from cook.engines.worker.compile import locate, parameter_names
 from cook.errors import InputError, PrerequisiteError, RecipeError
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 from cook.steps.trace import TraceStep
@@ -160,3 +161,76 @@ def test_a_ready_imatrix_that_lacks_what_a_type_needs_is_told_before_anything_ru
     with pytest.raises(RecipeError) as caught:
         prepare(path, engines=[bundled.name], plan_only=True)
     assert "iq2_s needs importance data that the imatrix lacks" in str(caught.value)
+
+
+def test_flags_that_replay_cannot_follow_are_told_before_anything_runs(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    flagged = {"source": "demo://target-q8_0.gguf", "args": {"extra": ["--poll", "0"]}}
+    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
+    path = recipe(drafts=drafts, score=score(target=flagged))
+    with pytest.raises(PrerequisiteError, match="target: replay and timing cannot follow `--poll`"):
+        prepare(path)
+    path = recipe(drafts=drafts, score=score(target=flagged, method="live"))
+    assert prepare(path).layouts[0].grid
+
+
+def test_flags_of_the_server_alone_are_told_and_others_reach_every_step(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    flags = ["--no-warmup", "--rope-freq-base", "9000"]
+    flagged = {"source": "demo://target-q8_0.gguf", "args": {"extra": flags}}
+    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
+    prepared = prepare(recipe(drafts=drafts, score=score(target=flagged)))
+    told = "`--no-warmup`: the server's alone; replay and timings go without"
+    assert [w for w in prepared.warnings if told in w] == [f"target: {told}", f"draft: {told}"]
+    forecast = prepared.layouts[0].forecast
+    assert forecast is not None
+    assert isinstance(forecast.trace, TraceStep)
+    for args in (
+        forecast.trace.args,
+        forecast.verify[0].args,
+        forecast.drafts[0].replays[0].args,
+        forecast.drafts[0].curves[0].args,
+    ):
+        assert args.extra == tuple(flags)
+
+
+def test_the_longest_prompt_is_held_against_what_ends_the_server(
+    recipe: Callable[..., Path], bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr(type(bundled), "check_prompts", lambda _, job, n: seen.append((job, n)))
+    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
+    prepared = prepare(recipe(drafts=drafts, score=score(context=4096, max_tokens=3000)))
+    longest = max(
+        len(p.text.encode()) for c in prepared.layouts[0].grid for p in c.rounds[0].prompts
+    )
+    assert longest + 1024 > 1096  # so that what is left of the context decides
+    assert {(job.context, n) for job, n in seen} == {(4096, 1096)}
+    assert {job.draft is None for job, _ in seen} == {True, False}
+
+
+def test_memory_is_that_of_a_draft_beside_its_target(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    args = {"flash_attention": False, "ubatch": 128, "cache_type_k": "q8_0"}
+    target = {"source": "demo://target-q8_0.gguf", "args": args}
+    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
+    memory = prepare(recipe(drafts=drafts, score=score(target=target))).layouts[0].drafts[0].memory
+    assert memory is not None
+    assert (memory.args.flash_attention, memory.args.ubatch) == (False, 128)
+    assert memory.args.cache_type_k == "f16"
+
+
+def test_a_flag_that_this_version_s_library_lacks_is_told_before_anything_runs(
+    recipe: Callable[..., Path], bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cook.build.prepare
+
+    older = parameter_names(locate(bundled)) - {"model.load_mode"}
+    monkeypatch.setattr(cook.build.prepare, "parameter_names", lambda _: older)
+    flagged = {"source": "demo://target-q8_0.gguf", "args": {"extra": ["-lm", "none"]}}
+    drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
+    with pytest.raises(PrerequisiteError, match=r"`-lm`: this engine's library has no model\.load"):
+        prepare(recipe(drafts=drafts, score=score(target=flagged)))

@@ -94,3 +94,10 @@ def test_a_damaged_receipt_is_none(watched: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "home" / "receipts").iterdir():
         file.write_text('{"format": 1, "files": 3}')
     assert receipt.find(QUESTION) is None
+
+
+def test_a_pipe_in_the_place_of_a_receipt_is_not_waited_for(watched: Path, tmp_path: Path) -> None:
+    for file in (tmp_path / "home" / "receipts").iterdir():
+        file.unlink()
+        os.mkfifo(file)
+    assert receipt.find(QUESTION) is None

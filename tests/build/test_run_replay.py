@@ -25,10 +25,11 @@ score:
   target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
   prompts: demo
   categories: [docstring, tests, literal]
-  limit: 8
+  limit: 16
   max_tokens: 32
   context: 2048
   draft: {n_max: [2, 4], args: {threads: 1}}
+  live_budget: {minutes: 1}
 """
 
 
@@ -50,7 +51,7 @@ def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> 
         assert candidate.predicted.figures.drafted
         assert candidate.predicted.by_depth[0].drafted > 0
     live = [c for c in drafting if c.live is not None]
-    assert len(live) == 2
+    assert len(live) >= 2
     assert {c.draft for c in live} == {"Q4_K_M", "Q2_K"}, "the choice, and the best of another file"
 
 
@@ -60,7 +61,8 @@ def test_replay_counts_what_the_server_counts(record: Record) -> None:
             continue
         counts = candidate.counts
         assert counts is not None, candidate.counts_reason
-        assert counts.exact == counts.requests == candidate.live.requests
+        assert counts.exact == counts.requests
+        assert 2 * counts.requests == candidate.live.requests, "one of two rounds is recounted"
         assert counts.live_drafted > 0
         assert candidate.predicted is not None
         ours, theirs = candidate.predicted.figures.acceptance_rate, candidate.live.acceptance_rate
@@ -95,7 +97,7 @@ def test_the_control_ran_without_a_draft(record: Record) -> None:
 def test_the_choice_and_its_certainty_are_told(record: Record) -> None:
     choice = record.pick.choice
     assert choice is not None
-    assert 3 <= choice.prompts <= 5
+    assert choice.prompts == 8
     assert choice.candidate in {c.name for c in record.candidates}
     assert choice.confirmed in (True, False)
     assert choice.margin is None or choice.margin >= 0
@@ -125,12 +127,15 @@ def test_two_engines_make_one_table_and_one_pick(tmp_path: Path, bundled: Any) -
     best = max(c.live.end_to_end_speed or 0 for c in bare.values() if c.live is not None)
     for candidate in record.candidates:
         if candidate.live is not None:
-            assert candidate.speedup == pytest.approx((candidate.live.end_to_end_speed or 0) / best)
+            # taken as if at the same time, where the figures are what each took when it ran
+            assert candidate.speedup == pytest.approx(
+                (candidate.live.end_to_end_speed or 0) / best, rel=0.3
+            )
     assert record.pick.candidate in {c.name for c in record.candidates}
     assert {f.engine for f in record.noise} == {"bundled", "twin"}
 
 
-SAMPLED = RECIPE.replace("  limit: 8\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
+SAMPLED = RECIPE.replace("  limit: 16\n", "  limit: 8\n  sampling: {temperature: 0.8, seed: 3}\n")
 
 
 def test_where_the_target_samples_both_rules_are_told(

@@ -25,8 +25,12 @@ def built(
     pick: dict[str, Any] | None = None,
     sizes: dict[str, int] | None = None,
     engines: tuple[str, ...] = ("bundled",),
+    again: str | None = None,
 ) -> Built:
-    """What a build of ready drafts comes to in ``world``; ``score`` and ``pick`` of its recipe."""
+    """What a build of ready drafts comes to in ``world``; ``score`` and ``pick`` of its recipe.
+
+    ``again``: a candidate that runs live whatever the prediction says.
+    """
     monkeypatch.setenv("COOK_HOME", str(folder))
     document = {
         "version": 1,
@@ -53,7 +57,7 @@ def built(
     )
     fabrication = Fabrication(folder, world)
     monkeypatch.setattr("cook.build.run.Executor", lambda *_, **__: fabrication)
-    return build(Prepared(loaded, False, layouts, ()), Output(Mode.QUIET))
+    return build(Prepared(loaded, False, layouts, ()), Output(Mode.QUIET), again=again)
 
 
 def predicted(

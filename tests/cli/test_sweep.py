@@ -99,7 +99,7 @@ def test_a_record_against_itself_and_against_a_better_one(cook: Any) -> None:
     assert document["against"]["before"] == "2026-11-20T02:00:00Z"
     verdicts = {(f["gate"], f["verdict"]) for f in document["against"]["findings"]}
     assert ("acceptance", "regression") in verdicts
-    assert ("size", "same") in verdicts
+    assert ("perplexity, KLD, size", "same") in verdicts
     assert not list(cook.directory.glob("*.html"))
 
 

@@ -105,6 +105,43 @@ def test_ik_takes_back_what_the_draft_would_inherit(
     assert text.partition("--draft-params ")[2] == inside
 
 
+@pytest.mark.parametrize(
+    ("target", "draft", "context", "inside"),
+    [
+        ({}, {}, 2048, ""),
+        ({}, {}, 16384, "-b 16384"),
+        ({"batch": 4096}, {}, 16384, "-b 16384"),
+        ({"batch": 32768}, {}, 16384, ""),
+        ({}, {"batch": 512}, 16384, "-b 512"),
+    ],
+)
+def test_ik_s_draft_has_a_batch_for_any_prompt(
+    target: dict[str, Any],
+    draft: dict[str, Any],
+    context: int,
+    inside: str,
+    standin_engine: Make,
+    tmp_path: Path,
+) -> None:
+    engine = standin_engine("silent", "server", flavour="ik_llama.cpp")
+    models = tmp_path / "t", tmp_path / "d"
+    one, other = ModelArgs(**target), ModelArgs(**draft)
+    job = ServerJob(models[0], one, context, models[1], other, DraftSettings(4))
+    assert " ".join(engine.server_command(job, 1, None)).partition("--draft-params ")[2] == inside
+    really = engine.as_draft(other, one, context)
+    assert (really.batch or 2048) == int(inside.partition(" ")[2] or target.get("batch", 2048))
+    engine.check_prompts(job, 500)
+    if draft:
+        with pytest.raises(InputError, match="draft args: batch 512") as caught:
+            engine.check_prompts(job, 600)
+        assert f"`batch: {context}`" in str(caught.value.hint)
+    else:
+        engine.check_prompts(job, context)
+    mainline = standin_engine("silent", "server", name="mainline")
+    mainline.check_prompts(dataclasses.replace(job, draft_args=NONE), context)
+    assert mainline.as_draft(NONE, one, context).batch == one.batch
+
+
 def test_ik_s_kv_cache_is_not_the_target_s(command: Callable[..., str]) -> None:
     target = ModelArgs(cache_type_k="q8_0", cache_type_v="q8_0")
     text = command("ik_llama.cpp", ModelArgs(cache_type_v="q4_0"), target)

@@ -304,7 +304,7 @@ def test_ik_command(standin_engine: Make, tmp_path: Path) -> None:
     ):
         assert part in text, (part, text)
     inner = command[command.index("--draft-params") + 1]
-    assert inner == "-ot exps=CPU -ot a=b -ncmoe 3 -t 6 -tb 7 -ub 64 -fa off"
+    assert inner == "-ot exps=CPU -ot a=b -ncmoe 3 -t 6 -tb 7 -b 4096 -ub 64 -fa off"
 
 
 def test_without_draft_there_is_no_speculation(standin_engine: Make, tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def reply(name: str, tokens: int = 9, top: int = 4, seed: int = 0) -> Reply:
         prompt=rng.integers(0, 320, 5).astype(np.int32),
         tokens=rng.integers(0, 320, tokens).astype(np.int32),
         known=np.ones(tokens, bool),
-        logp=rng.normal(size=tokens).astype(np.float32),
-        chain_logp=rng.normal(size=tokens).astype(np.float32),
+        logp=-rng.exponential(size=tokens).astype(np.float32),
+        chain_logp=-rng.exponential(size=tokens).astype(np.float32),
         logsumexp=rng.normal(size=tokens).astype(np.float32),
         margin=rng.random(tokens).astype(np.float32),
         top_ids=rng.integers(0, 320, (tokens, top)).astype(np.int32),
@@ -235,6 +235,11 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         Reply(**{**vars(good), "logp": good.logp[:-1]})
     with pytest.raises(InputError):
         Reply(**{**vars(good), "top_logp": good.top_logp[:, :2]})
+    for wrong in (0.5, float("nan"), float("inf")):
+        for column in ("logp", "chain_logp", "top_logp"):
+            damaged = np.full_like(getattr(good, column), wrong)
+            with pytest.raises(InputError, match="not between 0 and 1"):
+                Reply(**{**vars(good), column: damaged})
 
 
 def test_a_header_leaves_nothing_of_the_chain_to_the_engine() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cook.engines.process.outcome import ProcessSpec
 from cook.errors import StepError
-from cook.graph.execute import Executor
+from cook.graph.execute import Executor, Remaining
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench, source
 from cook.graph.store import Store
 from cook.output import Mode, Output
@@ -271,3 +271,38 @@ def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) 
     assert time.monotonic() - started < 30
     assert [p for p in (tmp_path / "store" / "tmp").iterdir() if p.is_dir()] == []
     assert made.outcomes.artifacts == {}
+
+
+def test_what_is_left_follows_the_machine_and_what_ran_unasked() -> None:
+    left = Remaining({"a": 10.0, "b": 10.0, "c": 20.0})
+    assert left.seconds == 40
+    assert str(left) == ", about 40 s left in all"
+    left.ran("a", 10.0)
+    assert left.seconds == pytest.approx(30)
+    left.ran("b", 20.0)  # twice as long as expected
+    assert left.seconds is not None
+    assert 20 < left.seconds < 40
+    left.ran("another candidate's", 15.0)  # in the place of one that was expected
+    assert left.seconds is not None
+    assert left.seconds < 10
+    left.ran("c", 20.0)
+    assert left.seconds is None
+    assert str(left) == ""
+
+
+def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
+    import io
+
+    said = io.StringIO()
+    steps = [Join("a"), Join("b")]
+    executor = Executor(
+        Store(tmp_path / "store"),
+        Output(Mode.HUMAN, stderr=said),
+        logs=tmp_path / "logs",
+        expected={steps[0].key: 60.0, steps[1].key: 60.0},
+    )
+    executor.run(steps)
+    first, second = (line for line in said.getvalue().splitlines() if "done after" in line)
+    assert first.startswith("join a: done after 0.0 s, about ")
+    assert first.endswith(" s left in all")
+    assert "left" not in second

@@ -13,7 +13,7 @@ night (clock, temperature).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from cook.engines.base import EngineIdentity
 from cook.formats.quant_types import Flavour
 from cook.nightly.gates import Judgement, Policy, judge
 from cook.nightly.history import History
-from cook.nightly.night import VERSION, CandidateNight, Night, NightDraft
+from cook.nightly.night import VERSION, CandidateNight, Night, NightDraft, ReplayNight
 
 Array = npt.NDArray[Any]
 
@@ -132,6 +132,7 @@ class Series:
         n = world.prompts
         tokens = np.full(n, world.tokens - 1)
         columns = [self._column("no draft", None, tokens, tokens * 10.0 * pace, None, None)]
+        replays = []
         for length in self.lengths:
             name = self._name(length)
             hits = self.hits[name]
@@ -147,12 +148,24 @@ class Series:
             columns.append(
                 self._column(name, name.split()[0], tokens, cycles * cost, drafted, accepted)
             )
+            counts = tuple(drafted.tolist()), tuple(accepted.tolist())
+            replays.append(ReplayNight(name.split()[0], None, length, *counts))
         quality = [self._draft(name.split()[0], index) for index, name in enumerate(self.names)]
         speed = {c.name: sum(c.tokens) / sum(c.decode_ms) for c in columns}  # type: ignore[arg-type]
+        pick = max(speed, key=lambda name: speed[name])
+        return self._night(pick, columns, quality, replays)
+
+    def _night(
+        self,
+        pick: str,
+        columns: Sequence[CandidateNight],
+        quality: Sequence[NightDraft],
+        replays: Sequence[ReplayNight],
+    ) -> Night:
         digest = f"{self.build:064x}"
         return Night(
             version=VERSION,
-            id=uuid.UUID(int=int(rng.integers(1 << 62))).hex[-12:],
+            id=uuid.UUID(int=int(self.rng.integers(1 << 62))).hex[-12:],
             created=f"night {self.night}",
             cell="simulated",
             recipe="simulated",
@@ -160,10 +173,10 @@ class Series:
             engines={"bundled": EngineIdentity(Flavour.LLAMA_CPP, f"b{self.build}", None, digest)},
             machine="m" * 16,
             prompts_sha256="p" * 64,
-            max_tokens=world.tokens,
+            max_tokens=self.world.tokens,
             temperature=0.0,
             maximize="decode_speed",
-            pick=max(speed, key=lambda name: speed[name]),
+            pick=pick,
             pick_sentence="",
             disturbed=0,
             failures=(),
@@ -172,6 +185,7 @@ class Series:
             prompts=tuple((f"p{i}", f"c{c}") for i, c in enumerate(self.category)),
             candidates=tuple(columns),
             drafts=tuple(quality),
+            replays=tuple(replays),
         )
 
     def _column(

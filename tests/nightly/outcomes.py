@@ -10,7 +10,7 @@ from cook.nightly.gates import Finding, Verdict
 
 def finding(verdict: Verdict, gate: str = "acceptance") -> Finding:
     return Finding(
-        gate, "Q4 n_max=8", verdict, 0.62, 0.59, -3.0, -3.9, -2.1, 1e-6, 1e-3, "62 to 59"
+        gate, "Q4 n_max=8", verdict, "62 to 59", 0.62, 0.59, -3.0, -3.9, -2.1, 1e-6, 1e-3
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cook.errors import GateError, InputError, StepError
+from cook.nightly import cells
 from cook.nightly.cell_outcome import CellStatus, read_outcomes
 from cook.nightly.due import due
 from cook.nightly.gates import Verdict
@@ -17,7 +20,9 @@ from cook.nightly.history import append, read_history
 from cook.nightly.pipeline import load_pipeline
 from cook.nightly.tonight import NightRequest, tonight
 from cook.output import Mode, Output
+from cook.provenance import machine
 from tests import builds
+from tests.nightly.nights import Series, World, night_with
 
 QUIET = Output(Mode.QUIET)
 
@@ -98,6 +103,37 @@ def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any)
     tonight(NightRequest(pipeline, accept="tiny-bundled"), QUIET)
     tonight(NightRequest(pipeline, cell="tiny-bundled"), QUIET)
     assert read_history(loaded.history).nights[-1].good is True
+
+
+def test_the_last_good_pick_runs_again(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its speed is compared even on a night whose finalists are others."""
+    asked: list[str | None] = []
+
+    def build(*_: Any, again: str | None, **__: Any) -> Any:
+        asked.append(again)
+        raise StepError("enough")
+
+    loaded = load_pipeline(pipeline)
+    (cell,) = loaded.cells
+    prepared = SimpleNamespace(
+        loaded=cell.loaded, layouts=[SimpleNamespace(engine=SimpleNamespace(name="bundled"))]
+    )
+    monkeypatch.setattr(cells, "prepare", lambda *_, **__: prepared)
+    monkeypatch.setattr(cells, "build", build)
+    assert cells.run_cell(loaded, cell, QUIET).status is CellStatus.FAILED
+    text = hashlib.sha256(cell.loaded.text.encode()).hexdigest()
+    night = night_with(
+        Series(World(prompts=10, tokens=32), 1).measure().judged((), ()),
+        cell=cell.name,
+        recipe_sha256=text,
+        machine=machine().digest,
+    )
+    append(loaded.history, night)
+    cells.run_cell(loaded, cell, QUIET)
+    # A night that was no good is no measure.
+    append(loaded.history, night_with(night, id="worse", good=False, pick="another"))
+    cells.run_cell(loaded, cell, QUIET)
+    assert asked == [None, night.pick, night.pick]
 
 
 def test_a_missing_engine_fails_its_cell_and_no_other(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cook.errors import InputError
-from cook.nightly.night import night_of
-from cook.record.measured import PromptFigures
+from cook.nightly.night import ReplayNight, night_of
+from cook.record.measured import PromptFigures, ReplayedPrompts
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import Candidate, Record
 from cook.scoring.figures import by_prompt
@@ -49,6 +49,22 @@ def test_columns_share_one_order_of_prompts() -> None:
 def test_a_candidate_that_did_not_run_live_has_no_column() -> None:
     left = replace(candidate("y", "Q", by_prompt([RUN])), live=None, prompts=None)
     assert night_of(with_candidates(left)).candidates == ()
+
+
+def test_replays_of_every_draft_are_columns_over_all_prompts() -> None:
+    """Live runs see half of the prompts; a draft that left the race was replayed on a few."""
+    live = candidate("x", "Q", by_prompt([RUN]))
+    whole = ReplayedPrompts("bundled", "Q", None, 4, ("b", "a"), ("prose", "code"), (12, 8), (5, 4))
+    few = replace(whole, draft="R", ids=("b",), categories=("prose",), drafted=(12,), accepted=(3,))
+    night = night_of(replace(with_candidates(live), replayed=(whole, few)))
+    assert night.prompts == (("a", "code"), ("b", "prose"))
+    assert night.candidates[0].tokens == (10, None)
+    assert night.replays == (
+        ReplayNight("Q", None, 4, (8, 12), (4, 5)),
+        ReplayNight("R", None, 4, (None, 12), (None, 3)),
+    )
+    with pytest.raises(InputError, match="do not fit each other"):
+        night_of(replace(with_candidates(live), replayed=(replace(whole, drafted=(1,)),)))
 
 
 @pytest.mark.parametrize("change", [{"tokens": (1,)}, {"ids": ("a", "a")}])

@@ -35,9 +35,16 @@ def test_a_difference_that_changes_sign_is_not() -> None:
 
 
 def test_only_common_prompts_on_which_both_drafted_count() -> None:
-    one = prompts([50, None, 60, 70])
-    other = prompts([50, 50, 60], first=1)
-    assert acceptance_ratio(one, other, 0.95) is not None
-    assert acceptance_ratio(one, prompts([50], first=2), 0.95) is None
-    assert acceptance_ratio(one, None, 0.95) is None
-    assert acceptance_ratio(one, prompts([0, 0, 0, 0]), 0.95) is None
+    nine: list[int | None] = [50, 60, 70, 50, 60, 70, 50, 60, 70]
+    assert acceptance_ratio(prompts(nine), prompts([*nine, 50]), 0.95) is not None
+    assert acceptance_ratio(prompts([None, None, *nine[:7]]), prompts(nine), 0.95) is None
+    assert acceptance_ratio(prompts(nine), prompts(nine, first=2), 0.95) is None
+    assert acceptance_ratio(prompts(nine), None, 0.95) is None
+    assert acceptance_ratio(prompts(nine), prompts([0] * 9), 0.95) is None
+
+
+def test_below_eight_prompts_there_is_no_interval() -> None:
+    """It was given from two on."""
+    some: list[int | None] = [50, 60, 70, 50, 60, 70, 50, 60]
+    assert acceptance_ratio(prompts(some), prompts(some), 0.95) is not None
+    assert acceptance_ratio(prompts(some[:7]), prompts(some[:7]), 0.95) is None

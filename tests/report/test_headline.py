@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from cook.record.record import Choice
+from cook.record.record import Certainty, Choice
 from cook.report.document import Headline
 from cook.report.headline import headline
 
@@ -25,40 +26,48 @@ def test_figures_of_the_pick(records: ModuleType) -> None:
     assert found.warnings == 2
 
 
-def test_a_smaller_file_not_told_from_the_best_is_a_tie(records: ModuleType) -> None:
+def certain(records: ModuleType, **changes: Any) -> tuple[str, str]:
+    """What is said of the confidence of a pick of this certainty."""
+    sure = Certainty(True, 0.01, 0.97, 0.9, "Q8_0 n_max=4")
     record = records.record()
-    choice = Choice("Q8_0 n_max=4", 18, 0.0, 0.1, 0.01, False, ("B",), True, best="B")
-    found = headline(replace(record, pick=replace(record.pick, choice=choice)))
-    assert fact(found, "confidence") == (
-        "a tie",
-        "by prediction not told from B, the best, at 95%",
+    pick = replace(record.pick, ties=("B",), certainty=replace(sure, **changes))
+    return fact(headline(replace(record, pick=pick)), "confidence")
+
+
+def test_confidence_is_the_chance_of_being_within_the_margin(records: ModuleType) -> None:
+    assert certain(records) == ("97%", "chance of being within 1% of the best")
+    assert certain(records, within=0.9951, margin=0.005)[0] == ">99%"
+    assert certain(records, leader="B")[1] == (
+        "chance of being within 1% of the best, which is expected to be B"
     )
+    assert certain(records, objection="no rival ran")[1].endswith("; live runs do not confirm it")
 
 
-def test_confidence_from_the_choice_before_all(records: ModuleType) -> None:
-    record = records.record()
-    choice = Choice("Q8_0 n_max=4", 18, 0.91, 0.004, 0.02, True, ("B",), None)
-    pick = replace(record.pick, choice=choice)
-    value, note = fact(headline(replace(record, pick=pick)), "confidence")
-    assert value == "91%"
-    assert "a rival may gain 0.4%" in note
-    assert "level with B" in note
+@pytest.mark.parametrize("within", [0.2, 0.6, 0.999])
+def test_what_is_not_decided_is_called_undecided(records: ModuleType, within: float) -> None:
+    value, note = certain(records, decided=False, within=within)
+    assert value == "undecided"
+    assert note.endswith("chance of being within 1% of the best; level with B")
 
 
-def test_a_forecast_that_live_runs_overrule_lends_no_confidence(records: ModuleType) -> None:
+def test_disturbed_runs_make_nobody_sure(records: ModuleType) -> None:
+    value, note = certain(records, within=0.9999, objection="disturbed (no draft: busy)")
+    assert value == "not confirmed"
+    assert note.endswith("live disturbed")
+
+
+def test_too_little_to_say_is_undecided(records: ModuleType) -> None:
+    assert certain(records, within=None, decided=False)[0] == "undecided"
+
+
+def test_a_record_of_before_lends_no_certainty(records: ModuleType) -> None:
+    """Its 95 % stood where live runs overruled on a bare mean."""
     record = records.record()
     choice = Choice("no draft", 18, 0.999, 0.0, 0.02, True, (), False)
-    found = headline(replace(record, pick=replace(record.pick, choice=choice)))
-    value, note = fact(found, "confidence")
-    assert value == "95%"
-    assert note == "by live runs, which overrule the forecast: no draft"
-
-
-@pytest.mark.parametrize(("ties", "value"), [((), "95%"), (("no draft",), "a tie")])
-def test_confidence_of_live_runs(records: ModuleType, ties: tuple[str, ...], value: str) -> None:
-    record = records.record(predicted=False)
-    found = headline(replace(record, pick=replace(record.pick, ties=ties)))
-    assert fact(found, "confidence")[0] == value
+    pick = replace(record.pick, ties=(), choice=choice)
+    assert fact(headline(replace(record, pick=pick)), "confidence")[0] == "not kept"
+    tied = replace(pick, ties=("B",))
+    assert fact(headline(replace(record, pick=tied)), "confidence")[0] == "a tie"
 
 
 def test_too_few_prompts_lend_no_confidence(records: ModuleType) -> None:

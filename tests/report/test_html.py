@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import ModuleType
 
 import pytest
 
-from cook.record.record import Record
+from cook.record.record import Certainty, Record
 from cook.report.html import MAX_BYTES, html
 from cook.report.view import document
 
@@ -83,6 +84,8 @@ def test_text_of_a_record_stays_text(records: ModuleType) -> None:
 
 def test_first_screen_has_pick_why_confidence_speedup_and_command(records: ModuleType) -> None:
     record = records.record()
+    sure = Certainty(True, 0.01, within=0.97, best=0.82, leader=record.pick.candidate)
+    record = replace(record, pick=replace(record.pick, certainty=sure))
     header = html(document(record)).partition("<main>")[0]
     words = "".join(Page(header.partition("<body>")[2]).words)
     for wanted in (
@@ -90,7 +93,7 @@ def test_first_screen_has_pick_why_confidence_speedup_and_command(records: Modul
         record.pick.sentence,
         "1.55x",
         "95%: 1.42 to 1.61",
-        "82%",
+        "97%",
         "llama-server -m target.gguf",
     ):
         assert wanted in words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,8 @@ from cook.record.objective import Objective
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import by_category, figures, merge_repeats, output_check
-from cook.scoring.intervals import paired_ratio
+from cook.scoring.intervals import paired
+from cook.scoring.statistics import ratio_interval
 
 
 def run(
@@ -52,6 +54,26 @@ def test_acceptance_keeps_its_parts() -> None:
     assert found.acceptance_length == pytest.approx(1 + 75 / 125)
 
 
+def test_acceptance_is_weighted_as_speeds_are() -> None:
+    """Objective, ranking and interval look at one figure; it was the unweighted one."""
+    runs = [
+        run("a", "code", tokens=101, drafted=100, accepted=80),
+        run("b", "prose", tokens=1001, drafted=2000, accepted=200),
+    ]
+    plain, weighted = figures(runs), figures(runs, {"code": 3.0, "prose": 1.0})
+    assert Objective.ACCEPTANCE.of(plain) == pytest.approx(280 / 2100)
+    # of 100 and 1000 tokens: 3/100 and 1/1000 of each count
+    rate = (3 * 0.8 + 0.2) / (3 * 1.0 + 2.0)
+    assert Objective.ACCEPTANCE.of(weighted) == pytest.approx(rate)
+    assert weighted.acceptance_rate == plain.acceptance_rate, "counts stay counts"
+    length = 4.0 / (3 * 0.2 + 0.8)
+    assert Objective.ACCEPTANCE_LENGTH.of(weighted) == pytest.approx(length)
+    for objective in (Objective.ACCEPTANCE, Objective.ACCEPTANCE_LENGTH):
+        told = paired({"it": runs}, objective, {"code": 3.0, "prose": 1.0})
+        assert told is not None
+        assert told.ratios()[0] == pytest.approx(objective.of(weighted))
+
+
 def test_weights_give_the_harmonic_mean_of_the_categories() -> None:
     runs = [run("a", "code", ms=500.0), run("b", "prose", tokens=1001, ms=10_000.0)]
     speeds = {c: f.decode_speed or 0 for c, f in by_category(runs).items()}
@@ -73,24 +95,27 @@ def test_repeats_give_the_median_time() -> None:
 
 def test_ratio_of_a_candidate_with_itself_is_one() -> None:
     runs = [run(str(i), ms=500 + 37.0 * i) for i in range(20)]
-    interval = paired_ratio(runs, runs, Objective.END_TO_END_SPEED, None, 0.95)
-    assert interval is not None
+    measured = paired({"one": runs, "other": runs}, Objective.END_TO_END_SPEED, None)
+    assert measured is not None
+    interval = ratio_interval(measured, 0, 1, np.random.default_rng(1))
     assert (interval.low, interval.high) == (1.0, 1.0)
 
 
 def test_pairing_removes_what_is_common() -> None:
     slow = [run(str(i), ms=1000 * (1 + i % 7)) for i in range(40)]
     fast = [run(str(i), ms=900 * (1 + i % 7)) for i in range(40)]
-    interval = paired_ratio(fast, slow, Objective.DECODE_SPEED, None, 0.95)
-    assert interval is not None
+    measured = paired({"one": fast, "other": slow}, Objective.DECODE_SPEED, None)
+    assert measured is not None
+    interval = ratio_interval(measured, 0, 1, np.random.default_rng(1))
     assert interval.low == pytest.approx(10 / 9, rel=1e-6)
     assert interval.high == pytest.approx(10 / 9, rel=1e-6)
 
 
-def test_no_interval_without_pairs_or_figure() -> None:
+def test_nothing_is_compared_without_pairs_or_figure() -> None:
     runs = [run("a"), run("b")]
-    assert paired_ratio(runs[:1], runs[:1], Objective.DECODE_SPEED, None, 0.95) is None
-    assert paired_ratio(runs, runs, Objective.ACCEPTANCE, None, 0.95) is None
+    one = {"one": runs[:1], "other": runs[:1]}
+    assert paired(one, Objective.DECODE_SPEED, None) is None
+    assert paired({"one": runs, "other": runs}, Objective.ACCEPTANCE, None) is None
 
 
 def test_output_check_classes_each_difference() -> None:

@@ -12,7 +12,7 @@ from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import Profile
 
 FLAT = BatchCurve((0,), (1,), ((0.1,),))
-REAL = BatchCurve((0,), (1, 2, 5), ((0.146, 0.170, 0.220),))
+REAL = BatchCurve((0,), (1, 2, 5), ((0.146, 0.170, 0.220),), typed=True)
 
 
 @given(st.floats(0.01, 0.99), st.integers(1, 30))

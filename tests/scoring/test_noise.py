@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cook.errors import InputError
 from cook.scoring.noise import noise_of
-from cook.scoring.statistics import Measured, standings
+from cook.scoring.statistics import ErrorTerm, Measured, standings
 
 
 def test_drift_that_all_candidates_share_is_no_noise() -> None:
@@ -52,6 +52,7 @@ def test_copies_measured_apart_are_seldom_told_apart() -> None:
             np.zeros(40, np.int64),
             np.ones(40),
         )
-        found = standings(measured, rng, resamples=300, timing_sd=noise.mean_sd)
+        timing = ErrorTerm(noise.of_median, (0, 1, 2))
+        found = standings(measured, rng, resamples=300, errors=[timing])
         false += not {"one", "two"} <= set(found.ties)
     assert false <= 0.05 * contests

@@ -11,18 +11,22 @@ from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
+from cook.record.prompt_runs import PromptRun
 from cook.scoring.price import (
+    MOST_TAKEN_OFF,
     BatchCurve,
     Lived,
     Timings,
     best,
     break_even,
+    counted_alike,
     fit_overhead,
     fit_overheads,
     predict,
     price,
 )
 from cook.scoring.simulate import Positions, Profile, simulate
+from cook.steps.curve import grid_of
 
 MAINLINE, IK = Profile.MAINLINE_2026_10, Profile.IK_2026_08
 
@@ -33,17 +37,16 @@ def flat(*seconds: float) -> BatchCurve:
 
 
 TIMINGS = Timings(
-    verify=flat(10.0, 12.0, 14.0, 16.0),
-    draft=flat(1.0, 1.5, 2.0, 2.5),
+    verify=flat(*(10.0 + 2.0 * more for more in range(9))),
+    draft=flat(*(1.0 + 0.5 * more for more in range(9))),
     target_sample_s=0.1,
     draft_sample_s=0.01,
     overhead_s=0.5,
-    plain_overhead_s=0.2,
     target_prefill=BatchCurve((0,), (1, 10), ((0.3, 3.0),)),
     draft_prefill=BatchCurve((0,), (1, 10), ((0.05, 0.5),)),
     request_s=0.7,
-    plain_request_s=0.4,
 )
+ALONE = dataclasses.replace(TIMINGS.without_draft(), overhead_s=0.2, request_s=0.4)
 
 
 def test_mainline_cycle_priced_by_hand() -> None:
@@ -57,7 +60,7 @@ def test_mainline_cycle_priced_by_hand() -> None:
     assert cost.draft_s == pytest.approx(6 * 1.01)
     assert cost.mirror_s == pytest.approx(2.5 + 2.5 + 1.0)
     assert cost.sample_s == pytest.approx((2 + 4 + 1) * 0.1)
-    assert cost.overhead_s == pytest.approx(0.5 + 0.5 + 0.2)
+    assert cost.overhead_s == pytest.approx(3 * 0.5), "the server's step, whether it drafts or not"
 
 
 def test_ik_catches_up_after_a_full_acceptance() -> None:
@@ -69,20 +72,75 @@ def test_ik_catches_up_after_a_full_acceptance() -> None:
     assert cost.mirror_s == pytest.approx(1.0)  # one token, before the second cycle
 
 
-def test_curve_interpolates_and_goes_on() -> None:
+def test_a_curve_interpolates_and_refuses_what_was_not_measured() -> None:
     curve = BatchCurve((0, 1000), (1, 4), ((1.0, 4.0), (2.0, 6.0)))
     assert curve.at(1, 0) == pytest.approx(1.0)
     assert curve.at(2, 0) == pytest.approx(2.0)
     assert curve.at(4, 500) == pytest.approx(5.0)
-    assert curve.at(7, 0) == pytest.approx(7.0)
     assert curve.at([1, 4], [1000, 1000]) == pytest.approx([2.0, 6.0])
-    assert curve.at(1, 2000) == pytest.approx(3.0)
+    assert curve.at(1, 1050) == pytest.approx(2.0), "a little beyond the end is the end"
+    for width, depth, told in (
+        (1, 1051, "after 1051 tokens is to be priced, and measured were depths of 0 to 1000"),
+        ([1, 2], [5, 2000], "after 2000 tokens"),
+        (7, 0, "a batch of 7 tokens is to be priced, and measured were 1 to 4 tokens at once"),
+    ):
+        with pytest.raises(InputError, match=told):
+            curve.at(width, depth)
 
 
-@given(st.integers(1, 40), st.integers(0, 5000))
+def test_a_typed_curve_goes_on_with_its_last_slope() -> None:
+    typed = BatchCurve((0,), (1, 4), ((1.0, 4.0),), typed=True)
+    assert typed.at([7, 1], [20_000, 0]) == pytest.approx([7.0, 1.0])
+    assert BatchCurve((0,), (1,), ((1.0,),), typed=True).at(16, 9) == pytest.approx(1.0)
+
+
+@given(st.lists(st.floats(0.99, 1.01), min_size=5, max_size=5), st.integers(300, 20_000))
+def test_noise_of_one_per_cent_stays_one_per_cent_at_any_depth(
+    noise: list[float], depth: int
+) -> None:
+    def true_s(tokens: float) -> float:
+        return 0.2 + tokens * 1e-5
+
+    depths = grid_of([300, 20_000], [400, 20_000], 512).depths
+    rows = tuple((true_s(d) * n,) for d, n in zip(depths, noise, strict=True))
+    found = BatchCurve(depths, (1,), rows).at(1, depth)
+    assert found == pytest.approx(true_s(depth), rel=0.0101)
+
+
+@given(st.integers(1, 40), st.integers(100, 200))
 def test_curve_is_positive_anywhere(width: int, depth: int) -> None:
-    curve = BatchCurve((100, 200), (1, 2, 8), ((3.0, 2.5, 4.0), (1.0, 1.1, 1.2)))
+    curve = BatchCurve((100, 200), (1, 2, 40), ((3.0, 2.5, 4.0), (1.0, 1.1, 1.2)))
     assert curve.at(width, depth) > 0
+
+
+def test_each_prompt_is_read_once_by_each_model_wherever_the_engine_counts_it() -> None:
+    match = np.ones(9, bool)
+    for profile in (MAINLINE, IK):
+        got = predict([Positions(10, 9, match, n_predict=9)], DraftSettings(3), TIMINGS, profile)
+        assert got.prompt_s == pytest.approx((3.0 + 0.5 + 0.7,))
+        assert got.end_to_end_tokens_per_s == pytest.approx(
+            8 / (got.breakdown.total_s + 3.0 + 0.5 + 0.7)
+        )
+    # No room for a draft: on ik it then never reads the prompt, on mainline it has read it.
+    for profile, read in ((MAINLINE, 0.5), (IK, 0.0)):
+        got = predict(
+            [Positions(10, 2, match[:2], n_predict=2)], DraftSettings(3), TIMINGS, profile
+        )
+        assert got.prompt_s == pytest.approx((3.0 + read + 0.7,))
+
+
+def test_live_requests_of_both_engines_are_counted_alike() -> None:
+    """ik's 1,000 ms of decoding hold the 500 in which the draft read the prompt."""
+    live = PromptRun("a", "code", 10, 3000.0, 9, 1000.0, 4100.0, 6, 6, None, "", "limit")
+    alike = counted_alike(live, TIMINGS, IK)
+    assert (alike.prompt_ms, alike.predicted_ms, alike.wall_ms) == (3500.0, 500.0, 4100.0)
+    assert alike.draft_prompt_ms == 500.0
+    assert counted_alike(live, TIMINGS, MAINLINE) == live
+    bare = dataclasses.replace(live, draft_n=None, draft_n_accepted=None)
+    assert counted_alike(bare, TIMINGS, IK) == bare, "nothing was drafted, so nothing was read"
+    assert counted_alike(live, dataclasses.replace(TIMINGS, draft_prefill=None), IK) == live
+    short = counted_alike(dataclasses.replace(live, predicted_ms=100.0), TIMINGS, IK)
+    assert short.predicted_ms == pytest.approx(10.0)
 
 
 def test_impossible_curves_are_refused() -> None:
@@ -122,19 +180,23 @@ def test_totals_are_harmonic_and_parts_sum(seed: int, n_max: int, skill: float) 
 
 def test_without_a_draft_nothing_of_it_is_paid() -> None:
     reply = Positions(4, 11, np.ones(11, bool))
-    got = predict([reply], DraftSettings(0), TIMINGS, MAINLINE)
+    got = predict([reply], DraftSettings(0), ALONE, MAINLINE)
     assert got.breakdown.total_s == pytest.approx(10 * (10.0 + 0.1 + 0.2))
+    timed = predict([reply], DraftSettings(0), TIMINGS, MAINLINE)
+    assert timed.breakdown.total_s == pytest.approx(10 * (10.0 + 0.1)), "not another server's steps"
     assert (got.acceptance, got.acceptance_length) == (None, None)
-    assert got.end_to_end_tokens_per_s == pytest.approx(11 / (10 * 10.3 + 4 * 0.3 + 0.4))
+    assert got.end_to_end_tokens_per_s == pytest.approx(10 / (10 * 10.3 + 4 * 0.3 + 0.4))
 
 
 def test_a_prompt_is_priced_by_its_length_and_each_request_once() -> None:
     assert TIMINGS.prompt_s(4) == pytest.approx(4 * 0.35 + 0.7)
-    assert TIMINGS.without_draft().prompt_s(4) == pytest.approx(4 * 0.3 + 0.4)
+    assert ALONE.prompt_s(4) == pytest.approx(4 * 0.3 + 0.4)
     assert Timings(verify=flat(1.0)).prompt_s(4) == 0.0
-    # Twice as long is not twice as dear, and beyond the last point it goes on as it went.
-    batched = dataclasses.replace(TIMINGS, target_prefill=BatchCurve((0,), (1, 4), ((1.0, 1.6),)))
-    assert batched.without_draft().prompt_s(7) == pytest.approx(2.2 + 0.4)
+    # Twice as long is not twice as dear, and nothing is said of what is longer than was timed.
+    batched = dataclasses.replace(ALONE, target_prefill=BatchCurve((0,), (1, 7), ((1.0, 2.2),)))
+    assert batched.prompt_s(4) == pytest.approx(1.6 + 0.4)
+    with pytest.raises(InputError, match="a batch of 20000 tokens"):
+        batched.prompt_s(20_000)
 
 
 def test_a_draft_that_slows_down_loses_to_none() -> None:
@@ -171,7 +233,7 @@ def test_overhead_is_found_again() -> None:
     rng = np.random.default_rng(2)
     replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(9)]
     runs = [simulate(r, DraftSettings(3), MAINLINE) for r in replies]
-    hidden = dataclasses.replace(TIMINGS, overhead_s=0.37, plain_overhead_s=0.37)
+    hidden = dataclasses.replace(TIMINGS, overhead_s=0.37)
     lived = [Lived(r, 6, price(r, 6, hidden, MAINLINE).total_s) for r in runs]
     assert fit_overhead(lived, TIMINGS, MAINLINE) == pytest.approx(0.37)
     with pytest.raises(InputError):
@@ -182,17 +244,37 @@ def test_overheads_of_a_step_and_of_a_draft_token_are_told_apart() -> None:
     rng = np.random.default_rng(3)
     replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(9)]
     runs = [simulate(r, DraftSettings(n), MAINLINE) for n in (2, 8) for r in replies]
-    hidden = dataclasses.replace(
-        TIMINGS, overhead_s=0.37, plain_overhead_s=0.37, decode_overhead_s=0.11
-    )
+    hidden = dataclasses.replace(TIMINGS, overhead_s=0.37, decode_overhead_s=0.11)
     lived = [Lived(r, 6, price(r, 6, hidden, MAINLINE).total_s) for r in runs]
     step, token = fit_overheads(lived, TIMINGS, MAINLINE)
     assert step == pytest.approx(0.37)
     assert token == pytest.approx(0.11)
     with pytest.raises(InputError, match="one draft length"):
         fit_overheads(lived[9:], TIMINGS, MAINLINE)
-    faster = [Lived(r, 6, price(r, 6, TIMINGS, MAINLINE).total_s * 0.5) for r in runs]
-    assert fit_overheads(faster, TIMINGS, MAINLINE) == (0.0, 0.0)
+
+
+def test_a_price_that_is_too_dear_is_corrected() -> None:
+    rng = np.random.default_rng(3)
+    replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(9)]
+    runs = [simulate(r, DraftSettings(n), MAINLINE) for n in (2, 8) for r in replies]
+    hidden = dataclasses.replace(TIMINGS, overhead_s=-0.6, decode_overhead_s=-0.2)
+    lived = [Lived(r, 6, price(r, 6, hidden, MAINLINE).total_s) for r in runs]
+    assert fit_overheads(lived, TIMINGS, MAINLINE) == pytest.approx((-0.6, -0.2))
+    assert fit_overhead(lived[:9], TIMINGS, MAINLINE) < -0.6
+    quick = dataclasses.replace(ALONE, overhead_s=-0.3, request_s=-0.5)
+    assert quick.prompt_s(4) == pytest.approx(4 * 0.3 - 0.5)
+    got = predict(replies, DraftSettings(0), quick, MAINLINE)
+    assert got.breakdown.total_s == pytest.approx(9 * 59 * (10.0 + 0.1 - 0.3))
+
+
+@pytest.mark.parametrize("profile", [MAINLINE, IK])
+def test_no_step_and_no_prompt_is_corrected_to_nothing(profile: Profile) -> None:
+    absurd = dataclasses.replace(TIMINGS, overhead_s=-100.0, decode_overhead_s=-9.0, request_s=-50)
+    run = simulate(Positions(6, 60, np.ones(60, bool), n_predict=60), DraftSettings(3), profile)
+    timed = dataclasses.replace(TIMINGS, overhead_s=0.0)
+    whole, left = (price(run, 6, t, profile).total_s for t in (timed, absurd))
+    assert left == pytest.approx((1 - MOST_TAKEN_OFF) * whole)
+    assert 0 < absurd.prompt_s(4) < 0.2
 
 
 def test_missing_draft_times_are_an_error() -> None:

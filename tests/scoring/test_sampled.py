@@ -24,7 +24,6 @@ TIMES = Timings(
     target_sample_s=1e-5,
     draft_sample_s=2e-6,
     overhead_s=1e-4,
-    plain_overhead_s=5e-5,
 )
 MAINLINE = Profile.MAINLINE_2026_10
 
@@ -42,13 +41,13 @@ def test_certain_chances_are_the_greedy_run(match: list[bool], n_max: int) -> No
 
 
 def test_weights_and_missing_times() -> None:
-    short = SampledReply(5, np.array([1.0, 0.5, 0.5]), 3, weight=2.0)
+    short = SampledReply(15, np.array([1.0, 0.5, 0.5]), 3, weight=2.0)
     with_times = predict_sampled([short], 2, TIMES, MAINLINE)
     assert with_times.decode_tokens_per_s is not None
     without = predict_sampled([short], 2, None, MAINLINE)
     assert (without.decode_tokens_per_s, without.breakdown) == (None, None)
     assert without.acceptance == with_times.acceptance
-    alone = predict_sampled([SampledReply(5, short.accept, 3)], 2, TIMES, MAINLINE)
+    alone = predict_sampled([SampledReply(15, short.accept, 3)], 2, TIMES, MAINLINE)
     assert alone.decode_tokens_per_s == pytest.approx(with_times.decode_tokens_per_s)
     with pytest.raises(InputError):
         predict_sampled([], 2, TIMES, MAINLINE)

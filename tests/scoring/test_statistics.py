@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cook.errors import InputError
+from cook.scoring.noise import LogSpread
 from cook.scoring.statistics import (
+    ErrorTerm,
     Measured,
     Standings,
     ratio_interval,
@@ -89,29 +91,25 @@ def test_identical_copies_tie_and_are_decided() -> None:
         one.weight,
     )
     found = standings(twins, np.random.default_rng(0), resamples=300)
-    assert set(found.ties) == set(found.close) == {"a", "b"}
+    assert set(found.ties) == set(found.equivalent) == {"a", "b"}
     assert found.decided
     assert found.probability == {"a": 0.5, "b": 0.5}
 
 
-def test_what_ties_only_because_many_compete_is_not_close() -> None:
+def test_equivalent_is_only_what_is_shown_to_be_as_good() -> None:
     """Of many candidates the simultaneous bound reaches further than that of one alone."""
     many = population(candidates=40, gap=0.004, prompts=48)
-    found = standings(many, np.random.default_rng(0), resamples=800)
-    assert found.leader in found.close
-    assert set(found.close) < set(found.ties)
+    found = standings(many, np.random.default_rng(0), resamples=800, epsilon=0.05)
+    assert found.leader in found.equivalent
     order = dict(zip(many.candidates, many.ratios(), strict=True))
-    apart = [n for n in found.ties if n not in found.close]
-    assert max(order[n] for n in apart) < max(order[n] for n in found.close)
-    pair = Measured(
-        ("a", "b"),
-        many.numerator[[0, 39]],
-        many.denominator[[0, 39]],
-        many.stratum,
-        many.weight,
-    )
-    alone = standings(pair, np.random.default_rng(0), resamples=800)
-    assert alone.close == ("b",)
+    best = order[found.leader]
+    assert len(found.equivalent) > 1
+    assert all(order[n] >= 0.95 * best for n in found.equivalent)
+    assert all(found.within[n] >= 0.95 for n in found.equivalent)
+    noisy = ErrorTerm(LogSpread(0.05, 50), tuple(range(40)))
+    unsure = standings(many, np.random.default_rng(0), resamples=800, epsilon=0.05, errors=[noisy])
+    assert unsure.equivalent == (unsure.leader,), "noise shows nothing"
+    assert len(unsure.ties) > len(found.ties)
 
 
 def test_thousands_of_candidates_take_little_memory() -> None:
@@ -119,7 +117,8 @@ def test_thousands_of_candidates_take_little_memory() -> None:
     many = population(candidates=2000, gap=0.0001, prompts=24)
     tracemalloc.start()
     try:
-        standings(many, np.random.default_rng(0), timing_sd=0.01)
+        timing = ErrorTerm(LogSpread(0.01, 10), tuple(range(2000)))
+        standings(many, np.random.default_rng(0), errors=[timing])
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -138,18 +137,20 @@ def test_standings_do_not_depend_on_the_blocks(
 ) -> None:
     """Nor on the order in which timings are shared."""
     measured = population(candidates=candidates, gap=0.004, prompts=24, seed=seed)
-    shared = np.random.default_rng(seed).integers(0, candidates, candidates).tolist()
+    shared = np.random.default_rng(seed).integers(-1, candidates, candidates).tolist()
+    timing = ErrorTerm(LogSpread(timing_sd, 10), tuple(shared))
 
     def found() -> Standings[str]:
         rng = np.random.default_rng(seed)
-        return standings(measured, rng, resamples=200, timing_sd=timing_sd, timed_together=shared)
+        return standings(measured, rng, resamples=200, errors=[timing])
 
     whole = found()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cook.scoring.statistics.BLOCK", block)
         parts = found()
     assert parts.probability == whole.probability
-    assert (parts.leader, parts.ties, parts.close) == (whole.leader, whole.ties, whole.close)
+    assert (parts.leader, parts.ties) == (whole.leader, whole.ties)
+    assert parts.equivalent == whole.equivalent
     assert parts.margin == pytest.approx(whole.margin, rel=1e-9, abs=1e-12)
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.steps.curve import PREFILL_TOKENS, CurveOutcome, _prompt_sizes, combined, widths_for
+from cook.engines.worker.messages import DecodeTimes
+from cook.steps.curve import (
+    MOST_POINTS,
+    READ_STEP,
+    CurveOutcome,
+    _Times,
+    combined,
+    grid_of,
+    widths_for,
+)
 
 
 @given(st.sets(st.integers(1, 32), min_size=1))
@@ -17,13 +30,37 @@ def test_every_full_verification_is_timed_as_it_is(lengths: set[int]) -> None:
     assert max(widths) == max(lengths) + 1
 
 
-@given(st.lists(st.integers(1, 5000), min_size=1))
-def test_prompts_are_timed_at_lengths_that_occur(lengths: list[int]) -> None:
-    sizes = _prompt_sizes(lengths)
-    assert list(sizes) == sorted(set(sizes))
-    assert set(sizes) <= {1, PREFILL_TOKENS, *lengths}
-    assert min(PREFILL_TOKENS, min(lengths)) in sizes
-    assert max(sizes) <= PREFILL_TOKENS
+LENGTHS = st.lists(
+    st.tuples(st.integers(1, 30_000), st.integers(1, 2_000)), min_size=1, max_size=30
+)
+
+
+@given(LENGTHS, st.sampled_from([128, 512, 2048]))
+def test_whatever_is_decoded_lies_between_what_is_timed(
+    texts: list[tuple[int, int]], ubatch: int
+) -> None:
+    prompts, ends = [p for p, _ in texts], [p + n for p, n in texts]
+    grid = grid_of(prompts, ends, ubatch)
+    for axis in (grid.depths, grid.prompts):
+        assert list(axis) == sorted(set(axis))
+    assert len(grid.depths) <= MOST_POINTS
+    long = [size for size in grid.prompts if size >= ubatch]
+    assert all(b <= max(READ_STEP * a, a + ubatch) for a, b in pairwise(long))
+    assert min(prompts) - ubatch < grid.depths[0] <= min(prompts)
+    assert grid.depths[-1] == max(ends)
+    assert grid.prompts[0] == 1
+    assert max(prompts) <= grid.prompts[-1] <= max(max(prompts) + ubatch - 1, max(ends))
+    whole = [size % ubatch == 0 for size in grid.prompts if ubatch < size < max(ends)]
+    assert all(whole), "a long prompt is read in whole batches"
+
+
+def test_a_wide_span_has_points_between() -> None:
+    assert grid_of([20, 250], [300], 512).depths == (20, 77, 300)
+    assert grid_of([200, 256], [300], 512).depths == (200, 300)
+    long = grid_of([256, 4_000, 16_000], [16_300], 512)
+    assert long.depths == (256, 1024, 4096, 16_300)
+    read = (1024, 1536, 2048, 3072, 4608, 6656, 9728, 14_336, 16_300)
+    assert long.prompts == (1, 256, 512, *read)
 
 
 def outcome(second: float, prompt: float) -> CurveOutcome:
@@ -34,3 +71,52 @@ def test_passes_are_combined_by_medians() -> None:
     found = combined([outcome(1.0, 0.5), outcome(9.0, 0.7), outcome(2.0, 0.6)])
     assert found.batches.at([1, 2], 10) == pytest.approx([2.0, 4.0])
     assert found.prompts.at([1, 8], 0) == pytest.approx([0.6, 4.0])
+
+
+class Stirring:
+    """A worker whose first decodes after a pause are dearer, as real ones are."""
+
+    def __init__(self, decode_ms: float) -> None:
+        self.decode_ms = decode_ms
+        self.asked: list[int] = []
+        self.read_tokens: list[tuple[int, int]] = []
+
+    def read(self, text: list[int], known: int) -> float:
+        self.read_tokens.append((known, len(text)))
+        return (len(text) - known) * self.decode_ms / 1000
+
+    def time_batch(self, _: list[int], *, repeats: int, **__: Any) -> DecodeTimes:
+        self.asked.append(repeats)
+        stirring = 1 + 0.2 * np.maximum(0, 4 - np.arange(repeats)) / 4
+        nanoseconds = (stirring * self.decode_ms * 1e6).astype(np.int64)
+        return DecodeTimes(nanoseconds, np.full(repeats, 1000))
+
+
+def test_short_batches_are_timed_in_the_midst_of_many() -> None:
+    worker: Any = Stirring(0.5)
+    times = _Times(worker, [list(range(100))], True, 512)
+    assert times.row(20, (1,)) == pytest.approx((0.0005,), rel=0.001)
+    assert times.sample_s() == pytest.approx(1e-6)
+
+
+def test_long_batches_are_repeated_no_more_than_it_takes() -> None:
+    worker: Any = Stirring(200.0)
+    _Times(worker, [list(range(100))], True, 512).row(20, (1, 2))
+    assert set(worker.asked) == {3}
+
+
+def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:
+    worker: Any = Stirring(2.0)
+    times = _Times(worker, [list(range(3_000))], True, 512)
+    for stop in (1, 300, 1024, 3_000):
+        times.read(stop)
+    assert worker.read_tokens == [(0, 1024), (1024, 3_000)], "short ones are timed by themselves"
+    assert [times.prompt(size) for size in (1024, 3_000)] == pytest.approx([2.048, 6.0])
+    assert worker.asked == []
+    assert times.prompt(300) == pytest.approx(0.002, rel=0.2)
+
+
+def test_a_prompt_that_takes_long_is_timed_once() -> None:
+    worker: Any = Stirring(700.0)
+    _Times(worker, [list(range(600))], True, 512).prompt(512)
+    assert worker.asked == [1]

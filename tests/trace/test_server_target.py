@@ -158,7 +158,7 @@ def test_a_server_and_the_worker_record_the_same_trace(bundled: Engine, tmp_path
         return TraceRequest(prompts, 24, 512, Sampling(0.0, seed=1).applied(draws), top=8, extra=5)
 
     here, there = tmp_path / "here.trace", tmp_path / "there.trace"
-    with WorkerTarget(bundled, source([model]), args, 512, False, supervisor, 1) as local:
+    with WorkerTarget(bundled, source([model]), args, 512, False, supervisor) as local:
         record(local, plan("worker"), here)
     port = free_port()
     with (

@@ -95,7 +95,7 @@ def test_a_prompt_too_long_for_the_context_is_dropped(
     prompts = (PROMPTS[0], Prompt("long", "code", "word " * 400, "pick"))
     plan = TraceRequest(prompts, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
     with WorkerTarget(
-        bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(tmp_path / "logs"), 1
+        bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(tmp_path / "logs")
     ) as target:
         found = record(target, plan, tmp_path / "t.trace")
     assert found.replies == 1

@@ -12,7 +12,7 @@ from cook.trace.targets import Opening, _own_file, opened
 
 
 def test_a_file_needs_an_engine(tmp_path: Path, tiny_model: Path) -> None:
-    how = Opening(str(tiny_model), 512, 1)
+    how = Opening(str(tiny_model), 512)
     with (
         pytest.raises(InputError, match="no engine to run it"),
         opened(how, None, Supervisor(tmp_path)),
@@ -21,11 +21,11 @@ def test_a_file_needs_an_engine(tmp_path: Path, tiny_model: Path) -> None:
 
 
 def test_a_key_is_not_shown() -> None:
-    assert "secret" not in repr(Opening("http://127.0.0.1:1", 512, 1, key="secret"))
+    assert "secret" not in repr(Opening("http://127.0.0.1:1", 512, key="secret"))
 
 
 def test_an_address_without_an_answer_is_told(tmp_path: Path) -> None:
-    how = Opening("http://127.0.0.1:9", 512, 1)
+    how = Opening("http://127.0.0.1:9", 512)
     with pytest.raises(CookError, match=r"127\.0\.0\.1:9"), opened(how, None, Supervisor(tmp_path)):
         pass
 

@@ -29,6 +29,7 @@ SOURCES = (
     "worker_compat.h",
     "worker_frames.h",
     "worker_generate.h",
+    "worker_params.h",
     "worker_reduce.h",
 )
 COMPILERS = ("cc", "gcc", "clang")
@@ -46,11 +47,15 @@ MATH_FLAGS = (
 )
 # Features told from the header's text, so that one source serves every version of both flavours.
 FEATURES = {
-    "COOK_HAS_EXTRA_BUFTS": r"\bbool\s+use_extra_bufts\b",
-    "COOK_HAS_FA_TYPE": r"\benum\s+llama_flash_attn_type\s+flash_attn_type\s*;",
     "COOK_HAS_HYBRID": r"\bllama_model_is_hybrid\b",
     "COOK_HAS_VERSION": r"\bllama_version\s*\(",
 }
+
+_MEMBERS = "worker_members.h"
+"""What is written of the parameters, for worker_params.h."""
+_MEMBER = re.compile(
+    r"^\s*(?:bool|int|int32_t|uint32_t|float|enum\s+\w+)\s+(\w+)\s*;", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -143,12 +148,44 @@ def _cpu() -> str:
     return "\n".join(sorted(set(lines)))
 
 
-def _defines(files: EngineFiles) -> tuple[str, ...]:
-    text = "".join(
+def _header(files: EngineFiles) -> str:
+    return "".join(
         (d / "llama.h").read_text(encoding="utf-8", errors="replace")
         for d in files.include_dirs
         if (d / "llama.h").is_file()
     )
+
+
+def library_parameters(header: str) -> dict[str, tuple[str, ...]]:
+    """The plain numbers that the text of a ``llama.h`` lets one set, of ``model`` and ``context``.
+
+    Pointers and callbacks are not among them.
+    """
+    found = {}
+    for of in ("model", "context"):
+        body = re.search(
+            rf"struct llama_{of}_params \{{(.*?)^\s*\}};", header, re.DOTALL | re.MULTILINE
+        )
+        found[of] = tuple(_MEMBER.findall(body.group(1))) if body else ()
+    return found
+
+
+def parameter_names(files: EngineFiles) -> frozenset[str]:
+    """``model.NAME`` and ``context.NAME`` of all that a worker of this engine can set."""
+    found = library_parameters(_header(files))
+    return frozenset(f"{of}.{name}" for of, names in found.items() for name in names)
+
+
+def _members(header: str) -> str:
+    """``worker_members.h`` for that header."""
+    lines = ["// Written by compile.py from the engine's llama.h."]
+    for of, names in library_parameters(header).items():
+        lines.append(f"#define COOK_{of.upper()}_MEMBERS(M) {' '.join(f'M({n})' for n in names)}")
+    return "\n".join(lines) + "\n"
+
+
+def _defines(files: EngineFiles) -> tuple[str, ...]:
+    text = _header(files)
     names = [name for name, pattern in FEATURES.items() if re.search(pattern, text)]
     if files.flavour is Flavour.IK_LLAMA_CPP:
         names.append("COOK_IK")
@@ -176,7 +213,7 @@ def build_worker(files: EngineFiles) -> Path:
     version = ask(cc, "--version").stdout_tail
     key = hashlib.sha256()
     parts = [files.digest, version, _cpu(), *BASE_FLAGS, *MATH_FLAGS, *defines]
-    parts += [str(d) for d in files.library_dirs]
+    parts += [*map(str, files.library_dirs), _members(_header(files))]
     for part in parts:
         key.update(part.encode() + b"\0")
     for path in [*(here / s for s in SOURCES), *_headers(files)]:
@@ -190,12 +227,13 @@ def build_worker(files: EngineFiles) -> Path:
     with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as temp:
         folder = Path(temp)
         fresh = folder / "worker"
+        (folder / _MEMBERS).write_text(_members(_header(files)), encoding="utf-8")
         supervisor = Supervisor(folder / "logs")
         # The compiler's own temporary files go with the folder, also when cook is killed.
         env = {**os.environ, "TMPDIR": temp}
         errors = ""
         for arch in (("-march=native",), ()):
-            argv = [cc, *BASE_FLAGS, *arch, *MATH_FLAGS, *defines]
+            argv = [cc, *BASE_FLAGS, *arch, *MATH_FLAGS, *defines, f"-I{folder}"]
             argv += [f"-I{d}" for d in files.include_dirs]
             argv += [str(here / "worker.c"), "-o", str(fresh), *_library_flags(files)]
             result = supervisor.run(ProcessSpec(tuple(argv), "cc", env, writes=(place,)))

@@ -5,40 +5,74 @@ Arrays have one entry a position unless stated; probabilities are natural logari
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cook.engines.base import BATCH, UBATCH
+from cook.engines.load_log import LoadedModel
+from cook.errors import PrerequisiteError
 from cook.formats.arrays import Floats32, Ids, Ints
+
+
+@dataclass(frozen=True)
+class LibraryParameter:
+    """One number of the library's model or context parameters: ``model.use_mmap`` is 0.
+
+    A text as ``value`` names a tensor type. ``flag`` is the raw flag that says it, None for what
+    the engine's server sets by itself.
+    """
+
+    name: str
+    value: float | str
+    flag: str | None = None
 
 
 @dataclass(frozen=True)
 class ModelLoad:
     """A model and how to run it. ``None`` leaves the engine's default.
 
-    ``context`` tokens of KV cache; ``batch``/``ubatch`` tokens; ``cache_type_k``/``_v`` by the
-    engine's spelling (``f16``, ``q8_0``); ``repack=False`` keeps mainline's CPU build off its
-    repacked weights (docs/internals/engines.md#amx); ``cpu_tensors`` are regular expressions of
-    tensors kept in the CPU's memory.
+    ``context`` tokens of KV cache; ``batch``/``ubatch`` tokens, cut to the context as the servers
+    do. ``parameters``: of several for one name the last holds. ``overrides`` are ``REGEX=BUFFER``
+    as of ``--override-tensor``, the first match wins; ``tensor_split`` and ``devices`` as the
+    servers' flags; ``numa`` is a ``ggml_numa_strategy``.
     """
 
     path: Path
     context: int = 4096
-    batch: int = 2048
-    ubatch: int = 512
+    batch: int = BATCH
+    ubatch: int = UBATCH
     threads: int = 1
     threads_batch: int | None = None
-    n_gpu_layers: int | None = None
-    cache_type_k: str | None = None
-    cache_type_v: str | None = None
-    flash_attention: bool | None = None
-    repack: bool = True
-    cpu_tensors: tuple[str, ...] = ()
+    parameters: tuple[LibraryParameter, ...] = ()
+    overrides: tuple[str, ...] = ()
+    tensor_split: str | None = None
+    devices: tuple[str, ...] = ()
+    numa: int | None = None
     vocabulary_only: bool = False
+
+    def known_to(self, names: Collection[str]) -> tuple[LibraryParameter, ...]:
+        """The parameters that a library with those ``names`` has.
+
+        PrerequisiteError for a flag's that it lacks; a default that it lacks is none of it.
+        """
+        lacking = [p for p in self.parameters if p.name not in names]
+        if said := next((p for p in lacking if p.flag is not None), None):
+            raise PrerequisiteError(
+                f"{self.path.name}: replay and timing cannot follow `{said.flag}`: this engine's"
+                f" library has no {said.name}",
+                hint="leave it out, or score live: `score: {method: live}`",
+            )
+        return tuple(p for p in self.parameters if p not in lacking)
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What the engine says of the loaded model; ``eog`` are the ids that end a reply."""
+    """What the engine says of the loaded model; ``eog`` are the ids that end a reply.
+
+    ``running``: how, in the library's own words. ``library``: every number that the library was
+    given, by its name there.
+    """
 
     description: str
     n_vocab: int
@@ -54,6 +88,8 @@ class ModelInfo:
     parameters: int
     recurrent: bool
     load_s: float
+    running: LoadedModel
+    library: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,15 +17,16 @@
 #include "worker_compat.h"
 #include "worker_frames.h"
 #include "worker_reduce.h"
+#include "worker_params.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 // ---------------------------------------------------------------- reducing rows, threaded
 
-enum { ROWS_MAX = 8192, THREADS_MAX = 64 };
-static row_job jobs[ROWS_MAX];
-static row_result results[ROWS_MAX];
+enum { THREADS_MAX = 64 };
+static row_job * jobs;  // as many as the physical batch holds, from the first model with a context on
+static row_result * results;
 static atomic_int next_row;
 static int n_rows, n_pool, n_busy, generation;
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -80,11 +81,14 @@ static void reduce_rows(int n) {
 static struct llama_model * model;
 static struct llama_context * ctx;
 static struct llama_batch batch;
+static bool telling;  // while a model loads, all that the library says goes to the log
 static int32_t n_vocab, n_ctx, n_batch, n_ubatch;
+static placement placed;  // the model keeps pointers into it
 
 static void unload(void) {
     if (ctx) { llama_batch_free(batch); llama_free(ctx); ctx = NULL; }
     if (model) { free_model(model); model = NULL; }
+    forget_placement(&placed);
 }
 
 static void need_context(void) { if (!ctx) { fail("no model with a context is loaded"); } }
@@ -116,7 +120,7 @@ static void cut(int32_t from) {
     if (!kv_cut(ctx, from)) { fail("this model's memory cannot be rolled back to position %d (recurrent?)", from); }
 }
 
-// Tokens of `held` that the KV cache is known to hold between requests of "time".
+// Tokens of `held` that the KV cache is known to hold between requests of "read", "time" and "replay".
 static int32_t * held, n_held;
 
 // Empties the KV cache.
@@ -136,20 +140,31 @@ static void prefill(const int32_t * t, int32_t from, int32_t to, int32_t width, 
     }
 }
 
+// Has t[0..n) in the KV cache, read in whole batches unless the request before left it there.
+static void read_held(const int32_t * t, int32_t n) {
+    if (n == 0 || n_held != n || memcmp(held, t, (size_t) n * 4) != 0) {
+        forget();
+        prefill(t, 0, n, n_batch, false);
+        llama_synchronize(ctx);
+    }
+    n_held = 0;
+}
+
+// The KV cache holds t[0..n) alone: the next request may begin there.
+static void now_holds(const int32_t * t, int32_t n) {
+    int32_t * kept = realloc(held, (size_t) n * 4 + 4);
+    if (!kept) { fail("out of memory for %d tokens", n); }
+    held = kept;
+    memcpy(held, t, (size_t) n * 4);
+    n_held = n;
+}
+
 static row_result reduce_one(int32_t i) {
     jobs[0] = (row_job) { .row = llama_get_logits_ith(ctx, i), .n = n_vocab, .token = -1 };
     if (!jobs[0].row) { fail("the engine gave no logits for row %d", i); }
     reduce_rows(1);
     if (results[0].bad) { fail("the model gives logits that are not numbers"); }
     return results[0];
-}
-
-static enum ggml_type kv_type(const char * name) {
-    for (int i = 0; i < (int) GGML_TYPE_COUNT; i++) {
-        const char * have = ggml_type_name((enum ggml_type) i);
-        if (have && strcasecmp(have, name) == 0) { return (enum ggml_type) i; }
-    }
-    fail("this engine has no KV cache type '%s'", name);
 }
 
 // Headers and library of one commit? The defaults that all versions share, seen through our struct.
@@ -165,7 +180,14 @@ static void check_defaults(void) {
     if (!sane) { fail("the engine's headers and its library are not of one version (default parameters differ)"); }
 }
 
-static struct llama_model_tensor_buft_override overrides[33];
+// Room for the rows of one physical batch; never less than one.
+static void make_rows(int32_t n) {
+    row_job * more_jobs = realloc(jobs, (size_t) n * sizeof *jobs);
+    if (more_jobs) { jobs = more_jobs; }
+    row_result * more_results = realloc(results, (size_t) n * sizeof *results);
+    if (more_results) { results = more_results; }
+    if (!more_jobs || !more_results) { fail("out of memory for the results of %d rows", n); }
+}
 
 static void op_load(void) {
     const char * path = string("path");
@@ -174,45 +196,36 @@ static void op_load(void) {
     check_defaults();
     struct llama_model_params mp = llama_model_default_params();
     struct llama_context_params cp = llama_context_default_params();
+    set_parameters(&mp, &cp);
     mp.vocab_only = integer("vocab_only", 0, 0, 1);
-    const int32_t layers = integer("n_gpu_layers", -2, -2, 1 << 20);
-    if (layers != -2) { mp.n_gpu_layers = layers; }
-#ifdef COOK_HAS_EXTRA_BUFTS
-    mp.use_extra_bufts = integer("use_extra_bufts", 1, 0, 1);
-#endif
-    char * patterns = string("cpu_tensors");  // regular expressions, one a line, kept on the CPU
-    int n_over = 0;
-    for (char * p = patterns ? strtok(patterns, "\n") : NULL; p && n_over < 32; p = strtok(NULL, "\n")) {
-        overrides[n_over++] = (struct llama_model_tensor_buft_override) { strdup(p), ggml_backend_cpu_buffer_type() };
-    }
-    overrides[n_over] = (struct llama_model_tensor_buft_override) { NULL, NULL };
-    if (n_over) { mp.tensor_buft_overrides = overrides; }
+    place(&mp, &placed);
+    const int32_t numa = integer("numa", 0, 0, 8);
+    if (numa) { llama_numa_init((enum ggml_numa_strategy) numa); }
     const int64_t start = now_ns();
+    telling = true;
     model = llama_model_load_from_file(path, mp);
     if (!model) { fail("the engine cannot load %s", path); }
     n_vocab = vocab_size(model);
     if (n_vocab < 1 || n_vocab > 10000000) { fail("implausible vocabulary size %d: headers and library differ?", n_vocab); }
+    int32_t threads = 0, threads_batch = 0;
     if (!mp.vocab_only) {
         cp.n_ctx = (uint32_t) integer("n_ctx", 4096, 1, 1 << 30);
-        cp.n_batch = (uint32_t) integer("n_batch", 2048, 1, ROWS_MAX);
-        cp.n_ubatch = (uint32_t) integer("n_ubatch", 512, 1, ROWS_MAX);
+        // As the servers do: no batch is larger than the context, and no physical one than that.
+        cp.n_batch = (uint32_t) integer("n_batch", 2048, 1, INT32_MAX);
+        cp.n_ubatch = (uint32_t) integer("n_ubatch", 512, 1, INT32_MAX);
+        if (cp.n_batch > cp.n_ctx) { cp.n_batch = cp.n_ctx; }
+        if (cp.n_ubatch > cp.n_batch) { cp.n_ubatch = cp.n_batch; }
         cp.n_threads = integer("threads", 1, 1, 1024);
         cp.n_threads_batch = integer("threads_batch", (int32_t) cp.n_threads, 1, 1024);
-        const char * k = string("type_k"), * v = string("type_v");
-        if (k) { cp.type_k = kv_type(k); }
-        if (v) { cp.type_v = kv_type(v); }
-        const int32_t fa = integer("flash_attention", -1, -1, 1);  // -1: the engine's default
-#ifdef COOK_HAS_FA_TYPE
-        if (fa >= 0) { cp.flash_attn_type = fa ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED; }
-#else
-        if (fa >= 0) { cp.flash_attn = fa == 1; }
-#endif
         ctx = llama_init_from_model(model, cp);
         if (!ctx) { unload(); fail("the engine cannot make a context of %u tokens for %s", cp.n_ctx, path); }
         n_ctx = (int32_t) llama_n_ctx(ctx);
         n_batch = (int32_t) llama_n_batch(ctx);
         n_ubatch = (int32_t) llama_n_ubatch(ctx);
+        threads = (int32_t) llama_n_threads(ctx);
+        threads_batch = (int32_t) llama_n_threads_batch(ctx);
         batch = llama_batch_init(n_batch, 0, 1);
+        make_rows(n_ubatch);
         pool_start(integer("threads", 1, 1, 1024));
         // One prompt through the model: finite logits, or refuse. KV is left empty, as found.
         const llama_token first = bos_of(model) >= 0 ? bos_of(model) : 0;
@@ -222,8 +235,9 @@ static void op_load(void) {
         reduce_one(0);
         forget();
     }
-    put_field(",\"load_ns\":%lld,\"n_ctx\":%d,\"n_batch\":%d,\"n_ubatch\":%d",
-        (long long) (now_ns() - start), n_ctx, n_batch, n_ubatch);
+    put_field(",\"load_ns\":%lld,\"n_ctx\":%d,\"n_batch\":%d,\"n_ubatch\":%d,\"n_threads\":%d,\"n_threads_batch\":%d",
+        (long long) (now_ns() - start), n_ctx, n_batch, n_ubatch, threads, threads_batch);
+    put_parameters(&mp, &cp);
 }
 
 static void op_info(void) {
@@ -323,6 +337,7 @@ static void op_replay(void) {
     const float stop_below = (float) number("rollout_stop_below", 0.0);
     const float temperature = (float) number("temperature", 0.0);
     const bool bare = integer("bare", 0, 0, 1);
+    const int32_t ahead = integer("ahead", 0, 0, n_prompt - 1);  // of the prompt, read in whole batches
 
     const size_t c = (size_t) n;
     int32_t * argmax = take(c, 4), * rank = take(c, 4), * top_ids = take(c * (size_t) top, 4);
@@ -330,9 +345,9 @@ static void op_replay(void) {
     float * entropy = take(c, 4), * top_logits = take(c * (size_t) top, 4), * ref = take(c * 4, 4);
     int32_t * row_of = take((size_t) width, 4);
 
-    forget();
+    read_held(prompt, ahead);
     int64_t decode_ns = 0, reduce_ns = 0;
-    for (int32_t at = 0; at < total;) {
+    for (int32_t at = ahead; at < total;) {
         batch.n_tokens = 0;
         int32_t rows = 0;
         for (; at < total && batch.n_tokens < width; at++) {
@@ -373,6 +388,7 @@ static void op_replay(void) {
         reduce_ns += now_ns() - t1;
     }
     put_field(",\"decode_ns\":%lld,\"reduce_ns\":%lld", (long long) decode_ns, (long long) reduce_ns);
+    if (ahead && kv_cut(ctx, ahead)) { now_holds(prompt, ahead); }
     if (bare) { return; }
     put_array("argmax", "i4", argmax, c);
     put_array("confidence", "f4", confidence, c);
@@ -517,6 +533,22 @@ static void op_live_shapes(void) {
 
 // ---------------------------------------------------------------- timing
 
+// Reads `text` into the KV cache as a prompt is read, and times what follows its first `known` tokens.
+static void op_read(void) {
+    need_context();
+    int32_t n;
+    const int32_t * text = array("text", &n, true);
+    check_tokens(text, n);
+    if (n > n_ctx) { fail("%d tokens do not fit the context of %d", n, n_ctx); }
+    const int32_t known = integer("known", 0, 0, n);
+    read_held(text, known);
+    const int64_t t0 = now_ns();
+    prefill(text, known, n, n_batch, false);
+    llama_synchronize(ctx);
+    put_field(",\"read_ns\":%lld", (long long) (now_ns() - t0));
+    now_holds(text, n);
+}
+
 // Times one batch of `tokens` (real text) at context `depth`, `repeats` times, rolling back between.
 // sample_k > 0 also times the engine's own pick of a token from each output row.
 static void op_time(void) {
@@ -531,12 +563,7 @@ static void op_time(void) {
     if (all && b > n_batch) { fail("%d outputs exceed the batch of %d", b, n_batch); }
     int64_t * decode_ns = take((size_t) repeats, 8), * sample_ns = take((size_t) repeats, 8);
     llama_token_data * buf = sample_k ? take((size_t) n_vocab, sizeof *buf) : NULL;
-    if (n_held != depth || memcmp(held, text, (size_t) depth * 4) != 0) {
-        forget();
-        prefill(text, 0, depth, n_batch, false);
-        llama_synchronize(ctx);
-    }
-    n_held = 0;
+    read_held(text, depth);
     for (int32_t r = -1; r < repeats; r++) {  // -1: warm-up
         const int64_t t0 = now_ns();
         if (all) {
@@ -554,11 +581,7 @@ static void op_time(void) {
         if (r >= 0) { decode_ns[r] = t1 - t0; sample_ns[r] = now_ns() - t1; }
         if (depth == 0) { forget(); } else { cut(depth); }
     }
-    int32_t * kept = realloc(held, (size_t) depth * 4 + 4);
-    if (kept == NULL) { fail("out of memory"); }
-    held = kept;
-    memcpy(held, text, (size_t) depth * 4);
-    n_held = depth;
+    now_holds(text, depth);
     put_array("decode_ns", "i8", decode_ns, (uint64_t) repeats);
     put_array("sample_ns", "i8", sample_ns, (uint64_t) repeats);
 }
@@ -571,6 +594,7 @@ static void op_hello(void) {
     escape(safe, sizeof safe, engine_version());
     put_field(",\"protocol\":%d,\"flavour\":\"%s\",\"version\":\"%s\",\"context_params_bytes\":%zu,\"model_params_bytes\":%zu",
         PROTOCOL, COOK_FLAVOUR, safe, sizeof(struct llama_context_params), sizeof(struct llama_model_params));
+    put_parameter_names();
 }
 
 // For the tests: the reductions on a row of the caller's, and a crash on request.
@@ -598,13 +622,13 @@ static void op_selftest(void) {
 static void on_log(enum ggml_log_level level, const char * text, void * user) {
     static enum ggml_log_level last;
     if (level != GGML_LOG_LEVEL_CONT) { last = level; }
-    if (user || last == GGML_LOG_LEVEL_WARN || last == GGML_LOG_LEVEL_ERROR) { fputs(text, stderr); }
+    if (user || telling || last == GGML_LOG_LEVEL_WARN || last == GGML_LOG_LEVEL_ERROR) { fputs(text, stderr); }
 }
 
 static const struct { const char * name; void (*run)(void); } ops[] = {
     { "hello", op_hello }, { "load", op_load }, { "info", op_info }, { "tokenize", op_tokenize },
     { "detokenize", op_detokenize }, { "replay", op_replay }, { "live_shapes", op_live_shapes },
-    { "generate", op_generate }, { "time", op_time }, { "selftest", op_selftest },
+    { "generate", op_generate }, { "read", op_read }, { "time", op_time }, { "selftest", op_selftest },
 };
 
 int main(void) {
@@ -643,6 +667,7 @@ int main(void) {
             ops[i].run();
             ok = true;
         }
+        telling = false;
         send_reply(ok);
         release_all();
         free(head);

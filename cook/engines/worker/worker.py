@@ -17,6 +17,7 @@ import select
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.closing import Closing
-from cook.engines.base import Engine
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.load_log import LoadedModel, contradictions, read_load_log
 from cook.engines.process.outcome import ProcessSpec, signal_name, tail
 from cook.engines.process.supervisor import Running, Supervisor
 from cook.engines.worker.compile import build_worker, locate
@@ -74,6 +76,7 @@ class Worker(Closing):
             raise
         self.flavour = str(hello["flavour"])
         self.version = str(hello["version"])
+        self.parameters = frozenset(hello["parameters"])
 
     @classmethod
     def open(cls, engine: Engine, supervisor: Supervisor, *, name: str = "worker") -> Worker:
@@ -104,19 +107,29 @@ class Worker(Closing):
             "threads": model.threads,
             "threads_batch": model.threads_batch or model.threads,
             "vocab_only": model.vocabulary_only,
-            "use_extra_bufts": model.repack,
+            **{p.name: p.value for p in model.known_to(self.parameters)},
         }
-        if model.n_gpu_layers is not None:
-            fields["n_gpu_layers"] = model.n_gpu_layers
-        if model.cache_type_k is not None:
-            fields["type_k"] = model.cache_type_k
-        if model.cache_type_v is not None:
-            fields["type_v"] = model.cache_type_v
-        if model.flash_attention is not None:
-            fields["flash_attention"] = int(model.flash_attention)
-        if model.cpu_tensors:
-            fields["cpu_tensors"] = "\n".join(model.cpu_tensors)
+        if model.overrides:
+            fields["overrides"] = "\n".join(model.overrides)
+        if model.tensor_split:
+            fields["tensor_split"] = model.tensor_split
+        if model.devices:
+            fields["devices"] = ",".join(model.devices)
+        if model.numa:
+            fields["numa"] = model.numa
+        log = self._pipe.log
+        before = log.stat().st_size
         loaded, _ = self._request("load", fields)
+        running = replace(
+            read_load_log(_since(log, before))[0],
+            context=loaded["n_ctx"],
+            batch=loaded["n_batch"],
+            ubatch=loaded["n_ubatch"],
+            threads=loaded["n_threads"],
+            threads_batch=loaded["n_threads_batch"],
+        )
+        if not model.vocabulary_only:
+            self._as_asked(model, running)
         info, arrays = self._request("info")
         return ModelInfo(
             description=info["description"],
@@ -133,7 +146,19 @@ class Worker(Closing):
             parameters=info["parameters"],
             recurrent=info["recurrent"],
             load_s=loaded["load_ns"] / 1e9,
+            running=running,
+            library=loaded["parameters"],
         )
+
+    def _as_asked(self, model: ModelLoad, running: LoadedModel) -> None:
+        asked = ModelArgs(
+            threads=model.threads,
+            threads_batch=model.threads_batch,
+            batch=model.batch,
+            ubatch=model.ubatch,
+        )
+        if found := tuple(contradictions(running, asked, model.context)):
+            raise StepError(f"worker: {model.path.name} runs with {', '.join(found)}")
 
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -156,6 +181,7 @@ class Worker(Closing):
         emitted: Tokens,
         *,
         width: int | None = None,
+        ahead: int = 0,
         top: int = 0,
         temperature: float | None = None,
         reference: tuple[Ids, Floats32] | None = None,
@@ -164,7 +190,9 @@ class Worker(Closing):
     ) -> Replay:
         """One teacher-forced pass; entry i of every array is about ``emitted[i]``.
 
-        ``width`` tokens a batch (default: the ubatch; 1 decodes singly). ``temperature`` also
+        ``width`` tokens a batch (default: the ubatch; 1 decodes singly), but for the first
+        ``ahead`` tokens of the prompt, which are read in whole batches; a request that shares
+        them with the one before does not read them again. ``temperature`` also
         gives the log-probability of the emitted token at that temperature. ``reference`` is the
         trace's top-K (ids, raw log-probs), both [positions, K], id -1 = absent: it gives the
         divergence. ``rollout_steps`` > 0 drafts on after each mismatch (first position excepted,
@@ -178,6 +206,8 @@ class Worker(Closing):
         arrays: dict[str, Any] = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
         if width is not None:
             fields["width"] = width
+        if ahead:
+            fields["ahead"] = ahead
         if temperature is not None and temperature > 0:
             fields["temperature"] = temperature
         if reference is not None:
@@ -292,6 +322,14 @@ class Worker(Closing):
             decode_ns=head["decode_ns"],
         )
 
+    def read(self, text: Tokens, known: int = 0) -> float:
+        """Read ``text`` as a prompt is read; seconds of what follows its first ``known`` tokens.
+
+        Those are not read again where this or :meth:`time_batch` has just left them.
+        """
+        head, _ = self._request("read", {"known": known}, {"text": _ids(text)})
+        return float(head["read_ns"] / 1e9)
+
     def time_batch(
         self,
         text: Tokens,
@@ -327,6 +365,12 @@ class Worker(Closing):
     ) -> tuple[dict[str, Any], Arrays]:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         return self._pipe.request(op, fields or {}, arrays or {}, limit_s)
+
+
+def _since(log: Path, offset: int) -> str:
+    with log.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(_MAX_HEADER).decode(errors="replace")
 
 
 def _ids(tokens: Tokens) -> Ids:
@@ -406,7 +450,7 @@ class WorkerPipe:
             self._write(_FRAME.pack(b"COOK", len(text), len(payload)) + text + bytes(payload))
             magic, n_head, n_body = _FRAME.unpack(self._read(_FRAME.size, op, deadline))
             if magic != b"COOK" or n_head > _MAX_HEADER or n_body > _MAX_PAYLOAD:
-                raise StepError(f"worker: {op}: the reply is not a frame", log=self._log)
+                raise StepError(f"worker: {op}: the reply is not a frame", log=self.log)
             reply: dict[str, Any] = json.loads(self._read(n_head, op, deadline))
             body = self._read(n_body, op, deadline)
         except BaseException:
@@ -414,11 +458,12 @@ class WorkerPipe:
             self._running.stop()
             raise
         if not reply["ok"]:
-            raise StepError(f"worker: {op}: {reply['error']}", log=self._log)
+            raise StepError(f"worker: {op}: {reply['error']}", log=self.log)
         return reply, _unpack(reply["arrays"], body)
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
+        """What the program and its libraries say beside the answers."""
         return self._running.stderr_log
 
     def _write(self, data: bytes) -> None:
@@ -436,7 +481,7 @@ class WorkerPipe:
         while len(data) < n:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], min(left, 3600.0))[0]:
-                raise StepError(f"worker: {op}: no answer in time, stopped", log=self._log)
+                raise StepError(f"worker: {op}: no answer in time, stopped", log=self.log)
             chunk = os.read(fd, min(n - len(data), 1 << 20))
             if not chunk:
                 raise self._died(op)
@@ -448,7 +493,7 @@ class WorkerPipe:
         code = result.returncode
         how = signal_name(code) if code < 0 else f"exit status {code}"
         told = tail(result.stderr_tail)
-        return StepError(f"worker: {op}: the engine died ({how})\n{told}".rstrip(), log=self._log)
+        return StepError(f"worker: {op}: the engine died ({how})\n{told}".rstrip(), log=self.log)
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -70,7 +70,7 @@ static uint64_t body_size;
 
 static struct { const char * name; const char * type; const void * data; uint64_t count; } out_arrays[32];
 static int n_out_arrays;
-static char fields[8192];      // scalars of the reply, as JSON after a comma
+static char fields[16384];      // scalars of the reply, as JSON after a comma
 static size_t n_fields;
 
 static void put_array(const char * name, const char * type, const void * data, uint64_t count) {
@@ -105,7 +105,7 @@ static void escape(char * to, size_t cap, const char * from) {
 static size_t type_size(const char * type) { return strcmp(type, "u1") == 0 ? 1 : type[1] == '8' ? 8 : 4; }
 
 static void send_reply(bool ok) {
-    char text[16384];
+    char text[32768];
     size_t n;
     uint64_t payload = 0;
     if (ok) {

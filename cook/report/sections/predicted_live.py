@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from cook.record.measured import Calibration
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
 from cook.report.document import Section, Text, figures
 from cook.report.numbers import number
 from cook.report.show import counted, noise_told
+from cook.units import plural
 
 TITLE = "Predicted and live"
 MOST_LABELS = 10
+JUDGED = ("decode off by", "by timings alone", "judged on")
+"""``judged on``: live replies that nothing was fitted on."""
 
 
 def section(record: Record) -> Section:
@@ -23,8 +27,14 @@ def section(record: Record) -> Section:
         f"{c.name} predicted {guess:.2f} t/s, live {live:.2f} t/s" for c, live, guess in pairs[:6]
     )
     table = figures(
-        ("candidate", "predicted t/s", "live t/s", "off by", "predicted/live, interval"),
-        (_row(c, live, guess) for c, live, guess in pairs),
+        (
+            *("candidate", "predicted t/s", "live t/s", "off by", "predicted/live, interval"),
+            *(JUDGED if record.calibrations else ()),
+        ),
+        (
+            (*_row(c, live, guess), *(_judged(c) if record.calibrations else ()))
+            for c, live, guess in pairs
+        ),
     )
 
     def draw(sheet: Sheet) -> None:
@@ -35,9 +45,41 @@ def section(record: Record) -> Section:
         "where the two disagree beyond the interval, trust the live figure."
     )
     plot = Plot("forecast", TITLE, alt + ".", draw, height=360, narrow_height=330)
-    notes = [Text(told, quiet=True) for c in record.candidates if (told := counted(c))]
+    notes = [Text(_fitted(one), quiet=True) for one in record.calibrations]
+    notes += [Text(told, quiet=True) for c in record.candidates if (told := counted(c))]
     notes += [Text(noise_told(floor), quiet=True) for floor in record.noise]
     return Section("forecast", TITLE, lead, (plot, table, *notes))
+
+
+def _judged(candidate: Candidate) -> tuple[str | None, ...]:
+    found = candidate.predicted
+    assert found is not None, "it was paired"
+    return (
+        number(finite(found.decode_off_by), "+.1%"),
+        number(finite(found.timed_off_by), "+.1%"),
+        str(found.judged) if found.judged else None,
+    )
+
+
+def _fitted(found: Calibration) -> str:
+    """What corrected the timings of one engine, and on what it was fitted."""
+    over = found.overheads
+    parts = {
+        "a step without a draft": over.plain_s,
+        "a step with one": over.step_s,
+        "a drafted token": over.decode_s,
+        "a request without a draft": over.plain_request_s,
+        "a request with one": over.request_s,
+    }
+    told = ", ".join(f"{1000 * s:+.3g} ms {what}" for what, s in parts.items())
+    prompts = plural(len(found.prompts), "prompt")
+    text = (
+        f"{found.engine}: fitted to live requests, beside what was timed: {told}; on {prompts} "
+        f"({found.replies} replies of {', '.join(found.candidates)}). Errors are told on the others"
+    )
+    if found.halved:
+        text += "; there was one live round only, and its prompts were split in two halves"
+    return text + "."
 
 
 def _pair(candidate: Candidate) -> tuple[float | None, float | None]:

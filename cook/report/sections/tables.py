@@ -74,14 +74,23 @@ def output(record: Record) -> Section:
     rows = tuple((name, *_differences(check)) for name, check in checked)
     first = checked[0][1]
     how = "measured on this engine" if first.gap_is_measured else "from the literature"
+    # Older records hold differences of logits under sampling as well, and no control.
+    by_draws = record.temperature and (first.control or first.not_controlled)
+    drawn = ", or so small a shift lets one draw give either" if by_draws else ""
     lead = (
         "Speculation changes speed, not text, except that a batch may round otherwise than single "
         f"tokens do. A near tie: the target's two logits were at most {first.near_tie_gap:.3g} "
-        f"apart ({how}). The last column counts differences that the target alone makes as well, "
-        "at that batch width."
+        f"apart ({how}){drawn}. The last column counts differences that the target alone makes "
+        "as well, at that batch width."
     )
     table = figures(titles, rows, title=None, pick=record.pick.candidate)
-    return Section("output", title, lead, (table,))
+    untold = tuple(
+        f"{name}: not controlled: {check.not_controlled}"
+        for name, check in checked
+        if check.not_controlled
+    )
+    told = (Items(untold, marked=True),) if untold else ()
+    return Section("output", title, lead, (table, *told))
 
 
 def _differences(check: OutputCheck) -> tuple[str | None, ...]:

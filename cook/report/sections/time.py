@@ -103,7 +103,7 @@ def _bar(candidate: Candidate, kind: Basis) -> Bar | None:
             "sample": guess.sample_s,
             "overhead": guess.overhead_s,
         }
-        parts = {name: 1000 * s for name, s in seconds.items()}
+        parts = {name: 1000 * s for name, s in _as_taken(seconds).items()}
         parts["prefill"] = prefill if prefill is not None else found.wall_ms - found.decode_ms
     else:
         parts = {"decode": found.decode_ms}
@@ -116,6 +116,16 @@ def _bar(candidate: Candidate, kind: Basis) -> Bar | None:
         name: ms / found.tokens for name, ms in parts.items() if finite(ms) is not None and ms >= 0
     }
     return Bar(candidate.name, usable) if any(usable.values()) else None
+
+
+def _as_taken(seconds: dict[str, float]) -> dict[str, float]:
+    """With an overhead below zero taken off what was timed too dear, in proportion."""
+    over = seconds["overhead"]
+    timed = sum(seconds.values()) - over
+    if over >= 0 or timed <= 0:
+        return seconds
+    share = max(0.0, 1 + over / timed)
+    return {name: 0.0 if name == "overhead" else s * share for name, s in seconds.items()}
 
 
 def _draw(sheet: Sheet, bars: list[Bar], used: list[str], pick: str | None) -> None:

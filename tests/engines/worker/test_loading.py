@@ -1,4 +1,4 @@
-"""A placement in the worker's words; what it cannot do is refused with the way that can."""
+"""A deployed model in the worker's words: what its server is told, and nothing that is dropped."""
 
 from __future__ import annotations
 
@@ -10,44 +10,91 @@ from typing import Any
 import pytest
 
 from cook.engines.base import ModelArgs
+from cook.engines.threads import default_threads
 from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import ModelLoad
 from cook.errors import PrerequisiteError
+from cook.formats.quant_types import Flavour
 
 MODEL = Path("/m/a.gguf")
-ENGINE: Any = SimpleNamespace(environment=lambda: {"LLAMA_ARG_REPACK": "0"})
+LLAMA, IK = Flavour.LLAMA_CPP, Flavour.IK_LLAMA_CPP
 
 
-def test_threads_are_the_recipe_s_where_it_names_any() -> None:
-    assert model_load(ENGINE, MODEL, ModelArgs(), 512, 7).threads == 7
-    assert model_load(ENGINE, MODEL, ModelArgs(threads=2), 512, 7).threads == 2
+def engine(flavour: Flavour, **environment: str) -> Any:
+    return SimpleNamespace(flavour=str(flavour), environment=lambda: environment)
 
 
-def test_repacking_is_the_engine_s() -> None:
-    other: Any = SimpleNamespace(environment=dict)
-    assert not model_load(ENGINE, MODEL, ModelArgs(), 512, 1).repack
-    assert model_load(other, MODEL, ModelArgs(), 512, 1).repack
+def load(flavour: Flavour, args: ModelArgs, context: int = 512) -> ModelLoad:
+    return model_load(engine(flavour), MODEL, args, context)
 
 
-def test_experts_of_the_first_layers_stay_on_the_cpu() -> None:
-    (pattern,) = model_load(ENGINE, MODEL, ModelArgs(n_cpu_moe=11), 512, 1).cpu_tensors
+def numbers(found: ModelLoad) -> dict[str, float | str]:
+    return {p.name: p.value for p in found.parameters}
+
+
+def test_threads_are_the_recipe_s_and_else_the_server_s() -> None:
+    assert load(LLAMA, ModelArgs()).threads == default_threads()
+    assert load(LLAMA, ModelArgs(threads=2)).threads == 2
+
+
+def test_repacking_is_the_engine_s_and_a_flag_of_the_recipe_wins() -> None:
+    name = "model.use_extra_bufts"
+    faulty = engine(LLAMA, LLAMA_ARG_REPACK="0")
+    assert name not in numbers(load(LLAMA, ModelArgs()))
+    assert numbers(model_load(faulty, MODEL, ModelArgs(), 512))[name] == 0
+    flagged = ModelArgs(extra=("--repack",))
+    assert numbers(model_load(faulty, MODEL, flagged, 512))[name] == 1
+
+
+def test_what_the_servers_set_and_the_library_does_not_is_set() -> None:
+    assert numbers(load(LLAMA, ModelArgs())) == {"context.swa_full": 0, "context.no_perf": 0}
+    assert numbers(load(IK, ModelArgs(ubatch=1024, batch=4096), 800)) == {
+        "context.only_active_experts": 1,
+        "model.mla": 3,
+        "model.max_ctx_size": 800,
+        "model.n_ubatch": 800,
+    }
+    some = model_load(engine(LLAMA), MODEL, ModelArgs(), 512, outputs=9)
+    assert numbers(some)["context.n_outputs_max"] == 9
+    assert numbers(some)["context.n_outputs_max_per_seq"] == 9
+
+
+def test_arguments_of_the_recipe_are_the_library_s_parameters() -> None:
+    args = ModelArgs(n_gpu_layers=7, cache_type_k="q8_0", cache_type_v="q4_0", flash_attention=True)
+    found = numbers(load(LLAMA, args))
+    assert found["model.n_gpu_layers"] == 7
+    assert found["context.type_k"] == "q8_0"
+    assert found["context.type_v"] == "q4_0"
+    assert found["context.flash_attn_type"] == 1
+    found = numbers(load(IK, args))
+    for of in ("model", "context"):
+        assert found[f"{of}.type_k"] == "q8_0"
+        assert found[f"{of}.type_v"] == "q4_0"
+        assert found[f"{of}.flash_attn"] == 1
+
+
+def test_experts_stay_on_the_cpu_as_each_server_keeps_them() -> None:
+    (one,) = load(LLAMA, ModelArgs(n_cpu_moe=11)).overrides
+    pattern, _, where = one.rpartition("=")
+    assert where == "CPU"
     for name in ("blk.0.ffn_up_exps.weight", "blk.10.ffn_gate_up_exps.weight"):
         assert re.search(pattern, name)
     for name in ("blk.11.ffn_up_exps.weight", "blk.0.ffn_up_shexp.weight", "blk.100.ffn_up_exps"):
         assert not re.search(pattern, name)
-    args = ModelArgs(override_tensor=("ffn_up=CPU",), cpu_moe=True)
-    assert model_load(ENGINE, MODEL, args, 512, 1).cpu_tensors == ("ffn_up", "exps")
+    args = ModelArgs(override_tensor=("ffn_up=CPU,attn=CUDA0",), cpu_moe=True)
+    first, second, experts = load(LLAMA, args).overrides
+    assert (first, second) == ("ffn_up=CPU", "attn=CUDA0")
+    assert re.search(experts.removesuffix("=CPU"), "blk.70.ffn_down_exps.weight")
+    assert numbers(load(IK, ModelArgs(cpu_moe=True)))["model.ncmoe"] == 999
+    assert numbers(load(IK, ModelArgs(n_cpu_moe=3)))["model.ncmoe"] == 3
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ModelArgs(devices=("CUDA1",)),
-        ModelArgs(rpc=("127.0.0.1:50052",)),
-        ModelArgs(override_tensor=("exps=CUDA1",)),
-    ],
-    ids=["device", "rpc", "override"],
-)
-def test_other_placements_are_scored_live(args: ModelArgs) -> None:
-    with pytest.raises(PrerequisiteError) as caught:
-        model_load(ENGINE, MODEL, args, 512, 1)
+def test_no_override_is_cut_off() -> None:
+    many = tuple(rf"blk\.{i}\.ffn=CPU" for i in range(100))
+    assert load(LLAMA, ModelArgs(override_tensor=many)).overrides == many
+
+
+def test_rpc_servers_are_scored_live() -> None:
+    with pytest.raises(PrerequisiteError, match="RPC") as caught:
+        load(LLAMA, ModelArgs(rpc=("127.0.0.1:50052",)))
     assert "method: live" in str(caught.value.hint)

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cook.engines.base import DraftSettings, Engine
+from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.environment import engine_environment
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker import compile
 from cook.engines.worker.compile import EngineFiles, build_worker, locate
-from cook.engines.worker.messages import ModelLoad
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import LibraryParameter, ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InternalError, PrerequisiteError, StepError
+from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.scoring.simulate import Profile, positions_of, simulate
 
@@ -269,15 +271,31 @@ def test_bare_and_times(target: Worker) -> None:
     assert (prompt.decode_ns > 0).all()
 
 
-def test_cache_types_and_attention_are_options(worker: Worker, tiny_model: Path) -> None:
+def test_a_text_is_read_on_from_where_it_was_left(target: Worker) -> None:
+    """Nothing is left to read of what was just read or timed; what is unlike is read anew."""
+    text = np.random.default_rng(1).integers(3, 320, 200)
+    assert target.read(text[:100]) > 0
+    target.time_batch(text, depth=100, tokens=2, repeats=1, all_outputs=True)
+    whole = min(target.read(text) for _ in range(5))
+    target.read(text)
+    nothing = min(target.read(text, known=200) for _ in range(5))
+    assert nothing < whole / 10
+    logits = target.replay(text[:150], text[150:])
+    target.read(text[:150])
+    target.read(text[::-1][:60], known=30)
+    assert (target.replay(text[:150], text[150:]).argmax == logits.argmax).all()
+    with pytest.raises(StepError, match="do not fit the context"):
+        target.read(np.full(100_000, 5))
+
+
+def test_cache_types_and_attention_are_options(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
     text = np.random.default_rng(1).integers(3, 320, 60)
     worker.load(ModelLoad(tiny_model, context=256))
     plain = worker.replay(PROMPT, text)
-    worker.load(
-        ModelLoad(
-            tiny_model, context=256, cache_type_k="q8_0", cache_type_v="q8_0", flash_attention=True
-        )
-    )
+    types = ModelArgs(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention=True)
+    worker.load(model_load(engine, tiny_model, types, 256))
     coarse = worker.replay(PROMPT, text)
     assert not np.array_equal(plain.logq, coarse.logq)
     assert np.abs(plain.logq - coarse.logq).max() < 1.0
@@ -321,9 +339,81 @@ def test_bad_requests_are_answered_and_survived(target: Worker, tmp_path: Path) 
         target.load(ModelLoad(broken))
 
 
-def test_unknown_cache_type(worker: Worker, tiny_model: Path) -> None:
+def test_unknown_cache_type(engine: Engine, worker: Worker, tiny_model: Path) -> None:
     with pytest.raises(StepError, match="no KV cache type 'q9_9'"):
-        worker.load(ModelLoad(tiny_model, cache_type_k="q9_9"))
+        worker.load(model_load(engine, tiny_model, ModelArgs(cache_type_k="q9_9"), 256))
+
+
+def test_raw_flags_and_the_servers_defaults_reach_the_library(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
+    flags = ("--rope-freq-base", "5000", "--rope-scale", "2", "-nkvo")
+    info = worker.load(model_load(engine, tiny_model, ModelArgs(extra=flags), 256))
+    assert info.library["context.rope_freq_base"] == 5000.0
+    assert info.library["context.rope_freq_scale"] == 0.5
+    assert info.library["context.offload_kqv"] == 0
+    if engine.flavour is Flavour.IK_LLAMA_CPP:
+        assert info.library["context.only_active_experts"] == 1
+        assert info.library["model.mla"] == 3
+        more = ModelArgs(extra=("-rtr", "-amb", "512"))
+        info = worker.load(model_load(engine, tiny_model, more, 256))
+        assert info.library["model.repack_tensors"] == 1
+        assert info.library["model.use_mmap"] == 0
+        assert info.library["context.attn_max_batch"] == 512
+    else:
+        assert info.library["context.swa_full"] == 0
+        assert info.library["context.no_perf"] == 0
+        more = ModelArgs(extra=("-lm", "none", "--swa-full"))
+        info = worker.load(model_load(engine, tiny_model, more, 256))
+        assert info.library["model.load_mode"] == 0
+        assert info.library["context.swa_full"] == 1
+
+
+def test_a_flag_that_changes_tokens_changes_the_replay(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
+    text = np.random.default_rng(1).integers(3, 320, 60)
+    worker.load(model_load(engine, tiny_model, ModelArgs(threads=1), 256))
+    plain = worker.replay(PROMPT, text)
+    args = ModelArgs(threads=1, extra=("--rope-freq-base", "100"))
+    worker.load(model_load(engine, tiny_model, args, 256))
+    other = worker.replay(PROMPT, text)
+    assert np.abs(plain.logq - other.logq).max() > 0.01
+
+
+def test_a_parameter_that_the_library_lacks_is_told_by_its_flag(
+    worker: Worker, tiny_model: Path
+) -> None:
+    lacking = LibraryParameter("context.no_such_thing", 1, "--no-such-thing")
+    with pytest.raises(PrerequisiteError, match="--no-such-thing"):
+        worker.load(ModelLoad(tiny_model, parameters=(lacking,)))
+    default = dataclasses.replace(lacking, flag=None)
+    info = worker.load(ModelLoad(tiny_model, context=64, parameters=(default,)))
+    assert default.name not in info.library
+
+
+def test_the_fortieth_override_counts_and_an_unknown_device_is_told(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
+    idle = tuple(rf"blk\.{9000 + i}\.=CPU" for i in range(39))
+    worker.load(model_load(engine, tiny_model, ModelArgs(override_tensor=(*idle, "x=CPU")), 64))
+    with pytest.raises(StepError, match="no device memory called 'CUDA7'"):
+        worker.load(
+            model_load(engine, tiny_model, ModelArgs(override_tensor=(*idle, "x=CUDA7")), 64)
+        )
+
+
+def test_a_batch_larger_than_8192_loads_and_is_cut_to_the_context(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
+    text = np.random.default_rng(1).integers(3, 320, 9000)
+    info = worker.load(model_load(engine, tiny_model, ModelArgs(batch=32768), 512))
+    assert info.running.batch == 512
+    large = ModelArgs(batch=32768, ubatch=9216)
+    info = worker.load(model_load(engine, tiny_model, large, 9216))
+    assert (info.running.batch, info.running.ubatch) == (9216, 9216)
+    found = worker.replay(PROMPT, text)  # more than 8,192 rows of logits in one batch
+    assert np.isfinite(found.logq).all()
 
 
 def test_a_crash_kills_only_the_worker(start: Callable[[], Worker]) -> None:
@@ -397,3 +487,20 @@ def test_code_that_does_not_compile_is_told(
     monkeypatch.setattr(compile, "MATH_FLAGS", ("-include", "no-such-header.h"))
     with pytest.raises(StepError, match="does not compile"):
         build_worker(EngineFiles(files.flavour, "bad", files.include_dirs, files.library_dirs))
+
+
+def test_a_prompt_is_read_ahead_in_whole_batches_once(worker: Worker, tiny_model: Path) -> None:
+    """The same logits as before but for rounding, and as if the shared text were read anew."""
+    worker.load(ModelLoad(tiny_model, context=256))
+    rng = np.random.default_rng(3)
+    prompt, said = rng.integers(1, 200, 60).tolist(), rng.integers(1, 200, 12).tolist()
+    plain = worker.replay(prompt, said, width=5)
+    for _ in range(2):  # the second finds the text where the first left it
+        found = worker.replay(prompt, said, width=5, ahead=50)
+        assert np.abs(found.logq - plain.logq).max() < 1e-2
+    again = worker.replay(prompt, said, width=3, ahead=50)
+    other = worker.replay(prompt[::-1], said, width=3, ahead=50)
+    assert np.abs(again.logq - plain.logq).max() < 1e-2
+    assert np.abs(other.logq - plain.logq).max() > 1e-2
+    with pytest.raises(StepError, match="ahead"):
+        worker.replay(prompt, said, ahead=60)

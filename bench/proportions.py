@@ -1,0 +1,102 @@
+"""A pair of the proportions that people use, of random weights, written by this script.
+
+The target has 24 layers of 1,024 and a vocabulary of 122,880 tokens in Q8_0 (about 560 MB); the
+drafts are its own first layers, which say part of what it says. A prompt is so many letters, each
+of which is a token. Prompts of 256, 4,096 and 16,384 tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from bench.random_model import Shape, write_random_model
+from cook.build.layout import Layout
+from cook.build.prepare import prepare
+from cook.recipe.load import parse_recipe
+
+TARGET = Shape(
+    vocabulary=122_880,
+    width=1024,
+    layers=24,
+    hidden=2816,
+    heads=16,
+    kv_heads=4,
+    context=32_768,
+    type="Q8_0",
+    settling=0.8,
+)
+SMALL = replace(TARGET, vocabulary=8_192, width=256, hidden=704, heads=4, kv_heads=2)
+"""The same in small, to try this script itself."""
+DRAFT_LAYERS = (2, 4, 8)
+DRAFTS = tuple(f"first-{layers}" for layers in DRAFT_LAYERS)
+PROMPTS = {256: 24, 4096: 8, 16_384: 4}
+"""Prompts by their length: a long one says as much of its prefill as several short ones."""
+
+RECIPE = """\
+version: 1
+name: proportions
+drafts: DRAFTS
+score:
+  target: {source: "TARGET", args: {threads: THREADS}}
+  prompts: "PROMPTS"
+  max_tokens: TOKENS
+  context: CONTEXT
+  draft: {n_max: LENGTHS, args: {threads: THREADS}}
+pick: {maximize: decode_speed}
+"""
+
+
+def write_pair(folder: Path, shape: Shape = TARGET) -> None:
+    """``target.gguf`` and a ``first-N.gguf`` of each number of layers, where they are missing."""
+    wanted = {"target": shape.layers, **dict(zip(DRAFTS, DRAFT_LAYERS, strict=True))}
+    for name, layers in wanted.items():
+        path = folder / f"{name}.gguf"
+        if not path.exists():
+            write_random_model(path.with_suffix(".part"), shape, layers).rename(path)
+
+
+def write_prompts(path: Path, tokens: int, count: int) -> Path:
+    """``count`` prompts of about ``tokens`` letters, which differ in length by a tenth."""
+    letters = random.Random(tokens)
+    rows = []
+    for index in range(count):
+        length = round(tokens * (0.9 + 0.1 * (index + 1) / count)) - 2
+        text = "".join(letters.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(length))
+        half = ("pick", "report")[index % 2]
+        rows.append({"id": f"r{index:02}", "category": "random", "prompt": text, "half": half})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def proportions_layout(
+    folder: Path,
+    tokens: int,
+    *,
+    engine: str,
+    n_max: tuple[int, ...],
+    shape: Shape = TARGET,
+    prompts: int | None = None,
+    max_tokens: int = 96,
+    threads: int = 1,
+) -> Layout:
+    """The pair in ``folder``, written there first, on prompts of ``tokens`` tokens."""
+    write_pair(folder, shape)
+    path = write_prompts(folder / f"prompts-{tokens}.jsonl", tokens, prompts or PROMPTS[tokens])
+    drafts = [{"name": name, "source": str(folder / f"{name}.gguf")} for name in DRAFTS]
+    values = {
+        "DRAFTS": json.dumps(drafts),
+        "TARGET": str(folder / "target.gguf"),
+        "PROMPTS": str(path),
+        "TOKENS": max_tokens,
+        "CONTEXT": -(-(tokens + max_tokens + 64) // 256) * 256,
+        "LENGTHS": list(n_max),
+        "THREADS": threads,
+    }
+    text = RECIPE
+    for name, value in values.items():
+        text = text.replace(name, str(value), 1 if name in ("DRAFTS", "PROMPTS") else -1)
+    loaded = parse_recipe(text, folder / "proportions.yaml")
+    return prepare(loaded, engines=[engine]).layouts[0]

@@ -1,0 +1,407 @@
+"""How long a step takes where none like it was timed: from what it asks of the machine.
+
+A step reads models into memory, decodes tokens one by one (which reads the model's weights each
+time), reads batches of text (which computes with them), or rewrites files. Counted on a reference
+machine that makes nominal seconds. What a machine makes of them is learned from every step that
+it has run: seconds over nominal seconds, by kind. Before any, from a probe of its memory.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from cook.engines.threads import engine_threads
+from cook.errors import CookError
+from cook.formats.gguf import read_gguf
+from cook.graph.step import Input, Source, Step
+from cook.graph.store import Artifact
+from cook.steps import type_speed
+from cook.steps.compare import LOOKED_UP, CompareStep
+from cook.steps.control import ENOUGH, ControlStep
+from cook.steps.convert import ConvertStep
+from cook.steps.corpus import TraceCorpusStep
+from cook.steps.curve import LONG_S, MOST_REPEATS, REPEATS, WINDOWS, CurveStep, grid_of
+from cook.steps.http_replay import HttpReplayStep
+from cook.steps.imatrix import ImatrixStep
+from cook.steps.live import LiveStep
+from cook.steps.memory import MemoryStep
+from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.quantize import QuantizeStep
+from cook.steps.recount import REQUESTS, SelfCheckStep
+from cook.steps.replay import ReplayStep
+from cook.steps.trace import RecordedTraceStep, Trace, TraceStep
+from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
+
+# The reference machine: a few cores of a server with two channels of memory.
+START_S = 0.4
+"""A program started, its libraries loaded."""
+LOAD_BYTES_S = 1.0e9
+READ_BYTES_S = 8.0e9
+"""Weights read to decode one token."""
+DECODE_S = 4e-4
+"""Of one decode, whatever the model: graphs, threads, sampling, the request."""
+COMPUTE_BYTES_S = 40e9
+"""Weights times tokens, of text read in batches."""
+COPY_BYTES_S = 300e6
+FLOPS = 60e9
+"""Of a product of matrices, beside :data:`COMPUTE_BYTES_S`."""
+SECONDS_A_WEIGHT = (("iq1", 10e-6), ("iq2", 1e-6), ("iq3", 0.4e-6), ("_kt", 1.5e-6))
+"""To quantize with importance: types whose values are searched for, by a part of their names."""
+WITHOUT_IMPORTANCE = 0.25
+OTHER_SECONDS_A_WEIGHT = 0.05e-6
+
+BYTES_A_TOKEN = 4
+"""Of text."""
+TOKENS_A_CYCLE = 2.2
+CHUNK_TOKENS = 512
+WIDE = 0.1
+"""A verification of n more tokens takes so much longer for each, of a single decode."""
+PROBE_BYTES = 64 << 20
+PROBE_ROWS = 768
+PROBE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a step asks for. ``models``: bytes of each model that is loaded; ``read_bytes`` of
+    weights, for ``decodes``; ``computed_bytes``: weights times tokens read in batches;
+    ``quantizing_s`` on the reference machine; ``copied_bytes`` of files."""
+
+    models: tuple[float, ...] = ()
+    read_bytes: float = 0.0
+    decodes: float = 0.0
+    computed_bytes: float = 0.0
+    quantizing_s: float = 0.0
+    copied_bytes: float = 0.0
+
+    @property
+    def nominal_s(self) -> float:
+        """Seconds on the reference machine."""
+        return self.seconds(1.0, 1.0)
+
+    def seconds(self, memory: float, processor: float) -> float:
+        """Seconds on a machine whose memory and processor take so many times as long."""
+        return (
+            sum(self.models) / LOAD_BYTES_S
+            + self.read_bytes / READ_BYTES_S
+            + self.copied_bytes / COPY_BYTES_S
+        ) * memory + (
+            START_S * max(len(self.models), 1)
+            + self.decodes * DECODE_S
+            + self.computed_bytes / COMPUTE_BYTES_S
+            + self.quantizing_s
+        ) * processor
+
+
+def effort_of(step: Step[Any]) -> Effort | None:
+    """None where it cannot be known: a size that no header tells."""
+    rule = _RULES.get(type(step))
+    return rule(step) if rule is not None else None
+
+
+def nominal_seconds(step: Step[Any]) -> float | None:
+    """What is remembered of a step beside the seconds that it took."""
+    effort = effort_of(step)
+    return effort.nominal_s if effort is not None else None
+
+
+@dataclass(frozen=True)
+class MachinePace:
+    """Seconds that this machine takes for a nominal second, by kind of step."""
+
+    kinds: Mapping[tuple[str, str | None], float]
+    """(kind, digest of the engine) -> median over the steps that were run here."""
+    machine: tuple[float, float]
+    """Memory's and processor's, of kinds that were not: the median of all that were, or probed."""
+    probed: bool
+
+    @classmethod
+    def of(cls, history: Sequence[Artifact]) -> MachinePace:
+        found: dict[tuple[str, str | None], list[float]] = {}
+        for artifact in history:
+            if artifact.nominal_s:
+                engine = artifact.key_parts.get("engine") or {}
+                ratio = artifact.seconds / artifact.nominal_s
+                found.setdefault((artifact.kind, engine.get("digest")), []).append(ratio)
+                found.setdefault((artifact.kind, None), []).append(ratio)
+        kinds = {key: median(ratios) for key, ratios in found.items()}
+        if not kinds:
+            probed = READ_BYTES_S / memory_bytes_s(), FLOPS / processor_flops()
+            return cls({}, probed, probed=True)
+        every = median(kinds[key] for key in kinds if key[1] is None)
+        return cls(kinds, (every, every), probed=False)
+
+    def seconds(self, step: Step[Any]) -> tuple[float | None, str | None]:
+        """About how long ``step`` takes here, and from what that is known; or None, and why."""
+        effort = effort_of(step)
+        if effort is None:
+            return None, "its size is known only when its inputs are there"
+        engine = (step.key_parts["engine"] or {}).get("digest")
+        for key, told in (
+            ((step.kind, engine), "as this engine's here"),
+            ((step.kind, None), "as another engine's here"),
+        ):
+            if key in self.kinds:
+                return effort.nominal_s * self.kinds[key], f"{told}, by size"
+        how = "by size and a probe of this machine" if self.probed else "by size and other steps"
+        return effort.seconds(*self.machine), how
+
+
+def memory_bytes_s() -> float:
+    """Bytes a second that all cores together read from memory, in half a second as it is."""
+    cores = engine_threads()
+    blocks = [np.ones(PROBE_BYTES // 8) for _ in range(cores)]
+    with ThreadPoolExecutor(cores) as pool:
+        rounds, seconds = _measured(lambda: list(pool.map(np.sum, blocks)))
+    return rounds * cores * PROBE_BYTES / seconds
+
+
+def processor_flops() -> float:
+    """Floating-point operations a second of a product of matrices, likewise."""
+    matrix = np.ones((PROBE_ROWS, PROBE_ROWS), np.float32)
+    rounds, seconds = _measured(lambda: matrix @ matrix)
+    return rounds * 2 * PROBE_ROWS**3 / seconds
+
+
+def _measured(work: Callable[[], object]) -> tuple[int, float]:
+    """Times that ``work`` was done in about half a second, and the seconds that took."""
+    work()
+    started, rounds = time.monotonic(), 0
+    while (seconds := time.monotonic() - started) < PROBE_S:
+        work()
+        rounds += 1
+    return max(rounds, 1), seconds
+
+
+def model_bytes(model: Input) -> float | None:
+    return float(model.size_bytes) if isinstance(model, Source) else _predicted(model)
+
+
+def _predicted(step: Step[Any]) -> float | None:
+    size = step.predicted_bytes()
+    return float(size) if size else None
+
+
+def _touched(model: Input) -> float:
+    """Bytes of weights that one token is computed with: of experts, those that are used."""
+    size = model_bytes(model)
+    assert size is not None, "asked only of models of a known size"
+    source = model.source if isinstance(model, QuantizeStep) else model
+    return size * (_share_used(source.path) if isinstance(source, Source) else 1.0)
+
+
+@cache
+def _share_used(path: Path) -> float:
+    try:
+        metadata = read_gguf(path).metadata
+    except CookError:
+        return 1.0
+    used, of = (
+        next((v for k, v in metadata.items() if k.endswith(name)), None)
+        for name in (".expert_used_count", ".expert_count")
+    )
+    if not isinstance(used, int) or not isinstance(of, int) or not of:
+        return 1.0
+    experts = sum(size for name, size in _shapes(path).items() if "_exps" in name)
+    return 1.0 - experts / max(_weights(path), 1.0) * (1.0 - used / of)
+
+
+def _prompt_lengths(trace: Trace) -> list[float]:
+    """Tokens of every prompt, by its text; of a recording that has no texts a guess."""
+    if isinstance(trace, TraceStep):
+        return [max(len(p.text.encode()) / BYTES_A_TOKEN, 1.0) for p in trace.prompts]
+    return [float(CHUNK_TOKENS)] * max(trace.replies, 1)
+
+
+def _prompt_tokens(trace: Trace, wanted: Sequence[str] | None = None) -> float:
+    lengths = _prompt_lengths(trace)
+    share = 1.0 if wanted is None else len(wanted) / len(lengths)
+    return sum(lengths) * share
+
+
+def _trace(step: TraceStep) -> Effort:
+    size, touched, tokens = step.target.size_bytes, _touched(step.target), step.work()
+    return Effort((float(size),), tokens * touched, tokens, _prompt_tokens(step) * touched)
+
+
+def _recorded(step: RecordedTraceStep) -> Effort:
+    return Effort(copied_bytes=float(step.file.size_bytes))
+
+
+def _replay(step: ReplayStep) -> Effort | None:
+    size = model_bytes(step.draft)
+    if size is None:
+        return None
+    touched, tokens = _touched(step.draft), step.work()
+    drafted = 0.3 * tokens * step.rollout_steps  # behind each wrong token
+    read = _prompt_tokens(step.trace, step.prompts) + tokens
+    return Effort((size,), drafted * touched, drafted, read * touched)
+
+
+def _http_replay(step: HttpReplayStep) -> Effort | None:
+    size = model_bytes(step.draft)
+    if size is None:
+        return None
+    touched, tokens = _touched(step.draft), step.work()
+    return Effort((size,), tokens * touched, 3 * tokens, _prompt_tokens(step.trace) * touched)
+
+
+def _curve(step: CurveStep) -> Effort | None:
+    """Batches of every width at a few depths, and prompts of a few lengths."""
+    size = model_bytes(step.model)
+    if size is None:
+        return None
+    touched = _touched(step.model)
+    lengths = [round(tokens) for tokens in _prompt_lengths(step.trace)]
+    ubatch = step.args.filled().ubatch or 1
+    grid = grid_of(lengths, [n + step.trace.max_tokens for n in lengths], ubatch)
+    places = len(grid.depths) * WINDOWS
+    quick = touched / READ_BYTES_S < LONG_S / 250  # then repeats fill a stated time
+    repeats = MOST_REPEATS if quick else REPEATS + 1
+    batches = sum(1 + WIDE * (width - 1) for width in step.widths) * places * repeats
+    # What is longer than a physical batch lies on one long text, which every window goes on from.
+    read = float(max((stop for stop in grid.stops if stop > ubatch), default=0))
+    read += sum(depth if depth <= ubatch else 0 for depth in grid.depths) * WINDOWS
+    for length in (n for n in grid.prompts if n <= ubatch):
+        long = length * touched / COMPUTE_BYTES_S > LONG_S
+        read += length * (1 if long else WINDOWS * (REPEATS + 1))
+    decodes = len(step.widths) * places * repeats
+    return Effort((size,), batches * touched, decodes, read * touched)
+
+
+def _live(step: LiveStep) -> Effort | None:
+    target = model_bytes(step.target)
+    draft = model_bytes(step.draft) if step.draft is not None else 0.0
+    if target is None or draft is None:
+        return None
+    tokens = step.work()
+    prompts = sum(len(p.text.encode()) for p in step.prompts) / BYTES_A_TOKEN
+    wide = _touched(step.target)
+    if step.draft is None or step.settings is None:
+        return Effort((target,), tokens * wide, tokens, prompts * wide)
+    small, n_max = _touched(step.draft), step.settings.n_max
+    cycles = tokens / TOKENS_A_CYCLE
+    read = cycles * (wide * (1 + WIDE * n_max) + n_max * small)
+    return Effort((target, draft), read, cycles * (1 + n_max), prompts * (wide + small))
+
+
+def _compare(step: CompareStep) -> Effort | None:
+    """Some of the replies differ: a server looks them up, a worker controls a few."""
+    target = model_bytes(step.target)
+    if target is None:
+        return None
+    live = step.live[0]
+    prompts = [len(p.text.encode()) / BYTES_A_TOKEN + live.max_tokens for p in live.prompts]
+    wide = _touched(step.target)
+    # Two thirds of what may be: replies are alike as often as not.
+    return Effort((target, target), 60 * wide, 60, 0.7 * sum(sorted(prompts)[:LOOKED_UP]) * wide)
+
+
+def _control(step: ControlStep) -> Effort:
+    wide = _touched(step.target)
+    tokens = min(float(ENOUGH), step.trace.work())
+    replies = max(tokens / max(step.trace.max_tokens, 1), 1.0)
+    batches = tokens / step.width
+    prompts = sum(sorted(_prompt_lengths(step.trace))[: math.ceil(replies)])
+    read = batches * (1 + WIDE * step.width) * wide
+    return Effort((float(step.target.size_bytes),), read, batches, prompts * wide)
+
+
+def _recount(step: SelfCheckStep) -> Effort | None:
+    size = model_bytes(step.draft)
+    if size is None:
+        return None
+    touched = _touched(step.draft)
+    requests = min(REQUESTS, len(step.live.prompts))
+    tokens = requests * step.live.max_tokens / TOKENS_A_CYCLE * (step.settings.n_max + 1)
+    return Effort((size,), tokens * touched, tokens, requests * CHUNK_TOKENS * touched)
+
+
+def _read_corpus(model: Input, chunks: int | None, corpus: Input, context: int) -> Effort | None:
+    size = model_bytes(model)
+    text = corpus.size_bytes if isinstance(corpus, Source) else corpus.predicted_bytes()
+    if size is None or not text:
+        return None
+    tokens = text / BYTES_A_TOKEN
+    if chunks is not None:
+        tokens = min(tokens, float(chunks * context))
+    return Effort((size,), 0.0, tokens / CHUNK_TOKENS, tokens * _touched(model))
+
+
+def _quantize(step: QuantizeStep) -> Effort:
+    shapes = _shapes(step.source.path)
+    seconds = sum(shapes.get(name, 0.0) * _seconds_a_weight(t) for name, t in step.expected)
+    return Effort(quantizing_s=seconds, copied_bytes=float(step.source.size_bytes))
+
+
+def _seconds_a_weight(tensor_type: str) -> float:
+    name = tensor_type.lower()
+    known = (seconds for part, seconds in SECONDS_A_WEIGHT if part in name)
+    return next(known, OTHER_SECONDS_A_WEIGHT)
+
+
+@cache
+def _shapes(path: Path) -> Mapping[str, float]:
+    """Weights of every tensor; none of a file that is not there yet or is no model."""
+    try:
+        return {t.name: float(np.prod(t.shape)) for t in read_gguf(path).tensors}
+    except CookError:
+        return {}
+
+
+def _weights(path: Path) -> float:
+    return sum(_shapes(path).values())
+
+
+def _memory(step: MemoryStep) -> Effort | None:
+    size = model_bytes(step.model)
+    return Effort((size,)) if size is not None else None
+
+
+def _type(step: TypeTimeStep) -> Effort:
+    """The whole model quantized, and `llama-bench` on it."""
+    size, touched = float(step.model.size_bytes), _touched(step.model) / 2
+    times = type_speed.REPEATS + 1
+    return Effort(
+        (size / 2,),
+        times * type_speed.N_GEN * touched,
+        float(times * type_speed.N_GEN),
+        times * type_speed.N_PROMPT * touched,
+        WITHOUT_IMPORTANCE * _weights(step.model.path) * _seconds_a_weight(step.tensor_type),
+    )
+
+
+def _types(step: TypeSpeedStep) -> Effort:
+    return Effort()
+
+
+_RULES: Mapping[type, Callable[[Any], Effort | None]] = {
+    TraceStep: _trace,
+    RecordedTraceStep: _recorded,
+    TraceCorpusStep: lambda step: Effort((float(step.model.size_bytes),)),
+    ReplayStep: _replay,
+    HttpReplayStep: _http_replay,
+    CurveStep: _curve,
+    LiveStep: _live,
+    CompareStep: _compare,
+    ControlStep: _control,
+    SelfCheckStep: _recount,
+    ImatrixStep: lambda s: _read_corpus(s.model, s.chunks, s.corpus, s.context),
+    PerplexityStep: lambda s: _read_corpus(s.model, s.chunks, s.corpus, s.context),
+    DivergenceStep: lambda s: _read_corpus(s.model, s.base.chunks, s.base.corpus, s.base.context),
+    QuantizeStep: _quantize,
+    ConvertStep: lambda s: Effort(copied_bytes=s.work()),
+    MemoryStep: _memory,
+    TypeTimeStep: _type,
+    TypeSpeedStep: _types,
+}

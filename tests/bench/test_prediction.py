@@ -1,0 +1,78 @@
+"""What the study of predictions says, and the pair of real proportions in small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.prediction import Compared, compared, told
+from bench.proportions import DRAFTS, SMALL, proportions_layout, write_pair, write_prompts
+from cook.formats.gguf import read_gguf
+from cook.prompts.prompt_set import load_prompts
+
+TINY = replace(SMALL, vocabulary=1024, layers=10)
+FOUND = [
+    Compared("no draft", None, 0, 100.0, (100.0, 102.0)),
+    Compared("a n_max=2", "a", 2, 130.0, (120.0, 128.0)),
+    Compared("b n_max=2", "b", 2, 140.0, (141.0, 139.0)),
+    Compared("a n_max=8", "a", 8, 120.0, (150.0, 150.0)),
+    Compared("b n_max=8", "b", 8, 90.0, (91.0, 89.0)),
+]
+
+
+def test_errors_are_told_by_length_beside_the_scatter_of_live_runs() -> None:
+    study = told("a pair x bundled", FOUND, 2)
+    text = "\n".join(study.lines)
+    assert "no draft             median 1.0%, worst 1.0% of 1; scatter of a live run 1.4%" in text
+    assert "drafts n_max=2       median 2.4%, worst 4.8% of 2; scatter of a live run 2.8%" in text
+    assert "drafts n_max=8       median 10.0%, worst 20.0% of 2" in text
+    assert "a: predicted best n_max=2, live best n_max=8" in text
+    assert not study.within, "20 % off"
+    assert told("the rest", [c for c in FOUND if c.name != "a n_max=8"], 2).within
+
+
+def test_a_single_live_run_has_no_scatter() -> None:
+    text = "\n".join(told("short", [replace(c, live=c.live[:1]) for c in FOUND], 1).lines)
+    assert "one live run" in text
+    assert "scatter of a live run unknown" in text
+
+
+def test_drafts_are_the_targets_first_layers(tmp_path: Path) -> None:
+    write_pair(tmp_path, TINY)
+    target = {t.name: t for t in read_gguf(tmp_path / "target.gguf").tensors}
+    whole = (tmp_path / "target.gguf").read_bytes()
+    for name, layers in zip(DRAFTS, (2, 4, 8), strict=True):
+        draft = read_gguf(tmp_path / f"{name}.gguf")
+        blocks = {t.name.split(".")[1] for t in draft.tensors if t.name.startswith("blk.")}
+        assert blocks == {str(layer) for layer in range(layers)}
+        for tensor in draft.tensors:
+            assert (tensor.shape, tensor.type_name) == (
+                target[tensor.name].shape,
+                target[tensor.name].type_name,
+            )
+    assert target["blk.9.ffn_down.weight"].type_name == "q8_0"
+    write_pair(tmp_path, TINY)
+    assert (tmp_path / "target.gguf").read_bytes() == whole
+
+
+def test_prompts_have_about_the_length_asked_for(tmp_path: Path) -> None:
+    prompts = load_prompts(str(write_prompts(tmp_path / "p.jsonl", 256, 8))).prompts
+    lengths = [len(p.text) for p in prompts]
+    assert max(lengths) == 254
+    assert min(lengths) > 0.9 * 254
+    assert [p.half for p in prompts[:2]] == ["pick", "report"]
+
+
+@pytest.mark.engine
+@pytest.mark.soak
+def test_the_pair_in_small_is_predicted(tmp_path: Path) -> None:
+    layout = proportions_layout(
+        tmp_path, 256, engine="bundled", n_max=(2, 4), shape=TINY, prompts=8, max_tokens=24
+    )
+    found = compared(layout, "first-4", 2)
+    assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]
+    assert all(c.predicted > 0 and np.isfinite(c.error) for c in found)
+    assert told("small", found, 2).lines

@@ -1,0 +1,158 @@
+"""Times of steps that were never timed: by size, by what this machine took for others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.build import reckon
+from cook.build.reckon import FLOPS, READ_BYTES_S, Effort, MachinePace, effort_of, nominal_seconds
+from cook.graph.step import Source
+from cook.graph.store import Artifact
+from cook.steps.trace import TraceStep
+from tests.build.fabricated import source
+from tests.build.laid_out import layout, score
+
+LAYOUT = layout(score())
+
+
+def traced(size: int, max_tokens: int = 100) -> TraceStep:
+    found = LAYOUT.forecast
+    assert found is not None
+    assert isinstance(found.trace, TraceStep)
+    return replace(found.trace, target=source("big", size), max_tokens=max_tokens)
+
+
+def artifact(
+    step: Any, seconds: float, kind: str | None = None, engine: str | None = None
+) -> Artifact:
+    parts = dict(step.key_parts)
+    if engine is not None:
+        parts["engine"] = {**(parts["engine"] or {}), "digest": engine}
+    return Artifact(
+        Path("x"),
+        kind or step.kind,
+        "k",
+        "l",
+        parts,
+        {},
+        (),
+        seconds,
+        None,
+        "now",
+        nominal_s=nominal_seconds(step),
+    )
+
+
+def test_every_step_of_a_build_has_an_effort() -> None:
+    """`cook plan` said "about 0.0 s and 59 steps never timed here"."""
+    forecast = LAYOUT.forecast
+    assert forecast is not None
+    wanted = [*LAYOUT.making(), *forecast.steps()]
+    for candidate in LAYOUT.grid[:2]:
+        checks = LAYOUT.checks(candidate)
+        assert checks is not None
+        wanted += [*candidate.rounds, *checks.steps()]
+        wanted += [candidate.compare] if candidate.compare is not None else []
+    found = {step.kind: effort_of(step) for step in wanted}
+    assert {*("trace", "replay", "curve", "live", "compare", "control", "selfcheck")} <= set(found)
+    for kind, effort in found.items():
+        assert effort is not None, kind
+        assert effort.nominal_s > 0
+        assert len(effort.models) == (2 if kind in ("live", "compare") else 1), kind
+
+
+def test_tokens_of_a_large_model_take_as_long_as_reading_it() -> None:
+    """100 GB at 6 tokens a second is what the field has on 600 GB/s; here it is READ_BYTES_S."""
+    one, ten = traced(10**9), traced(10**10)
+    tokens = one.work()
+    assert nominal_seconds(ten) == pytest.approx(tokens * 1e10 / READ_BYTES_S, rel=0.1)
+    ratio = (nominal_seconds(ten) or 0) / (nominal_seconds(one) or 1)
+    assert 8 < ratio < 10
+    assert (nominal_seconds(traced(10**10, 200)) or 0) / (nominal_seconds(ten) or 1) > 1.9
+
+
+def test_a_machine_is_known_by_what_it_took() -> None:
+    """Three times slower on a small model: so it will be on one a hundred times the size."""
+    small, large = traced(10**8), traced(10**10)
+    took = 3 * (nominal_seconds(small) or 0)
+    pace = MachinePace.of([artifact(small, took)])
+    seconds, how = pace.seconds(large)
+    assert seconds == pytest.approx(3 * (nominal_seconds(large) or 0))
+    assert how == "as this engine's here, by size"
+    other = MachinePace.of([artifact(small, took, engine="another")])
+    assert other.seconds(large)[1] == "as another engine's here, by size"
+    # A kind that was never run goes by all that were.
+    kinds = MachinePace.of([artifact(small, took, kind="control")])
+    assert kinds.seconds(large)[0] == pytest.approx(3 * (nominal_seconds(large) or 0))
+    assert kinds.seconds(large)[1] == "by size and other steps"
+    # Steps of an older cook say nothing.
+    monkey = replace(artifact(small, took), nominal_s=None)
+    assert MachinePace.of([monkey, artifact(small, took)]).kinds == pace.kinds
+
+
+def test_before_anything_ran_the_memory_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reckon, "memory_bytes_s", lambda: READ_BYTES_S / 4)
+    monkeypatch.setattr(reckon, "processor_flops", lambda: FLOPS / 2)
+    seconds, how = MachinePace.of([]).seconds(traced(10**10))
+    effort = effort_of(traced(10**10))
+    assert effort is not None
+    assert seconds == pytest.approx(effort.seconds(4.0, 2.0))
+    assert seconds is not None
+    assert 3.5 < seconds / effort.nominal_s < 4.0
+    assert how == "by size and a probe of this machine"
+
+
+def test_the_probe_finds_a_plausible_machine() -> None:
+    assert 1e8 < reckon.memory_bytes_s() < 1e13
+    assert 1e8 < reckon.processor_flops() < 1e15
+
+
+def test_what_no_header_tells_is_said() -> None:
+    step = replace(LAYOUT.grid[0].rounds[0], draft=traced(1))  # its size is not that of a model
+    unknown = replace(step, draft=_NoSize(*_fields(traced(1))))
+    seconds, why = MachinePace({}, (1.0, 1.0), probed=True).seconds(unknown)
+    assert seconds is None
+    assert why == "its size is known only when its inputs are there"
+
+
+class _NoSize(TraceStep):
+    def predicted_bytes(self) -> int:
+        return 0
+
+
+def _fields(step: TraceStep) -> tuple[Any, ...]:
+    from dataclasses import fields
+
+    return tuple(getattr(step, f.name) for f in fields(step))
+
+
+def test_experts_that_are_not_used_are_not_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from types import SimpleNamespace
+
+    header = SimpleNamespace(
+        metadata={"llama.expert_count": 128, "llama.expert_used_count": 8},
+        tensors=(
+            SimpleNamespace(name="blk.0.ffn_down_exps.weight", shape=(90, 10)),
+            SimpleNamespace(name="blk.0.attn_q.weight", shape=(10, 10)),
+        ),
+    )
+    monkeypatch.setattr(reckon, "read_gguf", lambda _: header)
+    path = tmp_path / "moe.gguf"
+    path.write_bytes(b"")
+    model = Source(path, "sha256:" + "0" * 64, 1000)
+    assert reckon._touched(model) == pytest.approx(1000 * (0.1 + 0.9 * 8 / 128))
+
+
+def test_an_effort_adds_up() -> None:
+    assert Effort((2e9,), 8e9, 0.0, 40e9).nominal_s == pytest.approx(0.4 + 2.0 + 1.0 + 1.0)
+
+
+def test_types_that_are_searched_for_take_long_to_quantize() -> None:
+    assert reckon._seconds_a_weight("IQ1_S") > 10 * reckon._seconds_a_weight("Q4_K")
+    assert reckon._seconds_a_weight("iq2_kt") > 10 * reckon._seconds_a_weight("q8_0")

@@ -1,0 +1,37 @@
+"""What every draft accepts of the trace, kept at a length that the recipe alone decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cook.build.replayed import replayed
+from cook.graph.execute import Outcomes
+from tests.build.laid_out import layout, score
+from tests.build.whole import built
+
+
+def test_every_draft_keeps_its_replayed_acceptance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch).record
+    assert [(r.draft, r.engine, r.n_max) for r in record.replayed] == [
+        ("small", "bundled", 4),
+        ("large", "bundled", 4),
+    ]
+    for found in record.replayed:
+        name = f"{found.draft} n_max=4"
+        predicted = next(c.predicted for c in record.candidates if c.name == name)
+        assert predicted is not None
+        assert predicted.prompts is not None
+        seen = dict(zip(found.ids, found.accepted, strict=True))
+        reported = dict(zip(predicted.prompts.ids, predicted.prompts.accepted, strict=True))
+        assert {i: seen[i] for i in reported} == reported
+        assert len(seen) == 2 * len(reported), "both halves"
+
+
+def test_what_was_not_replayed_has_none() -> None:
+    plan = layout(score()).forecast
+    assert plan is not None
+    assert list(replayed([plan], Outcomes())) == []
