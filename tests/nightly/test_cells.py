@@ -34,7 +34,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny.yaml").write_text(builds.TINY)
     path = tmp_path / "p.yaml"
     # Two nights a minute apart: how fast a shared machine is then is the weather's, not the test's.
-    gates = "gates: {speed_percent: 90}\n"
+    gates = "gates: {speed_percent: 90, no_draft_percent: 90}\n"
     path.write_text(f"version: 1\nname: p\nrecipes: [tiny.yaml]\nengines: bundled\n{gates}")
     return path
 
