@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from cook.scoring.figures import NEAR_TIE_GAP
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.quantize import MODEL_FILE
 from cook.trace.chain import Draws
+from cook.trace.rendering import rendered
 
 N_PROBS = 64
 """How many of the target's candidates to ask for when looking a rejected token up."""
@@ -61,6 +63,7 @@ class CompareStep(Step[CompareOutcome]):
     version: ClassVar[int] = 3
     """2: the same-width control; an ik reply cut at the limit is no difference. 3: gaps under the
     sampling chain; a bounded control that reads prompts in whole batches."""
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = CompareOutcome
 
     @property
@@ -85,24 +88,48 @@ class CompareStep(Step[CompareOutcome]):
         pairs = [(baseline[key], others[key]) for key in others if key in baseline]
         differing = [(a, b) for a, b in pairs if not _same(a, b)]
         differing.sort(key=lambda pair: pair[0].prompt_n + pair[0].predicted_n)
-        seen: list[Seen] = []
+        differences: tuple[Difference, ...] = ()
+        untold = None
         if differing:
-            job = ServerJob(
-                target=bench.file(self.target, MODEL_FILE),
-                target_args=self.target_args,
-                context=self.context,
-            )
-            prompts = {p.id: p.text for step in self.baseline for p in step.prompts}
-            chat = self.baseline[0].chat
-            with Server(self.engine, job, bench.supervisor) as server:
-                for number, (a, b) in enumerate(differing):
-                    text = prompts[a.id]
-                    text = server.apply_template(text) if chat else text
-                    prompt = server.tokenize(text, add_special=True)
-                    looked_up = number < LOOKED_UP
-                    seen.append(_first_difference(server, prompt, a, b, self._chain(), looked_up))
-        differences, untold = self._controlled(bench, seen)
+            differences, untold = self._told(bench, differing)
         return CompareOutcome(len(pairs), len(pairs) - len(differing), differences, untold)
+
+    def _told(
+        self, bench: Workbench, differing: Sequence[tuple[PromptRun, PromptRun]]
+    ) -> tuple[tuple[Difference, ...], str | None]:
+        """What is known of each difference, and why none is held against batch width."""
+        path = bench.file(self.target, MODEL_FILE)
+        texts = self._texts(bench, path, [a.id for a, _ in differing])
+        try:
+            load = model_load(self.engine, path, self.target_args, self.context)
+            with bench.workers.loaded(self.engine, load, CONTROL_S) as (worker, _):
+                seen = self._seen(_WorkerLookup(worker), texts, differing)
+                return self._controlled(worker, seen)
+        except (PrerequisiteError, StepError) as error:  # no worker here, or none that can follow
+            job = ServerJob(path, target_args=self.target_args, context=self.context)
+            with Server(self.engine, job, bench.supervisor) as server:
+                seen = self._seen(_ServerLookup(server), texts, differing)
+            told = tuple(s.difference for s in seen)
+            return told, error.message.splitlines()[0] if _chosen(seen) else None
+
+    def _texts(self, bench: Workbench, path: Path, ids: Sequence[str]) -> list[str]:
+        """The prompts of those ``ids`` as the server saw them."""
+        prompts = {p.id: p.text for step in self.baseline for p in step.prompts}
+        texts = [prompts[one] for one in ids]
+        if not self.baseline[0].chat:
+            return texts
+        return rendered(self.engine, path, self.target_args.extra, texts, bench.supervisor)
+
+    def _seen(
+        self,
+        lookup: _Lookup,
+        texts: Sequence[str],
+        differing: Sequence[tuple[PromptRun, PromptRun]],
+    ) -> list[Seen]:
+        return [
+            _first_difference(lookup, text, a, b, self._chain(), number < LOOKED_UP)
+            for number, (text, (a, b)) in enumerate(zip(texts, differing, strict=True))
+        ]
 
     def _chain(self) -> Sampling | None:
         """The chain that tokens are drawn under, with a server's defaults; None: greedy."""
@@ -110,7 +137,7 @@ class CompareStep(Step[CompareOutcome]):
         return sampling.applied("server") if sampling.temperature else None
 
     def _controlled(
-        self, bench: Workbench, seen: Sequence[Seen]
+        self, worker: Worker, seen: Sequence[Seen]
     ) -> tuple[tuple[Difference, ...], str | None]:
         """Of a few differences of each kind, whether batch width alone makes them; and why not of
         any, where it could not be tried: a control that fails is told, and fails nothing."""
@@ -121,22 +148,55 @@ class CompareStep(Step[CompareOutcome]):
             return tuple(found.values()), None
         widths = sorted({2, settings.n_max // 2 + 1, settings.n_max + 1}, reverse=True)
         try:
-            path = bench.file(self.target, MODEL_FILE)
-            load = model_load(self.engine, path, self.target_args, self.context)
-            with Worker.open(self.engine, bench.supervisor, name="control") as worker:
-                worker.load(load)
-                worker.timeout_s = CONTROL_S
-                for one in chosen:
-                    innocent = _alone(worker, one, widths, self._chain())
-                    name = one.difference.prompt_id
-                    found[name] = replace(one.difference, without_draft=innocent)
-        except (PrerequisiteError, StepError) as error:
+            for one in chosen:
+                innocent = _alone(worker, one, widths, self._chain())
+                name = one.difference.prompt_id
+                found[name] = replace(one.difference, without_draft=innocent)
+        except StepError as error:
             return tuple(found.values()), error.message.splitlines()[0]
         return tuple(found.values()), None
 
     def _runs(self, bench: Workbench, steps: tuple[LiveStep, ...]) -> dict[str, PromptRun]:
         outcomes: list[LiveOutcome] = [decode(step, bench.artifact(step)) for step in steps]
         return {run.id: run for outcome in outcomes for run in outcome.runs}
+
+
+class _Lookup(Protocol):
+    """The target's tokens, and what it holds likely after a text."""
+
+    def tokenize(self, text: str, *, add_special: bool) -> Sequence[int]: ...
+
+    def likely(self, text: Sequence[int]) -> Mapping[int, float]:
+        """Log-probabilities of the :data:`N_PROBS` likeliest next tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class _WorkerLookup:
+    worker: Worker
+
+    def tokenize(self, text: str, *, add_special: bool) -> Sequence[int]:
+        return self.worker.tokenize(text, add_special=add_special)
+
+    def likely(self, text: Sequence[int]) -> Mapping[int, float]:
+        found = self.worker.replay(text, text[-1:], width=1, ahead=len(text) - 1, top=N_PROBS)
+        assert found.top_ids is not None, "asked for"
+        assert found.top_logits is not None, "asked for"
+        logp = found.top_logits[0] - found.logsumexp[0]
+        return dict(zip(found.top_ids[0].tolist(), logp.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class _ServerLookup:
+    server: Server
+
+    def tokenize(self, text: str, *, add_special: bool) -> Sequence[int]:
+        return self.server.tokenize(text, add_special=add_special)
+
+    def likely(self, text: Sequence[int]) -> Mapping[int, float]:
+        answer = self.server.complete(text, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
+        top = answer.probabilities[0].top if answer.probabilities else ()
+        return {c.id: c.logprob for c in top if c.id is not None}
 
 
 def _same(a: PromptRun, b: PromptRun) -> bool:
@@ -203,29 +263,27 @@ def _alone(worker: Worker, seen: Seen, widths: Sequence[int], chain: Sampling | 
 
 
 def _first_difference(
-    server: Server,
-    prompt: Sequence[int],
+    lookup: _Lookup,
+    prompt: str,
     a: PromptRun,
     b: PromptRun,
     chain: Sampling | None,
     looked_up: bool,
 ) -> Seen:
-    left, right = _tokens(server, a), _tokens(server, b)
+    left, right = _tokens(lookup, a), _tokens(lookup, b)
     position = next(
         (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
         min(len(left), len(right)),
     )
     ours = left[position] if position < len(left) else None
     theirs = right[position] if position < len(right) else None
-    text = (*prompt, *left[:position])
+    text = (*lookup.tokenize(prompt, add_special=True), *left[:position])
     seen = Seen(
         Difference(a.id, position, len(left), ours, theirs, None, None), text, left[position:]
     )
     if ours is None or theirs is None or not looked_up:
         return seen
-    answer = server.complete(text, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
-    top = answer.probabilities[0].top if answer.probabilities else ()
-    known = {c.id: c.logprob for c in top if c.id is not None}
+    known = lookup.likely(text)
     if ours not in known:
         return seen
     if chain is not None:
@@ -245,8 +303,8 @@ def _drawn(seen: Seen, ours: int, theirs: int, known: Mapping[int, float], chain
     return replace(seen, draws=draws).with_gap(draws.gap(ours, theirs), at_least)
 
 
-def _tokens(server: Server, run: PromptRun) -> tuple[int, ...]:
+def _tokens(lookup: _Lookup, run: PromptRun) -> tuple[int, ...]:
     """Emitted ids; re-tokenized from the text where the engine returns none (ik)."""
     if run.tokens is not None:
         return run.tokens
-    return tuple(server.tokenize(run.text, add_special=False))
+    return tuple(lookup.tokenize(run.text, add_special=False))

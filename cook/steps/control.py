@@ -16,7 +16,6 @@ from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
@@ -46,6 +45,7 @@ class ControlStep(Step[ControlOutcome]):
     version: ClassVar[int] = 2
     """2: prompts in whole batches, and no more replies than it takes."""
     optional: ClassVar[bool] = True
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = ControlOutcome
 
     @property
@@ -71,10 +71,8 @@ class ControlStep(Step[ControlOutcome]):
 
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         differences, margins = [], []
-        with Worker.open(self.engine, bench.supervisor, name="control") as worker:
-            path = self.target.path
-            worker.load(model_load(self.engine, path, self.args, trace.header.context))
-            worker.timeout_s = REPLY_S
+        load = model_load(self.engine, self.target.path, self.args, trace.header.context)
+        with bench.workers.loaded(self.engine, load, REPLY_S) as (worker, _):
             chosen = _chosen(trace)
             for index, reply in enumerate(trace):
                 if index not in chosen:

@@ -94,6 +94,7 @@ class CurveStep(Step[CurveOutcome]):
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
     least that occurs to the greatest."""
     timed: ClassVar[bool] = True
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = CurveOutcome
 
     @property
@@ -123,12 +124,12 @@ class CurveStep(Step[CurveOutcome]):
         texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len, reverse=True)
         ends = [head.prompt_tokens + head.tokens for head in trace.heads]
         prompts = [head.prompt_tokens for head in trace.heads]
-        room = trace.header.context + max(self.widths)  # the deepest batch begins at a text's end
-        with Worker.open(self.engine, bench.supervisor, name="curve") as worker:
-            path = bench.file(self.model, MODEL_FILE)
-            outputs = max(self.widths) if self.verifies else 1
-            load = model_load(self.engine, path, self.args, room, outputs=outputs)
-            worker.load(load)
+        beyond = max(self.widths)  # the deepest batch begins at a text's end
+        path = bench.file(self.model, MODEL_FILE)
+        outputs = max(self.widths) if self.verifies else 1
+        context = trace.header.context
+        load = model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs)
+        with bench.workers.loaded(self.engine, load) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
             watch, before = Watch.start(), _cpu_s(worker)
             times = _Times(worker, texts, self.verifies, load.ubatch)
