@@ -13,7 +13,8 @@ there the prompt is read in whole batches, only the last tokens at the width of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -97,20 +98,20 @@ class CompareStep(Step[CompareOutcome]):
     def _told(
         self, bench: Workbench, differing: Sequence[tuple[PromptRun, PromptRun]]
     ) -> tuple[tuple[Difference, ...], str | None]:
-        """What is known of each difference, and why none is held against batch width."""
+        """What is known of each difference, and why none is held against batch width: a control
+        that fails is told, and fails nothing."""
         path = bench.file(self.target, MODEL_FILE)
         texts = self._texts(bench, path, [a.id for a, _ in differing])
         try:
             load = model_load(self.engine, path, self.target_args, self.context)
             with bench.workers.loaded(self.engine, load, CONTROL_S) as (worker, _):
                 seen = self._seen(_WorkerLookup(worker), texts, differing)
-                return self._controlled(worker, seen)
+                return tuple(self._controlled(worker, seen)), None
         except (PrerequisiteError, StepError) as error:  # no worker here, or none that can follow
             job = ServerJob(path, target_args=self.target_args, context=self.context)
             with Server(self.engine, job, bench.supervisor) as server:
                 seen = self._seen(_ServerLookup(server), texts, differing)
-            told = tuple(s.difference for s in seen)
-            return told, error.message.splitlines()[0] if _chosen(seen) else None
+                return tuple(s.difference for s in seen), error.message.splitlines()[0]
 
     def _texts(self, bench: Workbench, path: Path, ids: Sequence[str]) -> list[str]:
         """The prompts of those ``ids`` as the server saw them."""
@@ -125,36 +126,32 @@ class CompareStep(Step[CompareOutcome]):
         lookup: _Lookup,
         texts: Sequence[str],
         differing: Sequence[tuple[PromptRun, PromptRun]],
-    ) -> list[Seen]:
-        return [
-            _first_difference(lookup, text, a, b, self._chain(), number < LOOKED_UP)
-            for number, (text, (a, b)) in enumerate(zip(texts, differing, strict=True))
-        ]
+    ) -> Iterator[Seen]:
+        for number, (text, (a, b)) in enumerate(zip(texts, differing, strict=True)):
+            yield _first_difference(lookup, text, a, b, self._chain(), number < LOOKED_UP)
 
     def _chain(self) -> Sampling | None:
         """The chain that tokens are drawn under, with a server's defaults; None: greedy."""
         sampling = self.live[0].sampling
         return sampling.applied("server") if sampling.temperature else None
 
-    def _controlled(
-        self, worker: Worker, seen: Sequence[Seen]
-    ) -> tuple[tuple[Difference, ...], str | None]:
-        """Of a few differences of each kind, whether batch width alone makes them; and why not of
-        any, where it could not be tried: a control that fails is told, and fails nothing."""
+    def _controlled(self, worker: Worker, seen: Iterable[Seen]) -> Iterator[Difference]:
+        """Each difference; of the first few of each kind, whether batch width alone makes it.
+
+        Right after each is looked up, so that the worker still holds the text before it.
+        """
         settings = self.live[0].settings
-        found = {s.difference.prompt_id: s.difference for s in seen}
-        chosen = _chosen(seen)
-        if settings is None or not settings.n_max or not chosen:
-            return tuple(found.values()), None
-        widths = sorted({2, settings.n_max // 2 + 1, settings.n_max + 1}, reverse=True)
-        try:
-            for one in chosen:
-                innocent = _alone(worker, one, widths, self._chain())
-                name = one.difference.prompt_id
-                found[name] = replace(one.difference, without_draft=innocent)
-        except StepError as error:
-            return tuple(found.values()), error.message.splitlines()[0]
-        return tuple(found.values()), None
+        n_max = settings.n_max if settings is not None else 0
+        widths = sorted({2, n_max // 2 + 1, n_max + 1}, reverse=True)
+        kinds: Counter[bool | None] = Counter()
+        for one in seen:
+            found = one.difference
+            if n_max and found.baseline_token is not None and found.other_token is not None:
+                kinds[one.near_tie] += 1
+                if kinds[one.near_tie] <= CONTROLLED:
+                    innocent = _alone(worker, one, widths, self._chain())
+                    found = replace(found, without_draft=innocent)
+            yield found
 
     def _runs(self, bench: Workbench, steps: tuple[LiveStep, ...]) -> dict[str, PromptRun]:
         outcomes: list[LiveOutcome] = [decode(step, bench.artifact(step)) for step in steps]
@@ -218,20 +215,14 @@ class Seen:
     after: tuple[int, ...]
     draws: Draws | None = None
 
+    @property
+    def near_tie(self) -> bool | None:
+        """None where the gap is not known."""
+        gap = self.difference.gap
+        return None if gap is None else abs(gap) <= NEAR_TIE_GAP
+
     def with_gap(self, gap: float | None, at_least: float | None) -> Seen:
         return replace(self, difference=replace(self.difference, gap=gap, gap_at_least=at_least))
-
-
-def _chosen(seen: Sequence[Seen]) -> list[Seen]:
-    """A few of each kind, those with the shortest texts; both tokens must be known."""
-    kinds: dict[bool | None, list[Seen]] = {}
-    for one in seen:
-        found = one.difference
-        if found.baseline_token is None or found.other_token is None:
-            continue
-        near = None if found.gap is None else abs(found.gap) <= NEAR_TIE_GAP
-        kinds.setdefault(near, []).append(one)
-    return [one for kind in kinds.values() for one in kind[:CONTROLLED]]
 
 
 def _alone(worker: Worker, seen: Seen, widths: Sequence[int], chain: Sampling | None) -> bool:

@@ -74,7 +74,7 @@ class KeptWorkers(Closing):
         if worker.gone:
             return
         ((path, file_bytes),) = file.items()
-        waiting = _Waiting(worker, path, file_bytes, bool(info.running.offloaded))
+        waiting = _Waiting(worker, path, file_bytes, bool(info.running.devices))
         with self._lock:
             earlier = self._waiting.pop(key, None)  # another step's, side by side with this one
             self._waiting[key] = waiting
@@ -89,7 +89,7 @@ class KeptWorkers(Closing):
         """
         with self._lock:
             if devices:
-                for key in [k for k, w in self._waiting.items() if w.offloaded]:
+                for key in [k for k, w in self._waiting.items() if w.on_device]:
                     self._waiting.pop(key).worker.close()
             while self._waiting and not self._fits(files):
                 self._waiting.pop(next(iter(self._waiting))).worker.close()
@@ -149,4 +149,4 @@ class _Waiting:
     worker: Worker
     path: Path
     file_bytes: int
-    offloaded: bool
+    on_device: bool

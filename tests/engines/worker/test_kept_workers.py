@@ -91,7 +91,9 @@ def test_what_lies_on_a_device_gives_way_to_programs(
     with workers.loaded(engine, ModelLoad(tiny_model, context=256)) as (worker, _):
         pass
     ((key, waiting),) = workers._waiting.items()
-    on_device = kept_workers._Waiting(waiting.worker, waiting.path, waiting.file_bytes, True)
+    on_device = kept_workers._Waiting(
+        waiting.worker, waiting.path, waiting.file_bytes, on_device=True
+    )
     monkeypatch.setitem(workers._waiting, key, on_device)
     workers.make_room({})
     assert alive(worker.pid)
