@@ -48,6 +48,7 @@ ROOMS = (
     "paths",
     "units",
     "closing",
+    "signals",
     "errors",
 )
 """From the top down: a room imports only rooms below itself."""

@@ -20,6 +20,7 @@ from cook.graph.locks import file_lock, timing_lock_path
 from cook.graph.step import Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Output
+from cook.signals import require_going_on
 from cook.units import duration
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ class Executor(Closing):
 
     def make(self, step: Step[Any]) -> Artifact:
         """The artifact of one step whose inputs are there; what it fails with is raised."""
+        require_going_on()
         anew = self.fresh or (self.remeasure and step.timed)
         if not anew and (artifact := self._stored(step)):
             return artifact
