@@ -113,6 +113,57 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "work [not markup]: done after" in err
 
 
+def test_steps_without_a_terminal_are_a_line_each(make: Make) -> None:
+    output = make(Mode.HUMAN)
+    with output.steps(lambda: 2, lambda: "about 3 s left") as steps:
+        for label in ("quantize A", "quantize B"):
+            with steps.step(label) as part:
+                part.to(0.5)
+        with pytest.raises(ValueError, match="no"), steps.step("fails"):
+            raise ValueError("no")
+    assert texts(output)[1].splitlines() == [
+        "step 1 of 2: quantize A, 0.0 s, about 3 s left",
+        "step 2 of 2: quantize B, 0.0 s, about 3 s left",
+    ]
+
+
+def test_steps_side_by_side_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    output = Output(Mode.HUMAN, io.StringIO(), Terminal())
+    with (
+        output.steps(lambda: 27, lambda: "about 4 min left") as steps,
+        steps.step("quantize A [not markup]") as one,
+        steps.step("quantize B \x1b]0;t\x07"),
+    ):
+        one.to(0.42)
+        drawn = str(steps._drawn())
+        assert steps._live is not None
+        steps._live.refresh()
+        output.say("said above the display")
+    assert drawn.splitlines() == [
+        "step 1 of 27, 0:00:00 elapsed, about 4 min left",
+        "   42%  quantize A [not markup]",
+        "    0%  quantize B \\x1b]0;t\\x07",
+    ]
+    told = texts(output)[1]
+    assert "said above the display\n" in told
+    assert "quantize B" in told
+    assert "\x1b]" not in told
+
+
+def test_lines_on_a_terminal_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    output = Output(Mode.HUMAN, Terminal(), Terminal())
+    text = "it takes --spec-draft-n-max 4 and the file /models/a/b/c/d.gguf as it is"
+    output.data(text)
+    output.warn(text, "try again with --spec-draft-n-max 8")
+    for said in texts(output):
+        assert max(map(len, said.splitlines())) <= 40
+        for word in text.split():
+            assert word in said.split()
+
+
 @pytest.mark.parametrize("term", ["dumb", ""])
 def test_no_bar_on_a_dumb_terminal(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", term)
