@@ -293,7 +293,7 @@ class Progress:
 
 
 @dataclass
-class Part:
+class RunningStep:
     """A step that runs. ``share`` of it is done."""
 
     label: str
@@ -318,7 +318,7 @@ class Steps:
     left: Callable[[], str]
     began: float = field(default_factory=time.monotonic)
     ended: int = 0
-    running: list[Part] = field(default_factory=list)
+    running: list[RunningStep] = field(default_factory=list)
     _live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -340,9 +340,9 @@ class Steps:
             self._live = self.output._above = None
 
     @contextmanager
-    def step(self, label: str) -> Iterator[Part]:
+    def step(self, label: str) -> Iterator[RunningStep]:
         """A step that runs within the block; one that raises did not end."""
-        part = Part(label)
+        part = RunningStep(label)
         self.running.append(part)
         started = time.monotonic()
         try:

@@ -110,6 +110,14 @@ UnsafeArgsOption = Annotated[
         show_default=False,
     ),
 ]
+WideOption = Annotated[
+    bool,
+    typer.Option(
+        "--wide",
+        help="Show all there is of each candidate: PPL, KLD, bpw, counts, notes.",
+        show_default=False,
+    ),
+]
 JobsOption = Annotated[
     int,
     typer.Option(

@@ -14,6 +14,7 @@ from cook.cli.options import (
     QuietOption,
     ThreadsOption,
     UnsafeArgsOption,
+    WideOption,
     open_output,
 )
 
@@ -192,6 +193,7 @@ def command(
         bool,
         typer.Option("--fresh", help="Hash and measure again, stored or not.", show_default=False),
     ] = False,
+    wide: WideOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -253,7 +255,7 @@ def command(
         "from": Path.cwd(),
         "unsafe_args": allow_unsafe_args,
     }
-    answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh)
+    answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh, wide=wide)
 
 
 def _given(options: dict[str, object]) -> dict[str, object]:
