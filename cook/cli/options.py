@@ -18,7 +18,10 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout.", show_default=False)
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print the answer only.", show_default=False)
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Print the answer's rows only, tab-separated.", show_default=False
+    ),
 ]
 
 
