@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from cook.errors import InternalError
+from cook.errors import InternalError, PrerequisiteError
 from cook.text_table import Column as Column
 from cook.text_table import table, wrapped
 from cook.units import duration
@@ -376,7 +376,10 @@ def _broken(text: str, width: int | None) -> str:
 
 
 def write_line(stream: TextIO, text: str) -> None:
-    """Write ``text`` and a newline now; a reader that is gone gets nothing more, silently."""
+    """Write ``text`` and a newline now; a reader that is gone gets nothing more, silently.
+
+    PrerequisiteError where stdout cannot be written for another reason.
+    """
     _write(stream, f"{text}\n")
 
 
@@ -386,6 +389,12 @@ def _write(stream: TextIO, text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         silence(stream)
+    except OSError as error:
+        silence(stream)
+        if stream is not sys.stderr:  # of which nobody could be told
+            raise PrerequisiteError(
+                f"stdout: {error.strerror}", hint="redirect it to a place that can be written"
+            ) from error
 
 
 def silence(stream: TextIO) -> None:
@@ -397,6 +406,21 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+def open_standard_streams() -> None:
+    """Give what the process was started without (``>&-``) to nowhere: else the next file that is
+    opened would be stdout, and there is no stream to write to."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free descriptor is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            stream = open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _lines(text: str) -> str:

@@ -49,7 +49,7 @@ def answer(
     _print(answered, built.path, built.ran, output, wide=wide)
     from cook.build.run import raise_for
 
-    raise_for(built)
+    raise_for(built, fresh=fresh)
 
 
 def _print(

@@ -148,13 +148,15 @@ def _files(prepared: Prepared, outcomes: Outcomes) -> tuple[Path, ...]:
     return (*prepared.files, *stored)
 
 
-def raise_for(built: Built) -> None:
-    """The exit of a build: 1 when a step failed, 4 when nothing qualifies."""
+def raise_for(built: Built, *, fresh: bool = False) -> None:
+    """The exit of a build: 1 when a step failed, 4 when nothing qualifies. ``fresh``: all of it
+    was asked to run again, so that the same command does not go on."""
     if built.failures:
         count = len(built.failures)
         raise StepError(
             f"{plural(count, 'step')} failed: {'; '.join(built.failures[:3])}",
-            hint="what succeeded is stored; the same command again runs only what is missing",
+            hint="what succeeded is stored; the same command again"
+            f"{' without --fresh' if fresh else ''} runs only what is missing",
         )
     if built.record.candidates and built.record.pick.candidate is None:
         raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")
