@@ -374,7 +374,7 @@ def _objection(
         return reason or "no live figures"
     others = [c for c in ran.values() if c.key != key]
     if aim.objective.timed and key.draft is not None and all(c.draft for c in others):
-        return "no draft did not run"
+        return "nothing ran without a draft"
     if all(c.draft is None for c in others):
         return "no rival ran"
     for other in others:

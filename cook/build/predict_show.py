@@ -238,8 +238,8 @@ def _verdict(ordered: Sequence[DraftPrediction], whole: TracePrediction) -> str:
         others = (f"{_named(d)} {_speedup(d.best.priced, whole):.2f}x" for d in rest)
         told += f"; {', '.join(others)}"
     if not _pays(first.best.priced, whole):
-        return f"no draft pays: the fastest, {told}"
-    return f"a draft pays: {told}"
+        return f"drafting does not pay: the fastest, {told}"
+    return f"drafting pays: {told}"
 
 
 def _named(draft: DraftPrediction) -> str:
@@ -348,7 +348,11 @@ def _show_typed(request: PredictRequest, out: Output) -> None:
     out.table([bare, *cells], [*(Column(t, "right") for t in titles), ""])
     told = f"n_max={best.n_max} is {best.speedup:.2f}x as fast as no draft decoding, predicted"
     out.data("")
-    out.data(f"a draft pays: {told}" if best.speedup > 1 else f"no draft pays: the fastest, {told}")
+    out.data(
+        f"drafting pays: {told}"
+        if best.speedup > 1
+        else f"drafting does not pay: the fastest, {told}"
+    )
     out.warn(CAVEAT)
 
 

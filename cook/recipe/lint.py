@@ -466,7 +466,7 @@ def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
     if left and quant.rules and not quant.mixture_stated:
         message = (
             f"quant {quant.name}: no rule hits {some(left)}, "
-            f"which get {quant.default_type} from the base type {quant.ftype}"
+            f"which {'gets' if len(left) == 1 else 'get'} {quant.default_type} from the base type {quant.ftype}"
         )
         hint = "add rules for them, or state `mixture: pure` or `mixture: engine`"
         yield _where(quant).problem(message, hint=hint, severity="warning")

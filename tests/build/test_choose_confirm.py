@@ -81,7 +81,7 @@ def test_a_choice_that_the_live_runs_bear_out_is_confirmed() -> None:
 @pytest.mark.parametrize(
     ("ran", "why"),
     [
-        ((LARGE, SMALL), "no draft did not run"),
+        ((LARGE, SMALL), "nothing ran without a draft"),
         ((NO_DRAFT, LARGE), "no rival ran"),
     ],
 )
