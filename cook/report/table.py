@@ -15,6 +15,7 @@ _SCORED = (
     *("accepted/drafted", "acceptance", "tokens a cycle", "decode t/s", "decode speedup"),
     "end-to-end t/s",
 )
+DECODE, END_TO_END = Objective.DECODE_SPEED, Objective.END_TO_END_SPEED
 REPLAYED = "~"
 """Before counts that are those of a replay: the candidate did not run live."""
 SHOWN = 10
@@ -56,15 +57,15 @@ def row(record: Record, candidate: Candidate, *, quality: bool = True) -> Cells:
 
 def short_columns(record: Record) -> Columns:
     """(title, alignment) of :func:`short_row`: what a choice is made by."""
-    own = {
-        "decode_speed": ("decode t/s", "decode speedup"),
-        "acceptance_length": ("tokens a cycle",),
-    }
-    titles = (
-        *("size", "acceptance", *own.get(record.pick.maximize, ())),
-        *("end-to-end t/s", _speedup_title(record)),
-    )
+    own = _SHORT.get(record.pick.maximize, ("end-to-end t/s",))
+    titles = ("size", "acceptance", *own, _speedup_title(record))
     return (("candidate", "left"), *((t, "right") for t in titles), ("figures", "left"))
+
+
+_SHORT = {
+    "decode_speed": ("decode t/s", "decode speedup"),
+    "acceptance_length": ("tokens a cycle", "end-to-end t/s"),
+}
 
 
 def short_row(record: Record, candidate: Candidate) -> Cells:
@@ -75,23 +76,18 @@ def short_row(record: Record, candidate: Candidate) -> Cells:
     found = live or (guess.figures if guess else None)
     if found is None:
         return (candidate.name, *[None] * (len(short_columns(record)) - 1))
-    speedup = candidate.speedup if live else _guessed(record, candidate, Objective.END_TO_END_SPEED)
-    own: Cells = ()
+    own: Cells = (number(found.end_to_end_speed, ".2f"),)
     if record.pick.maximize == "decode_speed":
-        decode = (
-            candidate.decode_speedup
-            if live
-            else _guessed(record, candidate, Objective.DECODE_SPEED)
-        )
+        decode = candidate.decode_speedup if live else _guessed(record, candidate, DECODE)
         own = number(found.decode_speed, ".2f"), ratio(decode, None)
     elif record.pick.maximize == "acceptance_length":
-        own = (number(found.acceptance_length, ".2f"),)
+        own = number(found.acceptance_length, ".2f"), *own
+    speedup = candidate.speedup if live else _guessed(record, candidate, END_TO_END)
     return (
         candidate.name,
         size(draft.file_bytes) if draft else None,
         number(found.acceptance_rate, ".1%"),
         *own,
-        number(found.end_to_end_speed, ".2f"),
         ratio(speedup, candidate.speedup_interval if live else None),
         "live" if live else "predicted",
     )
