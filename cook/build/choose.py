@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from cook.build.forecast import Forecast
-from cook.build.sentence import Said, nothing_qualifies, pick_sentence
+from cook.build.sentence import Evidence, nothing_qualifies, pick_sentence
 from cook.record import record
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
@@ -336,7 +336,9 @@ def _sentence(
     if winner is None or certainty is None:
         return nothing_qualifies(final.excluded)
     ties = final.named(final.ties)
-    return pick_sentence(Said(aim.objective, aim.confidence, certainty, ties, winner, candidates))
+    return pick_sentence(
+        Evidence(aim.objective, aim.confidence, certainty, ties, winner, candidates)
+    )
 
 
 def _kept(final: Chosen, cost: DecidingCost | None, objection: str | None) -> Certainty | None:

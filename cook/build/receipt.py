@@ -33,11 +33,11 @@ TICK_S = 0.02
 
 def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
     """The answer kept for ``question`` and the record's path, if nothing has changed since."""
-    from cook.report.show import Sheet, Shown
+    from cook.report.show import PrintedTable, Shown
 
-    def sheet(kept: Mapping[str, Any]) -> Sheet:
+    def sheet(kept: Mapping[str, Any]) -> PrintedTable:
         columns = tuple((title, align) for title, align in kept["columns"])
-        return Sheet(columns, tuple(tuple(row) for row in kept["rows"]), kept["picked"])
+        return PrintedTable(columns, tuple(tuple(row) for row in kept["rows"]), kept["picked"])
 
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         document = json.loads(own_bytes(_path(question)))

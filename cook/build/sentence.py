@@ -21,7 +21,7 @@ NAMED = 2
 
 
 @dataclass(frozen=True)
-class Said:
+class Evidence:
     """What the sentence is about. ``ties``: could not be told from the best; ``confidence`` is
     what was asked for."""
 
@@ -46,43 +46,43 @@ def nothing_qualifies(excluded: Sequence[Excluded]) -> str:
     return f"nothing qualifies: {'; '.join(f'{e.candidate}: {e.reason}' for e in excluded[:4])}"
 
 
-def pick_sentence(said: Said) -> str:
+def pick_sentence(evidence: Evidence) -> str:
     """One or a few short sentences; the first says all that a chat message would."""
-    return " ".join(f"{part}." for part in _parts(said))
+    return " ".join(f"{part}." for part in _parts(evidence))
 
 
-def _parts(said: Said) -> Iterator[str]:
-    yield _gain(said)
-    objection = said.certainty.objection
+def _parts(evidence: Evidence) -> Iterator[str]:
+    yield _gain(evidence)
+    objection = evidence.certainty.objection
     disturbed = objection is not None and objection.startswith(DISTURBED)
-    if said.certainty.decided:
-        yield _decided(said)
+    if evidence.certainty.decided:
+        yield _decided(evidence)
     else:
-        yield _undecided(said)
-        if not disturbed and (advice := _advice(said)) is not None:
+        yield _undecided(evidence)
+        if not disturbed and (advice := _advice(evidence)) is not None:
             yield advice
     if disturbed:
         yield (
             f"Live runs were {objection}: measure again on an idle machine (`--fresh`) before you "
             "trust these speeds"
         )
-    elif said.certainty.decided and objection is not None:
+    elif evidence.certainty.decided and objection is not None:
         yield f"The live runs alone do not show it: {objection}"
 
 
-def _gain(said: Said) -> str:
+def _gain(evidence: Evidence) -> str:
     """What the pick is and gains, over what, live or not."""
-    winner = said.winner
+    winner = evidence.winner
     if winner.live is None:
-        return f"{_predicted(said)}; it did not run live"
+        return f"{_predicted(evidence)}; it did not run live"
     over = f"live on {_over(winner.live)}"
     if winner.draft is None:
-        speed = _speed(winner.live, said.objective)
-        return f"{_capital(winner.name)} is best: {speed}, {over}{_best_draft(said)}"
+        speed = _speed(winner.live, evidence.objective)
+        return f"{_capital(winner.name)} is best: {speed}, {over}{_best_draft(evidence)}"
     rate = ""
     if winner.live.acceptance_rate is not None:
         rate = f", acceptance {winner.live.acceptance_rate:.1%}"
-    match said.objective:
+    match evidence.objective:
         case Objective.END_TO_END_SPEED:
             gain = f"is {_faster(winner)} as no draft end to end{_interval(winner)}"
             return f"{winner.name} {gain}, {over}{rate}"
@@ -92,11 +92,11 @@ def _gain(said: Said) -> str:
             told = f"decodes {decode:.2f}x as fast as no draft" if decode else "decodes fastest"
             return f"{winner.name} {told}{whole}{_interval(winner)}, {over}{rate}"
         case Objective.ACCEPTANCE | Objective.ACCEPTANCE_LENGTH:
-            value = said.objective.of(winner.live)
+            value = evidence.objective.of(winner.live)
             assert value is not None, "what was picked by it has it"
             what = (
                 f"has {value:.1%} of its drafted tokens accepted"
-                if said.objective is Objective.ACCEPTANCE
+                if evidence.objective is Objective.ACCEPTANCE
                 else f"comes to {value:.2f} tokens a cycle"
             )
             pays = f"; it is {_faster(winner)} as no draft end to end{_interval(winner)}"
@@ -131,19 +131,21 @@ def _interval(candidate: Candidate) -> str:
     return f" ({text}{', so it may also be slower' if found.low < 1 else ''})"
 
 
-def _best_draft(said: Said) -> str:
+def _best_draft(evidence: Evidence) -> str:
     """What the best draft would have made of it, where none was picked."""
-    drafts = [c for c in said.candidates if c.draft and c.speedup is not None]
+    drafts = [c for c in evidence.candidates if c.draft and c.speedup is not None]
     best = max(drafts, key=lambda c: c.speedup or 0.0, default=None)
     if best is None:
         return ""
     return f"; the fastest draft, {best.name}, is {_faster(best)} end to end{_interval(best)}"
 
 
-def _predicted(said: Said) -> str:
-    winner = said.winner
+def _predicted(evidence: Evidence) -> str:
+    winner = evidence.winner
     found = winner.predicted.figures if winner.predicted else None
-    bare = next((c for c in said.candidates if c.draft is None and c.engine == winner.engine), None)
+    bare = next(
+        (c for c in evidence.candidates if c.draft is None and c.engine == winner.engine), None
+    )
     mine = found.end_to_end_speed if found else None
     other = bare.predicted.figures.end_to_end_speed if bare and bare.predicted else None
     if found is None or mine is None:
@@ -157,41 +159,41 @@ def _predicted(said: Said) -> str:
     )
 
 
-def _decided(said: Said) -> str:
-    found = said.certainty
-    name = said.winner.name
+def _decided(evidence: Evidence) -> str:
+    found = evidence.certainty
+    name = evidence.winner.name
     equal = [n for n in found.equal or () if n != name]
     if found.leader != name:
-        why = "is the smaller file" if said.winner.draft else "needs no file"
+        why = "is the smaller file" if evidence.winner.draft else "needs no file"
         return (
-            f"It ties with {found.leader}, the best expected, within {said.margin} "
-            f"({said.sure}), and {why}"
+            f"It ties with {found.leader}, the best expected, within {evidence.margin} "
+            f"({evidence.sure}), and {why}"
         )
     if equal:
-        return f"It ties with {_named(equal)} within {said.margin} ({said.sure})"
-    return f"No other candidate is more than {said.margin} better ({said.sure})"
+        return f"It ties with {_named(equal)} within {evidence.margin} ({evidence.sure})"
+    return f"No other candidate is more than {evidence.margin} better ({evidence.sure})"
 
 
-def _undecided(said: Said) -> str:
+def _undecided(evidence: Evidence) -> str:
     """What stands against it."""
-    found = said.certainty
+    found = evidence.certainty
     if found.within is None:
         return "Which candidate is best is undecided"
-    rivals = _named(said.ties) if said.ties else "another candidate"
+    rivals = _named(evidence.ties) if evidence.ties else "another candidate"
     gain = "as good"
     if found.gain is not None and found.gain >= 0.005:
         gain = f"up to {found.gain:.0%} better" if found.gain < 1 else "more than twice as good"
     return (
-        f"Which candidate is best is undecided: it is expected to be best{_outrun(said)}, but "
-        f"{rivals} may be {gain} ({said.sure}; margin {said.margin})"
+        f"Which candidate is best is undecided: it is expected to be best{_outrun(evidence)}, but "
+        f"{rivals} may be {gain} ({evidence.sure}; margin {evidence.margin})"
     )
 
 
-def _advice(said: Said) -> str | None:
+def _advice(evidence: Evidence) -> str | None:
     """What would decide; None where nothing is known to."""
-    found = said.certainty
+    found = evidence.certainty
     if found.within is None:
-        ran = said.winner.live
+        ran = evidence.winner.live
         if ran is not None and ran.requests < FEWEST_PROMPTS:
             return f"Give it more prompts: {FEWEST_PROMPTS} are the fewest to say how sure it is"
         return "More live rounds would tell how sure it is: raise score.live_budget"
@@ -204,18 +206,18 @@ def _advice(said: Said) -> str | None:
     return "More prompts would decide (score.limit), or a wider pick.margin"
 
 
-def _outrun(said: Said) -> str:
+def _outrun(evidence: Evidence) -> str:
     """The candidate that was better than the pick in its live runs, if any: all that was measured
     says otherwise."""
-    mine = _live_value(said.winner, said.objective)
+    mine = _live_value(evidence.winner, evidence.objective)
     if mine is None:
         return ""
     faster = [
         (value, c.name)
-        for c in said.candidates
-        if c.key != said.winner.key
-        and c.name in {*said.ties, *(said.certainty.chances or {})}
-        and (value := _live_value(c, said.objective)) is not None
+        for c in evidence.candidates
+        if c.key != evidence.winner.key
+        and c.name in {*evidence.ties, *(evidence.certainty.chances or {})}
+        and (value := _live_value(c, evidence.objective)) is not None
         and value > mine
     ]
     return f" by all that was measured, though {max(faster)[1]} did better live" if faster else ""

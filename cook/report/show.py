@@ -23,7 +23,7 @@ DRIFTED = 1.03
 
 
 @dataclass(frozen=True)
-class Sheet:
+class PrintedTable:
     """A table: ``columns`` are (title, alignment)."""
 
     columns: tuple[tuple[str, str], ...]
@@ -40,8 +40,8 @@ class Shown:
     and, with the wide table, ``notes`` to stderr.
     """
 
-    table: Sheet
-    wide: Sheet
+    table: PrintedTable
+    wide: PrintedTable
     answers: tuple[str, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -53,16 +53,16 @@ def shown(record: Record) -> Shown:
 
     if not record.candidates:
         rows = tuple(map(table.draft_row, record.drafts))
-        quants = Sheet(table.draft_columns(), rows, None)
+        quants = PrintedTable(table.draft_columns(), rows, None)
         return Shown(quants, quants, (), record.warnings, ())
     few, many = table.in_short(record), table.to_look_at(record)
     return Shown(
-        table=Sheet(
+        table=PrintedTable(
             table.short_columns(record),
             tuple(table.short_row(record, c) for c in few),
             _place(record, few),
         ),
-        wide=Sheet(
+        wide=PrintedTable(
             table.columns(record), tuple(table.row(record, c) for c in many), _place(record, many)
         ),
         answers=tuple(_answers(record, few)),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cook.build import receipt
-from cook.report.show import Sheet, Shown
+from cook.report.show import PrintedTable, Shown
 
 QUESTION = {"build": Path("r.yaml"), "engine": None}
-SHEET = Sheet((("quant", "left"),), (("Q8_0",), (None,)), 0)
+SHEET = PrintedTable((("quant", "left"),), (("Q8_0",), (None,)), 0)
 ANSWER = Shown(SHEET, SHEET, ("pick: x",), ("careful",), ("note",))
 
 

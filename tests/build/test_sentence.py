@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cook.build.sentence import Said, nothing_qualifies, pick_sentence
+from cook.build.sentence import Evidence, nothing_qualifies, pick_sentence
 from cook.record.measured import Interval
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Certainty, Excluded
@@ -37,7 +37,7 @@ def say(
     **changes: Any,
 ) -> str:
     told = replace(certainty, **changes)
-    return pick_sentence(Said(objective, 0.95, told, ties, winner, (winner, *others)))
+    return pick_sentence(Evidence(objective, 0.95, told, ties, winner, (winner, *others)))
 
 
 def test_what_how_much_faster_over_what_and_how_sure() -> None:
