@@ -380,13 +380,20 @@ def _planned(
         seconds=seconds,
         seconds_reason=told,
         loads=len(effort.models) if effort is not None else 0,
-        memory_bytes=_at_once(step.kind, effort.models) if effort is not None else 0,
+        memory_bytes=_at_once(step, effort.models) if effort is not None else 0,
     )
 
 
-def _at_once(kind: str, models: Sequence[float]) -> int:
-    """Only a live run has two models in memory; what else loads two does so in turn."""
-    return round(sum(models) if kind == LiveStep.kind else max(models, default=0.0))
+def _at_once(step: Step[Any], loaded: Sequence[float]) -> int:
+    """Bytes of models in memory: only a live run has two at once; what else loads two does so in
+    turn; a worker's may be there from an earlier step."""
+    if step.kind == LiveStep.kind:
+        return round(sum(loaded))
+    kept = (node for name, node in step.inputs().items() if name in _MODELS and step.in_worker)
+    return round(max((*loaded, *(model_bytes(node) or 0.0 for node in kept)), default=0.0))
+
+
+_MODELS = ("model", "target", "draft")
 
 
 def _reason(step: Step[Any], store: Store, history: Sequence[Artifact]) -> tuple[Reason, str]:

@@ -135,7 +135,7 @@ def _answers(record: Record, few: list[Candidate]) -> Iterator[str]:
         if (lengths := _lengths(record, winner)) is not None:
             yield lengths
     if (left := _left_out(record, few)) is not None:
-        yield f"not shown: {left}"
+        yield f"left out: {left}"
     if winner is not None:
         command = f"cook serve {shlex.quote(record.recipe)}"
         yield f"run it: {command if winner.command else 'the pick has to run live first'}"
@@ -212,7 +212,7 @@ def _lengths(record: Record, winner: Candidate) -> str | None:
 
 
 def _left_out(record: Record, few: list[Candidate]) -> str | None:
-    """What the table leaves out, and why."""
+    """What the table leaves out, and what did not run, with the reasons."""
     parts = []
     if more := len(record.candidates) - len(few):
         parts.append(f"{plural(more, 'more setting')} of these drafts (`cook report`)")
@@ -223,9 +223,11 @@ def _left_out(record: Record, few: list[Candidate]) -> str | None:
         rest = f" and {len(over) - NAMED} more" if len(over) > NAMED else ""
         parts.append(f"{len(over)} that cannot win ({named}{rest})")
     if record.left_out:
-        named = "; ".join(f"{e.candidate}: {e.reason}" for e in record.left_out[:1])
+        first = record.left_out[0]
+        named = f"{first.candidate}: {first.reason.removeprefix('left out: ')}"
         rest = f" and {len(record.left_out) - 1} more" if len(record.left_out) > 1 else ""
-        parts.append(f"{len(record.left_out)} that did not run ({named}{rest})")
+        runs = plural(len(record.left_out), "live run")
+        parts.append(f"{runs} ({named}{rest})")
     return "; ".join(parts) or None
 
 

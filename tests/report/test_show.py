@@ -97,7 +97,7 @@ QUESTIONS = {
     "does the output change": "output: ",
     "what memory": "memory: ",
     "would another length do": "draft length of ",
-    "what was left out": "not shown: ",
+    "what was left out": "left out: ",
     "which command": "run it: cook serve demo",
 }
 

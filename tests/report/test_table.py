@@ -44,7 +44,7 @@ def test_the_short_table_keeps_what_ran_live_and_each_drafts_best(records: Modul
     assert short == ["Q8_0 n_max=4", "no draft", "Q4_K_M n_max=4", "IQ1_S n_max=4"]
     live = {c.name for c in record.candidates if c.live is not None}
     assert live <= set(short)
-    note = f"not shown: {len(record.candidates) - len(short)} more settings of these drafts"
+    note = f"left out: {len(record.candidates) - len(short)} more settings of these drafts"
     assert any(told.startswith(note) for told in shown(record).answers)
 
 
