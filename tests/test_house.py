@@ -43,6 +43,7 @@ ROOMS = (
     "documents",
     "formats",
     "output",
+    "text_table",
     "provenance",
     "files",
     "paths",

@@ -30,12 +30,17 @@ EPILOG = (
 
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Entry point: run the command line, turn its outcome into an exit status, and exit."""
-    status = main(sys.argv[1:] if arguments is None else arguments)
+    from cook.output import open_standard_streams, silence
+
+    open_standard_streams()
+    words = sys.argv[1:] if arguments is None else arguments
+    status = main(words)
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader left: nothing of ours failed
-        from cook.output import silence
-
+        silence(sys.stdout)
+    except OSError as error:
+        status = _report(error, words)
         silence(sys.stdout)
     sys.exit(status)
 
