@@ -273,9 +273,12 @@ def _forecast(candidate: Candidate) -> str | None:
     found = candidate.predicted
     if found is None or candidate.live is None or found.off_by is None:
         return None
+    said, lived = found.figures.end_to_end_speed, candidate.live.end_to_end_speed
+    if said is None or lived is None:
+        return None
     text = (
-        f"{candidate.name}: predicted {found.figures.end_to_end_speed:.2f} t/s end to end, "
-        f"live {candidate.live.end_to_end_speed:.2f} ({found.off_by:+.1%})"
+        f"{candidate.name}: predicted {said:.2f} t/s end to end, "
+        f"live {lived:.2f} ({found.off_by:+.1%})"
     )
     interval = found.off_by_interval
     if interval is not None and not interval.low <= 1 <= interval.high and abs(found.off_by) > 0.05:
