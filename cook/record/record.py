@@ -305,3 +305,5 @@ def read_record(path: Path) -> Record:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{path}: {where}: {first['msg']}") from None
+    except InputError as error:  # settings that none can be
+        raise InputError(f"{path}: {error.message}") from None
