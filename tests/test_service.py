@@ -23,6 +23,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
 from cook.graph.store import Store
 from cook.record.record import Candidate, Record, read_record, write_record
+from cook.report.commands import MEASURING, deployed
 from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
 from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
 
@@ -47,7 +48,10 @@ def ik(standin_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
     service = service_of(record("ml"), port=18080)
     words = service.command
-    assert words == ml.server_command(service.job, 18080, tmp_path / "home" / "serve.key")
+    measured = ml.server_command(service.job, 18080, tmp_path / "home" / "serve.key")
+    assert words == deployed(measured)
+    assert set(measured) - set(words) == {word for words in MEASURING for word in words} - {"0"}
+    assert len(measured) - len(words) == sum(map(len, MEASURING))
     assert str(DRAFT) in words
     assert words[words.index("--spec-draft-n-max") + 1] == "4"
     assert words[words.index("--ctx-size") + 1] == "512"

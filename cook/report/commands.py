@@ -10,6 +10,15 @@ from cook.record.record import Draft, Record, StepRecord
 
 OWN = ("--host", "--port", "--api-key-file")
 """What cook's own server is told beyond how it runs; whoever runs it again chooses these."""
+MEASURING = (
+    ("--cache-ram", "0"),
+    ("--fit", "off"),  # mainline's; ik's is a switch
+    ("--no-log-prefix",),
+    ("--no-log-timestamps",),
+)
+"""What a server is told so that it can be measured, and nobody wants of one that serves: there,
+requests that begin alike are to be fast, and the log is to tell when. The speed of a request does
+not depend on them."""
 _CUSTOM = "--custom-q"
 # One rule a line reads best; llama-quantize wants them joined by commas.
 _JOIN = "sed -Ez 's:\\n+:,:g;s:,$::;s:^,::'"
@@ -55,8 +64,8 @@ def value_of(words: Sequence[str], option: str) -> str | None:
     return next(rest, None) if option in rest else None
 
 
-def server_command(words: Sequence[str]) -> tuple[str, ...]:
-    """The measured server command without cook's own address and key."""
+def ran_as(words: Sequence[str]) -> tuple[str, ...]:
+    """A command as it ran, without the address and the key that cook gave a server."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -65,6 +74,21 @@ def server_command(words: Sequence[str]) -> tuple[str, ...]:
         else:
             kept.append(word)
     return tuple(kept)
+
+
+def server_command(words: Sequence[str]) -> tuple[str, ...]:
+    """The measured server as it is deployed: :func:`ran_as`, and without what only measures."""
+    return deployed(ran_as(words))
+
+
+def deployed(argv: Sequence[str]) -> tuple[str, ...]:
+    """A measured server's command line without :data:`MEASURING`."""
+    left = list(argv)
+    for words in MEASURING:
+        for at in range(len(left) - len(words), 0, -1):
+            if tuple(left[at : at + len(words)]) == words:
+                del left[at : at + len(words)]
+    return tuple(left)
 
 
 def by_option(words: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> list[str]:

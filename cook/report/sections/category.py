@@ -9,7 +9,7 @@ from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
 from cook.report.compared import (
     HOW,
-    best_of_each,
+    at_common_setting,
     categories_of,
     drawn,
     finite,
@@ -23,15 +23,17 @@ from cook.report.numbers import counts
 TITLE = "Acceptance by category"
 MOST_DRAFTS = 8
 MOST_CATEGORIES = 24
+LEAST_POINTS = 5.0
 
 Rates = Mapping[str, Mapping[str, Figures]]
 
 
 def section(record: Record) -> Section:
-    """A row a category, a mark a draft, each draft at its best setting."""
+    """A row a category, a mark a draft, all drafts at one setting: acceptance falls with length."""
     kind = kind_of(record)
     rates: dict[str, dict[str, Figures]] = {}
-    for one in best_of_each(record, kind):
+    chosen, every = at_common_setting(record, kind)
+    for one in every:
         found = {
             category: figures
             for category, figures in categories_of(one.candidate, kind).items()
@@ -46,7 +48,7 @@ def section(record: Record) -> Section:
     best = picked_draft(record)
     shown = {name: rates[name] for name in drawn(drafts, MOST_DRAFTS, best)}
     first, figures_of_first = next(iter(shown.items()))
-    alt = f"Acceptance by category, {first}: " + "; ".join(
+    alt = f"Acceptance by category at {chosen}, {first}: " + "; ".join(
         f"{c} {_rate(f):.1%}" for c, f in list(figures_of_first.items())[:10]
     )
     numbers = order_of(record)
@@ -65,7 +67,7 @@ def section(record: Record) -> Section:
     plot = Plot(
         "category", TITLE, alt + ".", draw, height=height, narrow_height=height + 10 * len(shown)
     )
-    lead = f"Each draft at its best setting, {HOW[kind]}."
+    lead = f"Every draft at {chosen}, {HOW[kind]}."
     return Section("category", TITLE, lead, (plot, table))
 
 
@@ -96,4 +98,5 @@ def _draw(
     sheet.rows(axes, categories, 14 if sheet.narrow else 22)
     axes.set_ylim(len(categories) - 0.5, -0.5)
     axes.margins(x=0.06)
+    sheet.span(axes, "x", LEAST_POINTS)
     sheet.legend(axes)

@@ -14,6 +14,8 @@ from cook.report.numbers import counts
 TITLE = "Acceptance against draft speed"
 CURVES = 5
 MOST_LABELS = 14
+LEAST_POINTS = 6.0
+"""Of acceptance, on the axis."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _draw(
     left, right = min(speeds), max(speeds)
     room = (right - left) * 0.16 or right * 0.2
     left, right = max(left - room, right * 0.02), right + room * 1.6
-    space = (max(rates) - min(rates)) * 0.2 or 5.0
+    space = max((max(rates) - min(rates)) * 0.2, (LEAST_POINTS - max(rates) + min(rates)) / 2)
     low, high = max(0.0, min(rates) - space), min(100.0, max(rates) + space)
     axes.set_xlim(left, right)
     axes.set_ylim(low, high)

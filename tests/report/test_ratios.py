@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cook.record.measured import PromptFigures
-from cook.report.acceptance import acceptance_ratio
+from cook.report.ratios import acceptance_ratio
 
 
 def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> PromptFigures:
