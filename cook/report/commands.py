@@ -110,25 +110,69 @@ def shell(words: Sequence[str]) -> str:
     return _continued(by_option(words))
 
 
-def script(step: StepRecord, comment: str) -> str:
-    """A quantize step's command as this community shows it: the rules one a line, in bash."""
-    lines = ["#!/usr/bin/env bash", f"# {' '.join(comment.split())}", ""]
+def script(comment: str, matrices: Sequence[StepRecord], steps: Sequence[StepRecord]) -> str:
+    """One bash script of the steps that made importance matrices and quants: the source is named
+    once, threads are those of whoever runs it, rules stand one a line."""
+    names = _Shared(steps)
+    lines = ["#!/usr/bin/env bash", f"# {' '.join(comment.split())}", "set -euo pipefail", ""]
+    lines += [*names.lines, 'threads="$(nproc)"', ""]
+    for step in matrices:
+        lines += ["# the importance matrix", *_command(step.command, names, _imatrix_threads), ""]
+    for step in steps:
+        lines += _command(step.command, names, _last)
+        lines.append("")
+    return "\n".join(lines).rstrip("\n")
+
+
+class _Shared:
+    """Variables for the words that all steps have in common: their source."""
+
+    def __init__(self, steps: Sequence[StepRecord]) -> None:
+        found = dict.fromkeys(made.source for s in steps if (made := quantize_command(s)))
+        names = ["model", *(f"model{i}" for i in range(2, len(found) + 1))]
+        self._names = dict(zip(found, names, strict=False))
+        self.lines = [f"{name}={shlex.quote(word)}" for word, name in self._names.items()]
+
+    def quoted(self, word: str) -> str:
+        name = self._names.get(word)
+        return f'"${name}"' if name is not None else shlex.quote(word)
+
+
+def _last(words: Sequence[str]) -> frozenset[int]:
+    """Where llama-quantize is told its threads."""
+    return frozenset({len(words) - 1}) if words[-1].isdigit() else frozenset()
+
+
+def _imatrix_threads(words: Sequence[str]) -> frozenset[int]:
+    """Where llama-imatrix is told its threads; a recipe may say them once more."""
+    told = (place for place, word in enumerate(words, 1) if word in ("-t", "--threads"))
+    return frozenset(told)
+
+
+def _command(
+    words: Sequence[str], names: _Shared, threads_of: Callable[[Sequence[str]], frozenset[int]]
+) -> list[str]:
+    """The command's lines, before it a variable for each block of rules."""
+    lines: list[str] = []
     quoted: list[str] = []
+    threads = threads_of(words)
     blocks = 0
     before = ""
-    for word in step.command:
+    for place, word in enumerate(words):
         if before == _CUSTOM:
             blocks += 1
             name = "custom" if blocks == 1 else f"custom{blocks}"
             lines += [
                 f"{name}={shlex.quote(chr(10).join(['', *word.split(','), '']))}",
                 f"{name}=$(printf '%s' \"${name}\" | {_JOIN})",
-                "",
             ]
-        quoted.append(f'"${name}"' if before == _CUSTOM else shlex.quote(word))
+            quoted.append(f'"${name}"')
+        else:
+            quoted.append('"$threads"' if place in threads else names.quoted(word))
         before = word
     texts = iter(quoted)
-    return "\n".join([*lines, _continued(by_option(step.command, lambda _: next(texts)))])
+    lines.append(_continued(by_option(words, lambda _: next(texts))))
+    return lines
 
 
 def _continued(lines: Sequence[str]) -> str:
