@@ -26,10 +26,11 @@ def empty_executor(threads: int = 1, *, fresh: bool = False) -> Iterator[Executo
     """An executor over an empty store that is gone afterwards."""
     with TemporaryDirectory(prefix="cook-bench-") as directory:
         home = Path(directory)
-        yield Executor(
+        with Executor(
             Store(home / "store"),
             Output(Mode.QUIET),
             logs=home / "logs",
             threads=threads,
             fresh=fresh,
-        )
+        ) as executor:
+            yield executor

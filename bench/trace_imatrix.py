@@ -49,10 +49,13 @@ RULES = {
 
 def main() -> int:
     """Print the comparison; 0 whichever way it goes."""
+    output, home = Output(), cook_home()
+    with Executor(Store(home / "store"), output, logs=home / "logs", threads=1) as executor:
+        return _study(executor, output)
+
+
+def _study(executor: Executor, output: Output) -> int:
     engine = discover("bundled")
-    output = Output()
-    home = cook_home()
-    executor = Executor(Store(home / "store"), output, logs=home / "logs", threads=1)
     demo = demo_dir()
     split = split_for_calibration("demo", load_prompts("demo"))
     target = source([demo / "target-q8_0.gguf"])

@@ -170,12 +170,14 @@ def test_both_engines_in_one_table(tmp_path: Path, bundled: Any, ik_engine: Any)
     assert {s.label for s in steps(record, "trace")} == {"trace (bundled)", "trace (ik)"}
     bare = {c.engine: c for c in record.candidates if c.draft is None}
     assert set(bare) == {"bundled", "ik"}
-    best = max(c.live.end_to_end_speed or 0 for c in bare.values() if c.live is not None)
-    live = [c for c in record.candidates if c.live is not None]
-    assert len(live) >= 3
-    for candidate in live:
-        assert candidate.live is not None
-        assert candidate.speedup == pytest.approx((candidate.live.end_to_end_speed or 0) / best)
+    speeds = {c.name: c.live.end_to_end_speed for c in record.candidates if c.live is not None}
+    assert len(speeds) >= 3
+    best = max((c.name for c in bare.values()), key=lambda name: speeds[name] or 0)
+    ratios = {c.name: c.speedup for c in record.candidates if c.name in speeds}
+    assert ratios[best] == 1.0, "every speedup is over the fastest no draft of any engine"
+    for name, speed in speeds.items():
+        # Rounds that ran at other times are brought to one level, so not to the digit.
+        assert ratios[name] == pytest.approx((speed or 0) / (speeds[best] or 1), rel=0.25)
     predicted = {c.draft for c in record.candidates if c.predicted is not None and c.draft}
     assert predicted == made
     assert record.pick.candidate in {c.name for c in record.candidates}

@@ -254,7 +254,8 @@ def _candidate(
             interval = rounds.ratio(configuration.key, base, finished.aim.confidence)
     compared = outcomes.result(configuration.compare) if configuration.compare else None
     checks = every_check.get(configuration.key) if live is not None else None
-    control = outcomes.result(checks.control) if checks else None
+    controls = outcomes.result(checks.control) if checks else None
+    control = controls.of(checks.width) if controls and checks else None
     uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
     counts = outcomes.result(checks.counts) if checks else None
     first = outcomes.result(configuration.rounds[0])

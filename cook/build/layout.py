@@ -68,11 +68,13 @@ class Configuration:
 class LiveChecks:
     """What is asked of a finalist's live run beside its speed.
 
-    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes.
+    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes,
+    which all finalists of an engine share, each by its ``width``.
     """
 
     counts: SelfCheckStep
     control: ControlStep
+    width: int
 
     def steps(self) -> list[Step[Any]]:
         return [self.counts, self.control]
@@ -122,35 +124,39 @@ class Layout:
         plan = self.forecast.without(names) if self.forecast is not None else None
         return replace(self, grid=grid, forecast=plan)
 
-    def checks(self, configuration: Configuration) -> LiveChecks | None:
-        """The checks of one finalist; None for no draft, or where nothing was replayed."""
-        plan, draft, settings = self.forecast, configuration.draft, configuration.settings
-        if plan is None or draft is None or settings is None or self.target is None:
-            return None
-        live = configuration.rounds[0]
-        control = ControlStep(
-            self.engine, self.target, live.target_args, plan.trace, settings.n_max + 1
-        )
-        counts = SelfCheckStep(
-            engine=self.engine,
-            name=configuration.name,
-            draft=draft.model,
-            args=self.engine.as_draft(live.draft_args, live.target_args, live.context),
-            settings=settings,
-            profile=plan.profile if live.tool == "server" else Profile.IK_SPEC_BENCH_2026_08,
-            trace=plan.trace,
-            live=live,
-        )
-        return LiveChecks(counts, control)
+    def checks(self, grid: Sequence[Configuration]) -> dict[CandidateKey, LiveChecks]:
+        """The checks of every finalist of this engine; none where nothing was replayed."""
+        found: dict[CandidateKey, LiveChecks] = {}
+        drafting = [c for c in grid if c.key.engine == self.engine.name and c.settings is not None]
+        if self.forecast is None or self.target is None or not drafting:
+            return found
+        plan, target_args = self.forecast, drafting[0].rounds[0].target_args
+        widths = sorted({c.settings.n_max + 1 for c in drafting if c.settings is not None})
+        control = ControlStep(self.engine, self.target, target_args, plan.trace, tuple(widths))
+        for configuration in drafting:
+            draft, settings = configuration.draft, configuration.settings
+            assert draft is not None, "settings are a draft's"
+            assert settings is not None, "chosen above"
+            live = configuration.rounds[0]
+            counts = SelfCheckStep(
+                engine=self.engine,
+                name=configuration.name,
+                draft=draft.model,
+                args=self.engine.as_draft(live.draft_args, live.target_args, live.context),
+                settings=settings,
+                profile=plan.profile if live.tool == "server" else Profile.IK_SPEC_BENCH_2026_08,
+                trace=plan.trace,
+                live=live,
+            )
+            found[configuration.key] = LiveChecks(counts, control, settings.n_max + 1)
+        return found
 
 
 def checks_of(
     layouts: Sequence[Layout], grid: Sequence[Configuration]
 ) -> dict[CandidateKey, LiveChecks]:
     """The checks of every finalist, each on its own engine."""
-    by_engine = {layout.engine.name: layout for layout in layouts}
-    each = {c.key: by_engine[c.key.engine].checks(c) for c in grid}
-    return {key: checks for key, checks in each.items() if checks is not None}
+    return {key: checks for layout in layouts for key, checks in layout.checks(grid).items()}
 
 
 def interleaved(configurations: Sequence[Configuration]) -> list[LiveStep]:

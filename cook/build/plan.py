@@ -186,8 +186,8 @@ def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
             yield from candidate.rounds
             if candidate.compare is not None:
                 yield candidate.compare
-            checks = layout.checks(candidate)
-            yield from checks.steps() if checks is not None else ()
+        for checks in layout.checks(finalists).values():
+            yield from checks.steps()
         # One round each of the first at a shorter and a longer length, to tell overheads apart.
         first = finalists[:1]
         alike = [c for c in layout.grid for one in first if c.draft is one.draft and c is not one]

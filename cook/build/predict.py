@@ -274,8 +274,10 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     if over_http:
         plan = _with_http(plan, request, worker=reason is None)
     home = cook_home()
-    executor = Executor(Store(home / "store"), output, logs=home / "logs", threads=request.threads)
-    executor.run(plan.certain())
+    with Executor(
+        Store(home / "store"), output, logs=home / "logs", threads=request.threads
+    ) as executor:
+        executor.run(plan.certain())
     for failure in executor.outcomes.failures.values():
         if failure.blocked_by is None:
             raise failure.error

@@ -30,7 +30,15 @@ from cook.steps.compare import LOOKED_UP, CompareStep
 from cook.steps.control import ENOUGH, ControlStep
 from cook.steps.convert import ConvertStep
 from cook.steps.corpus import TraceCorpusStep
-from cook.steps.curve import LONG_S, MOST_REPEATS, REPEATS, WINDOWS, CurveStep, grid_of
+from cook.steps.curve import (
+    LONG_S,
+    MOST_REPEATS,
+    REPEATS,
+    SLOW_S,
+    WINDOWS,
+    CurveStep,
+    grid_of,
+)
 from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -73,7 +81,8 @@ PROBE_S = 0.5
 
 @dataclass(frozen=True)
 class Effort:
-    """What a step asks for. ``models``: bytes of each model that is loaded; ``read_bytes`` of
+    """What a step asks for. ``models``: bytes of each model that is loaded, which of steps that
+    share a worker the first one does (:mod:`cook.engines.worker.kept_workers`); ``read_bytes`` of
     weights, for ``decodes``; ``computed_bytes``: weights times tokens read in batches;
     ``quantizing_s`` on the reference machine; ``copied_bytes`` of files."""
 
@@ -266,17 +275,20 @@ def _curve(step: CurveStep) -> Effort | None:
     ubatch = step.args.filled().ubatch or 1
     grid = grid_of(lengths, [n + step.trace.max_tokens for n in lengths], ubatch)
     places = len(grid.depths) * WINDOWS
-    quick = touched / READ_BYTES_S < LONG_S / 250  # then repeats fill a stated time
-    repeats = MOST_REPEATS if quick else REPEATS + 1
+    one_s = touched / READ_BYTES_S
+    quick = one_s < LONG_S / 250  # then repeats fill a stated time
+    repeats = 2 if one_s >= SLOW_S else 2 + (MOST_REPEATS if quick else REPEATS) + 1
     batches = sum(1 + WIDE * (width - 1) for width in step.widths) * places * repeats
-    # What is longer than a physical batch lies on one long text, which every window goes on from.
-    read = float(max((stop for stop in grid.stops if stop > ubatch), default=0))
-    read += sum(depth if depth <= ubatch else 0 for depth in grid.depths) * WINDOWS
+    # One long text is read, and short prompts by themselves.
+    long, short = ([s for s in grid.stops if (s > ubatch) is beyond] for beyond in (True, False))
+    read = float(max(long, default=0) + max(short, default=0))
     for length in (n for n in grid.prompts if n <= ubatch):
-        long = length * touched / COMPUTE_BYTES_S > LONG_S
-        read += length * (1 if long else WINDOWS * (REPEATS + 1))
+        slow = length * touched / COMPUTE_BYTES_S > LONG_S
+        read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
     decodes = len(step.widths) * places * repeats
-    return Effort((size,), batches * touched, decodes, read * touched)
+    args = step.trace.args if isinstance(step.trace, TraceStep) else None
+    first = step.verifies and step.turn == 0 and step.args != args
+    return Effort((size,) if first else (), batches * touched, decodes, read * touched)
 
 
 def _live(step: LiveStep) -> Effort | None:
@@ -296,7 +308,7 @@ def _live(step: LiveStep) -> Effort | None:
 
 
 def _compare(step: CompareStep) -> Effort | None:
-    """Some of the replies differ: a server looks them up, a worker controls a few."""
+    """Some of the replies differ: they are looked up, and a few controlled."""
     target = model_bytes(step.target)
     if target is None:
         return None
@@ -304,17 +316,17 @@ def _compare(step: CompareStep) -> Effort | None:
     prompts = [len(p.text.encode()) / BYTES_A_TOKEN + live.max_tokens for p in live.prompts]
     wide = _touched(step.target)
     # Two thirds of what may be: replies are alike as often as not.
-    return Effort((target, target), 60 * wide, 60, 0.7 * sum(sorted(prompts)[:LOOKED_UP]) * wide)
+    return Effort((), 60 * wide, 60, 0.7 * sum(sorted(prompts)[:LOOKED_UP]) * wide)
 
 
 def _control(step: ControlStep) -> Effort:
     wide = _touched(step.target)
     tokens = min(float(ENOUGH), step.trace.work())
     replies = max(tokens / max(step.trace.max_tokens, 1), 1.0)
-    batches = tokens / step.width
     prompts = sum(sorted(_prompt_lengths(step.trace))[: math.ceil(replies)])
-    read = batches * (1 + WIDE * step.width) * wide
-    return Effort((float(step.target.size_bytes),), read, batches, prompts * wide)
+    batches = sum(tokens / width for width in step.widths)
+    read = sum(tokens / width * (1 + WIDE * width) for width in step.widths)
+    return Effort((), read * wide, batches, prompts * wide)
 
 
 def _recount(step: SelfCheckStep) -> Effort | None:
@@ -324,7 +336,7 @@ def _recount(step: SelfCheckStep) -> Effort | None:
     touched = _touched(step.draft)
     requests = min(REQUESTS, len(step.live.prompts))
     tokens = requests * step.live.max_tokens / TOKENS_A_CYCLE * (step.settings.n_max + 1)
-    return Effort((size,), tokens * touched, tokens, requests * CHUNK_TOKENS * touched)
+    return Effort((), tokens * touched, tokens, requests * CHUNK_TOKENS * touched)
 
 
 def _read_corpus(model: Input, chunks: int | None, corpus: Input, context: int) -> Effort | None:

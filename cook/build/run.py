@@ -67,34 +67,35 @@ def build(
         reckon=nominal_seconds,
         expected=_expected(prepared),
     )
-    _require_room(executor.store, prepared.layouts)
-    for layout in prepared.layouts:
-        executor.run(layout.making())
-    with _nothing_removed(executor.outcomes):
-        over = _over_the_limits(prepared, executor.outcomes)
-        qualified = tuple(layout.without(over) for layout in prepared.layouts)
-        excluded = [
-            Excluded(c.name, over[c.draft.name])
-            for layout in prepared.layouts
-            for c in layout.grid
-            if c.draft is not None and c.draft.name in over
-        ]
-        decision = _decide(prepared, qualified, excluded, executor, output, again)
-        grid, left_out = _score(prepared, qualified, executor, output, decision)
-        unmade = (
-            Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out
-        )
-        finished = Finished(
-            loaded=prepared.loaded,
-            demo=prepared.demo,
-            layouts=prepared.layouts,
-            grid=grid,
-            left_out=(*unmade, *left_out),
-            outcomes=executor.outcomes,
-            decision=decision,
-            origins=prepared.origins,
-        )
-        record = assemble(finished)
+    with executor:
+        _require_room(executor.store, prepared.layouts)
+        for layout in prepared.layouts:
+            executor.run(layout.making())
+        with _nothing_removed(executor.outcomes):
+            over = _over_the_limits(prepared, executor.outcomes)
+            qualified = tuple(layout.without(over) for layout in prepared.layouts)
+            excluded = [
+                Excluded(c.name, over[c.draft.name])
+                for layout in prepared.layouts
+                for c in layout.grid
+                if c.draft is not None and c.draft.name in over
+            ]
+            decision = _decide(prepared, qualified, excluded, executor, output, again)
+            grid, left_out = _score(prepared, qualified, executor, output, decision)
+            unmade = (
+                Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out
+            )
+            finished = Finished(
+                loaded=prepared.loaded,
+                demo=prepared.demo,
+                layouts=prepared.layouts,
+                grid=grid,
+                left_out=(*unmade, *left_out),
+                outcomes=executor.outcomes,
+                decision=decision,
+                origins=prepared.origins,
+            )
+            record = assemble(finished)
     path = keep_record(record)
     outcomes = executor.outcomes
     failures = [

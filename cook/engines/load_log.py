@@ -34,6 +34,9 @@ class LoadedModel:
     flash_attention: bool | None = None
     threads: int | None = None
     threads_batch: int | None = None
+    devices: frozenset[str] = frozenset()
+    """Accelerators in whose memory a part of it lies, or of what was loaded beside it. What is
+    called offloaded may lie in the computer's own: a build without a device says so, too."""
 
 
 _SIZE = re.compile(
@@ -43,6 +46,8 @@ _SLOT = re.compile(r"n_ctx_slot(?: = |=)(\d+)")
 _CACHE = re.compile(r"\bK \((\w+)\):.*\bV \((\w+)\):")
 _MLA_CACHE = re.compile(r"\bc\^KV \((\w+)\):")
 _OFFLOADED = re.compile(r"offloaded (\d+)/\d+ layers to GPU")
+_BUFFER = re.compile(r"[:\s](\S+) +(?:model |KV |compute |output |RS )?buffer size +=")
+_OWN_MEMORY = re.compile(r"CPU|.*_Host$")
 _FLASH = re.compile(
     r"flash_attn +=? *(0|1|enabled|disabled)\b|Flash Attention .*?(enabled|disabled)"
 )
@@ -58,7 +63,10 @@ def read_load_log(log: str) -> tuple[LoadedModel, ...]:
     found: list[LoadedModel] = []
     threads = LoadedModel()
     offloaded = slot = None
+    devices: set[str] = set()
     for line in log.splitlines():
+        if (told := _BUFFER.search(line)) and not _OWN_MEMORY.match(told[1]):
+            devices.add(told[1])
         if size := _SIZE.search(line):
             tokens = int(size[2])
             if size[1] == "ctx":
@@ -77,8 +85,8 @@ def read_load_log(log: str) -> tuple[LoadedModel, ...]:
             found[-1] = _more(found[-1], line)
     if not found:
         found = [LoadedModel(context=slot)]
-    first = replace(found[0], threads=threads.threads, threads_batch=threads.threads_batch)
-    return (first, *found[1:])
+    found[0] = replace(found[0], threads=threads.threads, threads_batch=threads.threads_batch)
+    return tuple(replace(one, devices=frozenset(devices)) for one in found)
 
 
 def _threads(told: re.Match[str]) -> LoadedModel:

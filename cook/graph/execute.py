@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cook.closing import Closing
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import CookError, Interrupted, StepError
 from cook.graph.locks import file_lock, timing_lock_path
 from cook.graph.step import Source, Step, Workbench, decode
@@ -105,9 +107,10 @@ class Remaining:
         return f", about {duration(left_s) if left_s >= 60 else f'{left_s} s'} left in all"
 
 
-class Executor:
+class Executor(Closing):
     """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone.
 
+    A context manager: workers stay loaded from one step to the next until its end.
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
     stored is looked at before it is used; what is damaged is told and made again. ``reckon``:
     nominal seconds of a step, kept beside those that it took, to reckon others from; ``expected``:
@@ -137,12 +140,19 @@ class Executor:
         self.reckon = reckon
         self.remaining = Remaining(expected)
         self.outcomes = Outcomes()
+        self.workers = KeptWorkers(logs / "workers")
+        """Loaded models that wait for the next step that wants them."""
+
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
 
         self._running: list[Supervisor] = []
         self._cancelled = threading.Event()
         self._ended = threading.Condition()
+
+    def close(self) -> None:
+        """End the workers that wait for another step."""
+        self.workers.close()
 
     def run(self, wanted: Iterable[Step[Any]]) -> Outcomes:
         """Run ``wanted`` and all they need; may be called again with more steps."""
@@ -185,6 +195,7 @@ class Executor:
         until = time.monotonic() + CANCEL_S
         with self._ended:
             while self._running and time.monotonic() < until:
+                self.workers.cancel()
                 for supervisor in self._running:
                     supervisor.cancel()
                 self._ended.wait(0.1)
@@ -255,6 +266,7 @@ class Executor:
             bench = Workbench(
                 directory=directory,
                 supervisor=supervisor,
+                workers=self.workers,
                 artifact=self.outcomes.artifact,
                 threads=self.threads,
                 advance=lambda share: progress.to(round(share * PARTS)),
@@ -262,6 +274,8 @@ class Executor:
             sources = [node for node in step.inputs().values() if isinstance(node, Source)]
             for source in sources:
                 source.require_unchanged()
+            if not step.in_worker:
+                self.workers.make_room(self._read_by(step), devices=True)
             started = time.monotonic()
             result = step.run(bench)
             seconds = time.monotonic() - started
@@ -283,6 +297,17 @@ class Executor:
             self.remaining.ran(step.key, seconds)
         self.outcomes.ran.append(step.label)
         return artifact
+
+    def _read_by(self, step: Step[Any]) -> dict[Path, int]:
+        """Bytes of every file that ``step`` is given."""
+        found: dict[Path, int] = {}
+        for node in step.inputs().values():
+            if isinstance(node, Source):
+                found[node.path] = node.size_bytes
+            else:
+                artifact = self.outcomes.artifact(node)
+                found |= {artifact.file(file.name): file.size_bytes for file in artifact.files}
+        return found
 
     def _hashes(self, node: Step[Any] | Source) -> dict[str, str]:
         """SHA-256 by name of the files that a step was given as one input."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from cook.engines.process.supervisor import Supervisor
+    from cook.engines.worker.kept_workers import KeptWorkers
     from cook.graph.store import Artifact
 
 R = TypeVar("R")
@@ -99,12 +100,14 @@ def _header(path: Path) -> str:
 class Workbench:
     """What a running step may use.
 
-    ``directory`` is private and empty: files left there become the artifact. ``artifact``
+    ``directory`` is private and empty: files left there become the artifact. Programs run under
+    ``supervisor`` and end with the step; ``workers`` stay for the steps that follow. ``artifact``
     finds the finished artifact of an input step; ``advance`` reports progress in [0, 1].
     """
 
     directory: Path
     supervisor: Supervisor
+    workers: KeptWorkers
     artifact: Callable[[Step[Any]], Artifact]
     threads: int
     advance: Callable[[float], None]
@@ -127,6 +130,8 @@ class Step(ABC, Generic[R]):
     """Timed steps run alone on the machine, and their key holds the machine."""
     optional: ClassVar[bool] = False
     """A failure is told where its result would be, and fails no build."""
+    in_worker: ClassVar[bool] = False
+    """Its models run in ``bench.workers`` alone: no program loads them that needs room beside."""
     result_type: ClassVar[type]
 
     @property

@@ -13,9 +13,11 @@ there the prompt is read in whole batches, only the last tokens at the width of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -32,6 +34,7 @@ from cook.scoring.figures import NEAR_TIE_GAP
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.quantize import MODEL_FILE
 from cook.trace.chain import Draws
+from cook.trace.rendering import rendered
 
 N_PROBS = 64
 """How many of the target's candidates to ask for when looking a rejected token up."""
@@ -61,6 +64,7 @@ class CompareStep(Step[CompareOutcome]):
     version: ClassVar[int] = 3
     """2: the same-width control; an ik reply cut at the limit is no difference. 3: gaps under the
     sampling chain; a bounded control that reads prompts in whole batches."""
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = CompareOutcome
 
     @property
@@ -85,58 +89,111 @@ class CompareStep(Step[CompareOutcome]):
         pairs = [(baseline[key], others[key]) for key in others if key in baseline]
         differing = [(a, b) for a, b in pairs if not _same(a, b)]
         differing.sort(key=lambda pair: pair[0].prompt_n + pair[0].predicted_n)
-        seen: list[Seen] = []
+        differences: tuple[Difference, ...] = ()
+        untold = None
         if differing:
-            job = ServerJob(
-                target=bench.file(self.target, MODEL_FILE),
-                target_args=self.target_args,
-                context=self.context,
-            )
-            prompts = {p.id: p.text for step in self.baseline for p in step.prompts}
-            chat = self.baseline[0].chat
-            with Server(self.engine, job, bench.supervisor) as server:
-                for number, (a, b) in enumerate(differing):
-                    text = prompts[a.id]
-                    text = server.apply_template(text) if chat else text
-                    prompt = server.tokenize(text, add_special=True)
-                    looked_up = number < LOOKED_UP
-                    seen.append(_first_difference(server, prompt, a, b, self._chain(), looked_up))
-        differences, untold = self._controlled(bench, seen)
+            differences, untold = self._told(bench, differing)
         return CompareOutcome(len(pairs), len(pairs) - len(differing), differences, untold)
+
+    def _told(
+        self, bench: Workbench, differing: Sequence[tuple[PromptRun, PromptRun]]
+    ) -> tuple[tuple[Difference, ...], str | None]:
+        """What is known of each difference, and why none is held against batch width: a control
+        that fails is told, and fails nothing."""
+        path = bench.file(self.target, MODEL_FILE)
+        texts = self._texts(bench, path, [a.id for a, _ in differing])
+        try:
+            load = model_load(self.engine, path, self.target_args, self.context)
+            with bench.workers.loaded(self.engine, load, CONTROL_S) as (worker, _):
+                seen = self._seen(_WorkerLookup(worker), texts, differing)
+                return tuple(self._controlled(worker, seen)), None
+        except (PrerequisiteError, StepError) as error:  # no worker here, or none that can follow
+            job = ServerJob(path, target_args=self.target_args, context=self.context)
+            with Server(self.engine, job, bench.supervisor) as server:
+                seen = self._seen(_ServerLookup(server), texts, differing)
+                return tuple(s.difference for s in seen), error.message.splitlines()[0]
+
+    def _texts(self, bench: Workbench, path: Path, ids: Sequence[str]) -> list[str]:
+        """The prompts of those ``ids`` as the server saw them."""
+        prompts = {p.id: p.text for step in self.baseline for p in step.prompts}
+        texts = [prompts[one] for one in ids]
+        if not self.baseline[0].chat:
+            return texts
+        return rendered(self.engine, path, self.target_args.extra, texts, bench.supervisor)
+
+    def _seen(
+        self,
+        lookup: _Lookup,
+        texts: Sequence[str],
+        differing: Sequence[tuple[PromptRun, PromptRun]],
+    ) -> Iterator[Seen]:
+        for number, (text, (a, b)) in enumerate(zip(texts, differing, strict=True)):
+            yield _first_difference(lookup, text, a, b, self._chain(), number < LOOKED_UP)
 
     def _chain(self) -> Sampling | None:
         """The chain that tokens are drawn under, with a server's defaults; None: greedy."""
         sampling = self.live[0].sampling
         return sampling.applied("server") if sampling.temperature else None
 
-    def _controlled(
-        self, bench: Workbench, seen: Sequence[Seen]
-    ) -> tuple[tuple[Difference, ...], str | None]:
-        """Of a few differences of each kind, whether batch width alone makes them; and why not of
-        any, where it could not be tried: a control that fails is told, and fails nothing."""
+    def _controlled(self, worker: Worker, seen: Iterable[Seen]) -> Iterator[Difference]:
+        """Each difference; of the first few of each kind, whether batch width alone makes it.
+
+        Right after each is looked up, so that the worker still holds the text before it.
+        """
         settings = self.live[0].settings
-        found = {s.difference.prompt_id: s.difference for s in seen}
-        chosen = _chosen(seen)
-        if settings is None or not settings.n_max or not chosen:
-            return tuple(found.values()), None
-        widths = sorted({2, settings.n_max // 2 + 1, settings.n_max + 1}, reverse=True)
-        try:
-            path = bench.file(self.target, MODEL_FILE)
-            load = model_load(self.engine, path, self.target_args, self.context)
-            with Worker.open(self.engine, bench.supervisor, name="control") as worker:
-                worker.load(load)
-                worker.timeout_s = CONTROL_S
-                for one in chosen:
+        n_max = settings.n_max if settings is not None else 0
+        widths = sorted({2, n_max // 2 + 1, n_max + 1}, reverse=True)
+        kinds: Counter[bool | None] = Counter()
+        for one in seen:
+            found = one.difference
+            if n_max and found.baseline_token is not None and found.other_token is not None:
+                kinds[one.near_tie] += 1
+                if kinds[one.near_tie] <= CONTROLLED:
                     innocent = _alone(worker, one, widths, self._chain())
-                    name = one.difference.prompt_id
-                    found[name] = replace(one.difference, without_draft=innocent)
-        except (PrerequisiteError, StepError) as error:
-            return tuple(found.values()), error.message.splitlines()[0]
-        return tuple(found.values()), None
+                    found = replace(found, without_draft=innocent)
+            yield found
 
     def _runs(self, bench: Workbench, steps: tuple[LiveStep, ...]) -> dict[str, PromptRun]:
         outcomes: list[LiveOutcome] = [decode(step, bench.artifact(step)) for step in steps]
         return {run.id: run for outcome in outcomes for run in outcome.runs}
+
+
+class _Lookup(Protocol):
+    """The target's tokens, and what it holds likely after a text."""
+
+    def tokenize(self, text: str, *, add_special: bool) -> Sequence[int]: ...
+
+    def likely(self, text: Sequence[int]) -> Mapping[int, float]:
+        """Log-probabilities of the :data:`N_PROBS` likeliest next tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class _WorkerLookup:
+    worker: Worker
+
+    def tokenize(self, text: str, *, add_special: bool) -> Sequence[int]:
+        return self.worker.tokenize(text, add_special=add_special)
+
+    def likely(self, text: Sequence[int]) -> Mapping[int, float]:
+        found = self.worker.replay(text, text[-1:], width=1, ahead=len(text) - 1, top=N_PROBS)
+        assert found.top_ids is not None, "asked for"
+        assert found.top_logits is not None, "asked for"
+        logp = found.top_logits[0] - found.logsumexp[0]
+        return dict(zip(found.top_ids[0].tolist(), logp.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class _ServerLookup:
+    server: Server
+
+    def tokenize(self, text: str, *, add_special: bool) -> Sequence[int]:
+        return self.server.tokenize(text, add_special=add_special)
+
+    def likely(self, text: Sequence[int]) -> Mapping[int, float]:
+        answer = self.server.complete(text, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
+        top = answer.probabilities[0].top if answer.probabilities else ()
+        return {c.id: c.logprob for c in top if c.id is not None}
 
 
 def _same(a: PromptRun, b: PromptRun) -> bool:
@@ -158,20 +215,14 @@ class Seen:
     after: tuple[int, ...]
     draws: Draws | None = None
 
+    @property
+    def near_tie(self) -> bool | None:
+        """None where the gap is not known."""
+        gap = self.difference.gap
+        return None if gap is None else abs(gap) <= NEAR_TIE_GAP
+
     def with_gap(self, gap: float | None, at_least: float | None) -> Seen:
         return replace(self, difference=replace(self.difference, gap=gap, gap_at_least=at_least))
-
-
-def _chosen(seen: Sequence[Seen]) -> list[Seen]:
-    """A few of each kind, those with the shortest texts; both tokens must be known."""
-    kinds: dict[bool | None, list[Seen]] = {}
-    for one in seen:
-        found = one.difference
-        if found.baseline_token is None or found.other_token is None:
-            continue
-        near = None if found.gap is None else abs(found.gap) <= NEAR_TIE_GAP
-        kinds.setdefault(near, []).append(one)
-    return [one for kind in kinds.values() for one in kind[:CONTROLLED]]
 
 
 def _alone(worker: Worker, seen: Seen, widths: Sequence[int], chain: Sampling | None) -> bool:
@@ -203,29 +254,27 @@ def _alone(worker: Worker, seen: Seen, widths: Sequence[int], chain: Sampling | 
 
 
 def _first_difference(
-    server: Server,
-    prompt: Sequence[int],
+    lookup: _Lookup,
+    prompt: str,
     a: PromptRun,
     b: PromptRun,
     chain: Sampling | None,
     looked_up: bool,
 ) -> Seen:
-    left, right = _tokens(server, a), _tokens(server, b)
+    left, right = _tokens(lookup, a), _tokens(lookup, b)
     position = next(
         (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
         min(len(left), len(right)),
     )
     ours = left[position] if position < len(left) else None
     theirs = right[position] if position < len(right) else None
-    text = (*prompt, *left[:position])
+    text = (*lookup.tokenize(prompt, add_special=True), *left[:position])
     seen = Seen(
         Difference(a.id, position, len(left), ours, theirs, None, None), text, left[position:]
     )
     if ours is None or theirs is None or not looked_up:
         return seen
-    answer = server.complete(text, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
-    top = answer.probabilities[0].top if answer.probabilities else ()
-    known = {c.id: c.logprob for c in top if c.id is not None}
+    known = lookup.likely(text)
     if ours not in known:
         return seen
     if chain is not None:
@@ -245,8 +294,8 @@ def _drawn(seen: Seen, ours: int, theirs: int, known: Mapping[int, float], chain
     return replace(seen, draws=draws).with_gap(draws.gap(ours, theirs), at_least)
 
 
-def _tokens(server: Server, run: PromptRun) -> tuple[int, ...]:
+def _tokens(lookup: _Lookup, run: PromptRun) -> tuple[int, ...]:
     """Emitted ids; re-tokenized from the text where the engine returns none (ik)."""
     if run.tokens is not None:
         return run.tokens
-    return tuple(server.tokenize(run.text, add_special=False))
+    return tuple(lookup.tokenize(run.text, add_special=False))

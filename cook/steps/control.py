@@ -14,11 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
-from cook.formats.trace_file import TraceFile
+from cook.formats.arrays import Floats32
+from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.record.outcomes import ControlOutcome
 from cook.steps.trace import TRACE_FILE, Trace
@@ -33,24 +36,37 @@ REPLY_S = 900.0
 
 
 @dataclass(frozen=True)
-class ControlStep(Step[ControlOutcome]):
-    """``target`` over ``trace`` again, ``width`` tokens at once, without a draft."""
+class Controls:
+    """What each width changes."""
+
+    by_width: tuple[ControlOutcome, ...]
+
+    def of(self, width: int) -> ControlOutcome:
+        return next(one for one in self.by_width if one.width == width)
+
+
+@dataclass(frozen=True)
+class ControlStep(Step[Controls]):
+    """``target`` over ``trace`` again, without a draft, so many tokens at once as each of
+    ``widths``; a prompt is read once for all of them."""
 
     engine: Engine
     target: Source
     args: ModelArgs
     trace: Trace
-    width: int
+    widths: tuple[int, ...]
 
     kind: ClassVar[str] = "control"
-    version: ClassVar[int] = 2
-    """2: prompts in whole batches, and no more replies than it takes."""
+    version: ClassVar[int] = 3
+    """2: prompts in whole batches, and no more replies than it takes. 3: all widths together."""
     optional: ClassVar[bool] = True
-    result_type: ClassVar[type] = ControlOutcome
+    in_worker: ClassVar[bool] = True
+    result_type: ClassVar[type] = Controls
 
     @property
     def label(self) -> str:
-        return f"no-draft control at width {self.width} ({self.engine.name})"
+        widths = ", ".join(str(width) for width in self.widths)
+        return f"no-draft control at width {widths} ({self.engine.name})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -60,40 +76,57 @@ class ControlStep(Step[ControlOutcome]):
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
-            "width": self.width,
+            "widths": list(self.widths),
             "replies": REPLIES,
             "enough": ENOUGH,
             **self.args.numerics(),
         }
 
-    def run(self, bench: Workbench) -> ControlOutcome:
-        import numpy as np
-
+    def run(self, bench: Workbench) -> Controls:
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
-        differences, margins = [], []
-        with Worker.open(self.engine, bench.supervisor, name="control") as worker:
-            path = self.target.path
-            worker.load(model_load(self.engine, path, self.args, trace.header.context))
-            worker.timeout_s = REPLY_S
-            chosen = _chosen(trace)
+        load = model_load(self.engine, self.target.path, self.args, trace.header.context)
+        found = {width: _Differences(trace) for width in self.widths}
+        chosen = _chosen(trace)
+        with bench.workers.loaded(self.engine, load, REPLY_S) as (worker, _):
             for index, reply in enumerate(trace):
-                if index not in chosen:
-                    continue
-                said = reply.tokens[: reply.head.emitted]
-                ahead = len(reply.prompt) - 1
-                found = worker.replay(reply.prompt, said, width=self.width, ahead=ahead)
-                known = reply.known[: reply.head.emitted]
-                differences.append(np.abs(found.logq - reply.logp[: len(said)])[known])
-                if not trace.header.sampler.temperature:
-                    flipped = known & (found.argmax != said)
-                    margins.append(reply.margin[: len(said)][flipped])
-                bench.advance(len(differences) / len(chosen))
-        every = np.concatenate(differences) if differences else np.zeros(0)
-        if not len(every) or not np.isfinite(every).all():
+                if index in chosen:
+                    for width, differences in found.items():
+                        differences.add(worker, reply, width)
+                bench.advance((index + 1) / len(trace))
+        if any(not differences.told for differences in found.values()):
             raise StepError(f"{self.label}: the trace has no log-probabilities to compare with")
-        flips = np.concatenate(margins) if margins else np.zeros(0)
+        return Controls(tuple(d.outcome(width) for width, d in found.items()))
+
+
+class _Differences:
+    """Absolute differences of log-probabilities at one width, and margins of what flipped."""
+
+    def __init__(self, trace: TraceFile) -> None:
+        self.greedy = not trace.header.sampler.temperature
+        self.found: list[Floats32] = []
+        self.margins: list[Floats32] = []
+
+    def add(self, worker: Worker, reply: Reply, width: int) -> None:
+        """Read ``reply`` again."""
+        said = reply.tokens[: reply.head.emitted]
+        again = worker.replay(reply.prompt, said, width=width, ahead=len(reply.prompt) - 1)
+        known = reply.known[: reply.head.emitted]
+        self.found.append(np.abs(again.logq - reply.logp[: len(said)])[known])
+        if self.greedy:
+            flipped = known & (again.argmax != said)
+            self.margins.append(reply.margin[: len(said)][flipped])
+
+    @property
+    def told(self) -> bool:
+        """Whether there is anything to compare with."""
+        every = np.concatenate(self.found)
+        return bool(len(every) and np.isfinite(every).all())
+
+    def outcome(self, width: int) -> ControlOutcome:
+        every = np.concatenate(self.found)
+        flips = np.concatenate(self.margins) if self.margins else np.zeros(0)
         return ControlOutcome(
-            width=self.width,
+            width=width,
             positions=len(every),
             flips=len(flips),
             p50=float(np.quantile(every, 0.5)),

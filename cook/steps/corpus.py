@@ -42,6 +42,7 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
     trace: Trace
 
     kind: ClassVar[str] = "trace-corpus"
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = TraceCorpusOutcome
 
     @property
@@ -65,15 +66,14 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
 
     def run(self, bench: Workbench) -> TraceCorpusOutcome:
         from cook.engines.worker.messages import ModelLoad
-        from cook.engines.worker.worker import Worker
         from cook.trace.compatible import require_draft
 
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         require_draft(trace, self.model.path, self.engine.flavour)
         special = bool(corpus_args(self.engine))
         tokens, texts = 0, []
-        with Worker.open(self.engine, bench.supervisor, name="corpus") as worker:
-            info = worker.load(ModelLoad(self.model.path, vocabulary_only=True))
+        load = ModelLoad(self.model.path, vocabulary_only=True)
+        with bench.workers.loaded(self.engine, load) as (worker, info):
             ends = info.eog | ({info.bos} if info.add_bos and info.bos is not None else set())
             for index, reply in enumerate(trace):
                 said = [*reply.prompt.tolist(), *reply.tokens[: reply.head.emitted].tolist()]

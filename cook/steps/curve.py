@@ -33,6 +33,8 @@ STEADY_S = 0.006
 server decodes on and on, and the first decodes after a pause are dearer (by 3 to 6 % on a model of
 a millisecond)."""
 MOST_REPEATS = 32
+SLOW_S = 0.05
+"""A batch that takes as long is timed once a window: what disturbs timings is far shorter."""
 LONG_S = 0.5
 """A prompt that takes as long is timed once a pass."""
 PASSES = 3
@@ -89,11 +91,12 @@ class CurveStep(Step[CurveOutcome]):
     """Which of the passes this is: each is a measurement of its own."""
 
     kind: ClassVar[str] = "curve"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
-    least that occurs to the greatest."""
+    least that occurs to the greatest. 4: windows go on from one text, long batches once each."""
     timed: ClassVar[bool] = True
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = CurveOutcome
 
     @property
@@ -115,6 +118,7 @@ class CurveStep(Step[CurveOutcome]):
             "windows": WINDOWS,
             "repeats": REPEATS,
             "steady_s": STEADY_S,
+            "slow_s": SLOW_S,
             "pass": self.turn,
         }
 
@@ -123,12 +127,12 @@ class CurveStep(Step[CurveOutcome]):
         texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len, reverse=True)
         ends = [head.prompt_tokens + head.tokens for head in trace.heads]
         prompts = [head.prompt_tokens for head in trace.heads]
-        room = trace.header.context + max(self.widths)  # the deepest batch begins at a text's end
-        with Worker.open(self.engine, bench.supervisor, name="curve") as worker:
-            path = bench.file(self.model, MODEL_FILE)
-            outputs = max(self.widths) if self.verifies else 1
-            load = model_load(self.engine, path, self.args, room, outputs=outputs)
-            worker.load(load)
+        beyond = max(self.widths)  # the deepest batch begins at a text's end
+        path = bench.file(self.model, MODEL_FILE)
+        outputs = max(self.widths) if self.verifies else 1
+        context = trace.header.context
+        load = model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs)
+        with bench.workers.loaded(self.engine, load) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
             watch, before = Watch.start(), _cpu_s(worker)
             times = _Times(worker, texts, self.verifies, load.ubatch)
@@ -233,8 +237,9 @@ def widths_for(lengths: Iterable[int]) -> tuple[int, ...]:
 class _Times:
     """Times batches of one loaded model on windows of real text.
 
-    Up to a ``ubatch`` windows are texts of their own. Beyond it all go on from one long text, the
-    longest of ``texts`` first, that is read once, and what that takes is what a prompt takes.
+    All windows go on from one long text, the longest of ``texts`` first, that is read once: what
+    differs between them is what the batch itself holds. Beyond a ``ubatch``, what that reading
+    takes is what a prompt takes.
     """
 
     def __init__(
@@ -244,22 +249,26 @@ class _Times:
         self.joined = [token for text in texts for token in text]
         self.samples: list[float] = []
         self.read_s = {0: 0.0}
+        self.short = 0
+        """Tokens that were read of the long text, up to a ubatch: whole ones begin anew."""
 
     def read(self, tokens: int) -> None:
-        """Go on reading the long text, to its first ``tokens``; nothing up to a ubatch."""
-        if tokens > self.ubatch:
-            known = max(self.read_s)
-            rest_s = self.worker.read(self._window(tokens, 0), known)
-            self.read_s[tokens] = self.read_s[known] + rest_s
+        """Go on reading the long text, to its first ``tokens``."""
+        if tokens <= self.ubatch:
+            self.worker.read(self._window(tokens, 0), self.short)
+            self.short = tokens
+            return
+        known = max(self.read_s)
+        rest_s = self.worker.read(self._window(tokens, 0), known)
+        self.read_s[tokens] = self.read_s[known] + rest_s
 
     def row(self, depth: int, widths: Sequence[int]) -> tuple[float, ...]:
         """Median seconds for each width at ``depth``; windows outside, widths inside, so that
         a drift of the machine falls on all widths."""
         found: dict[int, list[float]] = {width: [] for width in widths}
+        before = self._window(depth, 0)
         for window in range(WINDOWS):
-            text = self._window(depth + max(widths), window)
-            if depth > self.ubatch:
-                text = self._window(depth, 0) + text[depth:]
+            text = before + self._window(depth + max(widths), window)[depth:]
             for width in widths:
                 decode_s, sample_s = self._batch(text, depth, width)
                 found[width].append(decode_s)
@@ -271,25 +280,24 @@ class _Times:
         median over windows, and once where it takes long."""
         if tokens > self.ubatch:
             return self.read_s[tokens]
+        once_s = self.worker.read(self._window(tokens, 0))
+        if once_s >= LONG_S:
+            return once_s
         found: list[float] = []
         for window in range(WINDOWS):
-            for repeats in (1, REPEATS):
-                timing = self.worker.time_batch(
-                    self._window(tokens, window),
-                    depth=0,
-                    tokens=tokens,
-                    repeats=repeats,
-                    all_outputs=False,
-                )
-                seconds = float(median(timing.decode_ns.tolist()) / 1e9)
-                if seconds >= LONG_S:
-                    return seconds
-            found.append(seconds)
+            timing = self.worker.time_batch(
+                self._window(tokens, window),
+                depth=0,
+                tokens=tokens,
+                repeats=REPEATS,
+                all_outputs=False,
+            )
+            found.append(median(timing.decode_ns.tolist()) / 1e9)
         return float(median(found))
 
     def _batch(self, text: list[int], depth: int, width: int) -> tuple[float, float]:
         """Median seconds of one batch, as it takes in the midst of many, and of its sampling."""
-        repeats = REPEATS
+        repeats = 1
         while True:
             timing = self.worker.time_batch(
                 text,
@@ -300,10 +308,9 @@ class _Times:
                 sample_k=40 if self.verifies else 10,
             )
             decode_s = median(timing.decode_ns.tolist()) / 1e9
-            wanted = min(MOST_REPEATS, math.ceil(STEADY_S / decode_s))
-            if repeats >= wanted or repeats > REPEATS:
+            if repeats > 1 or decode_s >= SLOW_S:
                 return decode_s, median(timing.sample_ns.tolist()) / 1e9
-            repeats = wanted
+            repeats = max(REPEATS, min(MOST_REPEATS, math.ceil(STEADY_S / decode_s)))
 
     def sample_s(self) -> float:
         return float(median(self.samples))

@@ -51,6 +51,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     kind: ClassVar[str] = "selfcheck"
     version: ClassVar[int] = 2
     """2: ik's text tokenized again."""
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = SelfCheckOutcome
 
     @property
@@ -76,10 +77,9 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         recorded = {reply.head.id: reply for reply in trace}
         runs = [run for run in outcome.runs if run.id in recorded]
-        with Worker.open(self.engine, bench.supervisor, name="selfcheck") as worker:
-            path = bench.file(self.draft, MODEL_FILE)
-            load = model_load(self.engine, path, self.args, self.live.context)
-            info = worker.load(load)
+        path = bench.file(self.draft, MODEL_FILE)
+        load = model_load(self.engine, path, self.args, self.live.context)
+        with bench.workers.loaded(self.engine, load) as (worker, info):
             replies: list[LiveReply] = []
             passed_over = 0
             for run in runs:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import Replay
-from cook.engines.worker.worker import Worker
 from cook.errors import InputError
 from cook.formats.trace_file import Reply, ReplyHead, TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
@@ -70,6 +69,7 @@ class ReplayStep(Step[ReplayOutcome]):
     rollout_floor: float = 0.0
 
     kind: ClassVar[str] = "replay"
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = ReplayOutcome
 
     @property
@@ -113,9 +113,8 @@ class ReplayStep(Step[ReplayOutcome]):
         temperature = trace.header.sampler.temperature or None
         arrays: dict[str, Any] = {}
         totals = _Totals()
-        with Worker.open(self.engine, bench.supervisor, name="replay") as worker:
-            load = model_load(self.engine, path, self.args, trace.header.context)
-            worker.load(load)
+        load = model_load(self.engine, path, self.args, trace.header.context)
+        with bench.workers.loaded(self.engine, load) as (worker, _):
             for index, reply in enumerate(trace):
                 if not self.wants(reply.head.id):
                     continue

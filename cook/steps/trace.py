@@ -51,6 +51,7 @@ class TraceStep(Step[TraceOutcome]):
     kind: ClassVar[str] = "trace"
     version: ClassVar[int] = 2
     """2: the trace's version 2."""
+    in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = TraceOutcome
 
     @property
@@ -96,6 +97,7 @@ class TraceStep(Step[TraceOutcome]):
             self.context,
             self.chat,
             bench.supervisor,
+            bench.workers,
         ) as target:
             found = record(target, self._plan(), partial, lambda n: bench.advance(n / count))
         if found.dropped:

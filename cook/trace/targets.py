@@ -10,6 +10,7 @@ from pathlib import Path
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.remote import Remote, checked_url, is_loopback, is_url
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError
 from cook.trace.session import RecordingTarget
 
@@ -59,8 +60,9 @@ def _local(
         raise InputError(f"{how.target}: no engine to run it")
     file = read_gguf(Path(how.target))
     chat = not how.raw and bool(file.string("tokenizer.chat_template"))
+    workers = stack.enter_context(KeptWorkers(supervisor.log_dir))
     return stack.enter_context(
-        WorkerTarget(engine, source(file.shards), how.args, how.context, chat, supervisor)
+        WorkerTarget(engine, source(file.shards), how.args, how.context, chat, supervisor, workers)
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from cook.closing import Closing
-from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.messages import Generation, ModelInfo
+from cook.engines.worker.messages import Generation, ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InternalError
 from cook.formats.gguf import GgufFile, read_gguf
@@ -23,7 +25,7 @@ from cook.trace.session import Dropped, TraceRequest, sha256
 
 @dataclass
 class WorkerTarget(Closing):
-    """``source`` through a worker of ``engine``; a context manager that ends it.
+    """``source`` through one of ``workers``, of ``engine``; a context manager that gives it back.
 
     ``chat``: prompts are rendered by the target's own template, as its server does it.
     """
@@ -34,13 +36,13 @@ class WorkerTarget(Closing):
     context: int
     chat: bool
     supervisor: Supervisor
+    workers: KeptWorkers
     _rendered: dict[str, str] = field(default_factory=dict)
+    _held: ExitStack = field(default_factory=ExitStack)
     _worker: Worker | None = None
-    _info: ModelInfo | None = None
 
     def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
+        self._held.close()
 
     @cached_property
     def file(self) -> GgufFile:
@@ -56,7 +58,9 @@ class WorkerTarget(Closing):
         return self.file.string("tokenizer.chat_template") if self.chat else None
 
     def header(self, plan: TraceRequest) -> TraceHeader:
-        info = self._vocabulary_only()
+        load = ModelLoad(self.source.path, vocabulary_only=True)
+        with self.workers.loaded(self.engine, load) as (_, info):
+            pass
         identity = self.engine.identity
         return TraceHeader(
             target_name=self.source.path.name,
@@ -82,16 +86,15 @@ class WorkerTarget(Closing):
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Render the prompts, then load the model."""
-        self._rendered = {p.id: p.text for p in prompts}
+        texts = [p.text for p in prompts]
         if self.chat:
-            from cook.engines.server import Server
+            from cook.trace.rendering import rendered
 
-            job = ServerJob(target=self.source.path, target_args=self.args, context=self.context)
-            with Server(self.engine, job, self.supervisor) as server:
-                self._rendered = {p.id: server.apply_template(p.text) for p in prompts}
-        self._worker = Worker.open(self.engine, self.supervisor, name="trace")
+            path, extra = self.source.path, self.args.extra
+            texts = rendered(self.engine, path, extra, texts, self.supervisor)
+        self._rendered = {p.id: text for p, text in zip(prompts, texts, strict=True)}
         load = model_load(self.engine, self.source.path, self.args, self.context)
-        self._info = self._worker.load(load)
+        self._worker, _ = self._held.enter_context(self.workers.loaded(self.engine, load))
 
     def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
         if self._worker is None:
@@ -114,19 +117,6 @@ class WorkerTarget(Closing):
             extra=plan.extra,
         )
         return _as_reply(prompt, text, ids, said, plan)
-
-    def _vocabulary_only(self) -> ModelInfo:
-        if self._info is None:
-            self._info = vocabulary_info(self.engine, self.source, self.supervisor)
-        return self._info
-
-
-def vocabulary_info(engine: Engine, source: Source, supervisor: Supervisor) -> ModelInfo:
-    """What ``engine`` says of the tokens of ``source``, whose weights are not loaded."""
-    from cook.engines.worker.messages import ModelLoad
-
-    with Worker.open(engine, supervisor, name="vocabulary") as worker:
-        return worker.load(ModelLoad(source.path, vocabulary_only=True))
 
 
 def _as_reply(

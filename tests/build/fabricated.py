@@ -28,7 +28,7 @@ from cook.prompts.prompt_set import Prompt, PromptSet, subset
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.steps.compare import CompareStep
-from cook.steps.control import ControlStep
+from cook.steps.control import Controls, ControlStep
 from cook.steps.curve import CurveOutcome, CurveStep
 from cook.steps.http_replay import MATCHES_FILE, HttpReplayOutcome, HttpReplayStep
 from cook.steps.live import LiveOutcome, LiveStep
@@ -177,7 +177,9 @@ class Fabrication(Executor):
             CurveStep: self._curve,
             LiveStep: self._live,
             CompareStep: self._compare,
-            ControlStep: lambda *_: ControlOutcome(5, 100, 2, 0.01, 0.1, 0.3, 0.05),
+            ControlStep: lambda step, _: Controls(
+                tuple(ControlOutcome(w, 100, 2, 0.01, 0.1, 0.3, 0.05) for w in step.widths)
+            ),
             SelfCheckStep: self._recount,
             MemoryStep: lambda step, _: MemoryOutcome(step.model.size_bytes, 200, 100, ("fit",)),
         }

@@ -14,6 +14,7 @@ from cook.build.predict import PredictRequest, predict_on_trace, predict_typed
 from cook.build.predict_show import answer as show_answer
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -37,9 +38,13 @@ def recorded(bundled: Engine, folder: Path, temperature: float) -> Path:
     )
     plan = TraceRequest(prompts, 32, 512, Sampling(temperature, seed=3).applied())
     args = ModelArgs(threads=1)
-    with WorkerTarget(
-        bundled, source([TARGET]), args, 512, False, Supervisor(folder / "logs")
-    ) as target:
+    logs = folder / "logs"
+    with (
+        KeptWorkers(logs) as workers,
+        WorkerTarget(
+            bundled, source([TARGET]), args, 512, False, Supervisor(logs), workers
+        ) as target,
+    ):
         record(target, plan, path)
     return path
 

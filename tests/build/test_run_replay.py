@@ -33,6 +33,9 @@ score:
 """
 
 
+READ = "loaded meta data with"
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("replay")
@@ -53,6 +56,22 @@ def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> 
     live = [c for c in drafting if c.live is not None]
     assert len(live) >= 2
     assert {c.draft for c in live} == {"Q4_K_M", "Q2_K"}, "the choice, and the best of another file"
+
+
+def test_every_model_is_read_once_beside_the_live_runs(home: Path, record: Record) -> None:
+    """For trace, replays, timings, controls and recounts together; it was 14 times a target."""
+    logs = home / "logs"
+    whole = [
+        text
+        for text in (log.read_text(errors="replace") for log in logs.glob("workers/*/stderr.log"))
+        if "vocab only" not in text
+    ]
+    read = [line.split(" from ")[1] for text in whole for line in text.splitlines() if READ in line]
+    assert len(read) == len(set(read)) == 3, "the target and two drafts"
+    served = [folder.parent.name for folder in logs.glob("*/server-target*")]
+    assert served
+    assert all(name.startswith("live-") for name in served)
+    assert len(served) == sum(step.kind == "live" for step in record.steps)
 
 
 def test_replay_counts_what_the_server_counts(record: Record) -> None:

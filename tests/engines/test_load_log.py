@@ -57,6 +57,31 @@ def test_every_model_of_a_log_is_read() -> None:
     assert read_load_log(IK) == (LoadedModel(4096, 2048, 512, "f16", "f16", 0, True, 2, 2),)
 
 
+@pytest.mark.parametrize(
+    ("lines", "devices"),
+    [
+        ("load_tensors:   CPU_Mapped model buffer size =    24.66 MiB\n", set()),
+        ("llama_context:        CPU  output buffer size =     0.01 MiB\n", set()),
+        (
+            "load_tensors:        CUDA0 model buffer size =  3577.56 MiB\n"
+            "llama_kv_cache:      CUDA1 KV buffer size =   256.00 MiB\n"
+            "sched_reserve:  CUDA_Host compute buffer size =    16.01 MiB\n",
+            {"CUDA0", "CUDA1"},
+        ),
+        (
+            "llm_load_tensors:        CPU buffer size =   205.00 MiB\n"
+            "llm_load_tensors:  CUDA_Host buffer size =   205.00 MiB\n"
+            "llm_load_tensors:      CUDA0 buffer size =  8620.70 MiB\n",
+            {"CUDA0"},
+        ),
+    ],
+)
+def test_accelerators_are_known_by_their_buffers(lines: str, devices: set[str]) -> None:
+    """A build without any says that layers are offloaded all the same."""
+    (told,) = read_load_log("load_tensors: offloaded 6/6 layers to GPU\n" + lines)
+    assert told.devices == devices
+
+
 def test_a_terse_log_tells_what_it_tells() -> None:
     terse = (
         "cmn init: llama threadpool init, n_threads = 2\nsrv: n_slots = 1, n_ctx_slot = 512, x\n"

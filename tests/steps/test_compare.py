@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from cook.errors import StepError
 from cook.formats.sampling import Sampling
 from cook.record.outcomes import Difference
 from cook.steps import compare
-from cook.steps.compare import CONTROLLED, CompareStep, Seen, _alone, _chosen
+from cook.steps.compare import CONTROLLED, CompareStep, Seen, _alone
 from cook.trace.chain import Draws
 
 FOUND = Difference("p", 3, 40, 7, 8, 0.02, None)
@@ -64,13 +66,24 @@ def test_above_temperature_0_a_control_asks_for_the_same_draw() -> None:
     assert not _alone(cast(Worker, Asked(logits={5: more})), one, (5,), SAMPLER)
 
 
+STEP = cast(
+    CompareStep,
+    SimpleNamespace(
+        live=[SimpleNamespace(settings=SimpleNamespace(n_max=4), sampling=Sampling())],
+        _chain=lambda: None,
+    ),
+)
+
+
 def test_a_few_of_each_kind_are_controlled() -> None:
     near = [seen(prompt_id=f"near {i}") for i in range(9)]
     wide = [seen(prompt_id=f"wide {i}", gap=2.0) for i in range(9)]
     unknown = [seen(prompt_id=f"unknown {i}", gap=None) for i in range(2)]
     ended = seen(prompt_id="one ended", other_token=None)
-    chosen = [one.difference.prompt_id for one in _chosen([ended, *near, *wide, *unknown])]
-    assert chosen == [
+    every = [ended, *near, *wide, *unknown]
+    found = list(CompareStep._controlled(STEP, cast(Worker, Asked()), every))
+    assert [d.prompt_id for d in found] == [one.difference.prompt_id for one in every]
+    assert [d.prompt_id for d in found if d.without_draft is not None] == [
         *(f"near {i}" for i in range(CONTROLLED)),
         *(f"wide {i}" for i in range(CONTROLLED)),
         "unknown 0",
@@ -78,37 +91,52 @@ def test_a_few_of_each_kind_are_controlled() -> None:
     ]
 
 
-def test_a_control_that_takes_too_long_is_told_and_fails_nothing(
+def test_a_control_comes_right_after_its_look_up() -> None:
+    """The worker still holds the text then, and need not read it again."""
+    worker, order = Asked(), []
+
+    def looked_up() -> Iterator[Seen]:
+        for name in ("a", "b"):
+            order.append(name)
+            yield seen(prompt_id=name)
+
+    for found in CompareStep._controlled(STEP, cast(Worker, worker), looked_up()):
+        order.append(f"{found.prompt_id}: {len(worker.requests)}")
+    assert order == ["a", "a: 3", "b", "b: 6"]
+
+
+def test_what_no_worker_can_control_is_looked_up_by_a_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Slow(Asked):
-        def __enter__(self) -> Slow:
+    """A control that takes too long is told and fails nothing; so is a worker that is missing."""
+
+    class Kept:
+        def loaded(self, *_: object) -> Any:
+            raise StepError("worker: replay: no answer within 900 s\n log")
+
+    class Serving:
+        def __init__(self, *_: object) -> None: ...
+
+        def __enter__(self) -> Serving:
             return self
 
         def __exit__(self, *_: object) -> None: ...
 
-        def load(self, _: object) -> None: ...
-
-        def replay(self, prompt: Any, emitted: Any, **asked: Any) -> Any:
-            if len(self.requests) == 3:
-                raise StepError("worker: replay: no answer within 900 s")
-            return super().replay(prompt, emitted, **asked)
-
     monkeypatch.setattr(compare, "model_load", lambda *_: None)
-    monkeypatch.setattr(Worker, "open", lambda *_, **__: Slow())
+    monkeypatch.setattr(compare, "Server", Serving)
     step = cast(
         CompareStep,
         SimpleNamespace(
-            live=[SimpleNamespace(settings=SimpleNamespace(n_max=4), sampling=Sampling())],
             target=None,
             target_args=None,
             context=4096,
             engine=None,
-            _chain=lambda: None,
+            _texts=lambda *_: ["text"],
+            _seen=lambda lookup, *_: [seen(prompt_id=type(lookup).__name__)],
         ),
     )
-    bench: Any = SimpleNamespace(file=lambda *_: None, supervisor=None)
-    both = [seen(prompt_id="a"), seen(prompt_id="b")]
-    differences, untold = CompareStep._controlled(step, bench, both)
+    bench: Any = SimpleNamespace(file=lambda *_: Path("t"), supervisor=None, workers=Kept())
+    pair: Any = SimpleNamespace(id="a")
+    differences, untold = CompareStep._told(step, bench, [(pair, pair)])
     assert untold == "worker: replay: no answer within 900 s"
-    assert [(d.prompt_id, d.without_draft) for d in differences] == [("a", False), ("b", None)]
+    assert [(d.prompt_id, d.without_draft) for d in differences] == [("_ServerLookup", None)]

@@ -40,8 +40,8 @@ def test_prompts_and_replies_become_the_corpus(bundled: Engine, tmp_path: Path) 
         bundled, model, corpus, 32, None, False, 0.0, "warn", corpus_args(bundled)
     )
     quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
-    executor = Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1)
-    executor.run([imatrix])
+    with Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1) as executor:
+        executor.run([imatrix])
     assert not executor.outcomes.failures
     text = executor.outcomes.artifact(corpus).file(CORPUS_FILE).read_text()
     found = executor.outcomes.result(corpus)

@@ -81,7 +81,7 @@ class Stirring:
         self.asked: list[int] = []
         self.read_tokens: list[tuple[int, int]] = []
 
-    def read(self, text: list[int], known: int) -> float:
+    def read(self, text: list[int], known: int = 0) -> float:
         self.read_tokens.append((known, len(text)))
         return (len(text) - known) * self.decode_ms / 1000
 
@@ -102,7 +102,10 @@ def test_short_batches_are_timed_in_the_midst_of_many() -> None:
 def test_long_batches_are_repeated_no_more_than_it_takes() -> None:
     worker: Any = Stirring(200.0)
     _Times(worker, [list(range(100))], True, 512).row(20, (1, 2))
-    assert set(worker.asked) == {3}
+    assert worker.asked == [1] * 6
+    worker = Stirring(20.0)
+    _Times(worker, [list(range(100))], True, 512).row(20, (1, 2))
+    assert worker.asked == [1, 3] * 6
 
 
 def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:
@@ -110,13 +113,17 @@ def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:
     times = _Times(worker, [list(range(3_000))], True, 512)
     for stop in (1, 300, 1024, 3_000):
         times.read(stop)
-    assert worker.read_tokens == [(0, 1024), (1024, 3_000)], "short ones are timed by themselves"
+    assert worker.read_tokens == [(0, 1), (1, 300), (0, 1024), (1024, 3_000)]
     assert [times.prompt(size) for size in (1024, 3_000)] == pytest.approx([2.048, 6.0])
     assert worker.asked == []
-    assert times.prompt(300) == pytest.approx(0.002, rel=0.2)
+    assert times.prompt(300) == pytest.approx(0.6), "long: read once, by itself"
+    assert worker.read_tokens[-1] == (0, 300)
+    assert times.prompt(100) == pytest.approx(0.002, rel=0.2)
+    assert worker.asked == [3] * 3
 
 
 def test_a_prompt_that_takes_long_is_timed_once() -> None:
     worker: Any = Stirring(700.0)
     _Times(worker, [list(range(600))], True, 512).prompt(512)
-    assert worker.asked == [1]
+    assert worker.asked == []
+    assert worker.read_tokens == [(0, 512)]

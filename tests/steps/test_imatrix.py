@@ -12,6 +12,7 @@ import pytest
 from cook.engines import tool_runs
 from cook.engines.base import ImatrixJob, ImatrixResult
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
@@ -54,7 +55,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     def nothing(_: object) -> Any:
         raise AssertionError("nothing is made before")
 
-    return Workbench(tmp_path, Supervisor(tmp_path / "logs"), nothing, 1, lambda share: None)
+    workers = KeptWorkers(tmp_path / "workers")
+    return Workbench(
+        tmp_path, Supervisor(tmp_path / "logs"), workers, nothing, 1, lambda share: None
+    )
 
 
 def test_it_is_extended_until_every_expert_was_seen(bench: Workbench) -> None:

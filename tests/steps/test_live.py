@@ -16,6 +16,7 @@ from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.engines.spec_bench import Attempt, BenchPrompt, BenchRun, UnprintableReply
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
 from cook.graph.step import Workbench, source
@@ -78,7 +79,10 @@ def bench(tmp_path: Path) -> Workbench:
     def nothing(_: object) -> Any:
         raise AssertionError("nothing is made here")
 
-    return Workbench(tmp_path, Supervisor(tmp_path / "logs"), nothing, 1, lambda share: None)
+    workers = KeptWorkers(tmp_path / "workers")
+    return Workbench(
+        tmp_path, Supervisor(tmp_path / "logs"), workers, nothing, 1, lambda share: None
+    )
 
 
 def stand_in(

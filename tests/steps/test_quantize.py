@@ -11,6 +11,7 @@ import pytest
 from cook.engines import tool_runs
 from cook.engines.base import QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.graph.step import Source, Workbench
 from cook.steps.quantize import MODEL_FILE, QuantizeStep
 
@@ -45,7 +46,10 @@ def test_the_job_is_the_step_and_usual_warnings_go(
     def nothing(_: object) -> Any:
         raise AssertionError("the imatrix is a file: nothing was made before")
 
-    bench = Workbench(tmp_path, Supervisor(tmp_path / "logs"), nothing, 3, lambda share: None)
+    workers = KeptWorkers(tmp_path / "workers")
+    bench = Workbench(
+        tmp_path, Supervisor(tmp_path / "logs"), workers, nothing, 3, lambda share: None
+    )
     assert step.run(bench).warnings == (NEWS, "output.weight: odd shape")
     (job,) = jobs
     assert (job.source, job.imatrix) == (SOURCE.path, IMATRIX.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,9 +28,10 @@ ARGS = ModelArgs(threads=1)
 
 
 @pytest.fixture
-def executor(tmp_path: Path) -> Executor:
+def executor(tmp_path: Path) -> Iterator[Executor]:
     quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
-    return Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1)
+    with Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1) as executor:
+        yield executor
 
 
 @pytest.fixture

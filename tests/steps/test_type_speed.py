@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cook.engines.base import ModelArgs
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import StepError
 from cook.graph.step import Workbench
 from cook.graph.step import source as digest_source
@@ -67,6 +68,7 @@ def measured(engine: Any, tmp_path: Path, name: str) -> TypeTime:
     bench = Workbench(
         directory=tmp_path,
         supervisor=Supervisor(tmp_path / "logs"),
+        workers=KeptWorkers(tmp_path / "workers"),
         artifact=lambda step: pytest.fail("no inputs"),
         threads=1,
         advance=lambda share: None,

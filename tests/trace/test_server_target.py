@@ -16,6 +16,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.remote import Remote
 from cook.engines.server import Server, free_port
 from cook.engines.server_api import Completion, TokenProbability, TopToken
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InputError, StepError
@@ -158,7 +159,10 @@ def test_a_server_and_the_worker_record_the_same_trace(bundled: Engine, tmp_path
         return TraceRequest(prompts, 24, 512, Sampling(0.0, seed=1).applied(draws), top=8, extra=5)
 
     here, there = tmp_path / "here.trace", tmp_path / "there.trace"
-    with WorkerTarget(bundled, source([model]), args, 512, False, supervisor) as local:
+    with (
+        KeptWorkers(tmp_path / "logs") as workers,
+        WorkerTarget(bundled, source([model]), args, 512, False, supervisor, workers) as local,
+    ):
         record(local, plan("worker"), here)
     port = free_port()
     with (

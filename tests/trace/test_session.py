@@ -9,6 +9,7 @@ import pytest
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
@@ -94,9 +95,13 @@ def test_a_prompt_too_long_for_the_context_is_dropped(
 ) -> None:
     prompts = (PROMPTS[0], Prompt("long", "code", "word " * 400, "pick"))
     plan = TraceRequest(prompts, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
-    with WorkerTarget(
-        bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(tmp_path / "logs")
-    ) as target:
+    logs = tmp_path / "logs"
+    with (
+        KeptWorkers(logs) as workers,
+        WorkerTarget(
+            bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(logs), workers
+        ) as target,
+    ):
         found = record(target, plan, tmp_path / "t.trace")
     assert found.replies == 1
     assert [d.id for d in found.dropped] == ["long"]

@@ -24,10 +24,19 @@ class Activity:
 
 def peak_rss_bytes(pid: int) -> int:
     """High-water mark of the resident set of ``pid`` since its exec, mapped files included."""
+    return _status_bytes(pid, b"VmHWM:")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Memory of ``pid`` that is no file's: what no process shares and no disk has."""
+    return _status_bytes(pid, b"RssAnon:")
+
+
+def _status_bytes(pid: int, field: bytes) -> int:
     try:
         with Path(f"/proc/{pid}/status").open("rb") as file:
             for line in file:
-                if line.startswith(b"VmHWM:"):
+                if line.startswith(field):
                     return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass

@@ -24,14 +24,20 @@ _ALL_LAYERS = 999
 
 
 def model_load(
-    engine: Engine, path: Path, args: ModelArgs, context: int, *, outputs: int | None = None
+    engine: Engine,
+    path: Path,
+    args: ModelArgs,
+    context: int,
+    *,
+    beyond: int = 0,
+    outputs: int | None = None,
 ) -> ModelLoad:
     """``path`` as the server of ``args`` runs it, for
     :meth:`cook.engines.worker.worker.Worker.load`.
 
-    ``outputs``: the most rows of logits that one batch asks for, which sizes the buffers as the
-    server's are; None where a whole batch does. PrerequisiteError for arguments that the worker
-    can't follow; live scoring can.
+    ``beyond``: room behind the server's ``context``. ``outputs``: the most rows of logits that one
+    batch asks for, which sizes the buffers as the server's are; None where a whole batch does.
+    PrerequisiteError for arguments that the worker can't follow; live scoring can.
     """
     if args.rpc:
         raise PrerequisiteError(
@@ -41,7 +47,7 @@ def model_load(
     flavour, numbers = Flavour(engine.flavour), args.filled()
     load = ModelLoad(
         path=path,
-        context=context,
+        context=context + beyond,
         batch=numbers.batch or BATCH,
         ubatch=numbers.ubatch or UBATCH,
         threads=numbers.threads or 1,
@@ -49,7 +55,7 @@ def model_load(
         overrides=_overrides(flavour, args),
         devices=args.devices,
     )
-    load = replace(load, parameters=_parameters(engine, flavour, args, load, outputs))
+    load = replace(load, parameters=_parameters(engine, flavour, args, load, context, outputs))
     return follow(flavour, args.extra, load, path.name)
 
 
@@ -66,7 +72,12 @@ def _overrides(flavour: Flavour, args: ModelArgs) -> tuple[str, ...]:
 
 
 def _parameters(
-    engine: Engine, flavour: Flavour, args: ModelArgs, load: ModelLoad, outputs: int | None
+    engine: Engine,
+    flavour: Flavour,
+    args: ModelArgs,
+    load: ModelLoad,
+    context: int,
+    outputs: int | None,
 ) -> tuple[LibraryParameter, ...]:
     found = [LibraryParameter(name, value) for name, value in _SERVERS[flavour].items()]
     if engine.environment().get("LLAMA_ARG_REPACK") == "0":
@@ -82,7 +93,7 @@ def _parameters(
         on = int(args.flash_attention)
         found.append(LibraryParameter(f"context.{name}", on, "--flash-attn"))
     if flavour is Flavour.IK_LLAMA_CPP:
-        found += _of_ik(args, load)
+        found += _of_ik(args, load, context)
     elif outputs is not None:
         found += (
             LibraryParameter(f"context.n_outputs_max{which}", outputs) for which in ("", "_per_seq")
@@ -90,12 +101,12 @@ def _parameters(
     return tuple(found)
 
 
-def _of_ik(args: ModelArgs, load: ModelLoad) -> list[LibraryParameter]:
+def _of_ik(args: ModelArgs, load: ModelLoad, context: int) -> list[LibraryParameter]:
     """What ik wants to know of the context when it loads the weights."""
     layers = args.n_cpu_moe if args.n_cpu_moe is not None else _ALL_LAYERS if args.cpu_moe else 0
-    ubatch = min(load.ubatch, load.batch, load.context)
+    ubatch = min(load.ubatch, load.batch, context)
     found = [
-        LibraryParameter("model.max_ctx_size", load.context),
+        LibraryParameter("model.max_ctx_size", context),
         LibraryParameter("model.n_ubatch", ubatch),
     ]
     if layers:

@@ -5,8 +5,9 @@ Arrays have one entry a position unless stated; probabilities are natural logari
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.engines.base import BATCH, UBATCH
@@ -50,6 +51,21 @@ class ModelLoad:
     devices: tuple[str, ...] = ()
     numa: int | None = None
     vocabulary_only: bool = False
+
+    @property
+    def weights(self) -> str:
+        """Digest of what decides how the weights lie in memory: loads that differ in nothing else
+        than their contexts have the same."""
+        held = replace(
+            self,
+            context=0,
+            batch=0,
+            ubatch=0,
+            threads=0,
+            threads_batch=None,
+            parameters=tuple(p for p in self.parameters if p.name.startswith("model.")),
+        )
+        return hashlib.sha256(repr(held).encode()).hexdigest()
 
     def known_to(self, names: Collection[str]) -> tuple[LibraryParameter, ...]:
         """The parameters that a library with those ``names`` has.

@@ -54,6 +54,7 @@ class Worker(Closing):
     """A worker process; a context manager. Not safe for use by two threads at once.
 
     ``timeout_s`` bounds every request; ``Worker.open`` builds (or finds) the program of an engine.
+    ``loads``: times that weights were read.
     """
 
     def __init__(
@@ -66,6 +67,9 @@ class Worker(Closing):
         timeout_s: float = 3600.0,
     ) -> None:
         self.timeout_s = timeout_s
+        self.loads = 0
+        self._loaded_at = 0
+        """Where the log tells of the weights that are loaded."""
         self._pipe = WorkerPipe(program, supervisor, env, name)
         try:
             hello, _ = self._request("hello", timeout_s=60.0)
@@ -95,12 +99,21 @@ class Worker(Closing):
     def pid(self) -> int:
         return self._pipe.pid
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended: closed, or broken by a request."""
+        return self._pipe.broken
+
     # ------------------------------------------------------------ operations
 
     def load(self, model: ModelLoad) -> ModelInfo:
-        """Load a model (replacing any), make its context, and check that its logits are numbers."""
+        """Load a model, make its context, and check that its logits are numbers.
+
+        What was loaded before is replaced; where that has the same weights, by its context alone.
+        """
         fields: dict[str, Any] = {
             "path": str(model.path.absolute()),  # the worker has its own directory
+            "weights": model.weights,
             "n_ctx": model.context,
             "n_batch": model.batch,
             "n_ubatch": model.ubatch,
@@ -120,8 +133,11 @@ class Worker(Closing):
         log = self._pipe.log
         before = log.stat().st_size
         loaded, _ = self._request("load", fields)
+        if not loaded["known"]:
+            self._loaded_at = before
+            self.loads += not model.vocabulary_only
         running = replace(
-            read_load_log(_since(log, before))[0],
+            read_load_log(_since(log, self._loaded_at))[-1],
             context=loaded["n_ctx"],
             batch=loaded["n_batch"],
             ubatch=loaded["n_ubatch"],
@@ -413,7 +429,7 @@ class WorkerPipe:
         # An idle worker is silent and uses no processor: requests have time-outs, the process none.
         spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
         self._running: Running = supervisor.start(spec)
-        self._broken = False
+        self.broken = False
 
     @property
     def pid(self) -> int:
@@ -424,7 +440,7 @@ class WorkerPipe:
         for pipe in (self._running.stdin, self._running.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
-        self._broken = True
+        self.broken = True
         self._running.stop()
 
     def request(
@@ -435,7 +451,7 @@ class WorkerPipe:
         timeout_s: float,
     ) -> tuple[dict[str, Any], Arrays]:
         """The reply's header and its arrays (read-only). StepError: refused, died, or too late."""
-        if self._broken:
+        if self.broken:
             raise StepError("the worker is gone", log=self._running.stderr_log)
         header: dict[str, Any] = {"op": op, **fields}
         payload = bytearray()
@@ -454,7 +470,7 @@ class WorkerPipe:
             reply: dict[str, Any] = json.loads(self._read(n_head, op, deadline))
             body = self._read(n_body, op, deadline)
         except BaseException:
-            self._broken = True
+            self.broken = True
             self._running.stop()
             raise
         if not reply["ok"]:

@@ -499,6 +499,14 @@ def test_a_prompt_is_read_ahead_in_whole_batches_once(worker: Worker, tiny_model
         found = worker.replay(prompt, said, width=5, ahead=50)
         assert np.abs(found.logq - plain.logq).max() < 1e-2
     again = worker.replay(prompt, said, width=3, ahead=50)
+    # Of a text that goes another way half of what was left is kept, and so is the first.
+    half = [*prompt[:25], *prompt[:24:-1]]
+    turned = worker.replay(half, said, width=3, ahead=45)
+    back = worker.replay(prompt, said, width=3, ahead=50)
+    assert np.abs(back.logq - plain.logq).max() < 1e-2
+    assert np.abs(turned.logq - plain.logq).max() > 1e-2
+    anew = worker.replay(half, said, width=3)
+    assert np.abs(turned.logq - anew.logq).max() < 1e-2
     other = worker.replay(prompt[::-1], said, width=3, ahead=50)
     assert np.abs(again.logq - plain.logq).max() < 1e-2
     assert np.abs(other.logq - plain.logq).max() > 1e-2

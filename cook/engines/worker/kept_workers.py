@@ -1,0 +1,152 @@
+"""Workers that stay between steps, so that the weights of a model are read once.
+
+A target of hundreds of gigabytes takes minutes to read. So a worker that a step is done with waits,
+loaded, for the next step that wants the same weights: with another context if need be, which is
+made anew each time. Those that wait give way, the one that waited longest first, to whatever needs
+their memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cook.closing import Closing
+from cook.engines.base import Engine
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.process.system import anonymous_bytes
+from cook.errors import StepError
+from cook.formats.gguf import read_gguf
+from cook.provenance import available_memory_bytes
+
+if TYPE_CHECKING:
+    from cook.engines.worker.messages import ModelInfo, ModelLoad
+    from cook.engines.worker.worker import Worker
+
+FREE_SHARE = 0.9
+"""Of the memory that was available at first, what models may take together."""
+
+
+class KeptWorkers(Closing):
+    """Loaded workers by engine and weights. Safe to use from threads.
+
+    They run under one :class:`Supervisor`, as no step's own outlives the step.
+    """
+
+    def __init__(self, log_dir: Path) -> None:
+        self._supervisor = Supervisor(log_dir)
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._lock = threading.Lock()
+        self._capacity = available_memory_bytes()
+        self.loads: dict[Path, int] = {}
+        """Times that the weights of each file were read."""
+
+    @contextmanager
+    def loaded(
+        self, engine: Engine, load: ModelLoad, timeout_s: float = 3600.0
+    ) -> Iterator[tuple[Worker, ModelInfo]]:
+        """A worker of ``engine`` with the model of ``load``, for the time of the block.
+
+        ``timeout_s`` bounds every request but the loading. One that fails is ended; errors are
+        those of :meth:`Worker.open` and :meth:`Worker.load`.
+        """
+        key = engine.identity.digest, load.weights
+        with self._lock:
+            waiting = self._waiting.pop(key, None)
+        if waiting is None:
+            file = {load.path: read_gguf(load.path).file_bytes}
+            self.make_room(file)
+            worker, info = self._opened(engine, load)
+        else:
+            file = {waiting.path: waiting.file_bytes}
+            worker, info = waiting.worker, self._load(waiting.worker, load)
+        try:
+            usual_s, worker.timeout_s = worker.timeout_s, timeout_s
+            yield worker, info
+            worker.timeout_s = usual_s
+        except BaseException:
+            worker.close()
+            raise
+        if worker.gone:
+            return
+        ((path, file_bytes),) = file.items()
+        waiting = _Waiting(worker, path, file_bytes, bool(info.running.devices))
+        with self._lock:
+            earlier = self._waiting.pop(key, None)  # another step's, side by side with this one
+            self._waiting[key] = waiting
+        if earlier is not None:
+            earlier.worker.close()
+
+    def make_room(self, files: Mapping[Path, int], *, devices: bool = False) -> None:
+        """End those that wait until ``files``, with their bytes, fit into memory beside the rest.
+
+        ``devices``: and all of which a part lies on an accelerator, whose free memory no one
+        tells.
+        """
+        with self._lock:
+            if devices:
+                for key in [k for k, w in self._waiting.items() if w.on_device]:
+                    self._waiting.pop(key).worker.close()
+            while self._waiting and not self._fits(files):
+                self._waiting.pop(next(iter(self._waiting))).worker.close()
+
+    def cancel(self) -> None:
+        """End every worker, waiting or not, and refuse new ones."""
+        self._supervisor.cancel()
+
+    def close(self) -> None:
+        """End those that wait."""
+        with self._lock:
+            for waiting in self._waiting.values():
+                waiting.worker.close()
+            self._waiting.clear()
+
+    def _opened(self, engine: Engine, load: ModelLoad) -> tuple[Worker, ModelInfo]:
+        from cook.engines.worker.worker import Worker
+
+        worker = Worker.open(engine, self._supervisor)
+        try:
+            return worker, self._load(worker, load)
+        except StepError:
+            if not self._waiting:
+                raise
+        # It may be that all together do not fit: nobody tells beforehand what a device holds.
+        self.close()
+        worker = Worker.open(engine, self._supervisor)
+        return worker, self._load(worker, load)
+
+    def _load(self, worker: Worker, load: ModelLoad) -> ModelInfo:
+        before = worker.loads
+        try:
+            info = worker.load(load)
+        except BaseException:
+            worker.close()
+            raise
+        self.loads[load.path] = self.loads.get(load.path, 0) + worker.loads - before
+        return info
+
+    def _fits(self, files: Mapping[Path, int]) -> bool:
+        """Whether ``files`` fit beside the files and the own memory of those that wait.
+
+        A file that several map lies in memory once. The system only lends what it takes: it counts
+        as available, and is read from the disk again where it was taken away.
+        """
+        if self._capacity is None:
+            return False
+        every = {**files, **{w.path: w.file_bytes for w in self._waiting.values()}}
+        own = sum(anonymous_bytes(w.worker.pid) for w in self._waiting.values())
+        return sum(every.values()) + own <= FREE_SHARE * self._capacity
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A worker that no step uses now, with the model file that it holds."""
+
+    worker: Worker
+    path: Path
+    file_bytes: int
+    on_device: bool
