@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Plot, Sheet, label
-from cook.report.compared import Basis, at_common_setting, named, picked
+from cook.report.compared import Basis, at_common_setting, figures_of, named, picked
 from cook.report.document import Block, Section, figures
-from cook.report.speedups import Speedup, drafts_at_their_best, speedups_by_category
+from cook.report.speedups import (
+    Speedup,
+    base_of,
+    drafts_at_their_best,
+    speedup,
+    speedups_by_category,
+)
 
 TITLE = "Speedup by category"
 MOST_CATEGORIES = 24
 LEAST_SPAN = 0.2
+DRIFTED = 0.05
+"""Share by which two ways to compare live rounds may part unsaid."""
 OUTLIER = 2.5
 """A prompt this far beyond its category's speedup is not drawn; the table counts it."""
 
@@ -43,9 +51,27 @@ def section(record: Record) -> Section:
     )
     if any(each for _, each in gains.values()):
         lead += " A small dot is one prompt."
+    lead += _rounds_told(record, candidate, kind)
     height = 96 + 30 * len(drawn)
     plot = Plot("gains", TITLE, alt + ".", draw, height=height, narrow_height=height + 8)
     return Section("gains", TITLE, lead, (plot, *_tables(record, candidate, kind, gains, rows)))
+
+
+def _rounds_told(record: Record, candidate: Candidate, kind: Basis) -> str:
+    """Where the speeds of all rounds give another speedup than rounds that ran side by side."""
+    base = base_of(record, kind)
+    found = speedup(record, candidate, kind)
+    mine = figures_of(candidate, kind)
+    theirs = figures_of(base, kind) if base else None
+    if found is None or not (mine and theirs and mine.end_to_end_speed and theirs.end_to_end_speed):
+        return ""
+    ratio = mine.end_to_end_speed / theirs.end_to_end_speed
+    if abs(ratio / found.ratio - 1) <= DRIFTED:
+        return ""
+    return (
+        f" The machine changed between rounds: over all of them, as here, it is {ratio:.2f}x in "
+        f"all, and {found.ratio:.2f}x over rounds that ran side by side."
+    )
 
 
 def _chosen(record: Record) -> tuple[Candidate, Basis, Gains] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +29,8 @@ from cook.report.speedups import base_of, contradicted, speedup
 
 TITLE = "Speed against draft length"
 MOST_LINES = 12
+ASIDE = 0.3
+"""Of a draft length, between live points that would cover each other."""
 LEAST_SPAN = 0.2
 """Of the axis, in shares of the fastest."""
 
@@ -256,6 +258,8 @@ def _draw(
     numbers: dict[str, int],
     what: str,
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes = sheet.axes("draft length (tokens drafted a cycle at most)", f"tokens/s {what}")
     several = len({line.draft for line in lines}) < len(lines)
     if levels.noise:
@@ -267,6 +271,7 @@ def _draw(
             linewidth=0,
             zorder=0,
         )
+    beside: Counter[int] = Counter()
     for index, line in enumerate(lines):
         series = index if several else numbers.get(line.draft, 0)
         colour, marker = sheet.series(series)
@@ -281,7 +286,13 @@ def _draw(
             label=sheet.short(line.name),
         )
         for point in line.live:
-            sheet.point(axes, point.length, point.speed, colour, live=True, y_ends=point.ends)
+            # Beside each other where several ran at one length; the pick's stays in its ring.
+            aside = 0.0
+            if mark != (point.length, point.speed):
+                beside[point.length] += 1
+                aside = ASIDE * (-1) ** beside[point.length] * ((beside[point.length] + 1) // 2)
+            x = point.length + aside
+            sheet.point(axes, x, point.speed, colour, live=True, y_ends=point.ends)
     if levels.base is not None:
         how = ", predicted" if levels.live_base is not None else ""
         sheet.level(axes, levels.base, f"no draft{how}")
@@ -291,6 +302,8 @@ def _draw(
         sheet.ring(axes, *mark)
     if len(levels.lengths) <= 10:
         axes.set_xticks(levels.lengths)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.07, y=0.1)
     sheet.span(axes, "y", LEAST_SPAN * levels.fastest)
     sheet.legend(axes)
