@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import isfinite, sqrt
 
 from cook.record.measured import Interval, PromptFigures
 from cook.scoring.intervals import FEWEST_PROMPTS, SEED
@@ -21,6 +21,22 @@ def acceptance_ratio(
     counts by prompt.
     """
     return _ratio(one, other, _accepted, confidence)
+
+
+def acceptance_error(found: PromptFigures | None, category: str | None = None) -> float | None:
+    """Standard error of acceptance, a share, by how its prompts differ; of one category or of all.
+
+    None with fewer than :data:`FEWEST_PROMPTS` prompts on which something was drafted.
+    """
+    counts = _accepted(found).values() if found is not None else ()
+    pairs = [(a, d) for a, d, name in counts if category in (None, name)]
+    if len(pairs) < FEWEST_PROMPTS:
+        return None
+    drafted = sum(d for _, d in pairs)
+    rate = sum(a for a, _ in pairs) / drafted
+    # Replies are clusters: their residuals from the ratio, not tokens, are what varies.
+    squares = sum((a - rate * d) ** 2 for a, d in pairs)
+    return sqrt(squares * len(pairs) / (len(pairs) - 1)) / drafted
 
 
 def speed_ratio(

@@ -16,9 +16,11 @@ from cook.report.compared import (
     kind_of,
     order_of,
     picked_draft,
+    prompts_of,
 )
 from cook.report.document import Section, figures
 from cook.report.numbers import counts
+from cook.report.ratios import acceptance_error
 
 TITLE = "Acceptance by category"
 MOST_DRAFTS = 8
@@ -32,6 +34,7 @@ def section(record: Record) -> Section:
     """A row a category, a mark a draft, all drafts at one setting: acceptance falls with length."""
     kind = kind_of(record)
     rates: dict[str, dict[str, Figures]] = {}
+    errors: dict[tuple[str, str], float] = {}
     chosen, every = at_common_setting(record, kind)
     for one in every:
         found = {
@@ -41,6 +44,10 @@ def section(record: Record) -> Section:
         }
         if found:
             rates[one.draft] = found
+        for category in found:
+            error = acceptance_error(prompts_of(one.candidate, kind), category)
+            if error is not None:
+                errors[one.draft, category] = error
     categories = list(dict.fromkeys(c for found in rates.values() for c in found))
     if not categories:
         return Section("category", TITLE, absent="no candidate has counts by category")
@@ -55,7 +62,7 @@ def section(record: Record) -> Section:
     rows = categories[:MOST_CATEGORIES]
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, shown, rows, numbers, best)
+        _draw(sheet, shown, errors, rows, numbers, best)
 
     table = figures(
         ("draft", *categories),
@@ -68,6 +75,8 @@ def section(record: Record) -> Section:
         "category", TITLE, alt + ".", draw, height=height, narrow_height=height + 10 * len(shown)
     )
     lead = f"Every draft at {chosen}, {HOW[kind]}."
+    if errors:
+        lead += " Bars are standard errors, by how prompts differ."
     return Section("category", TITLE, lead, (plot, table))
 
 
@@ -80,18 +89,25 @@ def _cell(found: Figures | None) -> str | None:
 
 
 def _draw(
-    sheet: Sheet, rates: Rates, categories: list[str], numbers: dict[str, int], best: str | None
+    sheet: Sheet,
+    rates: Rates,
+    errors: Mapping[tuple[str, str], float],
+    categories: list[str],
+    numbers: dict[str, int],
+    best: str | None,
 ) -> None:
     axes = sheet.axes("acceptance, %", grid="both")
     step = 0.5 / max(len(rates), 1)
     for index, (name, found) in enumerate(rates.items()):
         colour, marker = sheet.series(numbers.get(name, 0))
         places = [i for i, c in enumerate(categories) if c in found]
-        axes.plot(
+        axes.errorbar(
             [100 * _rate(found[categories[i]]) for i in places],
             [i + (index - (len(rates) - 1) / 2) * step for i in places],
-            marker if len(numbers) > 8 else "o",
+            xerr=[100 * errors.get((name, categories[i]), 0.0) for i in places],
+            fmt=marker if len(numbers) > 8 else "o",
             color=colour,
+            elinewidth=1.0,
             markersize=9 if name == best else 6.5,
             label=sheet.short(name),
         )
