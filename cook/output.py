@@ -15,34 +15,37 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from cook.errors import InternalError
+from cook.errors import InternalError, PrerequisiteError
+from cook.text_table import Column as Column
+from cook.text_table import table, wrapped
+from cook.units import duration
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+    from rich.text import Text
 
 MISSING = "-"
+NARROWEST = 40
+"""A terminal that says it is narrower is written to as if it were not."""
+USUAL = 80
+"""Of a terminal that does not say how wide it is."""
 
 
 class Mode(StrEnum):
     HUMAN = "human"
     JSON = "json"
     QUIET = "quiet"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A table's column; numbers read best aligned ``right``."""
-
-    title: str
-    align: Literal["left", "right"] = "left"
 
 
 def plain(value: object) -> Any:
@@ -107,8 +110,23 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
 
 
+def terminal_width(stream: TextIO) -> int | None:
+    """How many places a line of ``stream`` has; None where it is no terminal."""
+    if not stream.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    try:
+        places = int(told) if told.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        places = 0
+    return max(places, NARROWEST) if places else USUAL
+
+
 class Output:
-    """Where a command writes; ``stdout`` and ``stderr`` default to the process's own."""
+    """Where a command writes; ``stdout`` and ``stderr`` default to the process's own.
+
+    On a terminal, lines are broken between words, with what follows indented.
+    """
 
     def __init__(
         self, mode: Mode = Mode.HUMAN, stdout: TextIO | None = None, stderr: TextIO | None = None
@@ -117,7 +135,8 @@ class Output:
         self.emitted = False
         self._stdout = stdout
         self._stderr = stderr
-        self._bar: RichProgress | None = None
+        self._above: Console | None = None
+        """Where notices go while something below redraws itself."""
 
     @property
     def stdout(self) -> TextIO:
@@ -129,8 +148,11 @@ class Output:
 
     def data(self, *parts: str) -> None:
         """A line of the answer, its parts separated by tabs; in json mode see :meth:`emit`."""
-        if self.mode is not Mode.JSON:
-            write_line(self.stdout, "\t".join(printable(part) for part in parts))
+        if self.mode is Mode.JSON:
+            return
+        text = "\t".join(printable(part) for part in parts)
+        width = terminal_width(self.stdout) if self.mode is Mode.HUMAN else None
+        write_line(self.stdout, text if len(parts) > 1 else _broken(text, width))
 
     def block(self, text: str) -> None:
         """Lines of the answer that are a text of their own: a recipe, a script, a report."""
@@ -157,11 +179,9 @@ class Output:
         if self.mode is Mode.QUIET:
             for row in cells:
                 write_line(self.stdout, "\t".join(row))
-        elif is_terminal(self.stdout):
-            _rich_table(self.stdout, cells, heads)
-        else:
-            for line in _aligned(cells, heads):
-                write_line(self.stdout, line)
+            return
+        for line in table(cells, heads, terminal_width(self.stdout)):
+            write_line(self.stdout, line)
 
     def say(self, text: str) -> None:
         """A notice on stderr; nothing in quiet mode. Its further lines are indented."""
@@ -181,21 +201,29 @@ class Output:
         """An error on stderr, in every mode; the boundary calls it, commands raise."""
         self._tagged("error", "31", message, hint)
 
-    def progress(self, total: int | None, label: str, after: Callable[[], str] = str) -> Progress:
+    def progress(self, total: int | None, label: str) -> Progress:
         """A context manager that shows how far ``label`` is; see :class:`Progress`."""
-        return Progress(self, total, label, after)
+        return Progress(self, total, label)
+
+    def steps(self, total: Callable[[], int], left: Callable[[], str]) -> Steps:
+        """What shows the steps of a run; see :class:`Steps`."""
+        return Steps(self, total, left)
 
     def _tagged(self, tag: str, color: str, message: str, hint: str | None) -> None:
+        text = _broken(f"{tag}: {_lines(message)}", terminal_width(self.stderr))
         if self.stderr.isatty() and not os.environ.get("NO_COLOR"):
-            tag = f"\x1b[1;{color}m{tag}\x1b[0m"
-        self._notice(f"{tag}: {_lines(message)}")
+            text = f"\x1b[1;{color}m{tag}\x1b[0m{text.removeprefix(tag)}"
+        self._written(text)
         if hint:
             self._notice(f"hint: {_lines(hint)}")
 
     def _notice(self, text: str) -> None:
+        self._written(_broken(text, terminal_width(self.stderr)))
+
+    def _written(self, text: str) -> None:
         """``text`` is printable by now, but for our own colour."""
-        if self._bar is not None:  # above the bar, which redraws itself below
-            self._bar.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self._above is not None:
+            self._above.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             write_line(self.stderr, text)
 
@@ -204,17 +232,13 @@ class Progress:
     """Progress of one thing: a bar on a terminal, else one line for each change of state.
 
     Use as a context manager; ``total`` may be None where it is unknown. Not for several
-    threads at once: a caller that runs things side by side reports from one thread. ``after``
-    says what else there is to say at its end.
+    threads at once: for steps side by side there is :class:`Steps`.
     """
 
-    def __init__(
-        self, output: Output, total: int | None, label: str, after: Callable[[], str] = str
-    ) -> None:
+    def __init__(self, output: Output, total: int | None, label: str) -> None:
         self._output = output
         self._total = total
         self._label = label
-        self._after = after
         self._done = 0
         self._state = ""
         self._started = 0.0
@@ -224,7 +248,8 @@ class Progress:
     def __enter__(self) -> Self:
         self._started = time.monotonic()
         if self._output.mode is not Mode.QUIET and is_terminal(self._output.stderr):
-            self._bar = self._output._bar = _rich_progress(self._output.stderr)
+            self._bar = _rich_progress(self._output.stderr)
+            self._output._above = self._bar.console
             self._task = self._bar.add_task(printable(self._label), total=self._total, state="")
             self._bar.start()
         else:
@@ -259,17 +284,102 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
-            self._output._bar = None
+            self._output._above = None
         seconds = time.monotonic() - self._started
-        ended = f"{'done' if kind is None else 'stopped'} after {seconds:.1f} s"
-        self._line(ended + (self._after() if kind is None else ""))
+        self._line(f"{'done' if kind is None else 'stopped'} after {seconds:.1f} s")
 
     def _line(self, text: str) -> None:
         self._output.say(f"{self._label}: {text}")
 
 
+@dataclass
+class RunningStep:
+    """A step that runs. ``share`` of it is done."""
+
+    label: str
+    share: float = 0.0
+
+    def to(self, share: float) -> None:
+        """That much of it is done, of 1."""
+        self.share = share
+
+
+@dataclass
+class Steps:
+    """The steps of a run, also side by side: one display on a terminal, with which step this is,
+    the time it took so far and what is left; elsewhere one line for each that ended.
+
+    ``total``: how many steps there are, as far as is known by now; ``left``: how long they still
+    take, as words, empty where nobody knows. Steps may begin and end in several threads.
+    """
+
+    output: Output
+    total: Callable[[], int]
+    left: Callable[[], str]
+    began: float = field(default_factory=time.monotonic)
+    ended: int = 0
+    running: list[RunningStep] = field(default_factory=list)
+    _live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self.output.mode is not Mode.QUIET and is_terminal(self.output.stderr):
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=self.output.stderr)
+            self._live = Live(
+                console=console, get_renderable=self._drawn, transient=True, refresh_per_second=4
+            )
+            self.output._above = console
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = self.output._above = None
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[RunningStep]:
+        """A step that runs within the block; one that raises did not end."""
+        part = RunningStep(label)
+        self.running.append(part)
+        started = time.monotonic()
+        try:
+            yield part
+        finally:
+            self.running.remove(part)
+        self.ended += 1
+        if self._live is None:
+            told = [duration(time.monotonic() - started), self.left()]
+            self.output.say(f"{self._place(self.ended)}: {label}, {', '.join(filter(None, told))}")
+
+    def _place(self, number: int) -> str:
+        return f"step {number} of {max(number, self.total())}"
+
+    def _drawn(self) -> Text:
+        from rich.text import Text
+
+        spent_s = int(time.monotonic() - self.began)
+        clock = f"{spent_s // 3600}:{spent_s // 60 % 60:02}:{spent_s % 60:02}"
+        told = [self._place(self.ended + 1), f"{clock} elapsed", self.left()]
+        lines = [", ".join(filter(None, told))]
+        lines += [f"  {p.share:4.0%}  {printable(p.label)}" for p in list(self.running)]
+        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+
+def _broken(text: str, width: int | None) -> str:
+    """Lines of at most ``width`` places, where words allow that; what follows is indented."""
+    if width is None:
+        return text
+    return "\n".join(line for long in text.split("\n") for line in wrapped(long, width, "  "))
+
+
 def write_line(stream: TextIO, text: str) -> None:
-    """Write ``text`` and a newline now; a reader that is gone gets nothing more, silently."""
+    """Write ``text`` and a newline now; a reader that is gone gets nothing more, silently.
+
+    PrerequisiteError where stdout cannot be written for another reason.
+    """
     _write(stream, f"{text}\n")
 
 
@@ -279,6 +389,12 @@ def _write(stream: TextIO, text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         silence(stream)
+    except OSError as error:
+        silence(stream)
+        if stream is not sys.stderr:  # of which nobody could be told
+            raise PrerequisiteError(
+                f"stdout: {error.strerror}", hint="redirect it to a place that can be written"
+            ) from error
 
 
 def silence(stream: TextIO) -> None:
@@ -292,6 +408,21 @@ def silence(stream: TextIO) -> None:
     os.close(nowhere)
 
 
+def open_standard_streams() -> None:
+    """Give what the process was started without (``>&-``) to nowhere: else the next file that is
+    opened would be stdout, and there is no stream to write to."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free descriptor is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            stream = open(descriptor, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
 def _lines(text: str) -> str:
     """A notice: lines after the first are indented, so that no name forges one of cook's own."""
     return re.sub(r"\n(?!  )", "\n  ", printable(text, kept="\n"))
@@ -301,34 +432,6 @@ def _writable(stream: TextIO, text: str) -> str:
     """``text`` with what the stream cannot encode (C locale, lone surrogates) escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, errors="backslashreplace").decode(encoding)
-
-
-def _aligned(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[str]:
-    """A table in plain text, two spaces between columns, nothing after the last cell."""
-    rows = [[c.title for c in columns], *cells]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
-    lines = []
-    for row in rows:
-        padded = [
-            cell.rjust(width) if column.align == "right" else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return lines
-
-
-def _rich_table(stream: TextIO, cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column.title, justify=column.align, overflow="fold")
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a name is never markup
-    Console(file=stream).print(table)
 
 
 def _rich_progress(stream: TextIO) -> RichProgress:

@@ -127,18 +127,22 @@ def url_figures(runs: Sequence[PromptRun]) -> UrlFigures:
     drafting = [r for r in runs if r.draft_n]
 
     def ratio(
-        of: Sequence[PromptRun], parts: Callable[[PromptRun], tuple[float, float]], most: float
+        of: Sequence[PromptRun],
+        parts: Callable[[PromptRun], tuple[float, float]],
+        least: float = 0.0,
+        most: float = math.inf,
     ) -> Total | None:
         shares = [Share(*parts(run), run.category) for run in of]
-        return total([s for s in shares if s.denominator > 0], confidence=CONFIDENCE, most=most)
+        known = [s for s in shares if s.denominator > 0]
+        return total(known, confidence=CONFIDENCE, least=least, most=most)
 
     return UrlFigures(
         requests=len(runs),
         drafting=len(drafting),
-        acceptance=ratio(drafting, lambda r: (r.draft_n_accepted or 0, r.draft_n or 0), 1.0),
-        acceptance_length=ratio(drafting, lambda r: (r.predicted_n - 1, r.cycles or 0), math.inf),
-        decode=ratio(runs, lambda r: (r.predicted_n - 1, r.predicted_ms / 1000), math.inf),
-        end_to_end=ratio(runs, lambda r: (r.predicted_n - 1, r.wall_ms / 1000), math.inf),
+        acceptance=ratio(drafting, lambda r: (r.draft_n_accepted or 0, r.draft_n or 0), most=1.0),
+        acceptance_length=ratio(drafting, lambda r: (r.predicted_n - 1, r.cycles or 0), least=1.0),
+        decode=ratio(runs, lambda r: (r.predicted_n - 1, r.predicted_ms / 1000)),
+        end_to_end=ratio(runs, lambda r: (r.predicted_n - 1, r.wall_ms / 1000)),
     )
 
 

@@ -36,9 +36,9 @@ def count(number: int | None) -> str | None:
     return str(number)
 
 
-def plural(number: int, noun: str) -> str:
-    """``"1 fault"``, ``"2 faults"``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str, nouns: str | None = None) -> str:
+    """``"1 fault"``, ``"2 faults"``; ``nouns`` where more than an s makes it several."""
+    return f"{number} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 def duration(seconds: float | None) -> str | None:

@@ -43,11 +43,13 @@ ROOMS = (
     "documents",
     "formats",
     "output",
+    "text_table",
     "provenance",
     "files",
     "paths",
     "units",
     "closing",
+    "signals",
     "errors",
 )
 """From the top down: a room imports only rooms below itself."""

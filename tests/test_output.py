@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,8 @@ from pydantic import BaseModel
 
 from cook.errors import InternalError
 from cook.output import Column, Mode, Output, plain, printable, to_json
+from cook.text_table import width_of
+from tests.terminals import drawn_lines, in_terminal
 
 
 class Terminal(io.StringIO):
@@ -111,6 +115,58 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "work [not markup]" in err
     assert "said above the bar\n" in err
     assert "work [not markup]: done after" in err
+
+
+def test_steps_without_a_terminal_are_a_line_each(make: Make) -> None:
+    output = make(Mode.HUMAN)
+    with output.steps(lambda: 2, lambda: "about 3 s left") as steps:
+        for label in ("quantize A", "quantize B"):
+            with steps.step(label) as part:
+                part.to(0.5)
+        with pytest.raises(ValueError, match="no"), steps.step("fails"):
+            raise ValueError("no")
+    for number, line in enumerate(texts(output)[1].splitlines(), 1):
+        name = "AB"[number - 1]
+        told = rf"step {number} of 2: quantize {name}, \d+\.\d s, about 3 s left"
+        assert re.fullmatch(told, line)
+
+
+def test_steps_side_by_side_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    output = Output(Mode.HUMAN, io.StringIO(), Terminal())
+    with (
+        output.steps(lambda: 27, lambda: "about 4 min left") as steps,
+        steps.step("quantize A [not markup]") as one,
+        steps.step("quantize B \x1b]0;t\x07"),
+    ):
+        one.to(0.42)
+        drawn = str(steps._drawn())
+        assert steps._live is not None
+        steps._live.refresh()
+        output.say("said above the display")
+    assert drawn.splitlines() == [
+        drawn.splitlines()[0],
+        "   42%  quantize A [not markup]",
+        "    0%  quantize B \\x1b]0;t\\x07",
+    ]
+    assert re.fullmatch("step 1 of 27, 0:00:.. elapsed, about 4 min left", drawn.splitlines()[0])
+    told = texts(output)[1]
+    assert "said above the display\n" in told
+    assert "quantize B" in told
+    assert "\x1b]" not in told
+
+
+def test_lines_on_a_terminal_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    output = Output(Mode.HUMAN, Terminal(), Terminal())
+    text = "it takes --spec-draft-n-max 4 and the file /models/a/b/c/d.gguf as it is"
+    output.data(text)
+    output.warn(text, "try again with --spec-draft-n-max 8")
+    for said in texts(output):
+        assert max(map(len, said.splitlines())) <= 40
+        for word in text.split():
+            assert word in said.split()
 
 
 @pytest.mark.parametrize("term", ["dumb", ""])
@@ -257,3 +313,62 @@ def test_a_bar_on_a_terminal_shows_hostile_words(monkeypatch: pytest.MonkeyPatch
         output.say("\x1b]0;t\x07")
     assert "\x1b]" not in texts(output)[1]
     assert "\x07" not in texts(output)[1]
+
+
+STEPS = """
+import threading, time
+from cook.output import Output
+output = Output()
+with output.steps(lambda: 27, lambda: "about 4 min 20 s left") as steps:
+    def run(label):
+        with steps.step(label) as part:
+            for tenth in range(1, 11):
+                time.sleep(0.05)
+                part.to(tenth / 10)
+            output.say(f"{label}: said above the display")
+    names = ("A", "Ling-flash-2.0-IQ1_KT-PUFFED-with-a-name-that-is-longer-than-the-line-has-room")
+    threads = [threading.Thread(target=run, args=(f"quantize {n} (bundled)",)) for n in names]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+print("the answer")
+"""
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_steps_side_by_side_in_a_real_terminal(width: int, tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"]}
+    argv = [sys.executable, "-c", STEPS]
+    status, text = in_terminal(argv, width, environment, tmp_path)
+    assert status == 0, text
+    lines = drawn_lines(text)
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("step 1 of 27, 0:00:0") for line in lines)
+    assert any(line.endswith("about 4 min 20 s left") for line in lines)
+    both = [line for line in lines if "%  quantize " in line]
+    assert {line.split()[2][:4] for line in both} == {"A", "Ling"}
+    assert lines[-1] == "the answer"
+
+
+COMMANDS = {
+    "predict": "predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220",
+    "logs": "logs ik-verbose-2025.log",
+    "recipes": "recipes ls",
+    "hint": "predict",
+    "inspect": "inspect ../ling-flash-2.0.tensors.tsv",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_no_command_writes_a_line_wider_than_the_terminal(command: str, tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NO_COLOR": "1"}
+    environment["COOK_HOME"] = str(tmp_path / "home")
+    argv = [sys.executable, "-m", "cook", *command.split()]
+    logs = Path(__file__).parent / "data" / "server_logs"
+    _, whole = in_terminal(argv, 1000, environment, logs)
+    for width in (80, 120):
+        _, text = in_terminal(argv, width, environment, logs)
+        assert max(map(width_of, text.splitlines())) <= width
+        gone = {word.rstrip(",") for word in whole.split()} - {
+            word.rstrip(",") for word in text.split()
+        }
+        assert len(gone) <= 1, "at most the title of a row's name"

@@ -19,9 +19,10 @@ CLI_TITLE = """# Commands
 Written by `make docs` from the commands themselves; do not edit.
 
 stdout is the answer, stderr everything else. `--json` prints one JSON document, also for an
-error; `--quiet` prints the answer alone, tables as tab-separated values. Exit status: 0 ok,
-1 a step failed, 2 usage or recipe, 3 a bug of cook, 4 a gate failed (nothing qualifies, or a
-regression), 5 a prerequisite is missing, 130 interrupted.
+error. `--quiet` prints the rows of the answer's tables and nothing else: tab-separated, without
+titles, `-` for what is missing; of a build each row begins with `*` (the pick) or nothing. Exit
+status: 0 ok, 1 a step failed, 2 usage or recipe, 3 a bug of cook, 4 a gate failed (nothing
+qualifies, or a regression), 5 a prerequisite is missing, 130 interrupted.
 """
 FLAGS_TITLE = """# Raw flags
 

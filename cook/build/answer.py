@@ -27,17 +27,18 @@ def answer(
     output: Output,
     *,
     fresh: bool = False,
+    wide: bool = False,
 ) -> None:
     """Print the answer to ``question``; raises as ``raise_for`` where it is no good one.
 
     ``question`` is all of the command line that can change the answer; ``fresh`` ignores what
-    was kept, hashes of sources included.
+    was kept, hashes of sources included; ``wide``: print all there is of each candidate.
     """
     if fresh:
         believe_nothing_older()
     if not fresh and (kept := receipt.find(question)) is not None:
         mean(kept[1])
-        _print(*kept, (), output)
+        _print(*kept, (), output, wide=wide)
         return
     began = time.time()
     built = build()
@@ -47,18 +48,20 @@ def answer(
     pinned = all(origin.pinned for origin in built.record.sources)
     if good and pinned:
         receipt.keep(question, built.files, answered, built.path, began=began)
-    _print(answered, built.path, built.ran, output)
+    _print(answered, built.path, built.ran, output, wide=wide)
     from cook.build.run import raise_for
 
-    raise_for(built)
+    raise_for(built, fresh=fresh)
 
 
-def _print(answered: Shown, record: Path, ran: tuple[str, ...], output: Output) -> None:
+def _print(
+    answered: Shown, record: Path, ran: tuple[str, ...], output: Output, *, wide: bool
+) -> None:
     if output.mode is Mode.JSON:
         document = json.loads(record.read_text(encoding="utf-8"))
         output.emit({**document, "record": str(record), "ran": list(ran)})
         return
-    show(answered, output)
+    show(answered, output, wide=wide)
     if not ran:
         output.say(NOTHING_RAN)
     output.say(f"record: {record}")

@@ -12,13 +12,14 @@ measurements cannot tell is *undecided*, and the sentence says so, with what dec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from cook.build.forecast import Forecast
+from cook.build.sentence import Evidence, nothing_qualifies, pick_sentence
 from cook.record import record
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
@@ -28,7 +29,6 @@ from cook.scoring.intervals import FEWEST_PROMPTS, SEED, paired
 from cook.scoring.noise import LogSpread
 from cook.scoring.rounds import Rounds
 from cook.scoring.statistics import Contrasts, ErrorTerm, standings
-from cook.units import plural
 
 GIB = 1 << 30
 MODEL = LogSpread(0.02, 4)
@@ -133,8 +133,9 @@ class Chosen:
     as good within ``within``. ``ties`` could not be told from the best; ``probability`` of being
     best, and ``chance`` of being at most ``within`` worse than the best, of each; ``margin`` is
     what the best rival may gain on the leader at the confidence asked for (these three empty or
-    None: too few prompts). ``gap``: log of the leader's figure over each one's. ``decided``:
-    ``key`` is within ``within`` of the best, at that confidence. ``names`` are for people.
+    None: too few prompts). ``gap``: log of the leader's figure over each one's. ``equal`` are
+    shown to be within ``within`` of the leader. ``decided``: ``key`` is within ``within`` of the
+    best, at that confidence. ``names`` are for people.
     """
 
     key: CandidateKey | None
@@ -149,6 +150,7 @@ class Chosen:
     decided: bool = False
     chance: Mapping[CandidateKey, float] = field(default_factory=dict)
     gap: Mapping[CandidateKey, float] = field(default_factory=dict)
+    equal: tuple[CandidateKey, ...] = ()
 
     @property
     def name(self) -> str | None:
@@ -234,6 +236,7 @@ def choose(
         decided=decided,
         chance=standing.within,
         gap={k: standing.value[standing.leader] - v for k, v in standing.value.items()},
+        equal=tuple(k for k in ranking if k in standing.equivalent),
     )
 
 
@@ -282,7 +285,8 @@ def confirm(
     cost: DecidingCost | None = None,
     look: float | None = None,
 ) -> Pick:
-    """``final``, the choice by forecasts and live runs, beside what was ``predicted``.
+    """``final``, the choice by forecasts and live runs, one of ``candidates``, beside what was
+    ``predicted``.
 
     It is confirmed where no draft and a rival ran live too, and the live runs alone show it to be
     within the margin of all of them, and faster than no draft. ``disturbed``: live runs that
@@ -291,23 +295,16 @@ def confirm(
     """
     objective = aim.objective
     looking = replace(aim, confidence=look) if look is not None else aim
-    if final.key is None:
-        why = "; ".join(f"{e.candidate}: {e.reason}" for e in final.excluded[:4])
-        sentence = f"nothing qualifies: {why}"
     known = {c.key: c for c in candidates}
-    winner = known.get(final.key) if final.key is not None else None
+    winner = known[final.key] if final.key is not None else None
     ran = winner is not None and value_of(winner, objective) is not None
     objection = None
     if final.key is not None:
         objection = _objection(final.key, candidates, looking, live, disturbed)
-        said = sentence_of(winner, objective, aim.confidence) if winner and ran else final.name
-        parts = [f"{said}", *_overruled(predicted, final, looking, live)]
-        parts.append(_certainty(final, aim, cost))
-        parts.append(f"not confirmed live: {objection}" if objection else "confirmed live")
-        sentence = "; ".join(parts) + "."
+    certainty = _kept(final, cost, objection)
     return Pick(
         candidate=final.name,
-        sentence=sentence,
+        sentence=_sentence(final, winner, candidates, aim, certainty),
         maximize=objective.value,
         confidence=aim.confidence,
         value=value_of(winner, objective) if winner else None,
@@ -325,7 +322,22 @@ def confirm(
             confirmed=objection is None if ran else None,
             best=predicted.names[predicted.ranking[0]] if predicted.ranking else None,
         ),
-        certainty=_kept(final, cost, objection),
+        certainty=certainty,
+    )
+
+
+def _sentence(
+    final: Chosen,
+    winner: Candidate | None,
+    candidates: Sequence[Candidate],
+    aim: Aim,
+    certainty: Certainty | None,
+) -> str:
+    if winner is None or certainty is None:
+        return nothing_qualifies(final.excluded)
+    ties = final.named(final.ties)
+    return pick_sentence(
+        Evidence(aim.objective, aim.confidence, certainty, ties, winner, candidates)
     )
 
 
@@ -341,21 +353,10 @@ def _kept(final: Chosen, cost: DecidingCost | None, objection: str | None) -> Ce
         objection=objection,
         rounds_to_decide=cost.rounds if cost else None,
         seconds_to_decide=cost.seconds if cost else None,
+        gain=final.margin,
+        equal=final.named(final.equal),
+        chances={final.names[key]: chance for key, chance in final.chance.items()},
     )
-
-
-def _overruled(
-    predicted: Chosen, final: Chosen, aim: Aim, live: Rounds[CandidateKey]
-) -> Iterator[str]:
-    """What became of another prediction."""
-    if predicted.key is None or final.key is None or predicted.key == final.key:
-        return
-    told = live.ratio(final.key, predicted.key, aim.confidence)
-    if told is not None and told.low > 1:
-        how = f"live it is {told.low:.2f} to {told.high:.2f} times as good ({aim.confidence:.0%})"
-    else:
-        how = "what ran live says otherwise, though not surely"
-    yield f"predicted was {predicted.name}, but {how}"
 
 
 def _objection(
@@ -367,17 +368,17 @@ def _objection(
 ) -> str | None:
     """Why the live runs do not confirm ``key``; None where they do."""
     ran = {c.key: c for c in candidates if value_of(c, aim.objective) is not None}
+    for one in ran.values():
+        if one.key in disturbed:
+            return f"{DISTURBED} ({one.name}: {disturbed[one.key]})"
     if key not in ran:
         reason = next((c.reason for c in candidates if c.key == key), None)
         return reason or "no live figures"
     others = [c for c in ran.values() if c.key != key]
     if aim.objective.timed and key.draft is not None and all(c.draft for c in others):
-        return "no draft did not run"
+        return "nothing ran without a draft"
     if all(c.draft is None for c in others):
         return "no rival ran"
-    for one in (ran[key], *others):
-        if one.key in disturbed:
-            return f"{DISTURBED} ({one.name}: {disturbed[one.key]})"
     for other in others:
         told = live.ratio(key, other.key, aim.confidence)
         if told is None:
@@ -387,45 +388,6 @@ def _objection(
             against = f"{told.low:.2f} to {told.high:.2f} times {other.name}"
             return f"it ran at {against} ({aim.confidence:.0%})"
     return None
-
-
-def _certainty(choice: Chosen, aim: Aim, cost: DecidingCost | None = None) -> str:
-    """How sure the choice is."""
-    assert choice.key is not None, "asked of a choice"
-    if choice.margin is None:
-        few = choice.prompts < FEWEST_PROMPTS
-        why = "too few prompts" if few else "too few rounds"
-        return f"best expected, but undecided ({why} to say how surely)"
-    on = f"at {aim.confidence:.0%} on {plural(choice.prompts, 'prompt')}"
-    best = choice.ranking[0]
-    if choice.key != best:
-        what = "a smaller file" if choice.key.draft else "needs no file"
-        return (
-            f"shown to be within {_percent(choice.within)} of {choice.names[best]}, the best "
-            f"expected, {on}, and {what}"
-        )
-    sure = f"chance of being the best {choice.probability[best]:.0%}"
-    if choice.decided:
-        return f"best within {_percent(choice.within)} ({on}; {sure})"
-    text = (
-        f"best expected, but undecided: within {_percent(choice.within)} of the best with a chance "
-        f"of {choice.chance[best]:.0%}, and a rival may be up to {choice.margin:.1%} better ({on}; "
-        f"{sure})"
-    )
-    if choice.ties:
-        more = f" and {len(choice.ties) - 1} more" if len(choice.ties) > 1 else ""
-        text += f": {choice.names[choice.ties[0]]}{more}"
-    if cost is not None:
-        minutes = max(1, round(cost.seconds / 60))
-        text += (
-            f"; deciding takes about {plural(cost.rounds, 'more live round')}, "
-            f"{plural(minutes, 'minute')}"
-        )
-    return text
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:g}%"
 
 
 def pick(
@@ -467,23 +429,17 @@ def pick(
     disturbed = disturbed or {}
     busy = [f"{c.name}: {disturbed[c.key]}" for c in candidates if c.key in disturbed]
     objection = f"{DISTURBED} ({busy[0]})" if busy else None
-    if winner is None:
-        why = "; ".join(f"{e.candidate}: {e.reason}" for e in excluded[:4])
-        sentence = f"nothing qualifies: {why}"
-    else:
-        said = sentence_of(winner, aim.objective, aim.confidence)
-        sentence = f"{said}; {_certainty(chosen, aim)}"
-        sentence += f"; not confirmed: {objection}." if objection else "."
+    certainty = _kept(chosen, None, objection)
     return Pick(
         candidate=chosen.name,
-        sentence=sentence,
+        sentence=_sentence(chosen, winner, candidates, aim, certainty),
         maximize=aim.objective.value,
         confidence=aim.confidence,
         value=value_of(winner, aim.objective) if winner else None,
         ranking=chosen.named(chosen.ranking),
         ties=chosen.named(chosen.ties),
         excluded=chosen.excluded,
-        certainty=_kept(chosen, None, objection),
+        certainty=certainty,
     )
 
 
@@ -531,33 +487,6 @@ def over_limits(draft: Draft, limits: Limits) -> str | None:
         if value > limit:
             return f"{name} {value:.4g} is over the limit of {limit:g}"
     return None
-
-
-def sentence_of(winner: Candidate, objective: Objective, confidence: float) -> str:
-    """The live figures of ``winner``, which has some."""
-    value = value_of(winner, objective)
-    assert value is not None, "a winner has a value"
-    assert winner.live is not None, "it has a live value"
-    shown = f"{value:.1%}" if objective is Objective.ACCEPTANCE else f"{value:.2f}"
-    if not objective.timed and winner.live.weighted_acceptance_rate is not None:
-        shown += " weighted"
-    text = f"{winner.name}: {shown} {objective.unit} on {plural(winner.live.requests, 'prompt')}"
-    if winner.draft is not None:
-        if objective is Objective.DECODE_SPEED and winner.decode_speedup is not None:
-            text += f", {winner.decode_speedup:.2f}x no draft, end to end"
-        elif winner.speedup is not None:
-            text += ","
-        if winner.speedup is not None:
-            text += f" {winner.speedup:.2f}x" + (
-                "" if objective is Objective.DECODE_SPEED else " no draft"
-            )
-            if winner.speedup_interval:
-                low, high = winner.speedup_interval.low, winner.speedup_interval.high
-                text += f" ({confidence:.0%}: {low:.2f} to {high:.2f})"
-        rate = winner.live.acceptance_rate
-        if rate is not None and objective is not Objective.ACCEPTANCE:
-            text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
-    return text
 
 
 def _gib(size_bytes: int | None) -> float | None:

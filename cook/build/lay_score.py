@@ -300,8 +300,8 @@ def shared_device_warning(score: ScoreSpec) -> str | None:
     if not uses_gpu or (score.baseline is not None and score.baseline.args != score.target.args):
         return None
     return (
-        "score.baseline: the draft takes device memory that the baseline does not use; "
-        "give score.baseline.args that offload more, or the speedup flatters the draft"
+        "score.baseline: without a draft the device memory that it takes is free; give "
+        "score.baseline.args that offload more, or the speedup flatters the draft"
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from cook.build.phases import Phase, phase_of
 from cook.build.reckon import MachinePace, effort_of, model_bytes
 from cook.graph.execute import closure
 from cook.graph.step import Step, decode
@@ -14,6 +16,7 @@ from cook.graph.store import Artifact, Store
 from cook.output import Column, Output
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes
+from cook.steps.live import LiveStep
 from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 
 LATER = (
     "then, known only once predicted: live runs of the choice and its closest rival, further ones "
-    "until it is decided or the live budget is spent, their outputs compared with the baseline's"
+    "until it is decided or the live budget is spent, "
+    "their outputs compared with those without a draft"
 )
 RACE = "replays of the drafts that stay in the race on more prompts, "
 
@@ -49,7 +53,8 @@ class Reason(StrEnum):
 @dataclass(frozen=True)
 class Planned:
     """One step of the plan. ``seconds`` None: not known, for ``seconds_reason``; else that says
-    what they are reckoned from. ``loads``: models it reads into memory."""
+    what they are reckoned from. ``loads``: models it reads into memory, ``memory_bytes`` of them
+    at once."""
 
     label: str
     kind: str
@@ -61,6 +66,26 @@ class Planned:
     seconds: float | None
     seconds_reason: str | None
     loads: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PlannedPhase:
+    """Steps of one phase. ``seconds`` are those that are known; of ``unknown`` steps none are.
+
+    ``steps`` in all, ``to_run`` of them would run, and all figures are of these. ``later``: how
+    many of these follow only once candidates are predicted, and stand for two typical ones.
+    """
+
+    phase: Phase
+    steps: int
+    to_run: int
+    later: int
+    seconds: float
+    unknown: int
+    disk_bytes: int
+    memory_bytes: int
+    loads: int
 
 
 @dataclass(frozen=True)
@@ -102,6 +127,7 @@ class Plan:
     later_steps: tuple[Planned, ...] = ()
     candidate_s: float | None = None
     budget_minutes: float | None = None
+    phases: tuple[PlannedPhase, ...] = ()
 
     @property
     def stale(self) -> bool:
@@ -141,7 +167,8 @@ def plan(prepared: Prepared) -> Plan:
     wanted += [c.compare for c in grid if c.compare is not None]
     certain = closure(wanted)
     steps = tuple(_planned(step, store, history, pace) for step in certain.values())
-    later = [s for s in closure(_later_steps(layouts)).values() if s.key not in certain]
+    rest = [s for s in closure(_later_steps(layouts)).values() if s.key not in certain]
+    later = tuple(_planned(step, store, history, pace) for step in rest)
     typical = [c for layout in layouts for c in _typical(layout)[:1]]
     return Plan(
         recipe=recipe.name,
@@ -153,10 +180,31 @@ def plan(prepared: Prepared) -> Plan:
         left_out=left_out,
         later=_later(layouts) if replayed else None,
         warnings=(*prepared.warnings, *_known_of_types(layouts, store)),
-        later_steps=tuple(_planned(step, store, history, pace) for step in later),
+        later_steps=later,
         candidate_s=_configuration_seconds(typical[0], history, pace)[0] if typical else None,
         budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
+        phases=tuple(_phases(steps, later)),
     )
+
+
+def _phases(steps: Sequence[Planned], later: Sequence[Planned]) -> Iterator[PlannedPhase]:
+    for phase in Phase:
+        certain = [s for s in steps if phase_of(s.kind) is phase]
+        after = [s for s in later if phase_of(s.kind) is phase]
+        running = [s for s in (*certain, *after) if s.state is State.RUN]
+        if not certain and not after:
+            continue
+        yield PlannedPhase(
+            phase=phase,
+            steps=len(certain) + len(after),
+            to_run=len(running),
+            later=sum(s.state is State.RUN for s in after),
+            seconds=sum(s.seconds for s in running if s.seconds is not None),
+            unknown=sum(s.seconds is None for s in running),
+            disk_bytes=sum(s.size_bytes or 0 for s in running),
+            memory_bytes=max((s.memory_bytes for s in running), default=0),
+            loads=sum(s.loads for s in running),
+        )
 
 
 def _typical(layout: Layout) -> list[Configuration]:
@@ -207,9 +255,33 @@ def _known_of_types(layouts: Sequence[Layout], store: Store) -> Iterator[str]:
             yield from decode(step, artifact).warnings
 
 
-def show_plan(planned: Plan, output: Output) -> None:
-    """Print a plan; in json mode the whole of it as one document."""
+def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
+    """Print a plan, a line a phase, with ``steps`` a line a step; in json mode the whole of it."""
     output.emit(planned)
+    for warning in planned.warnings:
+        output.warn(warning)
+    (_show_steps if steps else _show_phases)(planned, output)
+    for reason in _reasons(planned):
+        output.say(reason)
+    if planned.live_hours is not None:
+        output.say(
+            f"live score of the whole grid: about {duration(3600 * planned.live_hours)} "
+            f"({planned.live_hours_reason})"
+        )
+    if planned.left_out:
+        output.say(f"left out by score.live_budget: {', '.join(planned.left_out)}")
+    if planned.later:
+        typical = any(p.later for p in planned.phases) and not steps
+        output.say(f"* of two typical candidates; {planned.later}" if typical else planned.later)
+    for line in _totals(planned):
+        output.say(line)
+    for need in planned.needs:
+        told = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
+        told += f", has {size(need.available_bytes) or 'unknown'}"
+        (output.warn if need.short else output.say)(told)
+
+
+def _show_steps(planned: Plan, output: Output) -> None:
     output.table(
         [
             (
@@ -221,35 +293,49 @@ def show_plan(planned: Plan, output: Output) -> None:
             )
             for step in planned.steps
         ],
-        ["step", "state", "reason", Column("size", "right"), Column("time", "right")],
+        ["step", "state", "reason", Column("disk", "right"), Column("time", "right")],
     )
-    for warning in planned.warnings:
-        output.warn(warning)
-    if planned.live_hours is not None:
-        output.say(
-            f"live score of the whole grid: about {planned.live_hours:.2f} hours "
-            f"({planned.live_hours_reason})"
+
+
+def _show_phases(planned: Plan, output: Output) -> None:
+    rows = [
+        (
+            p.phase,
+            f"{p.to_run} of {p.steps}" + (" *" if p.later else ""),
+            _time(p.seconds, p.unknown) if p.to_run else None,
+            size(p.disk_bytes) if p.disk_bytes else None,
+            size(p.memory_bytes) if p.memory_bytes else None,
+            p.loads or None,
         )
-    if planned.left_out:
-        output.say(f"left out by score.live_budget: {', '.join(planned.left_out)}")
-    if planned.later:
-        output.say(planned.later)
-    for need in planned.needs:
-        told = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
-        told += f", has {size(need.available_bytes) or 'unknown'}"
-        (output.warn if need.short else output.say)(told)
-    for line in _totals(planned):
-        output.say(line)
+        for p in planned.phases
+    ]
+    titles = ("steps to run", "time", "disk", "memory", "model loads")
+    output.table(rows, ["phase", *(Column(title, "right") for title in titles)])
+
+
+def _time(seconds: float, unknown: int) -> str:
+    if not unknown:
+        return duration(seconds) or ""
+    return f"{duration(seconds)} + ?" if seconds else "?"
+
+
+def _reasons(planned: Plan) -> Iterator[str]:
+    """Why steps run that were made before."""
+    found = Counter(
+        f"{s.reason}: {s.detail}" if s.detail else str(s.reason)
+        for s in planned.steps
+        if s.state is State.RUN and s.reason is not Reason.NEW
+    )
+    for reason, count in found.most_common():
+        yield f"{plural(count, 'step')}: {reason}"
 
 
 def _totals(planned: Plan) -> Iterator[str]:
     """How many steps, how long, how many loads, and what the live budget buys."""
     running = [s for s in planned.steps if s.state is State.RUN]
+    later = [s for s in planned.later_steps if s.state is State.RUN]
     text = f"{len(running)} of {len(planned.steps)} steps would run"
     yield text + (f", {_about(running)}" if running else "")
-    later = [s for s in planned.later_steps if s.state is State.RUN]
-    if later:
-        yield f"then, with two typical candidates: {plural(len(later), 'step')}, {_about(later)}"
     if running and later:
         yield f"in all {_about([*running, *later])}"
     guessed = dict.fromkeys(s.seconds_reason for s in (*running, *later) if s.seconds_reason)
@@ -294,7 +380,20 @@ def _planned(
         seconds=seconds,
         seconds_reason=told,
         loads=len(effort.models) if effort is not None else 0,
+        memory_bytes=_at_once(step, effort.models) if effort is not None else 0,
     )
+
+
+def _at_once(step: Step[Any], loaded: Sequence[float]) -> int:
+    """Bytes of models in memory: only a live run has two at once; what else loads two does so in
+    turn; a worker's may be there from an earlier step."""
+    if step.kind == LiveStep.kind:
+        return round(sum(loaded))
+    kept = (node for name, node in step.inputs().items() if name in _MODELS and step.in_worker)
+    return round(max((*loaded, *(model_bytes(node) or 0.0 for node in kept)), default=0.0))
+
+
+_MODELS = ("model", "target", "draft")
 
 
 def _reason(step: Step[Any], store: Store, history: Sequence[Artifact]) -> tuple[Reason, str]:

@@ -32,6 +32,7 @@ NAMED_PROFILES = {
     "mainline-2025": Profile.MAINLINE_2025,
     "ik": Profile.IK_2026_08,
 }
+CONSTANT = "every batch is taken to cost what one token costs; verification is dearer"
 TRACE_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MAX_TRACE_LENGTH = 32
 
@@ -187,6 +188,7 @@ class TypedPrediction:
     best_length: float | None
     constant: bool
     """Whether every batch is taken to cost what one token costs."""
+    warnings: tuple[str, ...] = ()
 
 
 def predict_typed(request: PredictRequest) -> TypedPrediction:
@@ -215,7 +217,20 @@ def predict_typed(request: PredictRequest) -> TypedPrediction:
         no_draft_tokens_per_s=1 / plain_s,
         best_length=best_length(alpha, plain_s, draft_s) if closed else None,
         constant=constant,
+        warnings=tuple(_beyond(curve, request.lengths)),
     )
+
+
+def _beyond(curve: BatchCurve, lengths: Sequence[int]) -> Iterator[str]:
+    """Which draft lengths are priced with times that nobody typed."""
+    widest = curve.widths[-1]
+    guessed = [n for n in lengths if n + 1 > widest]
+    if curve.typed and len(curve.widths) > 1 and guessed:
+        named = ", ".join(map(str, guessed))
+        yield (
+            f"--verify ends at {widest} tokens: what n_max {named} costs is drawn on from there, "
+            f"a guess; type the time of {guessed[-1] + 1} tokens"
+        )
 
 
 def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction:
@@ -342,6 +357,10 @@ def _predicted(
     if any(request.p_min) and not RULES[plan.profile].uses_p_min:
         doubts.append(f"{plan.profile.value}: p_min never ends a draft there, and is left out")
     doubts += [w for curve in curves if curve is not None for w in curve.warnings]
+    if request.verify_curve is not None:
+        doubts += _beyond(request.verify_curve, request.lengths)
+    if request.target_ms is not None and request.verify is None:
+        doubts.append(CONSTANT)
     bare, *forecasts = forecaster.forecasts()
     drafts = []
     for draft, path in zip(plan.drafts, request.drafts, strict=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cook.build.predict import (
+    CONSTANT,
     DraftPrediction,
     PredictRequest,
     SettingPrediction,
@@ -16,8 +18,10 @@ from cook.output import Column, Output, plain
 from cook.scoring.iid import CAVEAT
 from cook.scoring.price import Breakdown, PricedReplies
 from cook.scoring.sampled import SampledPrediction
+from cook.units import plural
 
 TAIL = "the draft draws at the target's temperature from all its tokens"
+NO_DRAFT = "no draft"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
 
 
@@ -94,18 +98,21 @@ def _end_to_end(priced: PricedReplies, whole: TracePrediction) -> float | None:
 
 
 def show(whole: TracePrediction, output: Output) -> None:
-    """The tables of every draft; warnings and what the numbers rest on go to stderr."""
+    """Every draft by itself, then all of them beside no draft; warnings and what the numbers rest
+    on go to stderr."""
     output.emit(document(whole))
     for warning in whole.warnings:
         output.warn(warning)
     header = whole.trace.header
     at = f"temperature {header.sampler.temperature:g}" if header.sampler.temperature else "greedy"
     output.say(
-        f"{header.target_name}, {len(whole.trace)} replies, {at}; counted as {whole.profile.value}"
+        f"{header.target_name}, {plural(len(whole.trace), 'reply', 'replies')}, {at}; counted as "
+        f"{whole.profile.value}"
     )
+    output.say(NOT_CHECKED)
     for draft in whole.drafts:
         _show_draft(draft, whole, output)
-    output.say(NOT_CHECKED)
+    _show_all(whole, output)
     if whole.no_draft is None:
         output.say(
             "no speeds: give the target's file (--target GGUF) to time it here, or its times "
@@ -115,7 +122,6 @@ def show(whole: TracePrediction, output: Output) -> None:
 
 def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) -> None:
     replay = draft.replay
-    output.data("")
     if replay is not None:
         output.data(
             f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
@@ -123,21 +129,25 @@ def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) 
         )
     else:
         output.data(f"{draft.name}, replayed over HTTP")
-    right = [
-        Column(title, "right")
-        for title in (
-            *("n_max", "p_min", "accepted/drafted", "acceptance", "length"),
-            *(("t/s", "end to end", "speedup", "break-even") if whole.no_draft else ()),
+    with_p_min = any(row.priced.setting.p_min for row in draft.settings)
+    titles = ("n_max", *(("p_min",) if with_p_min else ()), "acceptance", "tokens a cycle")
+    right = [Column(title, "right") for title in (*titles, *_speed_titles(whole))]
+    rows: list[tuple[object, ...]] = []
+    if whole.no_draft is not None:
+        blank = (None,) * (len(titles) - 1)
+        rows.append((NO_DRAFT, *blank, *_speeds(whole.no_draft, whole), ""))
+    rows += [
+        (
+            row.priced.setting.n_max,
+            *((f"{row.priced.setting.p_min:g}",) if with_p_min else ()),
+            _percent(row.priced.acceptance),
+            _number(row.priced.acceptance_length),
+            *_speeds(row.priced, whole),
+            "best" if row is draft.best and _pays(row.priced, whole) else "",
         )
+        for row in draft.settings
     ]
-    best = draft.best
-    pays = whole.no_draft is not None and (
-        best.priced.decode_tokens_per_s > whole.no_draft.decode_tokens_per_s
-    )
-    rows = [(*_cells(row, whole), "best" if row is best and pays else "") for row in draft.settings]
     output.table(rows, [*right, ""])
-    if whole.no_draft and not pays:
-        output.data("no draft is fastest")
     for row, agreed in zip(draft.settings, draft.agreement, strict=False):
         output.data(f"over HTTP and by the worker, n_max={row.priced.setting.n_max}: {agreed}")
     if draft.sampled:
@@ -145,34 +155,102 @@ def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) 
         output.data(
             f"{draft.name}, if the server verified by rejection sampling (expected; {TAIL})"
         )
-        output.table([_sampled_cells(one, whole) for one in draft.sampled], [right[0], *right[2:8]])
-    _show_best(draft, best, whole, output)
+        heads = ("n_max", "acceptance", "tokens a cycle", "decode t/s", "decode speedup")
+        wanted = [Column(t, "right") for t in (heads if whole.no_draft else heads[:3])]
+        output.table([_sampled_cells(one, whole) for one in draft.sampled], wanted)
+    _show_best(draft, draft.best, whole, output)
+    output.data("")
 
 
-def _cells(row: SettingPrediction, whole: TracePrediction) -> tuple[object, ...]:
-    priced = row.priced
-    cells: tuple[object, ...] = (
-        priced.setting.n_max,
-        f"{priced.setting.p_min:g}",
-        f"{priced.draft_n_accepted}/{priced.draft_n}",
-        _percent(priced.acceptance),
-        _number(priced.acceptance_length),
-    )
+def _speed_titles(whole: TracePrediction) -> tuple[str, ...]:
     if whole.no_draft is None:
+        return ()
+    end_to_end = ("end-to-end t/s", "end-to-end speedup") if whole.prefill_known else ()
+    return ("decode t/s", "decode speedup", *end_to_end)
+
+
+def _speeds(priced: PricedReplies, whole: TracePrediction) -> tuple[str | None, ...]:
+    """What :func:`_speed_titles` announce."""
+    bare = whole.no_draft
+    if bare is None:
+        return ()
+    decode = _decode_speedup(priced, whole)
+    cells = (_number(priced.decode_tokens_per_s, 1), f"{decode:.2f}x")
+    if not whole.prefill_known:
         return cells
-    return (
-        *cells,
-        _number(priced.decode_tokens_per_s, 1),
-        _number(_end_to_end(priced, whole), 1),
-        f"{priced.decode_tokens_per_s / whole.no_draft.decode_tokens_per_s:.3f}x",
-        _percent(row.break_even),
-    )
+    ratio = priced.end_to_end_tokens_per_s / bare.end_to_end_tokens_per_s
+    return (*cells, _number(priced.end_to_end_tokens_per_s, 1), f"{ratio:.2f}x")
+
+
+def _decode_speedup(priced: PricedReplies, whole: TracePrediction) -> float:
+    assert whole.no_draft is not None, "asked where times are known"
+    return priced.decode_tokens_per_s / whole.no_draft.decode_tokens_per_s
+
+
+def _speedup(priced: PricedReplies, whole: TracePrediction) -> float:
+    """What a user has of it: end to end, or of decoding where prompts were not timed."""
+    assert whole.no_draft is not None, "asked where times are known"
+    if whole.prefill_known:
+        return priced.end_to_end_tokens_per_s / whole.no_draft.end_to_end_tokens_per_s
+    return _decode_speedup(priced, whole)
+
+
+def _pays(priced: PricedReplies, whole: TracePrediction) -> bool:
+    return whole.no_draft is not None and _speedup(priced, whole) > 1
+
+
+def _show_all(whole: TracePrediction, output: Output) -> None:
+    """Does it pay: every draft at its best length beside no draft, and one line of it."""
+    if whole.no_draft is None:
+        length = max(row.priced.setting.n_max for row in whole.drafts[0].settings)
+        told = [
+            f"{draft.name} {_percent(row.priced.acceptance)}"
+            for draft in whole.drafts
+            for row in draft.settings[-1:]
+        ]
+        output.data(f"acceptance at n_max={length}: {', '.join(told)}")
+        return
+    ordered = sorted(whole.drafts, key=lambda d: -_speedup(d.best.priced, whole))
+    rows: list[tuple[object, ...]] = [
+        (
+            _named(draft),
+            _percent(draft.best.priced.acceptance),
+            _percent(draft.best.break_even),
+            *_speeds(draft.best.priced, whole),
+        )
+        for draft in ordered
+    ]
+    rows.append((NO_DRAFT, None, None, *_speeds(whole.no_draft, whole)))
+    titles = ("acceptance", "pays from", *_speed_titles(whole))
+    output.table(rows, ["candidate", *(Column(t, "right") for t in titles)])
+    output.data("")
+    output.data(_verdict(ordered, whole))
+
+
+def _verdict(ordered: Sequence[DraftPrediction], whole: TracePrediction) -> str:
+    """One line that compares all drafts, fastest first."""
+    how = "end to end" if whole.prefill_known else "decoding"
+    over = f"predicted on {plural(len(whole.trace), 'reply', 'replies')}"
+    first, *rest = ordered
+    speedup = _speedup(first.best.priced, whole)
+    told = f"{_named(first)} is {speedup:.2f}x as fast as no draft {how}, {over}"
+    if rest:
+        others = (f"{_named(d)} {_speedup(d.best.priced, whole):.2f}x" for d in rest)
+        told += f"; {', '.join(others)}"
+    if not _pays(first.best.priced, whole):
+        return f"drafting does not pay: the fastest, {told}"
+    return f"drafting pays: {told}"
+
+
+def _named(draft: DraftPrediction) -> str:
+    setting = draft.best.priced.setting
+    name = f"{draft.name} n_max={setting.n_max}"
+    return f"{name} p_min={setting.p_min:g}" if setting.p_min else name
 
 
 def _sampled_cells(one: SampledPrediction, whole: TracePrediction) -> tuple[object, ...]:
     cells: tuple[object, ...] = (
         one.n_max,
-        f"{one.draft_n_accepted:.1f}/{one.draft_n:.1f}",
         _percent(one.acceptance),
         _number(one.acceptance_length),
     )
@@ -180,20 +258,14 @@ def _sampled_cells(one: SampledPrediction, whole: TracePrediction) -> tuple[obje
     if whole.no_draft is None or speed is None:
         return cells
     # no end-to-end figure: prefill is the same as above
-    return (
-        *cells,
-        _number(speed, 1),
-        None,
-        f"{speed / whole.no_draft.decode_tokens_per_s:.3f}x",
-    )
+    ratio = speed / whole.no_draft.decode_tokens_per_s
+    return (*cells, _number(speed, 1), f"{ratio:.2f}x")
 
 
 def _show_best(
     draft: DraftPrediction, row: SettingPrediction, whole: TracePrediction, output: Output
 ) -> None:
-    setting = row.priced.setting
-    name = f"{draft.name} n_max={setting.n_max}"
-    name += f" p_min={setting.p_min:g}" if setting.p_min else ""
+    name = _named(draft)
     output.data("")
     output.data(f"{name}: accepted by place in the draft")
     depths = [
@@ -201,7 +273,7 @@ def _show_best(
         for place, (drafted, accepted) in enumerate(row.forecast.by_depth, 1)
         if drafted
     ]
-    titles = ("place", "accepted/drafted", "of drafted")
+    titles = ("place", "accepted/drafted", "acceptance")
     output.table(depths, [Column(t, "right") for t in titles])
     if whole.no_draft is None:
         return
@@ -217,7 +289,8 @@ def _show_best(
     ]
     total = row.priced.decode_tokens_per_s, whole.no_draft.decode_tokens_per_s
     rows.append(("total", *(_number(speed, 1) for speed in total)))
-    output.table(rows, ["category", Column("t/s", "right"), Column("no draft", "right")])
+    heads = ("decode t/s", "no draft's decode t/s")
+    output.table(rows, ["category", *(Column(title, "right") for title in heads)])
 
 
 def _parts(spent: Breakdown) -> list[tuple[str, str]]:
@@ -228,7 +301,7 @@ def _parts(spent: Breakdown) -> list[tuple[str, str]]:
         "sampling": spent.sample_s,
         "overhead": spent.overhead_s,
     }
-    return [(name, f"{100 * part / spent.total_s:.1f} %") for name, part in named.items() if part]
+    return [(name, f"{part / spent.total_s:.1%}") for name, part in named.items() if part]
 
 
 def _show_typed(request: PredictRequest, out: Output) -> None:
@@ -237,9 +310,11 @@ def _show_typed(request: PredictRequest, out: Output) -> None:
     rows, speed = prediction.rows, prediction.no_draft_tokens_per_s
     if prediction.constant:
         out.warn(
-            "every batch is taken to cost what one token costs; verification is dearer",
+            CONSTANT,
             hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures",
         )
+    for warning in prediction.warnings:
+        out.warn(warning)
     best = max(rows, key=lambda row: row.decode_tokens_per_s)
     out.emit(
         {
@@ -248,32 +323,41 @@ def _show_typed(request: PredictRequest, out: Output) -> None:
             "settings": rows,
             "best": rows.index(best),
             "best_length_closed_form": prediction.best_length,
+            "warnings": prediction.warnings,
             "caveat": CAVEAT,
         }
     )
-    cells = [
+    bare = (NO_DRAFT, None, None, None, _number(speed), "1.00x", None, "")
+    cells: list[tuple[object, ...]] = [
         (
             row.n_max,
             _percent(row.acceptance),
             _number(row.acceptance_length),
             _number(row.cycle_ms),
             _number(row.decode_tokens_per_s),
-            f"{row.speedup:.3f}x",
+            f"{row.speedup:.2f}x",
             _percent(row.break_even),
             "best" if row is best and row.speedup > 1 else "",
         )
         for row in rows
     ]
-    titles = ("n_max", "acceptance", "length", "cycle ms", "t/s", "speedup", "break-even")
-    out.table(cells, [*(Column(t, "right") for t in titles), ""])
-    out.say(f"no draft: {speed:.2f} t/s")
-    if best.speedup <= 1:
-        out.say("no draft is fastest")
+    titles = (
+        *("n_max", "acceptance", "tokens a cycle", "cycle ms", "decode t/s", "decode speedup"),
+        "pays from",
+    )
+    out.table([bare, *cells], [*(Column(t, "right") for t in titles), ""])
+    told = f"n_max={best.n_max} is {best.speedup:.2f}x as fast as no draft decoding, predicted"
+    out.data("")
+    out.data(
+        f"drafting pays: {told}"
+        if best.speedup > 1
+        else f"drafting does not pay: the fastest, {told}"
+    )
     out.warn(CAVEAT)
 
 
 def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{100 * share:.2f} %"
+    return None if share is None else f"{share:.1%}"
 
 
 def _number(value: float | None, digits: int = 2) -> str | None:

@@ -25,7 +25,7 @@ from cook.paths import config_file, cook_home, package_dir
 if TYPE_CHECKING:
     from cook.report.show import Shown
 
-FORMAT = 2
+FORMAT = 3
 
 TICK_S = 0.02
 """The clock of file times runs behind by up to a tick of the kernel's."""
@@ -33,7 +33,11 @@ TICK_S = 0.02
 
 def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
     """The answer kept for ``question`` and the record's path, if nothing has changed since."""
-    from cook.report.show import Shown
+    from cook.report.show import PrintedTable, Shown
+
+    def sheet(kept: Mapping[str, Any]) -> PrintedTable:
+        columns = tuple((title, align) for title, align in kept["columns"])
+        return PrintedTable(columns, tuple(tuple(row) for row in kept["rows"]), kept["picked"])
 
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         document = json.loads(own_bytes(_path(question)))
@@ -43,8 +47,8 @@ def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
             return None
         kept: dict[str, Any] = document["shown"]
         answer = Shown(
-            columns=tuple((title, align) for title, align in kept["columns"]),
-            rows=tuple(tuple(row) for row in kept["rows"]),
+            table=sheet(kept["table"]),
+            wide=sheet(kept["wide"]),
             answers=tuple(kept["answers"]),
             warnings=tuple(kept["warnings"]),
             notes=tuple(kept["notes"]),

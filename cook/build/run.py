@@ -4,10 +4,11 @@ compare outputs, and hand everything to the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cook.build.assemble import Finished, aim_of, assemble
 from cook.build.choose import Limits, over_the_limits
@@ -20,12 +21,13 @@ from cook.build.prepare import Prepared
 from cook.build.reckon import nominal_seconds
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Executor, Outcomes, closure
+from cook.graph.step import Step
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
 from cook.record.find import keep_record
 from cook.record.record import Excluded, Record
-from cook.units import size
+from cook.units import plural, size
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,13 @@ def build(
     fresh: bool = False,
     remeasure: bool = False,
     again: str | None = None,
+    watch: Callable[[Step[Any]], None] = lambda _: None,
 ) -> Built:
     """Run everything ``prepared`` asks for and pick; failures block only what needs them.
 
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. ``again``
     names a candidate that runs live beside the finalists, to be compared with an earlier build.
+    ``watch`` is told of every step that begins to run.
     """
     home = cook_home()
     executor = Executor(
@@ -66,6 +70,7 @@ def build(
         remeasure=remeasure,
         reckon=nominal_seconds,
         expected=_expected(prepared),
+        watch=watch,
     )
     with executor:
         _require_room(executor.store, prepared.layouts)
@@ -144,13 +149,15 @@ def _files(prepared: Prepared, outcomes: Outcomes) -> tuple[Path, ...]:
     return (*prepared.files, *stored)
 
 
-def raise_for(built: Built) -> None:
-    """The exit of a build: 1 when a step failed, 4 when nothing qualifies."""
+def raise_for(built: Built, *, fresh: bool = False) -> None:
+    """The exit of a build: 1 when a step failed, 4 when nothing qualifies. ``fresh``: all of it
+    was asked to run again, so that the same command does not go on."""
     if built.failures:
         count = len(built.failures)
         raise StepError(
-            f"{count} step{'' if count == 1 else 's'} failed: {'; '.join(built.failures[:3])}",
-            hint="what succeeded is stored; the same command again runs only what is missing",
+            f"{plural(count, 'step')} failed: {'; '.join(built.failures[:3])}",
+            hint="what succeeded is stored; the same command again"
+            f"{' without --fresh' if fresh else ''} runs only what is missing",
         )
     if built.record.candidates and built.record.pick.candidate is None:
         raise GateError(built.record.pick.sentence, hint="loosen `pick.subject_to`")

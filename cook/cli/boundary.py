@@ -15,18 +15,42 @@ from cook.errors import CookError, Interrupted, PrerequisiteError, RecipeError, 
 from cook.output import Mode, Output, silence
 from cook.units import plural
 
-# Failures of the machine rather than of cook: they get a message, not a bug report.
+# Failures of the machine rather than of cook: they get a message, not a bug report. What mends
+# them, of a file below COOK_HOME and of any other.
 ENVIRONMENT = {
-    errno.ENOSPC: "free some space, or set COOK_HOME to a larger disk (`cook store gc` helps)",
-    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or set COOK_HOME to another disk",
-    errno.EDQUOT: "free some space, or set COOK_HOME to another disk (`cook store gc` helps)",
-    errno.EROFS: "set COOK_HOME to a directory that can be written",
-    errno.EACCES: "check the permissions, or set COOK_HOME to a directory of your own",
-    errno.EPERM: "check the permissions, or set COOK_HOME to a directory of your own",
-    errno.ENOTDIR: "a file stands where a directory is needed: is COOK_HOME one?",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENOMEM: "close other programs, or use a smaller model or context",
+    errno.ENOSPC: (
+        "free some space, or set COOK_HOME to a larger disk (`cook store gc` helps)",
+        "free some space there, or write elsewhere",
+    ),
+    errno.EFBIG: (
+        "raise the limit of file sizes (ulimit -f), or set COOK_HOME to another disk",
+        "raise the limit of file sizes (ulimit -f), or write elsewhere",
+    ),
+    errno.EDQUOT: (
+        "free some space, or set COOK_HOME to another disk (`cook store gc` helps)",
+        "free some space there, or write elsewhere",
+    ),
+    errno.EROFS: (
+        "set COOK_HOME to a directory that can be written",
+        "that file system cannot be written: name a place elsewhere",
+    ),
+    errno.EACCES: (
+        "check the permissions, or set COOK_HOME to a directory of your own",
+        "check the permissions of that file and its folder, or name another",
+    ),
+    errno.EPERM: (
+        "check the permissions, or set COOK_HOME to a directory of your own",
+        "check the permissions of that file and its folder, or name another",
+    ),
+    errno.ENOTDIR: (
+        "a file stands where a directory is needed: is COOK_HOME one?",
+        "a file stands where a directory is needed",
+    ),
+    errno.EMFILE: ("raise the limit of open files (ulimit -n)",) * 2,
+    errno.ENOMEM: ("close other programs, or use a smaller model or context",) * 2,
 }
+RESUMED = {"build", "score", "demo", "trace", "sweep", "predict", "publish"}
+"""Commands that go on where they stopped."""
 USAGE_EXIT = 2
 BUG_EXIT = 3
 
@@ -43,22 +67,42 @@ def report(error: BaseException, arguments: list[str]) -> int:
         return error.exit_code
     if isinstance(error, typer.TyperException):
         return _tell_usage(error, output)
-    known = _as_cook_error(error)
+    known = _as_cook_error(error, arguments)
     if known is not None:
         return _tell(known, output)
     return _tell_bug(error, arguments, output)
 
 
-def _as_cook_error(error: BaseException) -> CookError | None:
+def _as_cook_error(error: BaseException, arguments: list[str]) -> CookError | None:
     if isinstance(error, CookError):
         return error if error.exit_code != BUG_EXIT else None
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
-        return Interrupted("interrupted", hint="the same command again goes on where it stopped")
+        return Interrupted("interrupted", hint=_again(arguments))
     if isinstance(error, OSError) and error.errno in ENVIRONMENT:
-        return PrerequisiteError(str(error), hint=ENVIRONMENT[error.errno])
+        return PrerequisiteError(str(error), hint=_mend(error))
     if isinstance(error, MemoryError):
-        return PrerequisiteError("out of memory", hint=ENVIRONMENT[errno.ENOMEM])
+        return PrerequisiteError("out of memory", hint=ENVIRONMENT[errno.ENOMEM][0])
     return None
+
+
+def _again(arguments: list[str]) -> str | None:
+    """What goes on after an interruption; ``--fresh`` does not."""
+    if arguments[:1] and arguments[0] in RESUMED:
+        without = " without --fresh" if "--fresh" in arguments else ""
+        return f"the same command again{without} goes on where it stopped"
+    return None
+
+
+def _mend(error: OSError) -> str:
+    from cook.paths import cook_home
+
+    at_home, elsewhere = ENVIRONMENT[error.errno or 0]
+    if not isinstance(error.filename, (str, bytes)):
+        return f"where output goes: {elsewhere}; where cook works: {at_home}"
+    home = cook_home().absolute()
+    path = Path(os.fsdecode(error.filename)).absolute()
+    # A home that cannot be made fails at one of its parents.
+    return at_home if path.is_relative_to(home) or home.is_relative_to(path) else elsewhere
 
 
 def _tell(error: CookError, output: Output) -> int:

@@ -17,6 +17,7 @@ from cook.cli.options import (
     StrictOption,
     ThreadsOption,
     UnsafeArgsOption,
+    WideOption,
     open_output,
 )
 
@@ -40,6 +41,7 @@ def command(
             show_default=False,
         ),
     ] = False,
+    wide: WideOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -78,4 +80,4 @@ def command(
         "demo": demo,
     }
     question |= {"strict": strict, "threads": threads, "unsafe_args": allow_unsafe_args}
-    answer(question, build_it, output, fresh=fresh)
+    answer(question, build_it, output, fresh=fresh, wide=wide)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cook.cli.options import EngineOption, JsonOption, QuietOption, open_output
+from cook.cli.options import EngineOption, JsonOption, QuietOption, WideOption, open_output
 
 if TYPE_CHECKING:
     from cook.build.run import Built
 
 
 def command(
-    engine: EngineOption = None, json: JsonOption = False, quiet: QuietOption = False
+    engine: EngineOption = None,
+    wide: WideOption = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Run the whole job on the bundled models: imatrix, quants, PPL, KLD, score, pick.
 
@@ -32,4 +35,4 @@ def command(
 
         return build(prepare("demo", engines=[engine] if engine else (), output=output), output)
 
-    answer({"demo": engine}, build_it, output)
+    answer({"demo": engine}, build_it, output, wide=wide)

@@ -7,7 +7,6 @@ import os
 import sys
 from importlib import import_module
 from keyword import iskeyword
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,6 +14,7 @@ import typer
 from cook import __version__
 from cook.cli.commands import COMMANDS
 from cook.cli.options import reset_output
+from cook.signals import listening
 
 INTERRUPTED = 130
 COMPLETION = "_COOK_COMPLETE"  # the shell asks through this variable what could come next
@@ -30,12 +30,17 @@ EPILOG = (
 
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Entry point: run the command line, turn its outcome into an exit status, and exit."""
-    status = main(sys.argv[1:] if arguments is None else arguments)
+    from cook.output import open_standard_streams, silence
+
+    open_standard_streams()
+    words = sys.argv[1:] if arguments is None else arguments
+    status = main(words)
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader left: nothing of ours failed
-        from cook.output import silence
-
+        silence(sys.stdout)
+    except OSError as error:
+        status = _report(error, words)
         silence(sys.stdout)
     sys.exit(status)
 
@@ -43,7 +48,11 @@ def run(arguments: list[str] | None = None) -> NoReturn:
 def main(arguments: list[str]) -> int:
     """Run one command line; its exit status."""
     reset_output()
-    _end_on_signals()
+    with listening():
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     first = next((word for word in arguments if not word.startswith("-")), "")
     try:
         _apply_config(arguments)
@@ -138,21 +147,3 @@ def _verbatim(text: str | None) -> str:
         f"\b\n{p}" if any(line.startswith(" ") for line in p.splitlines()) else p
         for p in paragraphs
     )
-
-
-def _end_on_signals() -> None:
-    """SIGTERM and SIGHUP end cook as Ctrl-C does: tidily, with children stopped."""
-    import signal
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # the second one kills
-        raise KeyboardInterrupt
-
-    # `cook.__main__` leaves Ctrl-C to the system while this is imported.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # nohup and some supervisors have the signal ignored on purpose: leave it so.
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, stop)

@@ -18,7 +18,10 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout.", show_default=False)
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print the answer only.", show_default=False)
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Print the answer's rows only, tab-separated.", show_default=False
+    ),
 ]
 
 
@@ -107,6 +110,14 @@ UnsafeArgsOption = Annotated[
     typer.Option(
         "--allow-unsafe-args",
         help="Pass raw flags (`extra`) that cook refuses: they may write, download, listen.",
+        show_default=False,
+    ),
+]
+WideOption = Annotated[
+    bool,
+    typer.Option(
+        "--wide",
+        help="Show all there is of each candidate: PPL, KLD, bpw, counts, notes.",
         show_default=False,
     ),
 ]

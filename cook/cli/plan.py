@@ -30,10 +30,14 @@ def command(
         bool,
         typer.Option("--check", help="Exit 1 when anything would run.", show_default=False),
     ] = False,
+    steps: Annotated[
+        bool,
+        typer.Option("--steps", help="List every step, and why it runs.", show_default=False),
+    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Show what a build would run and why, exact sizes, time, disk and memory. Runs nothing.
+    """Show what a build would run, phase by phase: time, disk, memory, loads. Runs nothing.
 
     Examples:
 
@@ -55,6 +59,6 @@ def command(
         unsafe_args=allow_unsafe_args,
     )
     planned = plan(prepared)
-    show_plan(planned, output)
+    show_plan(planned, output, steps=steps)
     if check and planned.stale:
         raise typer.Exit(1)

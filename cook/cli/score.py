@@ -14,6 +14,7 @@ from cook.cli.options import (
     QuietOption,
     ThreadsOption,
     UnsafeArgsOption,
+    WideOption,
     open_output,
 )
 
@@ -74,11 +75,14 @@ def _show(out: Output, score: UrlScore) -> None:
     from cook.output import Column
 
     out.say(f"{score.url}: {score.model}, {score.flavour} ({score.build})")
-    titles = ("N", "accepted", "acceptance", "tokens/cycle", "decode t/s", "end-to-end t/s")
+    titles = (
+        *("requests", "accepted/drafted", "acceptance", "tokens a cycle", "decode t/s"),
+        "end-to-end t/s",
+    )
     rows = [_row(name, figures) for name, figures in score.categories.items()]
     rows.append(_row("all", score.total))
     out.table(rows, ["category", *(Column(title, "right") for title in titles)])
-    out.say("in brackets: 95 % intervals over requests")
+    out.say("in brackets: 95% intervals over requests")
 
 
 def _row(name: str, figures: UrlFigures) -> tuple[object, ...]:
@@ -87,7 +91,7 @@ def _row(name: str, figures: UrlFigures) -> tuple[object, ...]:
         name,
         figures.requests,
         f"{found.numerator:.0f}/{found.denominator:.0f}" if found else None,
-        _with_interval(found, 100, "{:.1f}", " %"),
+        _with_interval(found, 100, "{:.1f}", "%"),
         _with_interval(figures.acceptance_length, 1, "{:.2f}"),
         _with_interval(figures.decode, 1, "{:.2f}"),
         _with_interval(figures.end_to_end, 1, "{:.2f}"),
@@ -192,6 +196,7 @@ def command(
         bool,
         typer.Option("--fresh", help="Hash and measure again, stored or not.", show_default=False),
     ] = False,
+    wide: WideOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -253,7 +258,7 @@ def command(
         "from": Path.cwd(),
         "unsafe_args": allow_unsafe_args,
     }
-    answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh)
+    answer({**question, "engine": engine, **settings}, build_it, output, fresh=fresh, wide=wide)
 
 
 def _given(options: dict[str, object]) -> dict[str, object]:

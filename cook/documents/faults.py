@@ -130,7 +130,7 @@ def _kind_hint(kind: str, node: Node | None) -> str | None:
             return f"without quotes: {text}"
         if isinstance(node.value, str) and (digits := text.replace("_", "")).isdigit():
             return f"write {digits}"
-        if isinstance(node.value, float) and node.value == int(node.value):
+        if isinstance(node.value, float) and node.value.is_integer():
             return f"write {int(node.value)}"
     return None
 

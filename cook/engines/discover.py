@@ -79,7 +79,7 @@ def of_flavour(flavour: Flavour) -> Engine:
         if engine.flavour is flavour:
             return engine
     short = "ik" if flavour is Flavour.IK_LLAMA_CPP else "llama"
-    mend = f"--engine {short}=DIR or {_PREFIX}{short.upper()}=DIR with a {flavour.value} build"
+    mend = f"--engine {short}=DIR or {_PREFIX}{short.upper()}=DIR with a build of {flavour.value}"
     if flavour is Flavour.LLAMA_CPP:
         mend = f"`make setup` builds the bundled one; or {mend}"
     raise PrerequisiteError(f"no {flavour.value} engine is at hand", hint=mend)

@@ -222,18 +222,21 @@ def unpack_reply(head: ReplyHead, top: int, payload: bytes, where: str) -> Reply
         got[name] = np.frombuffer(payload, dtype, count, at).reshape(shape)
         at += count * dtype.itemsize
     relative = got["top_relative"].astype(np.float32)
-    return Reply(
-        head=head,
-        prompt=got["prompt"],
-        tokens=got["tokens"],
-        known=got["known"] != 0,
-        logp=got["logp"],
-        chain_logp=got["chain_logp"],
-        logsumexp=got["logsumexp"],
-        margin=got["margin"],
-        top_ids=got["top_ids"],
-        top_logp=relative + got["top1_logp"][:, None],
-    )
+    try:
+        return Reply(
+            head=head,
+            prompt=got["prompt"],
+            tokens=got["tokens"],
+            known=got["known"] != 0,
+            logp=got["logp"],
+            chain_logp=got["chain_logp"],
+            logsumexp=got["logsumexp"],
+            margin=got["margin"],
+            top_ids=got["top_ids"],
+            top_logp=relative + got["top1_logp"][:, None],
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error.message}") from None
 
 
 _MAX_BYTES = 256 << 20

@@ -20,6 +20,7 @@ from cook.graph.locks import file_lock, timing_lock_path
 from cook.graph.step import Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Store
 from cook.output import Output
+from cook.signals import require_going_on
 from cook.units import duration
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ CANCEL_S = 15.0
 
 TRUSTED = 0.2
 """Share of a run for which what was expected of it counts as much as what it takes."""
-
-PARTS = 1000
-"""Resolution of a step's progress."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,13 @@ class Remaining:
         believed_s = TRUSTED * total_s  # a few short steps say little of the rest
         return left_s * (self.taken_s + believed_s) / (self.over_s + believed_s)
 
-    def __str__(self) -> str:
-        if self.seconds is None:
+    def told(self, since_s: float = 0.0) -> str:
+        """What is left ``since_s`` seconds after the last step ended; empty where that is not
+        known, or is over."""
+        left_s = round((self.seconds or 0.0) - since_s)
+        if left_s <= 0:
             return ""
-        left_s = max(1, round(self.seconds))
-        return f", about {duration(left_s) if left_s >= 60 else f'{left_s} s'} left in all"
+        return f"about {duration(left_s) if left_s >= 60 else f'{left_s} s'} left"
 
 
 class Executor(Closing):
@@ -114,7 +114,8 @@ class Executor(Closing):
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
     stored is looked at before it is used; what is damaged is told and made again. ``reckon``:
     nominal seconds of a step, kept beside those that it took, to reckon others from; ``expected``:
-    seconds of what is likely to run, by key.
+    seconds of what is likely to run, by key; ``watch`` is told of every step that begins to run,
+    from whichever thread runs it.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Executor(Closing):
         remeasure: bool = False,
         reckon: Callable[[Step[Any]], float | None] = lambda _: None,
         expected: Mapping[str, float] = MappingProxyType({}),
+        watch: Callable[[Step[Any]], None] = lambda _: None,
     ) -> None:
         self.store = store
         self.output = output
@@ -138,13 +140,21 @@ class Executor(Closing):
         self.fresh = fresh
         self.remeasure = remeasure
         self.reckon = reckon
+        self.watch = watch
         self.remaining = Remaining(expected)
+        self.steps = output.steps(self._total, self._left)
         self.outcomes = Outcomes()
         self.workers = KeptWorkers(logs / "workers")
         """Loaded models that wait for the next step that wants them."""
 
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
+
+        self._pending: set[str] = set()
+        """Keys of steps that were asked for, will run, and did not end yet."""
+
+        self._ended_at = time.monotonic()
+        """When the last step did."""
 
         self._running: list[Supervisor] = []
         self._cancelled = threading.Event()
@@ -164,13 +174,30 @@ class Executor(Closing):
             {key: [s.key for s in step.steps() if s.key in graph] for key, step in graph.items()}
         )
         sorter.prepare()
-        while sorter.is_active():
-            ready = [graph[key] for key in sorter.get_ready()]
-            self._wave([s for s in ready if not s.timed])
-            for step in (s for s in ready if s.timed):
-                self._one(step)
-            sorter.done(*(s.key for s in ready))
+        self._pending = {step.key for step in graph.values() if self._will_run(step)}
+        with self.steps:
+            while sorter.is_active():
+                ready = [graph[key] for key in sorter.get_ready()]
+                self._wave([s for s in ready if not s.timed])
+                for step in (s for s in ready if s.timed):
+                    self._one(step)
+                sorter.done(*(s.key for s in ready))
         return self.outcomes
+
+    def _will_run(self, step: Step[Any]) -> bool:
+        """As far as can be told without looking at what is stored."""
+        return self._anew(step) or not self.store.path(step.kind, step.key).exists()
+
+    def _anew(self, step: Step[Any]) -> bool:
+        return self.fresh or (self.remeasure and step.timed)
+
+    def _total(self) -> int:
+        """How many steps this run comes to: a step that nobody expected stands for one that was
+        (see :class:`Remaining`)."""
+        return max(len(self.remaining.expected), len(self.outcomes.ran) + len(self._pending))
+
+    def _left(self) -> str:
+        return self.remaining.told(time.monotonic() - self._ended_at)
 
     def _wave(self, steps: list[Step[Any]]) -> None:
         if self.jobs <= 1 or len(steps) <= 1:
@@ -201,6 +228,12 @@ class Executor(Closing):
                 self._ended.wait(0.1)
 
     def _one(self, step: Step[Any]) -> None:
+        try:
+            self._made(step)
+        finally:
+            self._pending.discard(step.key)
+
+    def _made(self, step: Step[Any]) -> None:
         for needed in step.steps():
             if failure := self.outcomes.failures.get(needed.key):
                 self.outcomes.failures[step.key] = Failure(
@@ -219,7 +252,8 @@ class Executor(Closing):
 
     def make(self, step: Step[Any]) -> Artifact:
         """The artifact of one step whose inputs are there; what it fails with is raised."""
-        anew = self.fresh or (self.remeasure and step.timed)
+        require_going_on()
+        anew = self._anew(step)
         if not anew and (artifact := self._stored(step)):
             return artifact
 
@@ -261,15 +295,16 @@ class Executor(Closing):
         with (
             self._supervised(Supervisor(self.logs / _slug(step)), step) as supervisor,
             self.store.workspace() as directory,
-            self.output.progress(PARTS, step.label, lambda: str(self.remaining)) as progress,
+            self.steps.step(step.label) as part,
         ):
+            self.watch(step)
             bench = Workbench(
                 directory=directory,
                 supervisor=supervisor,
                 workers=self.workers,
                 artifact=self.outcomes.artifact,
                 threads=self.threads,
-                advance=lambda share: progress.to(round(share * PARTS)),
+                advance=part.to,
             )
             sources = [node for node in step.inputs().values() if isinstance(node, Source)]
             for source in sources:
@@ -295,7 +330,9 @@ class Executor(Closing):
                 nominal_s=self.reckon(step),
             )
             self.remaining.ran(step.key, seconds)
-        self.outcomes.ran.append(step.label)
+            self._ended_at = time.monotonic()
+            self._pending.discard(step.key)
+            self.outcomes.ran.append(step.label)
         return artifact
 
     def _read_by(self, step: Step[Any]) -> dict[Path, int]:

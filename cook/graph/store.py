@@ -24,6 +24,7 @@ from cook import files
 from cook.errors import InputError
 from cook.graph.locks import file_lock, is_locked
 from cook.provenance import cook_version, machine
+from cook.signals import undisturbed
 
 FORMAT = 1
 META = "artifact.json"
@@ -140,12 +141,13 @@ class Store:
         self.sweep_workspaces()
         directory = self.root / "tmp" / uuid.uuid4().hex
         with file_lock(directory.with_suffix(".lock")):
-            directory.mkdir(parents=True)
             try:
+                directory.mkdir(parents=True)
                 yield directory
             finally:
-                shutil.rmtree(directory, ignore_errors=True)
-                directory.with_suffix(".lock").unlink(missing_ok=True)
+                with undisturbed():
+                    shutil.rmtree(directory, ignore_errors=True)
+                    directory.with_suffix(".lock").unlink(missing_ok=True)
 
     def commit(
         self,

@@ -218,13 +218,13 @@ def _end_to_end(request: LoggedRequest) -> _Parts:
     return (decode[0], decode[1] + ms / 1000) if decode is not None and ms is not None else None
 
 
-_FIGURES: tuple[tuple[str, str, Callable[[LoggedRequest], _Parts], float], ...] = (
-    ("acceptance", "", _acceptance, 1.0),
-    ("acceptance length", "tokens a cycle", _length, math.inf),
-    ("decode speed", "t/s", _decode, math.inf),
-    ("decode speed as logged", "t/s", _told, math.inf),
-    ("end-to-end speed", "t/s", _end_to_end, math.inf),
-    ("prompt speed", "t/s", _prompt, math.inf),
+_FIGURES: tuple[tuple[str, str, Callable[[LoggedRequest], _Parts], float, float], ...] = (
+    ("acceptance", "", _acceptance, 0.0, 1.0),
+    ("tokens a cycle", "", _length, 1.0, math.inf),
+    ("decode speed", "t/s", _decode, 0.0, math.inf),
+    ("decode speed as logged", "t/s", _told, 0.0, math.inf),
+    ("end-to-end speed", "t/s", _end_to_end, 0.0, math.inf),
+    ("prompt speed", "t/s", _prompt, 0.0, math.inf),
 )
 
 
@@ -251,11 +251,12 @@ def _figure(
     name: str,
     unit: str,
     parts_of: Callable[[LoggedRequest], _Parts],
+    least: float,
     most: float,
     requests: Sequence[LoggedRequest],
 ) -> PairFigure | None:
     parts = [p for request in requests if (p := parts_of(request)) is not None]
-    whole = total([Share(*p) for p in parts], confidence=CONFIDENCE, most=most)
+    whole = total([Share(*p) for p in parts], confidence=CONFIDENCE, least=least, most=most)
     if whole is None:
         return None
     return PairFigure(name, unit, spread([a / b for a, b in parts]), whole)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from cook.build.phases import Phase, phase_of
 from cook.build.prepare import Prepared, prepare
 from cook.build.run import Built, build, raise_for
-from cook.errors import CookError, Interrupted
+from cook.errors import CookError, Interrupted, PrerequisiteError, StepError
+from cook.graph.step import Step
 from cook.nightly.cell_outcome import (
     RECORD,
     REGRESSION_EXIT,
@@ -26,6 +30,8 @@ from cook.provenance import machine
 from cook.record.record import Record, write_record
 from cook.units import duration
 
+SILENT_S = 60.0
+"""From the last line on, until a step is told that begins no phase."""
 MAX_REASON = 160
 """Characters of a failure on a summary line; all of it is in the report."""
 
@@ -38,11 +44,15 @@ def run_cell(
     jobs: int = 1,
     threads: int | None = None,
     into: Path | None = None,
+    told: Callable[[str], None] = lambda _: None,
 ) -> CellOutcome:
     """One cell's night: its outcome, which is also written with the record under ``into``.
 
-    A failure of the cell is told in the outcome, not raised; only an interruption is.
+    A failure of the cell is told in the outcome, not raised; only an interruption is. ``told`` is
+    given a line when the cell starts, at each phase of its build, and at a step that begins a
+    minute after the last line.
     """
+    progress = CellProgress(cell.name, told)
     started = time.monotonic()
     directory = into or cook_home() / "sweeps" / loaded.pipeline.name
     outcome: CellOutcome
@@ -63,6 +73,7 @@ def run_cell(
             threads=threads,
             remeasure=True,
             again=before.pick if before is not None else None,
+            watch=progress.begins,
         )
         outcome = _judged(loaded, cell, built, started)
         write_record(built.record, directory / cell.name / RECORD)
@@ -72,6 +83,27 @@ def run_cell(
         outcome = _failed(cell, error, started)
     write_outcome(outcome, directory)
     return outcome
+
+
+class CellProgress:
+    """Where a cell is, in lines for a log that nobody watches."""
+
+    def __init__(self, cell: str, told: Callable[[str], None]) -> None:
+        self._cell = cell
+        self._told = told
+        self._started = self._last = time.monotonic()
+        self._phases: set[Phase] = set()
+        told(f"{cell}: started")
+
+    def begins(self, step: Step[Any]) -> None:
+        """A step begins to run."""
+        phase, now = phase_of(step.kind), time.monotonic()
+        if phase in self._phases and now - self._last < SILENT_S:
+            return
+        named = f" ({step.label})" if phase in self._phases else ""
+        self._phases.add(phase)
+        self._last = now
+        self._told(f"{self._cell}: {phase}{named}, after {duration(now - self._started)}")
 
 
 def _series(cell: Cell, prepared: Prepared) -> Series:
@@ -96,7 +128,7 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
     if judgement.regressions:
         status, exit_code = CellStatus.REGRESSION, REGRESSION_EXIT
     elif error is not None:
-        status, exit_code = CellStatus.FAILED, error.exit_code
+        status, exit_code = CellStatus.FAILED, _failure_exit(error)
     seconds = time.monotonic() - started
     return CellOutcome(
         cell=cell.name,
@@ -124,6 +156,13 @@ def _error(built: Built) -> CookError | None:
     return None
 
 
+def _failure_exit(error: CookError) -> int:
+    """What a sweep exits with for a cell that failed: 5 for want of something, else 1. Whatever is
+    wrong with a cell's model or recipe, the sweep's own command line was right."""
+    missing = PrerequisiteError.exit_code
+    return missing if error.exit_code == missing else StepError.exit_code
+
+
 def _failed(cell: Cell, error: CookError, started: float) -> CellOutcome:
     """A cell that never came to a record."""
     seconds = time.monotonic() - started
@@ -134,7 +173,7 @@ def _failed(cell: Cell, error: CookError, started: float) -> CellOutcome:
         recipe=cell.loaded.recipe.name,
         engine=cell.engine_label,
         status=CellStatus.FAILED,
-        exit_code=error.exit_code,
+        exit_code=_failure_exit(error),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         seconds=seconds,
         summary=f"failed: {first}{mend}",
@@ -163,7 +202,7 @@ def _summary(
     if winner is not None:
         text = f"pick {winner.name}"
         if winner.speedup is not None and winner.draft is not None:
-            text += f" {winner.speedup:.2f}x no draft"
+            text += f" {winner.speedup:.2f}x as fast as no draft end to end"
         if winner.live is not None and (rate := winner.live.acceptance_rate) is not None:
             text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
         parts.append(text)

@@ -311,7 +311,7 @@ def _pair(change: Change) -> str:
     if change.figure is GatedFigure.NO_DRAFT:
         return f"{1000 * change.before:.2f} to {1000 * change.now:.2f} t/s"
     if change.figure is GatedFigure.SPEED:
-        return f"{change.before:.3f}x to {change.now:.3f}x no draft"
+        return f"{change.before:.3f}x to {change.now:.3f}x over no draft"
     return f"{change.before:.2f} to {change.now:.2f} undrafted tokens a cycle"
 
 

@@ -139,7 +139,13 @@ def _run(loaded: LoadedPipeline, asked: NightRequest, output: Output) -> None:
     outcomes = []
     for cell, fresh in _chosen(loaded, asked):
         outcome = fresh or run_cell(
-            loaded, cell, silent, jobs=asked.jobs, threads=asked.threads, into=asked.into
+            loaded,
+            cell,
+            silent,
+            jobs=asked.jobs,
+            threads=asked.threads,
+            into=asked.into,
+            told=output.say,
         )
         output.say(_line(outcome)) if output.mode is Mode.JSON else output.data(_line(outcome))
         outcomes.append(outcome)

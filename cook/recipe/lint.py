@@ -464,9 +464,10 @@ def _case_hint(rule: Rule, model: ModelTensors) -> str | None:
 def _uncovered(quant: Quant, resolution: Resolution) -> Iterator[Problem]:
     left = [n for n, rule in resolution.rule_of.items() if rule is None]
     if left and quant.rules and not quant.mixture_stated:
+        get = "gets" if len(left) == 1 else "get"
         message = (
             f"quant {quant.name}: no rule hits {some(left)}, "
-            f"which get {quant.default_type} from the base type {quant.ftype}"
+            f"which {get} {quant.default_type} from the base type {quant.ftype}"
         )
         hint = "add rules for them, or state `mixture: pure` or `mixture: engine`"
         yield _where(quant).problem(message, hint=hint, severity="warning")

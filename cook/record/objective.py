@@ -67,7 +67,7 @@ class Objective(StrEnum):
         if not figures.tokens:
             return "no reply goes on after its first token"
         if figures.drafted is None:
-            return f"no draft has no {self.value.replace('_', ' ')}"
+            return f"no draft has no {self.unit}"
         return "it drafts nothing"
 
 

@@ -159,6 +159,9 @@ class Certainty:
     shown to be as good. ``objection``: why the live runs do not confirm it, None where they do or
     where nothing was predicted. ``rounds_to_decide``: live rounds that would decide it, about,
     and the time they take; None where it is decided, or where no number of rounds would.
+    ``gain``: by what share the best rival may be better, at the pick's confidence. ``equal``:
+    candidates shown to be within ``margin`` of the leader, which ties are; ``chances`` of each
+    candidate to be within ``margin`` of the best, by name.
     """
 
     decided: bool
@@ -169,6 +172,9 @@ class Certainty:
     objection: str | None = None
     rounds_to_decide: int | None = None
     seconds_to_decide: float | None = None
+    gain: Annotated[float | None, LATER] = None
+    equal: Annotated[tuple[str, ...] | None, LATER] = None
+    chances: Annotated[dict[str, float] | None, LATER] = None
 
 
 @dataclass(frozen=True)

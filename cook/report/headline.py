@@ -50,9 +50,9 @@ def _speedup(record: Record, winner: Candidate) -> Fact | None:
     if ratio is None:
         return None
     interval = winner.speedup_interval
-    note = "against no draft"
+    note = "over no draft"
     if winner.live is not None:
-        note += f", {plural(winner.live.requests, 'prompt')}"
+        note += f", live on {plural(winner.live.requests, 'prompt')}, {winner.live.tokens:,} tokens"
     if interval is not None:
         note += f", {interval.confidence:.0%}: {interval.low:.2f} to {interval.high:.2f}"
     return Fact("end-to-end speedup", f"{ratio:.2f}x", note)
@@ -69,8 +69,8 @@ def _best_draft(record: Record) -> Fact | None:
     if not ratios:
         return None
     ratio, name = max(ratios)
-    what = "end to end" if end_to_end else "decoding"
-    return Fact("best draft", f"{ratio:.2f}x", f"{name}, {what} against no draft")
+    what = "end-to-end" if end_to_end else "decode"
+    return Fact("fastest draft", f"{ratio:.2f}x", f"{name}, {what} speedup over no draft")
 
 
 def _decode(record: Record, winner: Candidate) -> Fact | None:
@@ -81,10 +81,10 @@ def _decode(record: Record, winner: Candidate) -> Fact | None:
     how = "" if live else "predicted"
     if record.pick.maximize == "end_to_end_speed":
         note = f"decode {decode:.2f}" if decode is not None else ""
-        speed, label = whole, "end to end"
+        speed, label = whole, "end-to-end speed"
     else:
         ratio = finite(winner.decode_speedup)
-        note = f"{ratio:.2f}x no draft's" if ratio is not None and winner.draft else ""
+        note = f"{ratio:.2f}x over no draft" if ratio is not None and winner.draft else ""
         speed, label = decode, "decode speed"
     if speed is None:
         return None
@@ -104,7 +104,8 @@ def _confidence(record: Record, winner: Candidate) -> Fact | None:
     ties = (*pick.ties, *(pick.choice.ties if pick.choice else ()))
     tied = named(dict.fromkeys(n for n in ties if n != winner.name), 2)
     if tied:
-        return Fact("confidence", "a tie", f"not told apart from {tied} at {pick.confidence:.0%}")
+        note = f"not told apart from {tied} at {pick.confidence:.0%}"
+        return Fact("confidence", "undecided", note)
     return Fact("confidence", "not kept", "an earlier cook made this record")
 
 
@@ -123,7 +124,7 @@ def _certainty(record: Record, found: Certainty, winner: Candidate) -> Fact:
     tied = named((n for n in record.pick.ties if n != winner.name), 2)
     if not found.decided:
         note = f"{sure} {note}"
-        note += f"; level with {tied}" if tied else ""
+        note += f"; {tied} may be better" if tied else ""
         return Fact("confidence", "undecided", note)
     if found.objection is not None and found.objection.startswith(DISTURBED):
         return Fact("confidence", "not confirmed", f"by forecast, {sure} {note}; live disturbed")

@@ -2,7 +2,8 @@
 
 A request is a cluster: its tokens are not independent, so the spread between requests is what
 counts, and a long request weighs more. The interval is that of the combined ratio estimator
-(Cochran 1977, Sampling Techniques, 6.11) with Student's t; needs two requests at least.
+(Cochran 1977, Sampling Techniques, 6.11) with Student's t. Of a few requests it says nothing: the
+t of one degree of freedom is 12.7, and made "0.00 to 18.77" of a figure that is never below 1.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+
+FEWEST_FREEDOM = 4
+"""Requests less categories, below which there is no interval."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Total:
-    """A ratio of sums over ``requests``. ``low`` and ``high`` None with fewer than two."""
+    """A ratio of sums over ``requests``. ``low`` and ``high`` None with too few of them."""
 
     numerator: float
     denominator: float
@@ -39,9 +43,14 @@ class Total:
 
 
 def total(
-    shares: Sequence[Share], *, confidence: float = 0.95, most: float = math.inf
+    shares: Sequence[Share],
+    *,
+    confidence: float = 0.95,
+    least: float = 0.0,
+    most: float = math.inf,
 ) -> Total | None:
-    """The total of ``shares``; its interval is cut at 0 and at ``most`` (1 for a rate).
+    """The total of ``shares``; its interval is cut at ``least`` (1 for tokens a cycle) and at
+    ``most`` (1 for a rate).
 
     Categories are strata: what differs between them is not chance. A category of one request
     shows no spread of its own and is pooled with the others of its kind. None where there is no
@@ -54,13 +63,13 @@ def total(
     ratio = numerator / denominator
     strata = _strata(shares)
     freedom = len(shares) - len(strata)
-    if freedom < 1:
+    if freedom < FEWEST_FREEDOM:
         return Total(numerator, denominator, len(shares), confidence, None, None)
     from cook.scoring.racing import student_quantile
 
     variance = sum(_variance([s.numerator - ratio * s.denominator for s in m]) for m in strata)
     reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance) / denominator
-    low, high = max(0.0, ratio - reach), min(most, ratio + reach)
+    low, high = max(least, ratio - reach), min(most, ratio + reach)
     return Total(numerator, denominator, len(shares), confidence, low, high)
 
 

@@ -284,7 +284,8 @@ def convert(step: ConvertStep, output: Output | None, *, run: bool = True) -> Pa
                 hint="free some space (`cook store gc` helps), or set COOK_HOME to a larger disk",
             )
     executor = Executor(store, output or Output(Mode.QUIET), logs=cook_home() / "logs")
-    return executor.make(step).file(MODEL_FILE)
+    with executor.steps:
+        return executor.make(step).file(MODEL_FILE)
 
 
 def _environment() -> dict[str, str]:

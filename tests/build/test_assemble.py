@@ -232,7 +232,8 @@ def test_what_the_budget_leaves_out_is_told(
     assert all("score.live_budget is 0.01 minutes" in e.reason for e in record.left_out)
     live = [s.label for s in record.steps if s.kind == "live"]
     assert len(live) == 2, "no draft and the leader, a round each"
-    assert "not confirmed live: no rival ran" in record.pick.sentence
+    assert record.pick.certainty is not None
+    assert record.pick.certainty.objection == "no rival ran"
 
 
 def test_repeats_are_one_request_each_with_the_median_of_the_times(

@@ -30,17 +30,16 @@ def test_the_fastest_wins() -> None:
     result = choose(candidate(None, 10), candidate("small", 11), candidate("large", 13, 700))
     assert result.candidate == "large"
     assert result.ranking == ("large", "small", "no draft")
-    assert (
-        "13.00 t/s end to end on 10 prompts, 1.30x no draft, acceptance 70.0% (700/1000)"
-        in result.sentence
+    assert result.sentence == (
+        "large is 1.30x as fast as no draft end to end, live on 10 prompts, 1,000 tokens, "
+        "acceptance 70.0%. No other candidate is more than 1% better (95%)."
     )
-    assert "best within 1% (at 95% on 16 prompts; chance of being the best 100%)" in result.sentence
 
 
 def test_a_smaller_file_wins_where_it_is_shown_to_be_as_good() -> None:
     result = choose(candidate(None, 10), candidate("small", 12.97), candidate("large", 13))
     assert result.candidate == "small"
-    assert "within 1% of large, the best expected, at 95%" in result.sentence
+    assert "It ties with large, the best expected, within 1% (95%)" in result.sentence
     assert result.certainty is not None
     assert (result.certainty.decided, result.certainty.leader) == (True, "large")
 
@@ -51,7 +50,7 @@ def test_a_tie_out_of_ignorance_goes_to_the_best_expected_and_is_undecided() -> 
     result = choose(candidate(None, 10), *pair, noise=0.03)
     assert result.candidate == result.ranking[0]
     assert len(result.ties) == 1
-    assert "best expected, but undecided" in result.sentence
+    assert "Which candidate is best is undecided" in result.sentence
     assert result.certainty is not None
     assert not result.certainty.decided
     assert result.certainty.within is not None
@@ -113,7 +112,7 @@ def test_no_draft_has_no_acceptance() -> None:
 def test_below_eight_prompts_nothing_is_decided() -> None:
     result = choose(candidate(None, 10), candidate("small", 13), prompts=7)
     assert result.candidate == "small"
-    assert "undecided (too few prompts to say how surely)" in result.sentence
+    assert "Which candidate is best is undecided." in result.sentence
     assert result.certainty is not None
     assert result.certainty.within is None
 

@@ -20,6 +20,8 @@ from tests.scoring.simulated import Lab, Machine, request
 SPEED = Objective.DECODE_SPEED
 KEYS = {"bare": key(None), "one": key("one"), "two": key("two")}
 SIZES = {"one": 1_000, "two": 2_000}
+LOOK = 1 - 0.05 / (1 + FURTHER)
+"""Confidence of each look at the live rounds: to look until something is sure makes chance sure."""
 TIMING, MODEL_ERROR = 0.005, 0.02
 """What forecasts are truly off by."""
 
@@ -35,7 +37,7 @@ class Ended:
     def surely(self) -> bool:
         """Whether one of the two is called surely faster than the other."""
         apart = {KEYS["one"], KEYS["two"]} - {self.chosen.ranking[0], *self.chosen.ties}
-        told = self.rounds.ratio(KEYS["one"], KEYS["two"], 0.95)
+        told = self.rounds.ratio(KEYS["one"], KEYS["two"], LOOK)
         assert told is not None
         return bool(apart) or told.low > 1 or told.high < 1
 
@@ -53,7 +55,7 @@ def build(machine: Machine, ms: dict[str, float], seed: int) -> Ended:
         ]
         forecasts.append(Forecast(KEYS[name], name, UNPRICED, tuple(runs)))
     lab = Lab(machine, ms, rng)
-    aim = Aim(SPEED, 1 - 0.05 / (1 + FURTHER))
+    aim = Aim(SPEED, LOOK)
     errors = ForecastErrors(LogSpread(TIMING, 12))
     rounds: list[Round[CandidateKey]] = []
     for _ in range(1 + FURTHER):

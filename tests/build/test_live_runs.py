@@ -195,9 +195,9 @@ def test_a_disturbed_build_is_not_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = built(tmp_path, monkeypatch, World(busy=("live no draft",))).record
-    assert "; not confirmed live: disturbed (no draft: other programs kept 2.0 cores busy)." in (
-        record.pick.sentence
-    )
+    assert (
+        "Live runs were disturbed (no draft: other programs kept 2.0 cores busy): measure again"
+    ) in record.pick.sentence
     assert labels(record).count("live no draft round 1") >= 2, "it was measured again"
 
 
@@ -206,7 +206,7 @@ def test_a_disturbed_score_of_live_runs_alone_is_not_confirmed(
 ) -> None:
     world = World(busy=("live large",))
     record = built(tmp_path, monkeypatch, world, score={"method": "live"}).record
-    assert "; not confirmed: disturbed (large n_max=" in record.pick.sentence
+    assert "Live runs were disturbed (large n_max=" in record.pick.sentence
     assert record.pick.certainty is not None
     assert (record.pick.certainty.objection or "").startswith("disturbed")
 

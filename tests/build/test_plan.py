@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cook.build import reckon
+from cook.build.phases import Phase
 from cook.build.plan import LATER, RACE, plan, show_plan
 from cook.build.prepare import prepare
 from cook.output import Mode, Output
@@ -66,14 +67,38 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     assert (later["compare"], later["control"], later["selfcheck"]) == (2, 1, 2)
     assert not {s.key for s in found.steps} & {s.key for s in found.later_steps}
     show_plan(found, Output(Mode.HUMAN))
-    told = capsys.readouterr().err
+    shown = capsys.readouterr()
+    told = shown.err
+    titles, *phases = shown.out.splitlines()
+    assert titles.split("  ")[0] == "phase"
+    assert [line[:18].rstrip() for line in phases][:2] == ["time the types", "quantize the draft"]
+    assert all(" min " in line or " s " in line for line in phases), "minutes, on the first run too"
     assert "steps would run, about " in told
     assert " model loads" in told
-    assert "then, with two typical candidates: " in told
+    assert "* of two typical candidates; then, known only once predicted: " in told
     assert "in all about " in told
     assert "times reckoned by size and a probe of this machine" in told
     assert "score.live_budget of 30 minutes buys live runs of " in told
     assert "of unknown length" not in told
+
+
+def test_a_line_a_phase_and_with_steps_a_line_a_step(
+    tmp_path: Path,
+    bundled: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
+    show_plan(found, Output(Mode.QUIET))
+    assert len(capsys.readouterr().out.splitlines()) == len(found.phases)
+    show_plan(found, Output(Mode.QUIET), steps=True)
+    assert len(capsys.readouterr().out.splitlines()) == len(found.steps)
+    of = {p.phase: p for p in found.phases}
+    assert of[Phase.QUANTIZE].to_run == of[Phase.QUANTIZE].steps == 2
+    assert of[Phase.LIVE].later > 0
+    assert of[Phase.LIVE].memory_bytes > of[Phase.TRACE].memory_bytes
+    assert sum(p.steps for p in found.phases) == len(found.steps) + len(found.later_steps)
 
 
 def test_the_last_pass_of_the_timings_is_kept_for_the_live_rounds(

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cook.build import receipt
-from cook.report.show import Shown
+from cook.report.show import PrintedTable, Shown
 
 QUESTION = {"build": Path("r.yaml"), "engine": None}
-ANSWER = Shown((("quant", "left"),), (("Q8_0",), (None,)), ("pick: x",), ("careful",), ("note",))
+SHEET = PrintedTable((("quant", "left"),), (("Q8_0",), (None,)), 0)
+ANSWER = Shown(SHEET, SHEET, ("pick: x",), ("careful",), ("note",))
 
 
 @pytest.fixture

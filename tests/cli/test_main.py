@@ -147,6 +147,39 @@ def test_a_full_disk_is_no_bug(cook: Any) -> None:
     assert "hint: free some space" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", ["--version", "--help", "recipes ls", "store ls --json"])
+@pytest.mark.parametrize("ends", [">&-", ">&- <&-", "| head -1 >/dev/null"])
+def test_a_stdout_that_nobody_reads_is_no_bug(cook: Any, arguments: str, ends: str) -> None:
+    command = f"set -o pipefail; {sys.executable} -m cook {arguments} {ends}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=cook.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bug" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_stderr_changes_no_status(cook: Any) -> None:
+    command = f"{sys.executable} -m cook biuld 2>&-"
+    done = subprocess.run(
+        ["bash", "-c", command], env=cook.environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", ["--version", "recipes ls", "store ls --json"])
+def test_a_full_stdout_is_told_as_such(cook: Any, arguments: str) -> None:
+    command = f"{sys.executable} -m cook {arguments} > /dev/full"
+    done = subprocess.run(
+        ["bash", "-c", command], env=cook.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5
+    assert "No space left on device" in done.stderr
+    hint = done.stderr.partition("hint: ")[2]
+    assert hint.startswith(("redirect it to a place", "where output goes: ")), done.stderr
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signals_end_tidily(cook: Any, name: str) -> None:
     argv = [sys.executable, "-c", SLOW, "doctor", "--json"]

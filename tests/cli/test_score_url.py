@@ -84,9 +84,9 @@ def test_the_table(asking: Any, url: str) -> None:
     done = asking("score", "--url", url, "--prompts", "p.jsonl", "--quiet")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[:4] for row in rows] == [
-        ["a", "2", "60/80", "75.0 % (75.0-75.0)"],
-        ["b", "2", "60/80", "75.0 % (75.0-75.0)"],
-        ["all", "4", "120/160", "75.0 % (75.0-75.0)"],
+        ["a", "2", "60/80", "75.0%"],
+        ["b", "2", "60/80", "75.0%"],
+        ["all", "4", "120/160", "75.0%"],
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -276,7 +277,7 @@ def test_ctrl_c_ends_steps_side_by_side_and_leaves_no_workspace(tmp_path: Path) 
 def test_what_is_left_follows_the_machine_and_what_ran_unasked() -> None:
     left = Remaining({"a": 10.0, "b": 10.0, "c": 20.0})
     assert left.seconds == 40
-    assert str(left) == ", about 40 s left in all"
+    assert left.told() == "about 40 s left"
     left.ran("a", 10.0)
     assert left.seconds == pytest.approx(30)
     left.ran("b", 20.0)  # twice as long as expected
@@ -287,7 +288,14 @@ def test_what_is_left_follows_the_machine_and_what_ran_unasked() -> None:
     assert left.seconds < 10
     left.ran("c", 20.0)
     assert left.seconds is None
-    assert str(left) == ""
+    assert left.told() == ""
+
+
+def test_what_is_left_counts_down() -> None:
+    left = Remaining({"a": 600.0})
+    assert left.told() == "about 10 min 00 s left"
+    assert left.told(550.0) == "about 50 s left"
+    assert left.told(700.0) == ""
 
 
 def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
@@ -302,7 +310,28 @@ def test_each_step_that_ran_tells_what_is_left(tmp_path: Path) -> None:
         expected={steps[0].key: 60.0, steps[1].key: 60.0},
     )
     executor.run(steps)
-    first, second = (line for line in said.getvalue().splitlines() if "done after" in line)
-    assert first.startswith("join a: done after 0.0 s, about ")
-    assert first.endswith(" s left in all")
-    assert "left" not in second
+    first, second = said.getvalue().splitlines()
+    assert re.fullmatch(r"step 1 of 2: join a, \d+\.\d s, about \d+ s left", first)
+    assert re.fullmatch(r"step 2 of 2: join b, \d+\.\d s", second)
+
+
+def test_steps_count_on_over_runs_and_none_is_counted_that_was_stored(tmp_path: Path) -> None:
+    import io
+
+    said = io.StringIO()
+    a, b, c = Join("a"), Join("b"), Join("c")
+    executor(tmp_path).run([a])
+    seen: list[str] = []
+    one = Executor(
+        Store(tmp_path / "store"),
+        Output(Mode.HUMAN, stderr=said),
+        logs=tmp_path / "logs",
+        watch=lambda step: seen.append(step.label),
+    )
+    one.run([a, b])
+    one.run([b, c])
+    assert seen == ["join b", "join c"]
+    assert [line.partition(",")[0] for line in said.getvalue().splitlines()] == [
+        "step 1 of 1: join b",
+        "step 2 of 2: join c",
+    ]

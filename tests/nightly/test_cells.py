@@ -14,6 +14,7 @@ import pytest
 from cook.errors import GateError, InputError, StepError
 from cook.nightly import cells
 from cook.nightly.cell_outcome import CellStatus, read_outcomes
+from cook.nightly.cells import CellProgress
 from cook.nightly.due import due
 from cook.nightly.gates import Verdict
 from cook.nightly.history import append, read_history
@@ -134,6 +135,39 @@ def test_the_last_good_pick_runs_again(pipeline: Path, monkeypatch: pytest.Monke
     append(loaded.history, night_with(night, id="worse", good=False, pick="another"))
     cells.run_cell(loaded, cell, QUIET)
     assert asked == [None, night.pick, night.pick]
+
+
+def test_a_cell_tells_its_start_its_phases_and_what_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter((0.0, 1.0, 10.0, 20.0, 75.0))
+    monkeypatch.setattr("cook.nightly.cells.time.monotonic", lambda: next(clock))
+    lines: list[str] = []
+    progress = CellProgress("demo-bundled", lines.append)
+    for kind, name in (("quantize", "A"), ("memory", "A"), ("quantize", "B"), ("quantize", "C")):
+        progress.begins(SimpleNamespace(kind=kind, label=f"{kind} {name}"))  # type: ignore[arg-type]
+    assert lines == [
+        "demo-bundled: started",
+        "demo-bundled: quantize the drafts, after 1.0 s",
+        "demo-bundled: PPL, KLD and memory, after 10.0 s",
+        "demo-bundled: quantize the drafts (quantize C), after 1 min 15 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(InputError("m.gguf: broken"), 1), (GateError("nothing qualifies"), 1), (StepError("x"), 1)],
+)
+def test_a_broken_cell_is_a_failed_one_not_a_wrong_command_line(
+    pipeline: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    def prepare(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(cells, "prepare", prepare)
+    with pytest.raises(StepError) as caught:
+        tonight(NightRequest(pipeline, into=pipeline.parent / "n"), QUIET)
+    assert caught.value.exit_code == status
 
 
 def test_a_missing_engine_fails_its_cell_and_no_other(

@@ -33,7 +33,7 @@ def test_no_draft_has_speeds_only(objective: Objective) -> None:
     assert (objective.of(bare) is not None) == objective.timed
     assert (objective.parts(BARE[0]) is not None) == objective.timed
     if not objective.timed:
-        assert objective.why_none(bare).startswith("no draft has no acceptance")
+        assert objective.why_none(bare).startswith("no draft has no ")
 
 
 def test_what_does_not_exist_is_none() -> None:

@@ -47,7 +47,7 @@ def test_confidence_is_the_chance_of_being_within_the_margin(records: ModuleType
 def test_what_is_not_decided_is_called_undecided(records: ModuleType, within: float) -> None:
     value, note = certain(records, decided=False, within=within)
     assert value == "undecided"
-    assert note.endswith("chance of being within 1% of the best; level with B")
+    assert note.endswith("chance of being within 1% of the best; B may be better")
 
 
 def test_disturbed_runs_make_nobody_sure(records: ModuleType) -> None:
@@ -67,7 +67,7 @@ def test_a_record_of_before_lends_no_certainty(records: ModuleType) -> None:
     pick = replace(record.pick, ties=(), choice=choice)
     assert fact(headline(replace(record, pick=pick)), "confidence")[0] == "not kept"
     tied = replace(pick, ties=("B",))
-    assert fact(headline(replace(record, pick=tied)), "confidence")[0] == "a tie"
+    assert fact(headline(replace(record, pick=tied)), "confidence")[0] == "undecided"
 
 
 def test_too_few_prompts_lend_no_confidence(records: ModuleType) -> None:
@@ -77,7 +77,7 @@ def test_too_few_prompts_lend_no_confidence(records: ModuleType) -> None:
     ]
     found = headline(replace(record, candidates=tuple(few)))
     assert fact(found, "confidence") == ("unknown", "7 prompts; 8 are needed")
-    assert ", 7 prompts" in fact(found, "end-to-end speedup")[1]
+    assert "live on 7 prompts, 1,000 tokens" in fact(found, "end-to-end speedup")[1]
 
 
 def test_no_draft_can_win(records: ModuleType) -> None:

@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
-from cook.record.record import Candidate
+import pytest
+
+from cook.record.record import Candidate, Certainty
 from cook.report.show import shown
-from cook.report.table import columns, in_order, row, to_look_at
+from cook.report.table import (
+    SHOWN,
+    columns,
+    in_order,
+    in_short,
+    row,
+    short_columns,
+    short_row,
+    to_look_at,
+)
 
 
 def names(found: list[Candidate]) -> list[str]:
@@ -19,9 +30,11 @@ def test_every_candidate_has_a_row_the_pick_first_then_by_prediction(records: Mo
     found = in_order(record)
     assert names(found)[:2] == ["Q8_0 n_max=4", "no draft"]
     assert sorted(names(found)) == sorted(c.name for c in record.candidates)
-    assert [(line[0] or "")[:2] for line in shown(record).rows[:2]] == ["* ", "  "]
+    assert shown(record).wide.picked == 0
     heads = [title for title, _ in columns(record)]
-    guesses = [float(row(record, c)[heads.index("predicted t/s")] or "nan") for c in found[2:]]
+    guesses = [
+        float(row(record, c)[heads.index("predicted end-to-end t/s")] or "nan") for c in found[2:]
+    ]
     assert guesses == sorted(guesses, reverse=True)
 
 
@@ -31,8 +44,8 @@ def test_the_short_table_keeps_what_ran_live_and_each_drafts_best(records: Modul
     assert short == ["Q8_0 n_max=4", "no draft", "Q4_K_M n_max=4", "IQ1_S n_max=4"]
     live = {c.name for c in record.candidates if c.live is not None}
     assert live <= set(short)
-    note = f"{len(record.candidates) - len(short)} more settings of these drafts are in the record"
-    assert any(told.startswith(note) for told in shown(record).notes)
+    note = f"left out: {len(record.candidates) - len(short)} more settings of these drafts"
+    assert any(told.startswith(note) for told in shown(record).answers)
 
 
 def test_one_draft_on_two_engines_is_two(records: ModuleType) -> None:
@@ -49,4 +62,50 @@ def test_one_draft_on_two_engines_is_two(records: ModuleType) -> None:
 def test_a_table_without_anything_left_out_does_not_say_so(records: ModuleType) -> None:
     record = records.record(("Q8_0",), (4,))
     assert to_look_at(record) == in_order(record)
-    assert not any("more settings" in note for note in shown(record).notes)
+    assert not any("more settings" in told for told in shown(record).answers)
+
+
+def test_a_short_row_is_of_one_kind_of_figure_and_says_which(records: ModuleType) -> None:
+    record = records.record()
+    heads = [title for title, _ in short_columns(record)]
+    live, guessed = (record.candidate(f"{q} n_max=4") for q in ("Q8_0", "IQ1_S"))
+    assert live is not None
+    assert guessed is not None
+    told = dict(zip(heads, short_row(record, live), strict=True))
+    assert told["figures"] == "live"
+    assert told["end-to-end speedup (95%)"] == "1.55x (1.42-1.61)"
+    told = dict(zip(heads, short_row(record, guessed), strict=True))
+    assert told["figures"] == "predicted"
+    assert told["end-to-end speedup (95%)"] == "1.54x", "over the predicted no draft"
+
+
+@pytest.mark.parametrize(
+    ("maximize", "own"),
+    [("decode_speed", "decode speedup"), ("acceptance_length", "tokens a cycle")],
+)
+def test_what_is_maximized_is_in_the_short_table(
+    records: ModuleType, maximize: str, own: str
+) -> None:
+    record = records.record()
+    record = replace(record, pick=replace(record.pick, maximize=maximize))
+    heads = [title for title, _ in short_columns(record)]
+    (winner,) = (c for c in record.candidates if c.name == record.pick.candidate)
+    assert dict(zip(heads, short_row(record, winner), strict=True))[own]
+
+
+def test_the_short_table_fits_a_screen_and_keeps_no_draft(records: ModuleType) -> None:
+    record = records.record(tuple(f"Q{i}" for i in range(30)), (4,), predicted=False)
+    assert len(in_short(record)) == SHOWN
+    assert "no draft" in names(in_short(record))
+    assert record.pick.candidate in names(in_short(record))
+
+
+def test_the_chance_in_the_table_is_the_certainty_s(records: ModuleType) -> None:
+    """The pick stood beside "0 %": that was of being the best, before the live runs."""
+    record = records.record()
+    name = record.pick.candidate
+    sure = Certainty(True, 0.01, 0.97, 0.0, "other", chances={name: 0.97})
+    record = replace(record, pick=replace(record.pick, certainty=sure))
+    (winner,) = (c for c in record.candidates if c.name == name)
+    heads = [title for title, _ in columns(record)]
+    assert dict(zip(heads, row(record, winner), strict=True))["chance within 1%"] == "97%"

@@ -27,10 +27,19 @@ def test_nothing_to_divide_by() -> None:
     assert total([Share(0, 0)]) is None
 
 
-def test_one_request_has_no_interval() -> None:
-    found = total([Share(3, 4)])
+@pytest.mark.parametrize("requests", [1, 2, 4])
+def test_a_few_requests_have_no_interval(requests: int) -> None:
+    found = total([Share(3 + i, 4) for i in range(requests)])
     assert found is not None
     assert (found.low, found.high) == (None, None)
+
+
+def test_no_interval_goes_below_what_can_be() -> None:
+    """Tokens a cycle: 1 at least."""
+    wild = [Share(5, 1), *(Share(10, 10) for _ in range(5))]
+    found = total(wild, least=1.0)
+    assert found is not None
+    assert found.low == 1.0
 
 
 def test_equal_requests_leave_no_doubt() -> None:
@@ -39,7 +48,7 @@ def test_equal_requests_leave_no_doubt() -> None:
     assert found.low == found.high == found.value
 
 
-@given(st.lists(PARTS, min_size=2, max_size=30))
+@given(st.lists(PARTS, min_size=5, max_size=30))
 def test_the_interval_holds_the_total_and_stays_in_its_bounds(shares: list[Share]) -> None:
     found = total(shares, most=1.0)
     assert found is not None
@@ -50,7 +59,7 @@ def test_the_interval_holds_the_total_and_stays_in_its_bounds(shares: list[Share
 
 
 def test_what_differs_between_categories_is_not_chance() -> None:
-    mixed = [Share(9, 10), Share(10, 10), Share(1, 10), Share(2, 10)]
+    mixed = [Share(9, 10), Share(10, 10), Share(1, 10), Share(2, 10)] * 2
     sorted_out = [Share(s.numerator, s.denominator, s.numerator > 5) for s in mixed]
     loose, tight = total(mixed), total(sorted_out)
     assert loose is not None
@@ -60,8 +69,8 @@ def test_what_differs_between_categories_is_not_chance() -> None:
 
 
 def test_a_category_of_one_still_counts() -> None:
-    shares = [Share(9, 10, "a"), Share(10, 10, "a"), Share(0, 10, "b")]
-    found, within = total(shares), total(shares[:2])
+    shares = [*([Share(9, 10, "a"), Share(10, 10, "a")] * 3), Share(0, 10, "b")]
+    found, within = total(shares), total(shares[:-1])
     assert found is not None
     assert within is not None
     assert width(found.low, found.high) > width(within.low, within.high)

@@ -1,0 +1,89 @@
+"""A signal ends cook once, wherever it strikes, and never half of a tidying up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cook.signals import listening, require_going_on, undisturbed
+
+
+@pytest.fixture(autouse=True)
+def listened() -> Iterator[None]:
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    hook = sys.unraisablehook
+    with listening():
+        yield
+    require_going_on()
+    assert sys.unraisablehook is hook
+    after = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert after == handlers
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_interrupts(name: str) -> None:
+    require_going_on()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), getattr(signal, name))
+    with pytest.raises(KeyboardInterrupt):
+        require_going_on()
+
+
+class Dropping:
+    """Python drops what is raised while it is destroyed."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_what_python_drops_is_remembered(capfd: pytest.CaptureFixture[str]) -> None:
+    """A build went on to its end, and said "Exception ignored"."""
+    one = Dropping()
+    del one
+    assert capfd.readouterr().err == ""
+    with pytest.raises(KeyboardInterrupt):
+        require_going_on()
+
+
+class Faulty:
+    def __del__(self) -> None:
+        raise ZeroDivisionError("told")
+
+
+def test_other_dropped_exceptions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with listening():
+        one = Faulty()
+        del one
+    assert len(told) == 1
+
+
+def tidied(done: list[str]) -> None:
+    with undisturbed():
+        with undisturbed():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("inner")
+        done.append("outer")
+    done.append("gone on")
+
+
+def test_tidying_up_is_not_broken_off() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        tidied(done)
+    assert done == ["inner", "outer"]
+
+
+def test_after_an_interrupt_tidying_up_goes_on() -> None:
+    done = []
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        with undisturbed():
+            done.append("tidied")
+    assert done == ["tidied"]
