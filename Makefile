@@ -23,6 +23,7 @@ setup:
 
 demo: setup
 	$(BIN)/cook demo
+	@echo 'next: . $(BIN)/activate && cook report'
 
 # Real engines and timings share the machine's cores: those tests run one by one, after the rest.
 test: setup

@@ -10,7 +10,7 @@ import os
 import secrets
 import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from cook.formats.naming import shard_path, split_name
 from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
 from cook.record.record import Candidate, Record
-from cook.report.commands import by_option
+from cook.report.commands import by_option, deployed
 
 MAX_KEY_BYTES = 4096
 _OWN_ENVIRONMENT = ("LD_LIBRARY_PATH", "LLAMA_ARG_REPACK")
@@ -52,8 +52,8 @@ class Service:
         return f"http://{host}:{self.port}"
 
     def argv(self, port: int, key_file: Path) -> tuple[str, ...]:
-        """The engine's command line, at this service's address."""
-        words = list(self.engine.server_command(self.job, port, key_file))
+        """The engine's command line, at this service's address, without what only measures."""
+        words = list(deployed(self.engine.server_command(self.job, port, key_file)))
         words[words.index("--host") + 1] = self.host
         return tuple(words)
 
@@ -110,10 +110,12 @@ def service_of(
             f"scored on {chosen.engine} {known.build}, served by {found.name} "
             f"{found.identity.build}: its speed may differ"
         )
+    tokens = context or chosen.serving.context
+    notes += _context_notes(tokens, chosen.serving.context, target, draft)
     job = ServerJob(
         target=target,
         target_args=chosen.serving.target_args,
-        context=context or chosen.serving.context,
+        context=tokens,
         draft=draft,
         draft_args=chosen.serving.draft_args,
         settings=chosen.settings if draft is not None else None,
@@ -253,6 +255,30 @@ def _checked_flags(
         )
     words = ", ".join(args.extra[refusal.index] for refusal in refusals)
     return (f"the record's flags of the {role}: {words} passed ({UNSAFE_FLAG})",) if words else ()
+
+
+def _context_notes(tokens: int, scored: int, target: Path, draft: Path | None) -> Iterator[str]:
+    """Where ``tokens`` is more than a model was trained on, or than was scored with."""
+    from cook.formats.gguf import read_gguf
+
+    for role, path in (("target", target), ("draft", draft)):
+        if path is None:
+            continue
+        try:
+            file = read_gguf(path)
+            trained = file.integer(f"{file.architecture}.context_length")
+        except InputError:
+            continue  # the server will say what is wrong with it
+        if trained is not None and tokens > trained:
+            yield (
+                f"a context of {tokens} tokens is beyond what the {role} was trained on, "
+                f"{trained}: what it says further on may be worth nothing"
+            )
+    if tokens > scored:
+        yield (
+            f"scored with a context of {scored} tokens: {tokens} need more memory, and how fast "
+            "long requests are was not measured"
+        )
 
 
 def _draft(record: Record, candidate: Candidate) -> Path | None:

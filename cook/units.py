@@ -17,6 +17,15 @@ def size(size_bytes: int | None) -> str | None:
     raise AssertionError("unreachable")
 
 
+def short_size(size_bytes: int | None) -> str | None:
+    """As a person writes it: ``"4 MiB"``, ``"23.6 GiB"``; None stays None."""
+    told = size(size_bytes)
+    if told is None or told.endswith(" B"):
+        return told
+    amount, unit = told.split(" ")
+    return f"{float(amount):.1f}".removesuffix(".0") + f" {unit}"
+
+
 def count(number: int | None) -> str | None:
     """A large count for people: ``"27.9 M"``; None stays None."""
     if number is None:

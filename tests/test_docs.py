@@ -76,3 +76,14 @@ def test_every_dependency_is_locked() -> None:
     }
     for requirement in PROJECT["dependencies"]:
         assert re.split(r"[><=]", requirement)[0].lower() in locked
+
+
+def test_the_line_after_make_demo_works_in_that_shell() -> None:
+    """`cook` is in the environment that make made, which no shell knows by itself."""
+    block = re.search(r"^```sh\n(make demo.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert block is not None
+    lines = [line.partition("#")[0].strip() for line in block[1].splitlines()]
+    assert lines == ["make demo", ". .venv/bin/activate", "cook report"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert "VENV ?= .venv" in makefile
+    assert "next: . $(BIN)/activate && cook report" in makefile

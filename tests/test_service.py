@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -23,6 +24,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
 from cook.graph.store import Store
 from cook.record.record import Candidate, Record, read_record, write_record
+from cook.report.commands import MEASURING, deployed
 from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
 from tests.served_records import ALONE, DRAFT, PICKED, TARGET, record
 
@@ -47,7 +49,10 @@ def ik(standin_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_command_is_the_engine_s_own(ml: Any, tmp_path: Path) -> None:
     service = service_of(record("ml"), port=18080)
     words = service.command
-    assert words == ml.server_command(service.job, 18080, tmp_path / "home" / "serve.key")
+    measured = ml.server_command(service.job, 18080, tmp_path / "home" / "serve.key")
+    assert words == deployed(measured)
+    assert set(measured) - set(words) == {word for words in MEASURING for word in words} - {"0"}
+    assert len(measured) - len(words) == sum(map(len, MEASURING))
     assert str(DRAFT) in words
     assert words[words.index("--spec-draft-n-max") + 1] == "4"
     assert words[words.index("--ctx-size") + 1] == "512"
@@ -260,7 +265,8 @@ def test_a_port_that_is_taken(ml: Any, tmp_path: Path) -> None:
 def test_the_real_server_serves_drafts_and_stops(
     bundled: Any, tmp_path: Path, number: signal.Signals
 ) -> None:
-    check_serving("bundled", tmp_path, number)
+    told = check_serving("bundled", tmp_path, number)
+    assert re.search(r"^\d+\.\d{2}\.\d{3}\.\d{3} I ", told, re.MULTILINE), "its log tells when"
 
 
 @pytest.mark.ik
@@ -268,7 +274,8 @@ def test_ik_serves_drafts_and_stops(ik_engine: Any, tmp_path: Path) -> None:
     check_serving("ik", tmp_path, signal.SIGINT)
 
 
-def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> None:
+def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> str:
+    """Serve, ask, and end by ``number``; what went to stderr."""
     import httpx
 
     home = tmp_path / "home"
@@ -283,21 +290,31 @@ def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> None:
         assert url.startswith("http://127.0.0.1:"), (tmp_path / "stderr").read_text()
         key = (home / "serve.key").read_text().strip()
         ask = {"prompt": "import os", "n_predict": 24, "temperature": 0, "ignore_eos": True}
+        texts = ("def add(a, b):\n    return a + b\n" * 12, "import os\nimport sys\n" * 20)
         open_ = httpx.post(f"{url}/completion", json=ask, timeout=60)
         head = {"Authorization": f"Bearer {key}"}
         answer = httpx.post(f"{url}/completion", json=ask, headers=head, timeout=60).json()
+        read = []
+        for text in (*texts, texts[0]):
+            asked = httpx.post(
+                f"{url}/completion", json={**ask, "prompt": text}, headers=head, timeout=60
+            )
+            read.append(asked.json()["timings"]["prompt_n"])
         servers = children(cook.pid)
     finally:
         cook.send_signal(number)
         status = cook.wait(30)
     assert open_.status_code == 401
     assert answer["timings"]["draft_n"] > 0
+    if engine == "bundled":  # another prompt came between: the prompt cache has the first
+        assert read[0] > 100 > read[2]
     assert status == 0
     assert servers
     assert not any(alive(pid) for pid in servers)
     told = (tmp_path / "stderr").read_text()
     assert f"ready: {PICKED}, drafting" in told
     assert key not in told
+    return told
 
 
 @pytest.mark.engine

@@ -25,7 +25,8 @@ from cook.graph.step import Step
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
-from cook.record.record import Excluded, Record, write_record
+from cook.record.find import keep_record
+from cook.record.record import Excluded, Record
 from cook.units import plural, size
 
 
@@ -100,8 +101,7 @@ def build(
                 origins=prepared.origins,
             )
             record = assemble(finished)
-    path = home / "records" / f"{record.recipe}.json"
-    write_record(record, path)
+    path = keep_record(record)
     outcomes = executor.outcomes
     failures = [
         f.error for f in outcomes.failures.values() if f.blocked_by is None and not f.optional

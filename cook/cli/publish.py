@@ -13,7 +13,7 @@ def command(
     record: Annotated[
         str,
         typer.Argument(
-            metavar="RECORD", help="Record file, or the name of a recipe in COOK_HOME/records."
+            metavar="RECORD", help="Record file, or NAME or NAME@DATE of a recipe built here."
         ),
     ],
     repo: Annotated[str, typer.Argument(metavar="REPO_ID", help="Hub repository: org/name.")],
@@ -77,11 +77,15 @@ def command(
     output = open_output(json, quiet)
     from cook.hub.package import PublishRequest, pack
     from cook.hub.upload import publish, show_package, show_published
-    from cook.record.find import find_record
+    from cook.record.find import change_told, find_record
     from cook.record.record import read_record
 
     wanted = PublishRequest(repo, tuple(quant or ()), name, base_model, license)
-    package = pack(read_record(find_record(record)), wanted)
+    path = find_record(record)
+    found = read_record(path)
+    if (changed := change_told(path, found)) is not None:
+        output.warn(changed)
+    package = pack(found, wanted)
     for warning in package.warnings:
         output.warn(warning)
     if dry_run:

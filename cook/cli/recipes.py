@@ -196,7 +196,7 @@ def show(
         bool,
         typer.Option(
             "--resolved",
-            help="Write out what is inherited or swept: every quant with every rule.",
+            help="Write out what is inherited, swept or a default: every quant, every setting.",
             show_default=False,
         ),
     ] = False,
@@ -205,14 +205,16 @@ def show(
 ) -> None:
     """Print a recipe, as it is or resolved; with --json also what it expands to.
 
-    A resolved recipe is a recipe itself, with absolute paths.
+    A shipped recipe is printed without its name: a copy is called after its file, and so are its
+    records. The first line names the schema, so that editors check what you type. A resolved
+    recipe is a recipe itself, with absolute paths and every default.
 
     Examples:
       cook recipes show ling-flash-iq1kt
       cook recipes show ling-flash-iq1kt --resolved
       cook recipes show ling-flash-iq1kt > mine.yaml
     """
-    from cook.recipe.load import load_recipe, resolved
+    from cook.recipe.load import load_recipe, resolved, to_keep
 
     out = open_output(json, quiet)
     loaded = load_recipe(recipe)
@@ -232,7 +234,7 @@ def show(
             ],
         }
     )
-    out.block(resolved(loaded) if resolve else loaded.text)
+    out.block(resolved(loaded) if resolve else to_keep(loaded))
 
 
 def check(
@@ -254,7 +256,7 @@ def check(
     """Find every fault of a recipe, with file, line and column.
 
     With an engine its types are checked too; with a model's tensors, what each rule hits, rows
-    that do not divide, and the exact size of every quant.
+    that do not divide, and the exact size of every quant, also where a text is not there yet.
 
     Examples:
       cook recipes check my-recipe.yaml
@@ -271,11 +273,13 @@ def check(
     out = open_output(json, quiet)
     result = check_recipe(load_recipe(recipe, unsafe_args=allow_unsafe_args), engine, tensors)
     found = [replace(p, severity="error") if strict else p for p in result.problems]
-    if any(p.severity == "error" for p in found):
+    wrong = any(p.severity == "error" for p in found)
+    if wrong and not result.quants:
         raise RecipeError(found)
-    out.emit(result)
-    for problem in found:
-        out.say(str(problem))
+    out.emit(replace(result, problems=tuple(found)))
+    if not wrong:
+        for problem in found:
+            out.say(str(problem))
     if result.quants:
         rows = [
             (
@@ -287,6 +291,8 @@ def check(
             for quant in result.quants
         ]
         out.table(rows, ["quant", Column("size", "right"), Column("bpw", "right"), "tensors"])
+    if wrong:
+        raise RecipeError(found)  # sizes do not depend on a text that is not there
     warnings = units.plural(len(found), "warning")
     out.say(f"{result.path}: no errors on {result.flavour}, {warnings}")
 

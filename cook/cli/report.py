@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cook.cli.options import JsonOption, QuietOption, open_output
+
+if TYPE_CHECKING:
+    from cook.output import Output
 
 
 def command(
@@ -15,7 +18,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[RECORD]",
-            help="Record file, or the name of a recipe in COOK_HOME/records. Absent: the newest.",
+            help="Record file, or NAME or NAME@DATE of a recipe built here; absent: the last.",
         ),
     ] = None,
     html: Annotated[
@@ -39,11 +42,15 @@ def command(
             help="Compare with an earlier record, or a history's last good night.",
         ),
     ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the records that are kept.", show_default=False)
+    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Show a record for people: one HTML file, Markdown, plots.
 
+    Every build keeps its record; --list shows them, those of one recipe if it is named.
     Without options it writes NAME.html beside the record. The page stands by itself: it opens
     offline, runs no script, and follows the reader's light or dark theme.
     With --against it tells what changed and how certain that is, and exits 4 on a regression.
@@ -51,6 +58,8 @@ def command(
     Examples:
 
       cook report
+      cook report --list
+      cook report demo@2026-11-21
       cook report ling-flash-iq1kt --html report.html
       cook report record.json --markdown report.md --plots plots
       cook report record.json --against ~/.local/share/cook/history/nightly.jsonl
@@ -63,6 +72,9 @@ def command(
     from cook.report.view import document
     from cook.report.writing import ReportRequest, printed, write_report
 
+    if list_:
+        _list(output, record)
+        return
     path = find_record(record)
     found = read_record(path)
     judgement = comparison.compare(found, against) if against is not None else None
@@ -84,6 +96,62 @@ def command(
     else:
         for file in written:
             output.data(str(file))
+        _others_told(output, path)
     if judgement is not None:
         comparison.show(judgement, output)
         comparison.raise_for(judgement)
+
+
+def _list(output: Output, recipe: str | None) -> None:
+    """Every kept record, the last made first, with what it picked."""
+    from cook.errors import InputError
+    from cook.output import Column
+    from cook.record.find import HINT, kept_records
+    from cook.record.record import read_record
+
+    kept = kept_records(recipe)
+    if not kept:
+        raise InputError(f"no record{f' of {recipe}' if recipe else ''} is kept", hint=HINT)
+    documents: list[dict[str, object]] = []
+    rows: list[tuple[str | None, ...]] = []
+    for one in kept:
+        try:
+            record = read_record(one.path)
+        except InputError as error:
+            documents.append({"record": one.name, "path": one.path, "error": error.message})
+            rows.append((one.name, None, None, error.message))
+            continue
+        winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
+        speedup = winner.speedup if winner is not None else None
+        target = "demo" if record.demo else Path(record.target).name or None
+        documents.append(
+            {
+                "record": one.name,
+                "path": one.path,
+                "newest": one.newest,
+                "created": record.created,
+                "pick": record.pick.candidate,
+                "speedup": speedup,
+                "target": record.target,
+                "demo": record.demo,
+                "engines": list(record.engines),
+                "recipe_sha256": record.recipe_sha256,
+            }
+        )
+        mark = "* " if one.newest else "  "
+        picked = record.pick.candidate or ("nothing" if record.candidates else None)
+        rows.append((f"{mark}{one.name}", picked, f"{speedup:.2f}x" if speedup else None, target))
+    output.emit({"records": documents})
+    output.table(rows, ("record", "pick", Column("speedup", "right"), "target"))
+    output.say("* is what the recipe's name alone means")
+
+
+def _others_told(output: Output, path: Path) -> None:
+    """How many more records there are, where one was shown by its recipe's name."""
+    from cook.paths import cook_home
+    from cook.record.find import kept_records
+    from cook.units import plural
+
+    more = len(kept_records(path.stem)) - 1
+    if path.parent == cook_home() / "records" and more > 0:
+        output.say(f"{plural(more, 'earlier record')} of {path.stem}: `cook report --list`")

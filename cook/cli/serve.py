@@ -25,7 +25,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[RECORD]",
-            help="Record file, or the name of a recipe in COOK_HOME/records. Absent: the newest.",
+            help="Record file, or NAME or NAME@DATE of a recipe built here; absent: the last.",
         ),
     ] = None,
     candidate: Annotated[
@@ -41,7 +41,9 @@ def command(
     ] = 8080,
     context: Annotated[
         int | None,
-        typer.Option("--context", min=128, help="Context in tokens; absent: as it was scored."),
+        typer.Option(
+            "--context", metavar="TOKENS", min=128, help="Context to serve; absent: as scored."
+        ),
     ] = None,
     api_key_file: Annotated[
         Path | None,
@@ -65,25 +67,28 @@ def command(
 
     Starts the real llama-server with the draft and the settings that a record picked, shows that
     it drafts, and runs until Ctrl-C. The server's own output goes to stderr, its address to
-    stdout. Refused: model files that are gone or have another size than when they were scored,
+    stdout. What was only said so that it could be measured (no prompt cache, a log without times)
+    is left out. Refused: model files that are gone or have another size than when they were scored,
     and flags in the record that a recipe could not say.
 
     Examples:
 
       cook serve
-      cook serve ling-flash-iq1kt --port 9000
+      cook serve ling-flash-iq1kt --port 9000 --context 32768
+      cook serve ling-flash-iq1kt@2026-11-21
       cook serve --print > start-server.sh
       cook serve record.json --systemd > ~/.config/systemd/user/llama-server.service
       curl -H "Authorization: Bearer $(cat ~/.local/share/cook/serve.key)" localhost:8080/props
     """
     out = open_output(json, quiet)
-    from cook.record.find import find_record
+    from cook.record.find import change_told, find_record
     from cook.record.record import read_record
     from cook.service import read_or_make_key, service_of, shell_text, systemd_unit
 
     path = find_record(record)
+    found = read_record(path)
     service = service_of(
-        read_record(path),
+        found,
         candidate=candidate,
         engine=engine,
         host=host,
@@ -92,7 +97,9 @@ def command(
         key_file=api_key_file,
         unsafe_args=allow_unsafe_args,
     )
-    for note in service.notes:
+    changed = change_told(path, found)
+    notes = (*service.notes, *([changed] if changed else []))
+    for note in notes:
         out.warn(note)
     out.emit(
         {
@@ -104,7 +111,7 @@ def command(
             "api_key_file": service.key_file,
             "environment": service.environment,
             "command": service.command,
-            "notes": service.notes,
+            "notes": notes,
         }
     )
     if print_ or systemd:

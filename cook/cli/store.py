@@ -13,6 +13,10 @@ from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
     from cook.graph.store import Store
+    from cook.output import Output
+
+RECORD = "record"
+"""The kind of what is kept beside the store."""
 
 
 def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
@@ -130,6 +134,10 @@ def gc(
         float | None,
         typer.Option("--older", metavar="DAYS", help="Only artifacts made before that."),
     ] = None,
+    named: Annotated[
+        bool,
+        typer.Option("--named", help="Also models that a kept record names.", show_default=False),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go.", show_default=False)
     ] = False,
@@ -139,35 +147,73 @@ def gc(
     """Remove leftovers, and the artifacts you name.
 
     Without options only what died while being made goes. Nothing here is lost for good: a build
-    makes again what it needs.
+    makes again what it needs. Models that a record names stay, for `cook serve` and `cook
+    publish`, unless --named is given. --kind record removes earlier records of a recipe, never
+    the one that its name means.
 
     Examples:
       cook store gc
       cook store gc --kind quantize --older 30 --dry-run
+      cook store gc --kind record --older 90
     """
     import time
 
     from cook import units
     from cook.errors import InputError
+    from cook.record.find import files_named
 
     out = open_output(json, quiet)
     if older is not None and not (kind or everything):
         raise InputError("--older needs --kind or --all", hint="cook store gc --all --older 30")
+    before = "9" if older is None else _utc(time.time() - 86400 * older)
+    if kind == RECORD:
+        _drop_records(out, before, dry_run=dry_run)
+        return
     store = _store()
     artifacts = list(store.entries())
     if kind and kind not in {a.kind for a in artifacts}:
         known = ", ".join(sorted({a.kind for a in artifacts})) or "none"
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
-    before = "9" if older is None else _utc(time.time() - 86400 * older)
-    doomed = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
+    chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
+    needed = files_named() if chosen and not named else frozenset()
+    spared = [a for a in chosen if any(path.is_relative_to(a.directory) for path in needed)]
+    doomed = [a for a in chosen if a not in spared]
     freed = 0 if dry_run else store.sweep_workspaces()
     for artifact in doomed:
         if not dry_run:
             store.remove(artifact)
         freed += artifact.size_bytes
-    out.emit({"root": store.root, "dry_run": dry_run, "freed_bytes": freed, "removed": len(doomed)})
+    out.emit(
+        {
+            "root": store.root,
+            "dry_run": dry_run,
+            "freed_bytes": freed,
+            "removed": len(doomed),
+            "named_by_records": len(spared),
+        }
+    )
     verb = "would free" if dry_run else "freed"
     out.data(f"{verb} {units.size(freed)}: {units.plural(len(doomed), 'artifact')} in {store.root}")
+    if spared:
+        out.say(
+            f"{units.plural(len(spared), 'artifact')} kept, named by records "
+            "(`cook report --list`): --named removes them as well"
+        )
+
+
+def _drop_records(out: Output, before: str, *, dry_run: bool) -> None:
+    """Remove records made before ``before`` that no recipe's name means."""
+    from cook import units
+    from cook.record.find import kept_records
+
+    doomed = [k for k in kept_records() if not k.newest and k.date < before]
+    freed = sum(k.path.stat().st_size for k in doomed)
+    for kept in doomed:
+        if not dry_run:
+            kept.path.unlink(missing_ok=True)
+    out.emit({"dry_run": dry_run, "freed_bytes": freed, "removed": len(doomed)})
+    verb = "would free" if dry_run else "freed"
+    out.data(f"{verb} {units.size(freed)}: {units.plural(len(doomed), 'record')}")
 
 
 def _store() -> Store:

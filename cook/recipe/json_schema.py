@@ -19,6 +19,8 @@ from pydantic_core import PydanticUndefined
 
 from cook.recipe.groups import MEANING
 
+BY_FILE = {"name": "the file's"}
+"""Keys of a recipe that its file's name stands in for (``cook.recipe.load.parse_recipe``)."""
 SCHEMA_FILE = Path(__file__).with_name("recipe.schema.json")
 
 
@@ -27,6 +29,7 @@ def json_schema() -> dict[str, Any]:
     from cook.recipe.schema import Recipe
 
     schema = Recipe.model_json_schema(mode="validation")
+    schema["required"] = [name for name in schema["required"] if name not in BY_FILE]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "cook recipe, version 1",
@@ -52,7 +55,8 @@ def markdown() -> str:
         if model is RuleSpec:
             parts.append("```yaml\n- attention: q8_0\n- 're:blk\\.[0-3]\\.ffn_down': q6_K\n```\n")
         parts.append("| key | type | default | meaning |\n|---|---|---|---|")
-        parts += [_row(name, field) for name, field in model.model_fields.items()]
+        filled = BY_FILE if model is Recipe else {}
+        parts += [_row(name, field, filled.get(name)) for name, field in model.model_fields.items()]
         parts.append("")
     return "\n".join(parts)
 
@@ -97,9 +101,9 @@ def _models(annotation: object) -> list[type[BaseModel]]:
     return [m for arg in typing.get_args(annotation) for m in _models(arg)]
 
 
-def _row(name: str, field: FieldInfo) -> str:
+def _row(name: str, field: FieldInfo, default: str | None) -> str:
     meaning = _cell(inspect.cleandoc(field.description or ""))
-    return f"| `{name}` | {_cell(_type(field))} | {_default(field)} | {meaning} |"
+    return f"| `{name}` | {_cell(_type(field))} | {default or _default(field)} | {meaning} |"
 
 
 def _type(field: FieldInfo) -> str:

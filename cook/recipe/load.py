@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cook.documents.places import Locations
+from cook.documents.spec import NAME_PATTERN
 from cook.documents.tree import read_text
 from cook.errors import InputError, Problem, RecipeError
 
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from cook.documents.located import LocatedDocument
     from cook.recipe.rules import Quant
     from cook.recipe.schema import Recipe
+
+
+NAMED = re.compile(NAME_PATTERN)
+_NAME_LINE = re.compile(r"^name:.*\n", re.MULTILINE)
+_SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -72,13 +79,18 @@ def shipped_recipes() -> Mapping[str, Path]:
 
 
 def parse_recipe(text: str, path: Path, *, unsafe_args: bool = False) -> LoadedRecipe:
-    """A recipe from its text; ``path`` names it in errors and anchors its relative paths."""
+    """A recipe from its text; ``path`` names it in errors and anchors its relative paths.
+
+    A recipe that says no name has its file's.
+    """
     from cook.documents.located import yaml_document
     from cook.recipe.expand import expand
     from cook.recipe.raw_flags import written_flag_problems
     from cook.recipe.schema import Recipe
 
     document = yaml_document(text, path)
+    if NAMED.fullmatch(path.stem):
+        document.data.setdefault("name", path.stem)
     written = written_flag_problems(document.data, document.locations, unsafe=unsafe_args)
     document.problems.extend(written)
     recipe = document.validated(Recipe)
@@ -133,20 +145,54 @@ def _valid(model: type[Any], items: object, context: dict[str, Any]) -> list[tup
 
 
 def resolved(loaded: LoadedRecipe) -> str:
-    """The recipe as YAML that needs no inheritance, sweep or base folder; itself a recipe.
+    """The recipe as YAML that needs no inheritance, sweep, default or base folder; itself a recipe.
 
-    Settings that are at their default stay out.
+    Of a shipped one as :func:`to_keep`: without its name.
     """
     import yaml
 
-    document: dict[str, Any] = loaded.recipe.model_dump(mode="json", exclude_defaults=True)
+    document: dict[str, Any] = _told(loaded.recipe.model_dump(mode="json", exclude_none=True))
     document.pop("sweep", None)
+    if is_shipped(loaded):
+        document.pop("name", None)
     if loaded.quants:
         document["quants"] = [_quant(quant) for quant in loaded.quants]
     text: str = yaml.safe_dump(
         document, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
     )
-    return f"# {loaded.recipe.name}, resolved\n{text}"
+    return f"{schema_comment()}\n# {loaded.recipe.name}, resolved\n{text}"
+
+
+def to_keep(loaded: LoadedRecipe) -> str:
+    """The recipe's text for a file of the user's.
+
+    A shipped one without its name, so that the copy is called after its file and its records are
+    not the original's; its schema is named by a place that an editor finds from anywhere.
+    """
+    if not is_shipped(loaded):
+        return loaded.text
+    text = _NAME_LINE.sub("", loaded.text, count=1)
+    return _SCHEMA_LINE.sub(lambda _: schema_comment(), text, count=1)
+
+
+def is_shipped(loaded: LoadedRecipe) -> bool:
+    """Whether it comes with cook."""
+    return loaded.path in shipped_recipes().values()
+
+
+def schema_comment() -> str:
+    """The first line by which editors check a recipe as it is typed."""
+    from cook.paths import package_dir
+
+    return f"# yaml-language-server: $schema={package_dir() / 'recipe' / 'recipe.schema.json'}"
+
+
+def _told(value: Any) -> Any:
+    """``value`` without parts that say nothing: empty lists and maps."""
+    if isinstance(value, dict):
+        kept = {key: _told(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item not in ({}, [])}
+    return [_told(item) for item in value] if isinstance(value, list) else value
 
 
 def _quant(quant: Quant) -> dict[str, Any]:

@@ -709,7 +709,7 @@ class Recipe(Spec):
     version: Literal[1]
     """Version of the recipe language."""
     name: Name
-    """Name of the recipe."""
+    """Name of the recipe and of its records. Absent: its file's, without `.yaml`."""
     description: Annotated[str, Field(max_length=10_000)] | None = None
     """What it is for."""
     engine: Annotated[

@@ -1,27 +1,185 @@
-"""Find the record that a command means: a file, a recipe's name, or the newest one."""
+"""Where records are kept, and which one a command means.
+
+``COOK_HOME/records/NAME/DATE.json`` are the records of recipes called NAME, a file each, and none
+is ever written again. ``records/NAME.json`` is a link to the one that the last build of that name
+ended with.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cook.errors import InputError
 from cook.paths import cook_home
 
+if TYPE_CHECKING:
+    from cook.record.record import Record
+
 HINT = "`cook demo` or `cook build RECIPE` makes one"
+LIST = "`cook report --list` lists those that are kept"
+AT = "@"
+"""Between a recipe's name and the date of one of its records: ``demo@2026-11-21``."""
+
+
+@dataclass(frozen=True)
+class KeptRecord:
+    """One record in COOK_HOME. ``date`` (UTC) is its file's name; ``newest``: what the recipe's
+    name alone means."""
+
+    recipe: str
+    date: str
+    path: Path
+    newest: bool
+
+    @property
+    def name(self) -> str:
+        """What commands call it."""
+        return f"{self.recipe}{AT}{self.date}"
+
+
+def keep_record(record: Record) -> Path:
+    """Write ``record`` to a file of its own, and have its recipe's name mean it."""
+    from cook.record.record import write_record
+
+    newest = _records() / f"{record.recipe}.json"
+    folder = _folder(newest)
+    folder.mkdir(parents=True, exist_ok=True)
+    if newest.is_file() and not newest.is_symlink():  # of a cook that kept one record a name
+        _name(newest, folder, _utc(newest.stat().st_mtime))
+    draft = folder / f".{os.getpid()}.tmp"
+    write_record(record, draft)
+    try:
+        path = _name(draft, folder, re.sub(r"[^0-9-]", "-", record.created).strip("-"))
+    finally:
+        draft.unlink(missing_ok=True)
+    mean(path)
+    return path
+
+
+def mean(path: Path) -> None:
+    """Have the name of a kept record's recipe mean this one; others are left alone."""
+    folder = path.parent
+    if folder.parent != _records() or not path.is_file():
+        return
+    newest = folder.with_name(f"{folder.name}.json")
+    if newest.exists() and newest.resolve() == path.resolve():
+        return
+    link = folder / f".{os.getpid()}.link"
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path(folder.name) / path.name)
+    link.replace(newest)
 
 
 def find_record(named: str | None = None) -> Path:
-    """``named`` as a file, or as a name among COOK_HOME/records; None: the newest of those.
+    """``named`` as a file, or as a name in COOK_HOME/records, with ``@`` and (the beginning of) a
+    date after it for an earlier one; None: the record of the last build.
 
     InputError where there is none.
     """
-    directory = cook_home() / "records"
+    directory = _records()
     if named is not None:
         for path in (Path(named), directory / f"{named}.json"):
             if path.is_file():
                 return path
-        raise InputError(f"{named}: no such record, neither a file nor in {directory}", hint=HINT)
-    found = [(p.stat().st_mtime_ns, p) for p in directory.glob("*.json") if p.is_file()]
-    if not found:
+        recipe, at, date = named.rpartition(AT)
+        dated = (kept for kept in kept_records(recipe) if kept.date.startswith(date))
+        if at and (found := next(dated, None)) is not None:
+            return found.path
+        hint = LIST if kept_records(recipe or named) else HINT
+        raise InputError(f"{named}: no such record, neither a file nor in {directory}", hint=hint)
+    links = [(p.lstat().st_mtime_ns, p) for p in directory.glob("*.json") if p.is_file()]
+    if not links:
         raise InputError(f"{directory}: no record yet", hint=HINT)
-    return max(found)[1]
+    return max(links)[1]
+
+
+def kept_records(recipe: str | None = None) -> tuple[KeptRecord, ...]:
+    """Those in COOK_HOME, of one recipe's name or of all, the last made first."""
+    directory = _records()
+    found = []
+    every = [directory / f"{recipe}.json"] if recipe else directory.glob("*.json")
+    for newest in every:
+        if newest.parent != directory:
+            continue  # a path, not a name
+        meant = newest.resolve()
+        if newest.is_file() and not newest.is_symlink():
+            date = _utc(newest.stat().st_mtime)
+            found.append(KeptRecord(newest.stem, date, newest, newest=True))
+        folder = _folder(newest)
+        found += [
+            KeptRecord(newest.stem, path.stem, path, newest=path == meant)
+            for path in folder.glob("[!.]*.json")
+        ]
+    return tuple(sorted(found, key=lambda kept: (kept.date, kept.recipe), reverse=True))
+
+
+def change_told(path: Path, record: Record) -> str | None:
+    """What a recipe's name meant before, or would mean, where that record picks something else or
+    is of another recipe; None for a record that was asked for by its date or its file."""
+    from cook.record.record import read_record
+
+    if path.parent != _records():
+        return None
+    meant = path.resolve()
+    earlier = next((k for k in kept_records(path.stem) if k.path.resolve() != meant), None)
+    if earlier is None:
+        return None
+    try:
+        before = read_record(earlier.path)
+    except InputError:
+        return None  # an older schema: nothing can be said of it
+    ways = []
+    if before.target != record.target or before.demo != record.demo:
+        ways.append(f"is of another target ({Path(before.target).name or 'none'})")
+    elif before.recipe_sha256 != record.recipe_sha256:
+        ways.append("is of another recipe of this name")
+    if before.pick.candidate != record.pick.candidate:
+        ways.append(f"picks {before.pick.candidate or 'nothing'}")
+    if not ways:
+        return None
+    return (
+        f"{path.stem} means the record of {record.created}, which picks "
+        f"{record.pick.candidate or 'nothing'}; {earlier.name} {' and '.join(ways)}"
+    )
+
+
+def files_named() -> frozenset[Path]:
+    """Models that a kept record names: what serving or publishing it needs."""
+    from cook.record.record import read_record
+
+    found = set()
+    for kept in kept_records():
+        with contextlib.suppress(InputError):
+            record = read_record(kept.path)
+            paths = (record.target, *(draft.path for draft in record.drafts))
+            found |= {Path(path) for path in paths if path}
+    return frozenset(found)
+
+
+def _records() -> Path:
+    return cook_home() / "records"
+
+
+def _folder(newest: Path) -> Path:
+    return newest.with_suffix("")
+
+
+def _name(file: Path, folder: Path, date: str) -> Path:
+    """``file`` under a name of its own in ``folder``; no file that is there is touched."""
+    for number in count(1):
+        path = folder / f"{date}{'' if number == 1 else f'-{number}'}.json"
+        with contextlib.suppress(FileExistsError):
+            os.link(file, path)
+            return path
+    raise AssertionError("unreachable")
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d-%H-%M-%S", time.gmtime(seconds))

@@ -135,6 +135,56 @@ class Sheet:
             color=self.colour("ink"),
         )
 
+    def span(self, axes: Axes, axis: Literal["x", "y"], least: float) -> None:
+        """An axis as long as ``least`` at least, so that a small difference does not look large."""
+        low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
+        short = least - abs(high - low)
+        if short > 0:
+            ends = (low - short / 2, high + short / 2)
+            axes.set_xlim(*ends) if axis == "x" else axes.set_ylim(*ends)
+
+    def point(
+        self,
+        axes: Axes,
+        x: float,
+        y: float,
+        colour: str,
+        *,
+        live: bool,
+        x_ends: tuple[float, float] | None = None,
+        y_ends: tuple[float, float] | None = None,
+    ) -> None:
+        """A measured figure with its interval: filled where it ran ``live``, else hollow."""
+        shape = {"color": colour, "linewidth": 1.5 if live else 1.1, "zorder": 3}
+        if x_ends is not None:
+            axes.plot(x_ends, (y, y), **shape)  # type: ignore[arg-type]
+        if y_ends is not None:
+            axes.plot((x, x), y_ends, **shape)  # type: ignore[arg-type]
+        axes.plot(
+            [x],
+            [y],
+            "o",
+            markersize=8 if live else 7,
+            markeredgecolor=colour,
+            markerfacecolor=colour if live else self.colour("page"),
+            markeredgewidth=1.6,
+            zorder=4,
+        )
+
+    def kinds(self, axes: Axes, kinds: Sequence[Literal["live", "predicted"]]) -> None:
+        """The legend's words for filled and hollow points."""
+        for kind in kinds:
+            axes.plot(
+                [],
+                [],
+                "o",
+                markersize=7,
+                markeredgecolor=self.colour("ink"),
+                markerfacecolor=self.colour("ink" if kind == "live" else "page"),
+                markeredgewidth=1.4,
+                label=kind,
+            )
+
     def rows(self, axes: Axes, names: Sequence[str], most: int, strong: str | None = None) -> None:
         """Names down the side, from the top; one is ``strong``."""
         axes.set_yticks(range(len(names)), [label(name, most) for name in names])

@@ -1,7 +1,7 @@
 """The model card of published quants, in the shape that the GGUF community knows.
 
-Front matter that ties them to the base model, the pick, one table of all quants with its
-counts, how it was measured, and for each quant the script that makes it again. Reads only the
+Front matter that ties them to the base model, the pick, the record's warnings, one table of all
+quants with its counts, how it was measured, and one script that makes them again. Reads only the
 record and what the publisher adds.
 """
 
@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from cook.record.measured import Figures
 from cook.record.record import Candidate, Draft, Record
 from cook.report.commands import (
     imatrix_step,
@@ -24,9 +23,12 @@ from cook.report.commands import (
     shell,
     value_of,
 )
+from cook.report.compared import Basis, Scored, at_common_setting, kind_of
 from cook.report.markdown import code, fenced, head, row, text
-from cook.report.numbers import counts, divergence, number, perplexity, ratio
+from cook.report.numbers import counts, divergence, number, perplexity
 from cook.report.public import public
+from cook.report.speedups import DraftSpeedup, drafts_at_their_best
+from cook.units import short_size
 
 MARK = "<!-- written by cook publish -->"
 
@@ -56,9 +58,10 @@ def card(record: Record, facts: CardFacts) -> str:
         f"{MARK}\n\n# {text(facts.title)}",
         _introduction(record, facts),
         _pick(record, facts),
+        _warnings(record),
         _table(record, drafts),
         _method(record),
-        *(_secret(record, facts, draft) for draft in drafts),
+        _making(record, facts, drafts),
         _files(facts),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -144,83 +147,129 @@ def _pick(record: Record, facts: CardFacts) -> str:
     return f"{told}\n\n{fenced(shell(server_command(chosen.command)), 'bash')}"
 
 
-_COLUMNS = (
+def _warnings(record: Record) -> str:
+    """What the record warns of, and steps that failed: a reader of the card has no report."""
+    told = [f"{s.label} failed: {s.error}" for s in record.steps if s.error is not None]
+    told += record.warnings
+    if not told:
+        return ""
+    lines = [f"- {text(line)}" for line in told[:MOST_WARNINGS]]
+    if len(told) > MOST_WARNINGS:
+        lines.append(f"- and {len(told) - MOST_WARNINGS} more in `record.json`")
+    return "## Warnings\n\n" + "\n".join(lines)
+
+
+MOST_WARNINGS = 12
+_QUALITY = (
     ("quant", "left"),
-    *((t, "right") for t in ("size (GiB)", "bpw", "PPL", "KLD", "acceptance", "tokens/cycle")),
-    ("draft settings", "left"),
-    *((title, "right") for title in ("decode t/s", "end-to-end t/s", "vs no draft")),
+    *((t, "right") for t in ("size", "bpw", "PPL", "KLD")),
 )
-REPLAYED = "~"
-"""Before figures that were counted by replay."""
+_LIVE = ("live end-to-end t/s", "live end-to-end speedup", "live decode t/s")
+_PREDICTED = ("predicted end-to-end t/s", "predicted end-to-end speedup")
 
 
 def _table(record: Record, drafts: Sequence[Draft]) -> str:
-    best = {draft.quant: _best(record, draft.quant) for draft in drafts}
-    rows = [_row(draft, best[draft.quant]) for draft in drafts]
-    for candidate in record.candidates:
-        if candidate.draft is None and candidate.live is not None:
-            rows.append(_cells(candidate.name, *[None] * 7, *_speeds(candidate)))
-    told = "\n".join(["## Quants", "", head(_COLUMNS), *rows])
+    """A row a quant at its best draft length; live and predicted speeds have their own columns."""
+    rows = {row.candidate.draft: row for row in drafts_at_their_best(record)}
+    any_live = any(c.live is not None for c in record.candidates)
+    any_predicted = any(c.predicted is not None for c in record.candidates)
+    kind = kind_of(record)
+    chosen, every = at_common_setting(record, kind)  # acceptance falls with the draft's length
+    titles = [*_QUALITY]
+    if record.candidates:
+        at = f" at {text(chosen)}" if chosen else ""
+        titles += [(f"acceptance{at}", "right"), ("best draft length", "right")]
+        titles += [(t, "right") for t in _LIVE if any_live]
+        titles += [(t, "right") for t in _PREDICTED if any_predicted]
+    counted = {one.candidate.draft: one for one in every}
+    lines = []
+    for draft in drafts:
+        found = rows.get(draft.quant)
+        cells = [
+            draft.quant,
+            short_size(draft.file_bytes),
+            number(draft.bpw, ".2f"),
+            perplexity(draft.quality),
+            divergence(draft.quality),
+        ]
+        if record.candidates:
+            cells += [_acceptance(counted.get(draft.quant), kind)]
+            cells += [_settings(found.candidate if found else None)]
+            cells += _live_cells(found.candidate if found else None, found) if any_live else []
+            cells += _predicted_cells(record, found) if any_predicted else []
+        lines.append(_cells(*cells))
+    lines += _bare_rows(record, any_live=any_live, any_predicted=any_predicted)
+    told = "\n".join(["## Quants", "", head(titles), *lines])
+    notes = []
     if record.source_quality is not None:
-        told += f"\n\nUnquantized, on the same text: PPL {perplexity(record.source_quality)}."
-    if any(_counted(candidate)[1] for candidate in best.values()):
-        told += f"\n\n{REPLAYED} counted by replaying the target's own tokens, not in a live run."
-    return told
+        notes.append(f"Unquantized, on the same text: PPL {perplexity(record.source_quality)}.")
+    if any(one.candidate.draft in {d.quant for d in drafts} for one in every) and (
+        kind == "predicted"
+    ):
+        notes.append(f"{REPLAYED} counted by replaying the target's own tokens, not in a live run.")
+    return "\n\n".join([told, *notes])
 
 
-def _row(draft: Draft, best: Candidate | None) -> str:
-    figures, mark = _counted(best)
-    rate = number(figures.acceptance_rate, ".2%") if figures else None
-    length = number(figures.acceptance_length, ".2f") if figures else None
-    return _cells(
-        draft.quant,
-        number(draft.file_bytes / 2**30, ".3f") if draft.file_bytes is not None else None,
-        number(draft.bpw, ".3f"),
-        perplexity(draft.quality),
-        divergence(draft.quality),
-        f"{mark}{rate} ({counts(figures)})" if rate else None,
-        f"{mark}{length}" if rate and length else None,
-        _settings(best),
-        *_speeds(best),
-    )
+REPLAYED = "~"
+"""Before counts of a replay."""
 
 
-def _best(record: Record, quant: str) -> Candidate | None:
-    """The fastest live candidate of ``quant``, else the one predicted to be the fastest."""
-    mine = [c for c in record.candidates if c.draft == quant]
-    mine = [c for c in mine if c.live is not None] or mine
-    speeds = [
-        (f.end_to_end_speed, c)
-        for c in mine
-        if (f := _counted(c)[0]) is not None and f.end_to_end_speed is not None
-    ]
-    return max(speeds, key=lambda pair: pair[0])[1] if speeds else None
-
-
-def _counted(candidate: Candidate | None) -> tuple[Figures | None, str]:
-    """Live figures, or else the forecast's with the mark of a replay."""
-    if candidate is None or candidate.live is not None:
-        return (candidate.live if candidate else None), ""
-    return (candidate.predicted.figures, REPLAYED) if candidate.predicted else (None, "")
+def _acceptance(one: Scored | None, kind: Basis) -> str | None:
+    """The rate with its counts."""
+    rate = number(one.figures.acceptance_rate, ".1%") if one else None
+    if one is None or rate is None:
+        return None
+    return f"{'' if kind == 'live' else REPLAYED}{rate} ({counts(one.figures)})"
 
 
 def _settings(candidate: Candidate | None) -> str | None:
+    """Draft length, and what else is set."""
     if candidate is None or candidate.settings is None:
         return None
     found = candidate.settings
-    told = f"n_max {found.n_max}, n_min {found.n_min}, p_min {found.p_min:g}"
-    return f"{told}, KV {text(candidate.cache_type)}" if candidate.cache_type else told
+    told = str(found.n_max)
+    told += f", n_min {found.n_min}" if found.n_min else ""
+    told += f", p_min {found.p_min:g}" if found.p_min else ""
+    return told + (f", KV {candidate.cache_type}" if candidate.cache_type else "")
 
 
-def _speeds(candidate: Candidate | None) -> tuple[str | None, str | None, str | None]:
-    figures, mark = _counted(candidate)
-    if candidate is None or figures is None:
-        return None, None, None
-    decode, whole = (
-        f"{mark}{speed:.2f}" if speed is not None else None
-        for speed in (figures.decode_speed, figures.end_to_end_speed)
-    )
-    return decode, whole, ratio(candidate.speedup, candidate.speedup_interval)
+def _live_cells(candidate: Candidate | None, found: DraftSpeedup | None) -> list[str | None]:
+    live = candidate.live if candidate else None
+    if live is None:
+        return [None] * len(_LIVE)
+    return [
+        number(live.end_to_end_speed, ".2f"),
+        found.live.told if found and found.live else None,
+        number(live.decode_speed, ".2f"),
+    ]
+
+
+def _predicted_cells(record: Record, found: DraftSpeedup | None) -> list[str | None]:
+    guess = found.candidate.predicted if found else None
+    if guess is None or found is None:
+        return [None] * len(_PREDICTED)
+    ratio = found.predicted.ratio if found.predicted else None
+    speed = number(guess.figures.end_to_end_speed, ".2f")
+    return [speed, f"{ratio:.2f}x" if ratio is not None else None]
+
+
+def _bare_rows(record: Record, *, any_live: bool, any_predicted: bool) -> list[str]:
+    """No draft, of every engine that ran it."""
+    lines = []
+    for candidate in record.candidates:
+        if candidate.draft is not None:
+            continue
+        live, guess = candidate.live, candidate.predicted
+        cells: list[str | None] = [candidate.name, *[None] * 6]
+        if any_live:
+            speeds = (live.end_to_end_speed, live.decode_speed) if live else (None, None)
+            cells += [number(speeds[0], ".2f"), "1.00x" if live else None]
+            cells += [number(speeds[1], ".2f")]
+        if any_predicted:
+            speed = number(guess.figures.end_to_end_speed, ".2f") if guess else None
+            cells += [speed, "1.00x" if guess else None]
+        lines.append(_cells(*cells))
+    return lines
 
 
 def _method(record: Record) -> str:
@@ -230,13 +279,14 @@ def _method(record: Record) -> str:
     if record.candidates:
         lines.append(
             f"acceptance is accepted/drafted tokens against the target {code(target)} "
-            f"({record.target_bytes / 2**30:.2f} GiB), prompts {code(record.prompts)} "
+            f"({short_size(record.target_bytes)}), prompts {code(record.prompts)} "
             f"(SHA-256 {record.prompts_sha256[:12]}), at most {record.max_tokens} tokens a "
             f"reply, temperature {record.temperature:g}"
         )
         lines.append(
             "speeds are tokens after the first a second; end to end counts the prefill of both "
-            "models; vs no draft is the ratio of those, with its interval"
+            "models; a speedup is of the end-to-end speed over no draft's, live over live and "
+            "predicted over predicted, with its interval where there is one"
         )
     with_quality = next((d.quality for d in record.drafts if d.quality), None)
     if with_quality is not None:
@@ -248,31 +298,34 @@ def _method(record: Record) -> str:
     devices = ", ".join(machine.accelerators) or "no accelerator"
     lines.append(
         f"measured on {text(machine.processor)}, {machine.cores} cores, "
-        f"{machine.memory_bytes / 2**30:.0f} GiB, {text(devices)}, {record.created[:10]}"
+        f"{short_size(machine.memory_bytes)}, {text(devices)}, {record.created[:10]}"
     )
     return "### How it was measured\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
-def _secret(record: Record, facts: CardFacts, draft: Draft) -> str:
-    step = quantize_step(record, draft)
-    types = ", ".join(f"{n} x {t}" for t, n in sorted(draft.type_counts.items()))
-    gib = f"{draft.file_bytes / 2**30:.3f} GiB" if draft.file_bytes is not None else "?"
-    bpw = f" ({draft.bpw:.3f} BPW)" if draft.bpw is not None else ""
-    body = [f"## {text(draft.quant)} {gib}{bpw}"]
-    if draft.quality is not None:
-        body.append(f"PPL = {perplexity(draft.quality)}")
-    if step is None:
-        body.append("This file was not made by cook; it is here as it was measured.")
-        return "\n\n".join(body)
-    engine = record.engines.get(draft.engine)
-    comment = f"{engine.flavour} {engine.build}" if engine else draft.engine
-    inside = [f"Tensors: {text(types)}.", fenced(script(step, comment), "bash")]
-    made = imatrix_step(record, step)
-    if made is not None:
-        inside += ["The importance matrix:", fenced(shell(made.command), "bash")]
-    details = "\n\n".join(inside)
-    body.append(f"<details>\n\n<summary>Secret recipe</summary>\n\n{details}\n\n</details>")
-    return "\n\n".join(body)
+def _making(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
+    """One script that makes every file again, and what each consists of."""
+    made = [(d, step) for d in drafts if (step := quantize_step(record, d)) is not None]
+    lines = []
+    for draft in drafts:
+        types = ", ".join(f"{n} x {t}" for t, n in sorted(draft.type_counts.items()))
+        told = f"- {code(facts.files[draft.quant])}: {text(types) or 'types not known'}"
+        if quantize_step(record, draft) is None:
+            told += "; not made by cook, here as it was measured"
+        lines.append(told)
+    parts = ["## How the files were made", "\n".join(lines)]
+    if made:
+        steps = [step for _, step in made]
+        matrices = [m for step in steps if (m := imatrix_step(record, step)) is not None]
+        engines = dict.fromkeys(d.engine for d, _ in made)
+        known = [record.engines[name] for name in engines if name in record.engines]
+        comment = "with " + " and ".join(f"{e.flavour} {e.build}" for e in known)
+        made_again = script(comment, [*dict.fromkeys(matrices)], steps)
+        parts.append(
+            "<details>\n\n<summary>Secret recipe</summary>\n\n"
+            f"{fenced(made_again, 'bash')}\n\n</details>"
+        )
+    return "\n\n".join(parts)
 
 
 def _files(facts: CardFacts) -> str:

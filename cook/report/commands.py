@@ -10,6 +10,15 @@ from cook.record.record import Draft, Record, StepRecord
 
 OWN = ("--host", "--port", "--api-key-file")
 """What cook's own server is told beyond how it runs; whoever runs it again chooses these."""
+MEASURING = (
+    ("--cache-ram", "0"),
+    ("--fit", "off"),  # mainline's; ik's is a switch
+    ("--no-log-prefix",),
+    ("--no-log-timestamps",),
+)
+"""What a server is told so that it can be measured, and nobody wants of one that serves: there,
+requests that begin alike are to be fast, and the log is to tell when. The speed of a request does
+not depend on them."""
 _CUSTOM = "--custom-q"
 # One rule a line reads best; llama-quantize wants them joined by commas.
 _JOIN = "sed -Ez 's:\\n+:,:g;s:,$::;s:^,::'"
@@ -55,8 +64,8 @@ def value_of(words: Sequence[str], option: str) -> str | None:
     return next(rest, None) if option in rest else None
 
 
-def server_command(words: Sequence[str]) -> tuple[str, ...]:
-    """The measured server command without cook's own address and key."""
+def ran_as(words: Sequence[str]) -> tuple[str, ...]:
+    """A command as it ran, without the address and the key that cook gave a server."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -65,6 +74,21 @@ def server_command(words: Sequence[str]) -> tuple[str, ...]:
         else:
             kept.append(word)
     return tuple(kept)
+
+
+def server_command(words: Sequence[str]) -> tuple[str, ...]:
+    """The measured server as it is deployed: :func:`ran_as`, and without what only measures."""
+    return deployed(ran_as(words))
+
+
+def deployed(argv: Sequence[str]) -> tuple[str, ...]:
+    """A measured server's command line without :data:`MEASURING`."""
+    left = list(argv)
+    for words in MEASURING:
+        for at in range(len(left) - len(words), 0, -1):
+            if tuple(left[at : at + len(words)]) == words:
+                del left[at : at + len(words)]
+    return tuple(left)
 
 
 def by_option(words: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> list[str]:
@@ -86,25 +110,69 @@ def shell(words: Sequence[str]) -> str:
     return _continued(by_option(words))
 
 
-def script(step: StepRecord, comment: str) -> str:
-    """A quantize step's command as this community shows it: the rules one a line, in bash."""
-    lines = ["#!/usr/bin/env bash", f"# {' '.join(comment.split())}", ""]
+def script(comment: str, matrices: Sequence[StepRecord], steps: Sequence[StepRecord]) -> str:
+    """One bash script of the steps that made importance matrices and quants: the source is named
+    once, threads are those of whoever runs it, rules stand one a line."""
+    names = _Shared(steps)
+    lines = ["#!/usr/bin/env bash", f"# {' '.join(comment.split())}", "set -euo pipefail", ""]
+    lines += [*names.lines, 'threads="$(nproc)"', ""]
+    for step in matrices:
+        lines += ["# the importance matrix", *_command(step.command, names, _imatrix_threads), ""]
+    for step in steps:
+        lines += _command(step.command, names, _last)
+        lines.append("")
+    return "\n".join(lines).rstrip("\n")
+
+
+class _Shared:
+    """Variables for the words that all steps have in common: their source."""
+
+    def __init__(self, steps: Sequence[StepRecord]) -> None:
+        found = dict.fromkeys(made.source for s in steps if (made := quantize_command(s)))
+        names = ["model", *(f"model{i}" for i in range(2, len(found) + 1))]
+        self._names = dict(zip(found, names, strict=False))
+        self.lines = [f"{name}={shlex.quote(word)}" for word, name in self._names.items()]
+
+    def quoted(self, word: str) -> str:
+        name = self._names.get(word)
+        return f'"${name}"' if name is not None else shlex.quote(word)
+
+
+def _last(words: Sequence[str]) -> frozenset[int]:
+    """Where llama-quantize is told its threads."""
+    return frozenset({len(words) - 1}) if words[-1].isdigit() else frozenset()
+
+
+def _imatrix_threads(words: Sequence[str]) -> frozenset[int]:
+    """Where llama-imatrix is told its threads; a recipe may say them once more."""
+    told = (place for place, word in enumerate(words, 1) if word in ("-t", "--threads"))
+    return frozenset(told)
+
+
+def _command(
+    words: Sequence[str], names: _Shared, threads_of: Callable[[Sequence[str]], frozenset[int]]
+) -> list[str]:
+    """The command's lines, before it a variable for each block of rules."""
+    lines: list[str] = []
     quoted: list[str] = []
+    threads = threads_of(words)
     blocks = 0
     before = ""
-    for word in step.command:
+    for place, word in enumerate(words):
         if before == _CUSTOM:
             blocks += 1
             name = "custom" if blocks == 1 else f"custom{blocks}"
             lines += [
                 f"{name}={shlex.quote(chr(10).join(['', *word.split(','), '']))}",
                 f"{name}=$(printf '%s' \"${name}\" | {_JOIN})",
-                "",
             ]
-        quoted.append(f'"${name}"' if before == _CUSTOM else shlex.quote(word))
+            quoted.append(f'"${name}"')
+        else:
+            quoted.append('"$threads"' if place in threads else names.quoted(word))
         before = word
     texts = iter(quoted)
-    return "\n".join([*lines, _continued(by_option(step.command, lambda _: next(texts)))])
+    lines.append(_continued(by_option(words, lambda _: next(texts))))
+    return lines
 
 
 def _continued(lines: Sequence[str]) -> str:

@@ -97,14 +97,14 @@ def best_of_each(record: Record, kind: Basis) -> list[Scored]:
 
 
 def setting(record: Record, candidate: Candidate) -> str:
-    """The draft settings without the draft's name: ``n_max=7 kv=q8_0``."""
+    """The draft settings without the draft's name: ``draft length 7 kv=q8_0``."""
     if candidate.settings is None:
         return "no draft"
-    return f"n_max={candidate.settings.n_max} {other_settings(record, candidate)}".strip()
+    return f"draft length {candidate.settings.n_max} {other_settings(record, candidate)}".strip()
 
 
 def other_settings(record: Record, candidate: Candidate) -> str:
-    """The settings except n_max; the cache type only where the record has several."""
+    """The settings except the draft length; the cache type only where the record has several."""
     settings = candidate.settings
     several = len({c.cache_type for c in record.candidates if c.draft is not None}) > 1
     parts = [f"n_min={settings.n_min}"] if settings and settings.n_min else []

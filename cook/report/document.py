@@ -69,13 +69,17 @@ Block = Text | Items | Code | Table | Plot
 
 @dataclass(frozen=True)
 class Section:
-    """One heading and what stands under it; ``absent``: why there is nothing to show."""
+    """One heading and what stands under it; ``absent``: why there is nothing to show.
+
+    ``folded``: only its heading is in sight until a reader opens it.
+    """
 
     id: str
     title: str
     lead: str = ""
     blocks: tuple[Block, ...] = ()
     absent: str | None = None
+    folded: bool = False
 
     @property
     def half(self) -> bool:
@@ -108,24 +112,42 @@ class Headline:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report."""
+    """A whole report.
+
+    ``first`` stands on the first screen, beside ``evidence`` (over what, on which machine) and
+    ``answers`` (what else there is to know before the figures are used).
+    """
 
     title: str
     subtitle: tuple[str, ...]
     headline: Headline
+    evidence: tuple[Fact, ...]
+    answers: tuple[Fact, ...]
+    first: Section
     sections: tuple[Section, ...]
 
     @property
+    def open(self) -> tuple[Section, ...]:
+        """Sections below the first screen that are in sight, in order."""
+        return tuple(s for s in self.sections if s.absent is None and not s.folded)
+
+    @property
+    def folded(self) -> tuple[Section, ...]:
+        """The rest."""
+        return tuple(s for s in self.sections if s.absent is None and s.folded)
+
+    @property
     def shown(self) -> tuple[Section, ...]:
-        """Sections with something in them."""
-        return tuple(s for s in self.sections if s.absent is None)
+        """Every section with something in it, in the order of the page."""
+        first = (self.first,) if self.first.absent is None else ()
+        return (*first, *self.open, *self.folded)
 
     @property
     def lone(self) -> frozenset[str]:
         """Half-width sections without a neighbour: their tables stand beside the plot instead."""
-        found: set[str] = set()
+        found = {section.id for section in self.folded if section.half}
         waiting: str | None = None
-        for section in self.shown:
+        for section in self.open:
             if section.half and waiting is None:
                 waiting = section.id
                 continue
@@ -137,7 +159,7 @@ class Document:
     @property
     def absent(self) -> tuple[Section, ...]:
         """Sections without data, each with its reason."""
-        return tuple(s for s in self.sections if s.absent is not None)
+        return tuple(s for s in (self.first, *self.sections) if s.absent is not None)
 
     @property
     def plots(self) -> tuple[Plot, ...]:

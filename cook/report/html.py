@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,8 +17,11 @@ from cook.report.public import SAID
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
 
 MAX_BYTES = 2_000_000
+_QUOTED = re.compile(r"`([^`\n]{1,40})`")
+_OPTION = re.compile(r"(?<!\S)(--?[a-z][a-z0-9-]{1,40})(?!\S)")
 PAGE = package_dir() / "report" / "page"
 CHARACTERS_A_ROW = 120
 """A listing may have as many rows' worth of characters as a table has rows."""
@@ -57,6 +61,20 @@ def _render(document: Document, pictures: Mapping[str, tuple[str, str]], most_ro
     )
 
 
+def _prose(text: str) -> Markup:
+    """``text`` escaped, with what stands between backticks as code, which no line end breaks."""
+    from markupsafe import Markup, escape
+
+    return Markup(_QUOTED.sub(r'<code class="word">\1</code>', str(escape(text))))
+
+
+def _flags(text: str) -> Markup:
+    """A command escaped, with options that no line end breaks."""
+    from markupsafe import Markup, escape
+
+    return Markup(_OPTION.sub(r'<span class="word">\1</span>', str(escape(text))))
+
+
 @cache
 def _template() -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -70,4 +88,6 @@ def _template() -> Template:
     )
     environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["short"] = clipped
+    environment.filters["prose"] = _prose
+    environment.filters["flags"] = _flags
     return environment.get_template("report.html")

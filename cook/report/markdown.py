@@ -25,8 +25,12 @@ def markdown(document: Document, plots: PurePath | None = None) -> str:
     parts = [f"# {text(document.title)}: {text(document.headline.title)}"]
     parts.append(" · ".join(text(part) for part in document.subtitle))
     parts += _headline(document)
-    for section in document.shown:
+    if document.first.absent is None:
+        parts += _section(document.first, plots)
+    for section in document.open:
         parts += _section(section, plots)
+    for section in document.folded:
+        parts += _folded_section(section, plots)
     if document.absent:
         parts.append("## Not in this record")
         parts.append(
@@ -80,6 +84,9 @@ def _headline(document: Document) -> list[str]:
                 ]
             )
         )
+    if told := (*document.evidence, *document.answers):
+        answers = (row((text(fact.label), text(fact.value))) for fact in told)
+        parts.append("\n".join([head((("", "left"), ("", "left"))), *answers]))
     if first.warnings:
         word = "warning" if first.warnings == 1 else "warnings"
         parts.append(f"{first.warnings} {word}: see below.")
@@ -95,6 +102,13 @@ def _section(section: Section, plots: PurePath | None) -> list[str]:
     for block in section.blocks:
         parts.append(_block(block, plots))
     return parts
+
+
+def _folded_section(section: Section, plots: PurePath | None) -> list[str]:
+    """Its heading in sight; GitHub opens it at a click."""
+    _, *inside = _section(section, plots)
+    body = "\n\n".join(part for part in inside if part)
+    return [f"<details><summary>{text(section.title)}</summary>", body, "</details>"]
 
 
 def _block(block: Block, plots: PurePath | None) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from cook.record.record import Record
+from cook.report.answers import answers, evidence
 from cook.report.document import Document, Section
 from cook.report.headline import headline
 from cook.report.public import public
@@ -12,7 +14,9 @@ from cook.report.sections import (
     category,
     coverage,
     depth,
+    forest,
     frontier,
+    gains,
     lengths,
     predicted_live,
     quality,
@@ -23,22 +27,26 @@ from cook.report.sections import (
 )
 
 SECTIONS: tuple[Callable[[Record], Section], ...] = (
-    tables.candidates,
-    frontier.section,
     lengths.section,
+    gains.section,
+    tables.warnings,
+    tables.candidates,
+    category.section,
+    predicted_live.section,
+    time.section,
+    frontier.section,
     quality.section,
     ranks.section,
-    predicted_live.section,
     depth.section,
-    category.section,
-    types.section,
-    time.section,
-    coverage.section,
     tables.output,
-    tables.warnings,
+    types.section,
+    coverage.section,
     tables.provenance,
 )
-"""In the order in which a reader meets them; a new one is one module and one line here."""
+"""Below the first screen, in the order in which a reader meets them; a new one is one module and
+one line here."""
+IN_SIGHT = frozenset({"lengths", "gains", "warnings"})
+"""Sections that are open; the others are folded."""
 
 
 def document(record: Record) -> Document:
@@ -53,5 +61,12 @@ def document(record: Record) -> Document:
         title=record.recipe,
         subtitle=tuple(part for part in subtitle if part),
         headline=headline(record),
-        sections=tuple(section(record) for section in SECTIONS),
+        evidence=evidence(record),
+        answers=answers(record),
+        first=forest.section(record),
+        sections=tuple(_folded(section(record)) for section in SECTIONS),
     )
+
+
+def _folded(section: Section) -> Section:
+    return replace(section, folded=section.id not in IN_SIGHT)

@@ -28,10 +28,28 @@ def test_ls_lists_what_is_shipped(cook: Any) -> None:
     assert all(r["description"] and r["quants"] for r in recipes)
 
 
-def test_show_prints_the_file(cook: Any) -> None:
+def test_show_prints_a_copy_that_is_the_user_s_own(cook: Any) -> None:
     done = cook("recipes", "show", "ling-flash-iq1kt")
     assert done.status == 0
-    assert done.stdout == shipped_recipes()["ling-flash-iq1kt"].read_text()
+    first, *rest = done.stdout.splitlines()
+    schema = first.removeprefix("# yaml-language-server: $schema=")
+    assert json.loads(Path(schema).read_text())["title"].startswith("cook recipe")
+    shipped = shipped_recipes()["ling-flash-iq1kt"].read_text().splitlines()
+    assert rest == [line for line in shipped[1:] if line != "name: ling-flash-iq1kt"]
+    (cook.directory / "mine.yaml").write_text(done.stdout)
+    again = cook("recipes", "show", "mine.yaml", "--json")
+    assert json.loads(again.stdout)["recipe"]["name"] == "mine", "its records are its own"
+    assert cook("recipes", "show", "mine.yaml").stdout == done.stdout, "a file of one's own as is"
+
+
+def test_a_resolved_recipe_says_every_setting_and_means_the_same(cook: Any) -> None:
+    done = cook("recipes", "show", "qwen3-0.6b-dense", "--resolved")
+    (cook.directory / "mine.yaml").write_text(done.stdout)
+    for setting in ("context: 512", "confidence: 0.95", "margin: 0.01", "live_budget:", "seed: 1"):
+        assert setting in done.stdout
+    again = cook("recipes", "show", "mine.yaml", "--resolved")
+    strip = "name: mine\n"
+    assert again.stdout.replace(strip, "").replace("# mine,", "# qwen3-0.6b-dense,") == done.stdout
 
 
 def test_show_json_expands(cook: Any) -> None:
@@ -52,6 +70,31 @@ def test_check_tells_exact_sizes(cook: Any) -> None:
     assert round(sizes["IQ1_KT"] / 2**20, 2) == 23266.73
     assert round(sizes["IQ1_KT-PUFFED"] / 2**20, 2) == 24181.83
     assert round(sizes["IQ2_KL"] / 2**20, 2) == 35498.34
+
+
+def test_check_tells_sizes_although_a_text_is_not_there(cook: Any) -> None:
+    shutil.copy(shipped_recipes()["ling-flash-iq1kt"], cook.directory / "ling.yaml")
+    done = cook("recipes", "check", "ling.yaml", "--tensors", str(LING))
+    assert done.status == 2
+    assert "no such file" in done.stderr
+    assert "22.72 GiB" in done.stdout
+    document = json.loads(
+        cook("recipes", "check", "ling.yaml", "--tensors", str(LING), "--json").stdout
+    )
+    assert len(document["quants"]) == 3
+    assert [p["severity"] for p in document["problems"]].count("error") == 1
+
+
+def test_the_places_that_the_tutorial_names_are_all_there_are(cook: Any) -> None:
+    copy = cook("recipes", "show", "qwen3-0.6b-dense").stdout
+    (cook.directory / "mine.yaml").write_text(copy)
+    assert cook("recipes", "check", "mine.yaml").status == 0, "nothing is to be fetched first"
+    tutorial = (LING.parents[2] / "docs" / "tutorial.md").read_text()
+    named = ("model.source", "score.target.source", "score.target.args", "score.draft.args")
+    assert all(f"`{place}`" in tutorial for place in named)
+    document = json.loads(cook("recipes", "show", "mine.yaml", "--json").stdout)["recipe"]
+    assert document["imatrix"]["args"]["n_gpu_layers"] is None
+    assert document["evaluate"]["args"]["n_gpu_layers"] is None
 
 
 def test_check_tells_every_fault_with_its_place(cook: Any, check_snapshot: Any) -> None:
@@ -107,6 +150,26 @@ def test_import_tells_every_fault_with_its_place(cook: Any, check_snapshot: Any)
         'llama-quantize --custom-q "$custom" in.gguf out.gguf IQ4_K\n'
     )
     check_snapshot(cook("recipes", "import", "make.sh"), "recipes-import-broken")
+
+
+def test_export_says_no_pattern_twice(cook: Any) -> None:
+    quant = ("--quant", "IQ1_KT-PUFFED", "--format", "recipe")
+    text = cook("recipes", "export", "ling-flash-iq1kt", *quant).stdout
+    rules = [line.partition("=")[0] for line in text.splitlines() if "=" in line]
+    assert len(rules) == len(set(rules)) > 5
+    assert "attn" in text
+    assert "=iq6_k" not in text
+
+
+def test_export_names_a_type_that_an_engine_lacks_once(cook: Any) -> None:
+    (cook.directory / "r.yaml").write_text(
+        "version: 1\nengine: llama.cpp\nmodel: {source: m.gguf}\n"
+        "quants: [{name: A, type: iq1_kt, rules: [{attention: iq1_kt}]}]\n"
+    )
+    done = cook("recipes", "export", "r.yaml", "--format", "script")
+    assert done.status == 2
+    assert done.stderr.lower().count("which has no iq1_kt") == 1
+    assert "1 error" in done.stderr
 
 
 def test_export_and_back(cook: Any) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from cook.record.find import keep_record
 from cook.record.record import write_record
 from tests.report import records
 
@@ -45,3 +49,26 @@ def test_no_record_and_no_such_record_say_what_mends_it(cook: Any) -> None:
     assert done.status == 2
     assert "bad.json" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_kept_records_are_listed_and_shown_by_date(
+    cook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+    first = records.record(("A",), (4,))
+    keep_record(first)
+    keep_record(replace(first, created="2026-11-22T18:00:00Z"))
+    done = cook("report", "--list")
+    assert (done.status, done.stderr) == (0, "* is what the recipe's name alone means\n")
+    listed = [line.split()[:3] for line in done.stdout.splitlines()[1:]]
+    assert listed == [
+        ["*", "demo@2026-11-22-18-00-00", "A"],
+        ["demo@2026-11-21-18-00-00", "A", "n_max=4"],
+    ]
+    documents = json.loads(cook("report", "demo", "--list", "--json").stdout)["records"]
+    assert [d["newest"] for d in documents] == [True, False]
+    done = cook("report", "demo")
+    assert "1 earlier record of demo: `cook report --list`" in done.stderr
+    earlier = cook("report", "demo@2026-11-21")
+    assert earlier.stdout.strip().endswith("records/demo/2026-11-21-18-00-00.html")
+    assert cook("report", "absent", "--list").status == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cook.record.find import keep_record
 from cook.record.record import write_record
 from tests.served_records import record
 
@@ -49,3 +50,22 @@ def test_no_such_engine(served: Any) -> None:
     done = served("serve", "--engine", "nowhere", "--print")
     assert done.status == 5
     assert Path(served.directory / "cook-home" / "serve.key").exists() is False
+
+
+def test_a_name_that_means_another_pick_than_before_says_so(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(served.directory / "cook-home"))
+    earlier = replace(record("ml"), recipe="q", created="2026-11-21T00:00:00Z")
+    keep_record(replace(earlier, pick=replace(earlier.pick, candidate="no draft")))
+    keep_record(replace(earlier, created="2026-11-22T00:00:00Z"))
+    done = served("serve", "q", "--print")
+    assert "q@2026-11-21-00-00-00 picks no draft" in done.stderr
+    assert "picks no draft" not in served("serve", "q@2026-11-21", "--print").stderr
+
+
+def test_a_context_beyond_the_model_s_is_told(served: Any) -> None:
+    done = served("serve", "r", "--print", "--context", "1048576")
+    assert "--ctx-size 1048576" in done.stdout
+    assert "beyond what the target was trained on" in done.stderr
+    assert "scored with a context of 512 tokens" in done.stderr

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cook.graph.store import Store
+from cook.record.find import keep_record, kept_records
+from tests import bare_records as bare
 
 
 def fill(root: Path, kind: str = "quantize", inputs: dict[str, str] | None = None) -> Path:
@@ -102,3 +107,26 @@ def test_gc_removes_what_is_named(cook: Any) -> None:
 def test_gc_refuses_what_it_does_not_know(cook: Any, check_snapshot: Any) -> None:
     check_snapshot(cook("store", "gc", "--kind", "nope"), "store-gc-unknown-kind")
     check_snapshot(cook("store", "gc", "--older", "3"), "store-gc-older-alone")
+
+
+def test_gc_spares_what_a_record_names(cook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+    directory = fill(cook.directory / "cook-home" / "store")
+    named = replace(bare.DRAFT, path=str(directory / "model.gguf"))
+    keep_record(replace(bare.RECORD, recipe="demo", drafts=(named,)))
+    done = cook("store", "gc", "--all")
+    assert "0 artifacts" in done.stdout
+    assert "1 artifact kept, named by records" in done.stderr
+    assert directory.is_dir()
+    assert cook("store", "gc", "--all", "--named").status == 0
+    assert not directory.exists()
+
+
+def test_gc_of_records_leaves_what_a_name_means(cook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+    for day in (20, 21, 22):
+        keep_record(replace(bare.RECORD, recipe="demo", created=f"2026-11-{day}T00:00:00Z"))
+    assert "would free" in cook("store", "gc", "--kind", "record", "--dry-run").stdout
+    assert "2 records" in cook("store", "gc", "--kind", "record").stdout
+    (left,) = kept_records("demo")
+    assert left.newest

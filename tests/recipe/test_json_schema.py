@@ -36,7 +36,7 @@ def test_shipped_recipes_satisfy_it(name: str) -> None:
     [
         {"version": 1, "name": "x", "scroe": {}},
         {"version": 2, "name": "x"},
-        {"version": 1},
+        {"name": "x"},
         {
             "version": 1,
             "name": "x",

@@ -167,7 +167,7 @@ def test_sha256_is_of_the_text() -> None:
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_shipped_recipes_resolve_to_themselves(name: str) -> None:
     loaded = load_recipe(name)
-    again = parse_recipe(resolved(loaded), Path("/somewhere/else.yaml"))
+    again = parse_recipe(resolved(loaded), Path(f"/somewhere/{name}.yaml"))
     assert [(q.name, q.ftype, q.mixture, q.use_imatrix) for q in again.quants] == [
         (q.name, q.ftype, q.mixture, q.use_imatrix) for q in loaded.quants
     ]

@@ -1,14 +1,24 @@
-"""Which record a command means."""
+"""Which record a command means, and that none is ever written over."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cook.errors import InputError
-from cook.record.find import find_record
+from cook.record.find import (
+    change_told,
+    files_named,
+    find_record,
+    keep_record,
+    kept_records,
+    mean,
+)
+from cook.record.record import read_record, write_record
+from tests import bare_records as bare
 
 
 @pytest.fixture
@@ -35,7 +45,87 @@ def test_none_says_how_to_make_one(records_of: Path) -> None:
     with pytest.raises(InputError, match="absent: no such record") as caught:
         find_record("absent")
     assert "cook demo" in (caught.value.hint or "")
+    for name in ("/tmp/absent.json", "../old", "a*b"):
+        with pytest.raises(InputError, match="no such record"):
+            find_record(name)
     for file in records_of.iterdir():
         file.unlink()
     with pytest.raises(InputError, match="no record yet"):
         find_record()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+FIRST = replace(bare.RECORD, recipe="demo", created="2026-11-21T20:00:00Z")
+SECOND = replace(FIRST, created="2026-11-22T20:00:00Z")
+
+
+def test_every_build_keeps_its_record_and_the_name_means_the_last(home: Path) -> None:
+    one, other = keep_record(FIRST), keep_record(SECOND)
+    assert one.name == "2026-11-21-20-00-00.json"
+    assert read_record(one) == FIRST
+    assert read_record(find_record("demo")) == SECOND
+    assert find_record() == find_record("demo") == home / "records" / "demo.json"
+    assert find_record("demo@2026-11-21") == one
+    assert find_record("demo@2026-11") == other, "of several the last"
+    assert [(k.name, k.newest) for k in kept_records("demo")] == [
+        ("demo@2026-11-22-20-00-00", True),
+        ("demo@2026-11-21-20-00-00", False),
+    ]
+    with pytest.raises(InputError) as caught:
+        find_record("demo@2025")
+    assert "--list" in (caught.value.hint or "")
+
+
+def test_two_records_of_one_second_are_two_files(home: Path) -> None:
+    paths = {keep_record(FIRST), keep_record(replace(FIRST, disturbed=1))}
+    assert len(paths) == 2
+    assert [read_record(p).disturbed for p in sorted(paths)] in ([0, 1], [1, 0])
+
+
+def test_a_record_of_an_earlier_cook_is_kept_beside_the_new_one(home: Path) -> None:
+    write_record(FIRST, home / "records" / "demo.json")
+    keep_record(SECOND)
+    assert {read_record(k.path).created for k in kept_records("demo")} == {
+        FIRST.created,
+        SECOND.created,
+    }
+
+
+def test_a_kept_answer_is_what_the_name_means_again(home: Path) -> None:
+    one = keep_record(FIRST)
+    keep_record(SECOND)
+    mean(one)
+    assert read_record(find_record("demo")) == FIRST
+    assert len(kept_records("demo")) == 2
+    mean(home / "elsewhere.json")
+
+
+def test_a_name_that_changed_its_mind_says_so(home: Path) -> None:
+    keep_record(FIRST)
+    keep_record(SECOND)
+    path = find_record("demo")
+    assert change_told(path, SECOND) is None, "the same pick, the same recipe"
+    other = replace(
+        SECOND, pick=replace(SECOND.pick, candidate="X"), created="2026-11-23T20:00:00Z"
+    )
+    keep_record(other)
+    told = change_told(find_record("demo"), other)
+    assert told is not None
+    assert "picks X" in told
+    assert "demo@2026-11-22-20-00-00 picks" in told
+    recipe = replace(other, recipe_sha256="another", created="2026-11-24T20:00:00Z")
+    keep_record(recipe)
+    assert "another recipe of this name" in (change_told(find_record("demo"), recipe) or "")
+    dated = find_record("demo@2026-11-23")
+    assert change_told(dated, other) is None, "asked for by its date"
+
+
+def test_what_records_name(home: Path) -> None:
+    keep_record(replace(FIRST, target="/t.gguf", drafts=(replace(bare.DRAFT, path="/d.gguf"),)))
+    keep_record(SECOND)
+    assert files_named() >= {Path("/t.gguf"), Path("/d.gguf")}

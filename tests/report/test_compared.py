@@ -40,10 +40,10 @@ def test_each_draft_at_its_best_setting_best_first(records: ModuleType) -> None:
 
 def test_acceptance_is_compared_at_the_setting_most_drafts_have(records: ModuleType) -> None:
     chosen, found = at_common_setting(records.record(), "predicted")
-    assert chosen == "n_max=4", "the pick's own, where all are as common"
+    assert chosen == "draft length 4", "the pick's own, where all are as common"
     assert len(found) == 3
     chosen, found = at_common_setting(records.record(), "live")
-    assert (chosen, len(found)) == ("n_max=4", 2)
+    assert (chosen, len(found)) == ("draft length 4", 2)
     assert at_common_setting(records.bare(), "live") == ("", [])
 
 
@@ -59,7 +59,7 @@ def test_a_quant_of_two_engines_is_two_drafts(records: ModuleType) -> None:
 def test_settings_are_told_in_full(records: ModuleType) -> None:
     one = records.candidate("A")
     told = replace(one, settings=DraftSettings(n_max=8, n_min=2, p_min=0.5), cache_type="q8_0")
-    assert setting(records.record(), told) == "n_max=8 n_min=2 p_min=0.5"
+    assert setting(records.record(), told) == "draft length 8 n_min=2 p_min=0.5"
     assert setting(records.record(), records.candidate(None)) == "no draft"
 
 

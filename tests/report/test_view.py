@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -26,6 +27,8 @@ def test_a_whole_record_leaves_nothing_out(records: ModuleType) -> None:
     found = document(records.record())
     assert found.absent == ()
     assert {plot.name for plot in found.plots} == {
+        "speedups",
+        "gains",
         "frontier",
         "lengths",
         "perplexity",
@@ -58,5 +61,14 @@ def test_rows_have_the_columns_of_their_table(records: ModuleType, kind: str) ->
 
 def test_sections_without_a_neighbour_are_known(records: ModuleType) -> None:
     whole = document(records.record())
-    assert whole.lone == frozenset()
-    assert document(records.record(predicted=False)).lone == {"lengths"}
+    assert whole.lone == {s.id for s in whole.folded if s.half}, "what is unfolded stands alone"
+    assert whole.lone
+    alone = replace(whole, sections=tuple(s for s in whole.sections if s.id != "gains"))
+    assert "lengths" in alone.lone
+
+
+def test_only_what_is_read_first_is_in_sight(records: ModuleType) -> None:
+    found = document(records.record())
+    assert found.first.id == "speedups"
+    assert [s.id for s in found.open] == ["lengths", "gains", "warnings"]
+    assert {s.id for s in found.folded} >= {"candidates", "provenance", "category"}

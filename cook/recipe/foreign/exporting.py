@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ def export_quant(
     if model is not None:
         lines = _named_tensors(quant, flavour, model, where)
     else:
-        lines = list(_patterns(quant, where))
+        lines = _first_of_each(_patterns(quant, where))
         _refuse(quant, wanted, flavour, lines)
     problems = [*_lacking(quant, flavour, wanted, lines, where)]
     if problems:
@@ -101,6 +101,14 @@ def _named_tensors(
     if any(p.severity == "error" for p in resolution.problems):
         raise RecipeError(resolution.problems)
     return [RuleLine(rule.pattern, rule.type, where) for rule in to_engine_rules(resolution)]
+
+
+def _first_of_each(lines: Iterable[RuleLine]) -> list[RuleLine]:
+    """Without rules whose pattern an earlier one has: the first match wins."""
+    first: dict[str, RuleLine] = {}
+    for line in lines:
+        first.setdefault(line.pattern, line)
+    return list(first.values())
 
 
 def _patterns(quant: Quant, where: Location) -> Iterator[RuleLine]:
@@ -173,7 +181,8 @@ def _lacking(
             message = f"{wanted} is read by {flavour}, which has no {found.name} ({other} has it)"
             yield line.at.problem(message)
     base = ftype_by_name(quant.ftype)
-    if wanted is Format.SCRIPT and flavour not in base.engines:
+    known = base.default not in told and base.name.lower() not in {name.lower() for name in told}
+    if wanted is Format.SCRIPT and flavour not in base.engines and known:
         yield where.problem(f"{flavour} has no base type {base.name}")
     if lines and base.default in ("f32", "f16", "bf16") and wanted is not Format.RECIPE:
         message = f"with the base type {base.name} the engine ignores every rule"

@@ -9,29 +9,34 @@ from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
 from cook.report.compared import (
     HOW,
-    best_of_each,
+    at_common_setting,
     categories_of,
     drawn,
     finite,
     kind_of,
     order_of,
     picked_draft,
+    prompts_of,
 )
 from cook.report.document import Section, figures
 from cook.report.numbers import counts
+from cook.report.ratios import acceptance_error
 
 TITLE = "Acceptance by category"
 MOST_DRAFTS = 8
 MOST_CATEGORIES = 24
+LEAST_POINTS = 5.0
 
 Rates = Mapping[str, Mapping[str, Figures]]
 
 
 def section(record: Record) -> Section:
-    """A row a category, a mark a draft, each draft at its best setting."""
+    """A row a category, a mark a draft, all drafts at one setting: acceptance falls with length."""
     kind = kind_of(record)
     rates: dict[str, dict[str, Figures]] = {}
-    for one in best_of_each(record, kind):
+    errors: dict[tuple[str, str], float] = {}
+    chosen, every = at_common_setting(record, kind)
+    for one in every:
         found = {
             category: figures
             for category, figures in categories_of(one.candidate, kind).items()
@@ -39,6 +44,10 @@ def section(record: Record) -> Section:
         }
         if found:
             rates[one.draft] = found
+        for category in found:
+            error = acceptance_error(prompts_of(one.candidate, kind), category)
+            if error is not None:
+                errors[one.draft, category] = error
     categories = list(dict.fromkeys(c for found in rates.values() for c in found))
     if not categories:
         return Section("category", TITLE, absent="no candidate has counts by category")
@@ -46,14 +55,14 @@ def section(record: Record) -> Section:
     best = picked_draft(record)
     shown = {name: rates[name] for name in drawn(drafts, MOST_DRAFTS, best)}
     first, figures_of_first = next(iter(shown.items()))
-    alt = f"Acceptance by category, {first}: " + "; ".join(
+    alt = f"Acceptance by category at {chosen}, {first}: " + "; ".join(
         f"{c} {_rate(f):.1%}" for c, f in list(figures_of_first.items())[:10]
     )
     numbers = order_of(record)
     rows = categories[:MOST_CATEGORIES]
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, shown, rows, numbers, best)
+        _draw(sheet, shown, errors, rows, numbers, best)
 
     table = figures(
         ("draft", *categories),
@@ -65,7 +74,9 @@ def section(record: Record) -> Section:
     plot = Plot(
         "category", TITLE, alt + ".", draw, height=height, narrow_height=height + 10 * len(shown)
     )
-    lead = f"Each draft at its best setting, {HOW[kind]}."
+    lead = f"Every draft at {chosen}, {HOW[kind]}."
+    if errors:
+        lead += " Bars are standard errors, by how prompts differ."
     return Section("category", TITLE, lead, (plot, table))
 
 
@@ -78,22 +89,30 @@ def _cell(found: Figures | None) -> str | None:
 
 
 def _draw(
-    sheet: Sheet, rates: Rates, categories: list[str], numbers: dict[str, int], best: str | None
+    sheet: Sheet,
+    rates: Rates,
+    errors: Mapping[tuple[str, str], float],
+    categories: list[str],
+    numbers: dict[str, int],
+    best: str | None,
 ) -> None:
     axes = sheet.axes("acceptance, %", grid="both")
     step = 0.5 / max(len(rates), 1)
     for index, (name, found) in enumerate(rates.items()):
         colour, marker = sheet.series(numbers.get(name, 0))
         places = [i for i, c in enumerate(categories) if c in found]
-        axes.plot(
+        axes.errorbar(
             [100 * _rate(found[categories[i]]) for i in places],
             [i + (index - (len(rates) - 1) / 2) * step for i in places],
-            marker if len(numbers) > 8 else "o",
+            xerr=[100 * errors.get((name, categories[i]), 0.0) for i in places],
+            fmt=marker if len(numbers) > 8 else "o",
             color=colour,
+            elinewidth=1.0,
             markersize=9 if name == best else 6.5,
             label=sheet.short(name),
         )
     sheet.rows(axes, categories, 14 if sheet.narrow else 22)
     axes.set_ylim(len(categories) - 0.5, -0.5)
     axes.margins(x=0.06)
+    sheet.span(axes, "x", LEAST_POINTS)
     sheet.legend(axes)

@@ -7,13 +7,24 @@ from statistics import median
 
 from cook.record.record import Record
 from cook.report.canvas import Named, Plot, Sheet
-from cook.report.compared import Scored, at_common_setting, draft_of, finite, order_of, picked_draft
+from cook.report.compared import (
+    Scored,
+    at_common_setting,
+    draft_of,
+    finite,
+    order_of,
+    picked_draft,
+    prompts_of,
+)
 from cook.report.document import Section, figures
 from cook.report.numbers import counts
+from cook.report.ratios import acceptance_error
 
 TITLE = "Acceptance against draft speed"
 CURVES = 5
 MOST_LABELS = 14
+LEAST_POINTS = 6.0
+"""Of acceptance, on the axis."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,8 @@ class FrontierPoint:
     speed: float
     acceptance: float
     scored: Scored
+    error: float | None = None
+    """Standard error of the acceptance, where there are prompts enough to say."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,8 @@ def section(record: Record) -> Section:
         f"Every draft at {chosen}. A draft is worth what it accepts and what it costs: along a "
         "dashed curve the decode speed is the same, as predicted from the measured times."
     )
+    if any(p.error is not None for p in points):
+        lead += " Bars are standard errors, by how prompts differ."
     plot = Plot("frontier", TITLE, alt, draw, height=360, narrow_height=340)
     return Section("frontier", TITLE, lead, (plot, table))
 
@@ -93,7 +108,8 @@ def _point(record: Record, one: Scored) -> FrontierPoint | None:
     rate = finite(one.figures.acceptance_rate)
     if speed is None or speed <= 0 or rate is None:
         return None
-    return FrontierPoint(one.draft, speed, rate, one)
+    error = acceptance_error(prompts_of(one.candidate, "predicted"))
+    return FrontierPoint(one.draft, speed, rate, one, error)
 
 
 def _cost(points: list[FrontierPoint]) -> Cost | None:
@@ -126,11 +142,11 @@ def _draw(
 
     axes = sheet.axes("draft alone, tokens/s", "acceptance, %", grid="none")
     speeds = [p.speed for p in points]
-    rates = [100 * p.acceptance for p in points]
+    rates = [100 * (p.acceptance + e) for p in points for e in (-(p.error or 0), p.error or 0)]
     left, right = min(speeds), max(speeds)
     room = (right - left) * 0.16 or right * 0.2
     left, right = max(left - room, right * 0.02), right + room * 1.6
-    space = (max(rates) - min(rates)) * 0.2 or 5.0
+    space = max((max(rates) - min(rates)) * 0.2, (LEAST_POINTS - max(rates) + min(rates)) / 2)
     low, high = max(0.0, min(rates) - space), min(100.0, max(rates) + space)
     axes.set_xlim(left, right)
     axes.set_ylim(low, high)
@@ -157,8 +173,16 @@ def _draw(
                 )
     for point in points:
         colour, marker = sheet.series(numbers.get(point.name, 0))
-        axes.plot(
-            [point.speed], [100 * point.acceptance], marker, color=colour, markersize=7, zorder=3
+        axes.errorbar(
+            [point.speed],
+            [100 * point.acceptance],
+            yerr=[100 * point.error] if point.error is not None else None,
+            fmt=marker,
+            color=colour,
+            markersize=7,
+            elinewidth=1.2,
+            capsize=3,
+            zorder=3,
         )
     named = [Named(p.speed, 100 * p.acceptance, p.name, p.name == best) for p in points]
     sheet.name(axes, named, MOST_LABELS)

@@ -7,7 +7,6 @@ from math import hypot
 
 from cook.record.measured import PromptFigures
 from cook.record.record import Record
-from cook.report.acceptance import acceptance_ratio
 from cook.report.canvas import Plot, Sheet, label
 from cook.report.compared import (
     HOW,
@@ -22,6 +21,7 @@ from cook.report.compared import (
 from cook.report.document import Items, Section, Table, Text
 from cook.report.numbers import counts, with_error
 from cook.report.plain import clipped
+from cook.report.ratios import acceptance_ratio
 
 TITLE = "Order by perplexity, order by acceptance"
 MOST_NAMED = 8

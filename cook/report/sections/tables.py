@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 
-from cook.record.measured import OutputCheck
-from cook.record.record import Record
-from cook.report.commands import server_command
-from cook.report.compared import label_of
+from cook.record.measured import Figures, OutputCheck
+from cook.record.record import Candidate, Record
+from cook.report.commands import ran_as
+from cook.report.compared import Basis, draft_of, finite, label_of
 from cook.report.document import Block, Code, Items, Section, Table, Text, figures
-from cook.report.numbers import number
+from cook.report.numbers import counts, number
 from cook.report.public import SAID
-from cook.report.table import (
-    REPLAYED,
-    columns,
-    draft_columns,
-    draft_row,
-    in_order,
-    row,
-    to_look_at,
-)
+from cook.report.speedups import speedup
+from cook.report.table import draft_columns, draft_row, in_order, to_look_at
 from cook.units import size
+
+Told = Callable[[Record, Candidate], str | None]
+REPLAYED = "~"
+"""Before counts that are those of a replay: the candidate did not run live."""
 
 FIRST = 12
 """Candidates in sight at most; the rest is folded away."""
@@ -28,24 +26,73 @@ MOST_REASONS = 200
 
 
 def candidates(record: Record) -> Section:
-    """One row a candidate, or a quant where nothing was scored."""
+    """One row a candidate, or a quant where nothing was scored; speeds first, live ones apart."""
     if not record.candidates:
         return _quants(record)
     sight = to_look_at(record)[:FIRST]
     folded = [c for c in in_order(record) if c not in sight]
-    heads = columns(record, quality=False)  # which has a section of its own
+    columns = _columns(record)
+    heads = (("candidate", "left"), *((title, "right") for title, _ in columns))
     names = [c.name for c in sight]
     pick = record.pick.candidate
-    rows = tuple(row(record, c, quality=False) for c in sight)
+
+    def row(candidate: Candidate) -> tuple[str | None, ...]:
+        return candidate.name, *(cell(record, candidate) for _, cell in columns)
+
+    rows = tuple(map(row, sight))
     blocks: list[Block] = [Table(heads, rows, strong=names.index(pick) if pick in names else None)]
     if folded:
-        more = tuple(row(record, c, quality=False) for c in folded)
-        blocks.append(Table(heads, more, title=f"{len(folded)} more candidates"))
+        blocks.append(Table(heads, tuple(map(row, folded)), f"{len(folded)} more candidates"))
     if any(c.live is None and c.predicted is not None for c in record.candidates):
         told = f"{REPLAYED} marks counts of a replay: that candidate did not run live."
         blocks.append(Text(told, quiet=True))
-    lead = "The pick is marked; a dash is what was not measured."
+    lead = (
+        "The pick is marked; a dash is what was not measured. Speedups are of the end-to-end speed."
+    )
     return Section("candidates", "All candidates", lead, tuple(blocks))
+
+
+def _columns(record: Record) -> tuple[tuple[str, Told], ...]:
+    live: tuple[tuple[str, Told], ...] = (
+        ("live t/s", lambda r, c: number(c.live.end_to_end_speed, ".2f") if c.live else None),
+        ("live speedup", lambda r, c: _speedup(r, c, "live")),
+    )
+    guessed: tuple[tuple[str, Told], ...] = (
+        ("predicted t/s", lambda r, c: number(_guess(c), ".2f")),
+        ("predicted speedup", lambda r, c: _speedup(r, c, "predicted")),
+    )
+    rest: tuple[tuple[str, Told], ...] = (
+        ("acceptance", lambda r, c: _counted(c, lambda f: number(f.acceptance_rate, ".1%"))),
+        ("tokens a cycle", lambda r, c: _counted(c, lambda f: number(f.acceptance_length, ".2f"))),
+        ("accepted/drafted", lambda r, c: _counted(c, counts)),
+        ("live decode t/s", lambda r, c: number(c.live.decode_speed, ".2f") if c.live else None),
+        ("size", lambda r, c: size(d.file_bytes) if (d := draft_of(r, c)) else None),
+    )
+    return (
+        *(live if any(c.live for c in record.candidates) else ()),
+        *(guessed if any(c.predicted for c in record.candidates) else ()),
+        *rest,
+    )
+
+
+def _speedup(record: Record, candidate: Candidate, kind: Basis) -> str | None:
+    found = speedup(record, candidate, kind)
+    if found is None or candidate.draft is None:
+        return None
+    return found.told if kind == "live" else f"{found.ratio:.2f}x"
+
+
+def _guess(candidate: Candidate) -> float | None:
+    return finite(candidate.predicted.figures.end_to_end_speed) if candidate.predicted else None
+
+
+def _counted(candidate: Candidate, told: Callable[[Figures], str | None]) -> str | None:
+    """A count of the live run, or of the replay with its mark."""
+    found = candidate.live or (candidate.predicted.figures if candidate.predicted else None)
+    if found is None or finite(found.acceptance_rate) is None:
+        return None
+    text = told(found)
+    return text if candidate.live or text is None else f"{REPLAYED}{text}"
 
 
 def _quants(record: Record) -> Section:
@@ -128,7 +175,7 @@ def provenance(record: Record) -> Section:
     """What made this record, so that it can be made again: machine, engines, files, steps."""
     blocks: list[Block] = [_made(record), _files(record), _steps(record)]
     commands = [
-        f"# {step.label}\n{shlex.join(server_command(step.command))}"
+        f"# {step.label}\n{shlex.join(ran_as(step.command))}"
         for step in record.steps
         if step.command
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Plot, Sheet
-from cook.report.compared import Basis, best_of_each, figures_of, finite, kind_of, picked
+from cook.report.compared import Basis, at_common_setting, figures_of, finite, kind_of, picked
 from cook.report.document import Section, figures
 from cook.report.numbers import number
 
@@ -47,14 +47,17 @@ class Bar:
 
 
 def section(record: Record) -> Section:
-    """The fastest setting of each draft, and no draft."""
+    """No draft, the pick as it is run, and every draft at one setting."""
     kind = kind_of(record)
-    bare = [c for c in record.candidates if c.draft is None]
-    wanted = [*bare, *(s.candidate for s in best_of_each(record, kind))]
-    bars = [bar for candidate in wanted if (bar := _bar(candidate, kind))]
+    winner = picked(record)
+    chosen, every = at_common_setting(record, kind)
+    wanted = [c for c in record.candidates if c.draft is None]
+    wanted += [winner] if winner is not None else []
+    wanted += [s.candidate for s in every]
+    unique = {candidate.name: candidate for candidate in wanted}.values()
+    bars = [bar for candidate in unique if (bar := _bar(candidate, kind))]
     if not bars:
         return Section("time", TITLE, absent="no candidate was timed")
-    winner = picked(record)
     drawn = bars[:MOST_BARS]
     used = [part for part in COLOURS if any(bar.parts.get(part) for bar in bars)]
     alt = "Milliseconds a token: " + "; ".join(
@@ -76,7 +79,9 @@ def section(record: Record) -> Section:
         title="Figures: ms a token",
         pick=winner.name if winner else None,
     )
-    lead = "Milliseconds for each token, prompts included; each draft at its best setting. " + (
+    lead = "Milliseconds for each token, prompts included: no draft, the pick"
+    lead += f", every draft at {chosen}. " if chosen else ". "
+    lead += (
         "Parts as predicted from measured times: "
         if kind == "predicted"
         else "Live servers tell no more apart than this: "

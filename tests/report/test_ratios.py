@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from cook.record.measured import PromptFigures
-from cook.report.acceptance import acceptance_ratio
+from cook.report.ratios import acceptance_error, acceptance_ratio, speed_ratio, speed_ratios
 
 
 def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> PromptFigures:
@@ -48,3 +52,25 @@ def test_below_eight_prompts_there_is_no_interval() -> None:
     some: list[int | None] = [50, 60, 70, 50, 60, 70, 50, 60]
     assert acceptance_ratio(prompts(some), prompts(some), 0.95) is not None
     assert acceptance_ratio(prompts(some[:7]), prompts(some[:7]), 0.95) is None
+
+
+def test_the_error_of_an_acceptance_is_by_prompts() -> None:
+    alike = acceptance_error(prompts([50] * 8))
+    assert alike == 0
+    mixed = acceptance_error(prompts([40, 60] * 4))
+    assert mixed == pytest.approx(0.1 * (8 / 7) ** 0.5 / 8**0.5)
+    assert acceptance_error(prompts([50] * 7)) is None
+    assert acceptance_error(prompts([50] * 14), "a") is None, "seven prompts of the category"
+    assert acceptance_error(prompts([50] * 16), "a") == 0
+    assert acceptance_error(None) is None
+
+
+def test_speeds_are_compared_over_common_prompts() -> None:
+    slow = prompts([50] * 9)
+    fast = replace(slow, wall_ms=(0.5,) * 9)
+    found = speed_ratio(fast, slow, 0.95)
+    assert found is not None
+    assert found.low == found.high == pytest.approx(2.0)
+    assert speed_ratio(fast, prompts([50] * 9, first=2), 0.95) is None
+    assert speed_ratios(fast, slow) == {"a": [2.0] * 5, "b": [2.0] * 4}
+    assert speed_ratios(fast, None) == {}
