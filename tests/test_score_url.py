@@ -102,8 +102,7 @@ def test_figures_by_category_with_their_totals(fake: Any) -> None:
     assert (first.acceptance.numerator, first.acceptance.denominator) == (50, 60)
     assert (second.acceptance.numerator, second.acceptance.denominator) == (30, 90)
     assert whole.acceptance.value == 80 / 150
-    assert whole.acceptance.low is not None
-    assert whole.acceptance.low < whole.acceptance.value
+    assert whole.acceptance.low is None, "four requests are too few for an interval"
     assert whole.decode.value == pytest.approx(40.0)
     assert (whole.requests, whole.drafting) == (4, 4)
 
