@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-CANCEL_S = 60.0
-"""For all that runs side by side to tidy up. A program has 5 s to end by itself (TERM_GRACE_S)
-before it is killed, and a busy machine gives each little time."""
+CANCEL_S = 15.0
+"""A program has 5 s to end by itself (TERM_GRACE_S) before it is killed."""
 
 TRUSTED = 0.2
 """Share of a run for which what was expected of it counts as much as what it takes."""
