@@ -54,6 +54,8 @@ def disturb(
     for number in range(count):
         sent = SIGNALS[number % len(SIGNALS)]
         side_by_side = jobs[number // len(SIGNALS) % len(jobs)]
+        # What was killed leaves its workspace to the next build, which may not come to sweep it.
+        killed = set(workspaces(home))
         victim = build(recipe, home, "--jobs", str(side_by_side))
         try:
             status = victim.wait(random.uniform(0.02, seconds if number % 2 else seconds / 3))
@@ -71,7 +73,7 @@ def disturb(
         if home.exists():
             require_part_of(expected, home, where)
             if status == INTERRUPTED:
-                assert workspaces(home) == [], where
+                assert set(workspaces(home)) <= killed, where
         if status == 0:
             shutil.rmtree(home)
     assert build(recipe, home).wait() == 0, said(home)
