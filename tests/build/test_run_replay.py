@@ -160,7 +160,7 @@ SAMPLED = RECIPE.replace("  limit: 16\n", "  limit: 8\n  sampling: {temperature:
 def test_where_the_target_samples_both_rules_are_told(
     tmp_path: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = build(tmp_path / "home", "replay", SAMPLED)
+    record = build(tmp_path / "home", "replay", SAMPLED, "--wide")
     assert record.temperature == 0.8
     for candidate in record.candidates:
         if candidate.draft is None:
