@@ -30,22 +30,28 @@ def in_terminal(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
     environ = {**environment, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
     environ.pop("COLUMNS", None)
-    parts = []
     with subprocess.Popen(
         list(argv), stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd=cwd
     ) as process:
         os.close(theirs)
-        while True:
-            try:
-                chunk = os.read(ours, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            if not chunk:
-                break
-            parts.append(chunk)
-    os.close(ours)
-    text = b"".join(parts).decode().replace("\r\n", "\n")
+        said = read_all(ours)
+    text = said.decode().replace("\r\n", "\n")
     return process.returncode, STYLE.sub("", text)
+
+
+def read_all(descriptor: int) -> bytes:
+    """All that is written on a pseudo-terminal until its other end is closed; closes this one."""
+    parts = []
+    while True:
+        try:
+            chunk = os.read(descriptor, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        parts.append(chunk)
+    os.close(descriptor)
+    return b"".join(parts)
 
 
 def drawn_lines(text: str) -> list[str]:

@@ -4,7 +4,7 @@ and memory, which other draft length would do, what lost, what was left out."""
 from __future__ import annotations
 
 from cook.record.record import Candidate, Record
-from cook.report.compared import Basis, draft_of, finite, named, picked
+from cook.report.compared import Basis, draft_of, finite, named, partings, picked
 from cook.report.document import Fact
 from cook.report.plain import clipped
 from cook.report.sections.lengths import lengths_that_would_do
@@ -70,17 +70,11 @@ def _output(winner: Candidate | None) -> Fact | None:
     check = winner.output
     if check is None:
         return Fact("output", "not compared with that without a draft")
+    replies = plural(check.replies, "reply", "replies")
     if check.identical == check.replies:
-        return Fact("output", f"the same: {_replies(check.replies)} token for token as without")
-    parts = [f"{check.identical} of {_replies(check.replies)} token for token as without a draft"]
-    parts += [f"{check.near_ties} part at a near tie"] if check.near_ties else []
-    parts += [f"{check.material} at a larger gap"] if check.material else []
-    parts += [f"{check.unknown} unknown"] if check.unknown else []
-    return Fact("output", "; ".join(parts))
-
-
-def _replies(count: int) -> str:
-    return "1 reply" if count == 1 else f"{count} replies"
+        return Fact("output", f"the same: {replies} token for token as without")
+    same = f"{check.identical} of {replies} token for token as without a draft"
+    return Fact("output", "; ".join([same, *partings(check)]))
 
 
 def _memory(record: Record, winner: Candidate | None) -> Fact | None:

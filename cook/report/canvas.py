@@ -171,6 +171,42 @@ class Sheet:
             zorder=4,
         )
 
+    def ratios(
+        self, axes: Axes, ends: tuple[float, float], rows: int, least_span: float
+    ) -> tuple[float, float]:
+        """Rows of ratios to no draft, which is the line at 1; below it, shaded, is slower.
+
+        ``ends``: the least and the greatest that must be seen; the limits that the axis has then.
+        """
+        low, high = ends
+        room = max((high - low) * 0.05, 0.02)
+        axes.set_xlim(max(0.0, low - room), high + room)
+        self.span(axes, "x", least_span)
+        left, right = axes.get_xlim()
+        axes.axvspan(left, 1, color=self.colour("grid"), alpha=0.45, linewidth=0, zorder=0)
+        axes.axvline(1, color=self.colour("ink"), linewidth=1.4, linestyle=":", zorder=2)
+        axes.set_ylim(rows - 0.4, -0.9)
+        axes.text(1, -0.62, " no draft", color=self.colour("ink"), va="center", ha="left")
+        axes.spines["left"].set_visible(False)
+        return float(left), float(right)
+
+    def at_the_right(
+        self, axes: Axes, place: int, text: str, colour: str, *, strong: bool = False
+    ) -> None:
+        """Words of the row at ``place``, behind the plot."""
+        from matplotlib.transforms import blended_transform_factory
+
+        axes.text(
+            1.02,
+            place,
+            text,
+            transform=blended_transform_factory(axes.transAxes, axes.transData),
+            ha="left",
+            va="center",
+            color=colour,
+            fontweight="bold" if strong else "normal",
+        )
+
     def kinds(self, axes: Axes, kinds: Sequence[Literal["live", "predicted"]]) -> None:
         """The legend's words for filled and hollow points."""
         for kind in kinds:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from cook.record.measured import Figures, PromptFigures
+from cook.record.measured import Figures, OutputCheck, PromptFigures
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Record
 from cook.report.document import Text
@@ -170,6 +170,16 @@ def picked_draft(record: Record) -> str | None:
     if winner is None or winner.draft is None:
         return None
     return draft_label(record, winner.draft, winner.engine)
+
+
+def partings(check: OutputCheck) -> list[str]:
+    """How the replies that differ from those without a draft part from them."""
+    kinds = (
+        (check.near_ties, "part at a near tie"),
+        (check.material, "at a larger gap"),
+        (check.unknown, "unknown"),
+    )
+    return [f"{count} {what}" for count, what in kinds if count]
 
 
 def named(names: Iterable[str], most: int = 4) -> str:

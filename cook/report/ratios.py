@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite, sqrt
+from math import isfinite
 
 from cook.record.measured import Interval, PromptFigures
 from cook.scoring.intervals import FEWEST_PROMPTS, SEED
+from cook.scoring.totals import Share, standard_error
 
 Counts = tuple[float, float, str]
 """Numerator, denominator and category of one prompt."""
@@ -24,19 +25,13 @@ def acceptance_ratio(
 
 
 def acceptance_error(found: PromptFigures | None, category: str | None = None) -> float | None:
-    """Standard error of acceptance, a share, by how its prompts differ; of one category or of all.
+    """Standard error of acceptance, a share, by how prompts of a category differ; of one or all.
 
     None with fewer than :data:`FEWEST_PROMPTS` prompts on which something was drafted.
     """
     counts = _accepted(found).values() if found is not None else ()
-    pairs = [(a, d) for a, d, name in counts if category in (None, name)]
-    if len(pairs) < FEWEST_PROMPTS:
-        return None
-    drafted = sum(d for _, d in pairs)
-    rate = sum(a for a, _ in pairs) / drafted
-    # Replies are clusters: their residuals from the ratio, not tokens, are what varies.
-    squares = sum((a - rate * d) ** 2 for a, d in pairs)
-    return sqrt(squares * len(pairs) / (len(pairs) - 1)) / drafted
+    shares = [Share(a, d, name) for a, d, name in counts if category in (None, name)]
+    return standard_error(shares) if len(shares) >= FEWEST_PROMPTS else None
 
 
 def speed_ratio(

@@ -143,6 +143,8 @@ def _answers(record: Record, few: list[Candidate]) -> Iterator[str]:
 
 def _output(record: Record, winner: Candidate) -> str | None:
     """Whether drafts change the output."""
+    from cook.report.compared import partings
+
     check = winner.output
     name = winner.name
     if check is None:  # it did not run live: what is known of those that did
@@ -153,12 +155,7 @@ def _output(record: Record, winner: Candidate) -> str | None:
     assert check is not None, "looked up"
     text = f"{check.identical} of {check.replies} replies of {name} are token for token those"
     text += " without a draft"
-    parts = [
-        f"{check.near_ties} part at a near tie" if check.near_ties else "",
-        f"{check.material} at a larger gap" if check.material else "",
-        f"{check.unknown} unknown" if check.unknown else "",
-    ]
-    told = ", ".join(filter(None, parts))
+    told = ", ".join(partings(check))
     return f"{text}; {told}" if told else text
 
 
@@ -270,6 +267,8 @@ def _comparisons(record: Record) -> list[str]:
 
 def _forecast(candidate: Candidate) -> str | None:
     """How a prediction compares with the live run, where there are both."""
+    from cook.report.speedups import contradicted
+
     found = candidate.predicted
     if found is None or candidate.live is None or found.off_by is None:
         return None
@@ -280,8 +279,7 @@ def _forecast(candidate: Candidate) -> str | None:
         f"{candidate.name}: predicted {said:.2f} t/s end to end, "
         f"live {lived:.2f} ({found.off_by:+.1%})"
     )
-    interval = found.off_by_interval
-    if interval is not None and not interval.low <= 1 <= interval.high and abs(found.off_by) > 0.05:
+    if contradicted(candidate):
         text += "; they disagree beyond the interval, trust the live figure"
         if found.off_by_tokens is not None:
             text += f": tokens a step differ by {found.off_by_tokens:+.1%}, the rest is time a step"

@@ -39,6 +39,12 @@ class Speedup:
         """Its interval lies below no draft."""
         return self.interval is not None and self.interval.high < 1
 
+    def ends_within(self, low: float, high: float) -> tuple[float, float] | None:
+        """The interval, as far as a plot from ``low`` to ``high`` shows it."""
+        if self.interval is None:
+            return None
+        return max(self.interval.low, low), min(self.interval.high, high)
+
     @property
     def told(self) -> str:
         """``1.41x (1.32 to 1.50)``."""

@@ -60,17 +60,24 @@ def total(
     denominator = math.fsum(s.denominator for s in shares)
     if denominator <= 0:
         return None
-    ratio = numerator / denominator
-    strata = _strata(shares)
-    freedom = len(shares) - len(strata)
+    freedom = len(shares) - len(_strata(shares))
     if freedom < FEWEST_FREEDOM:
         return Total(numerator, denominator, len(shares), confidence, None, None)
     from cook.scoring.racing import student_quantile
 
-    variance = sum(_variance([s.numerator - ratio * s.denominator for s in m]) for m in strata)
-    reach = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(variance) / denominator
+    ratio = numerator / denominator
+    reach = student_quantile(0.5 + confidence / 2, freedom) * standard_error(shares)
     low, high = max(least, ratio - reach), min(most, ratio + reach)
     return Total(numerator, denominator, len(shares), confidence, low, high)
+
+
+def standard_error(shares: Sequence[Share]) -> float:
+    """Of the ratio of sums over ``shares``, whose denominators are not all 0."""
+    denominator = math.fsum(s.denominator for s in shares)
+    ratio = math.fsum(s.numerator for s in shares) / denominator
+    strata = _strata(shares)
+    variance = sum(_variance([s.numerator - ratio * s.denominator for s in m]) for m in strata)
+    return math.sqrt(variance) / denominator
 
 
 def _strata(shares: Sequence[Share]) -> list[list[Share]]:

@@ -108,6 +108,7 @@ class CompareStep(Step[CompareOutcome]):
                 seen = self._seen(_WorkerLookup(worker), texts, differing)
                 return tuple(self._controlled(worker, seen)), None
         except (PrerequisiteError, StepError) as error:  # no worker here, or none that can follow
+            bench.workers.close()  # the server needs their memory
             job = ServerJob(path, target_args=self.target_args, context=self.context)
             with Server(self.engine, job, bench.supervisor) as server:
                 seen = self._seen(_ServerLookup(server), texts, differing)

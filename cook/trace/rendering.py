@@ -7,6 +7,7 @@ render the prompts of a target of hundreds of gigabytes takes a second then.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.options import Sets, read_flags
 from cook.engines.process.supervisor import Supervisor
-from cook.formats.gguf import GgufFile, MetadataArray, ValueType, read_gguf
-from cook.formats.quant_types import Flavour
+from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
+from cook.formats.quant_types import Flavour, by_name
 from cook.formats.vocabulary import read_vocabulary
 
 WIDTH = 32
@@ -46,41 +48,36 @@ def rendered(
 
 def write_stand_in(path: Path, model: GgufFile) -> Path:
     """A model of one layer, some 20 MB, with the tokenizer and the template of ``model``."""
-    import gguf
-    import numpy as np
-
     tokens = read_vocabulary(model).size
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(WIDTH)
-    writer.add_head_count(1)
-    writer.add_head_count_kv(1)
-    writer.add_rope_dimension_count(WIDTH)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(tokens)
-    for key, value in model.metadata.items():
-        if not key.startswith(_TOKENIZER):
-            continue
-        kind = gguf.GGUFValueType(model.raw_value(key)[0])
-        if isinstance(value, MetadataArray):
-            items = value.strings() if value.element is ValueType.STRING else value.values()
-            element = gguf.GGUFValueType(value.element)
-            writer.add_key_value(key, list(items), kind, sub_type=element)
-        else:
-            writer.add_key_value(key, value, kind)
-    writer.add_tensor("token_embd.weight", np.full((tokens, WIDTH), 0.01, np.float16))
-    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
-    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    for name in names:
-        writer.add_tensor(f"blk.0.{name}.weight", np.full((WIDTH, WIDTH), 0.01, np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    sizes = {
+        "context_length": CONTEXT,
+        "embedding_length": WIDTH,
+        "block_count": 1,
+        "feed_forward_length": WIDTH,
+        "attention.head_count": 1,
+        "rope.dimension_count": WIDTH,
+        "vocab_size": tokens,
+    }
+    metadata = {
+        "general.architecture": encode("llama"),
+        "llama.attention.layer_norm_rms_epsilon": encode(1e-5),
+        **{f"llama.{name}": encode(size) for name, size in sizes.items()},
+        **{key: model.raw_value(key) for key in model.metadata if key.startswith(_TOKENIZER)},
+    }
+    square = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    shapes = {
+        "token_embd": (WIDTH, tokens),
+        **dict.fromkeys(("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"), (WIDTH,)),
+        **{f"blk.0.{name}": (WIDTH, WIDTH) for name in square},
+    }
+    write_gguf_file(path, metadata, [_ones(f"{n}.weight", shape) for n, shape in shapes.items()])
     return path
+
+
+def _ones(name: str, shape: tuple[int, ...]) -> NewTensor:
+    """Norms are f32 in every engine, matrices may be f16."""
+    kind, one = ("f32", b"\0\0\x80\x3f") if len(shape) == 1 else ("f16", b"\0\x3c")
+    return tensor_of(name, shape, by_name(kind).id, one * math.prod(shape))
 
 
 def _of_prompts(engine: Engine, extra: Sequence[str]) -> tuple[str, ...]:

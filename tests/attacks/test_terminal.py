@@ -13,9 +13,9 @@ import re
 import subprocess
 import sys
 import termios
-import threading
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from unicodedata import category
@@ -30,6 +30,7 @@ from cook.nightly.night import night_of
 from cook.record.record import write_record
 from tests.attacks.servers import liar
 from tests.report import records
+from tests.terminals import read_all
 
 ROOT = Path(__file__).parents[2]
 ACTS = "\x1b]0;title\x07\x1b[2J\x1b[35m\rforged\x9b31m\u202e\u2066\x7f\x00\u200b\u2028"
@@ -264,30 +265,13 @@ def drive(
         command, env=environ, cwd=folder, stdin=subprocess.DEVNULL, stdout=ends[0][1],
         stderr=ends[1][1],
     ) as process:  # fmt: skip
-        parts: list[list[bytes]] = [[], []]
-        readers = [
-            threading.Thread(target=_read_all, args=(ends[i][0], parts[i])) for i in range(2)
-        ]
         for _, slave in ends:
             os.close(slave)
-        for reader in readers:
-            reader.start()
-        process.wait(timeout=900)
-        for reader in readers:
-            reader.join(timeout=60)
-    return b"".join(parts[0]), b"".join(parts[1])
-
-
-def _read_all(descriptor: int, into: list[bytes]) -> None:
-    while True:
-        try:
-            chunk = os.read(descriptor, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not chunk:
-            break
-        into.append(chunk)
-    os.close(descriptor)
+        with ThreadPoolExecutor(2) as pool:
+            said = [pool.submit(read_all, master) for master, _ in ends]
+            process.wait(timeout=900)
+            stdout, stderr = (one.result(timeout=60) for one in said)
+    return stdout, stderr
 
 
 def acting(said: bytes) -> list[str]:

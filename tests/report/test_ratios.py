@@ -57,8 +57,9 @@ def test_below_eight_prompts_there_is_no_interval() -> None:
 def test_the_error_of_an_acceptance_is_by_prompts() -> None:
     alike = acceptance_error(prompts([50] * 8))
     assert alike == 0
-    mixed = acceptance_error(prompts([40, 60] * 4))
-    assert mixed == pytest.approx(0.1 * (8 / 7) ** 0.5 / 8**0.5)
+    mixed = acceptance_error(prompts([40, 40, 60, 60] * 4))
+    assert mixed == pytest.approx(0.1 * (8 / 7) ** 0.5 / 16**0.5)
+    assert acceptance_error(prompts([40, 60] * 8)) == 0, "what differs between categories"
     assert acceptance_error(prompts([50] * 7)) is None
     assert acceptance_error(prompts([50] * 14), "a") is None, "seven prompts of the category"
     assert acceptance_error(prompts([50] * 16), "a") == 0

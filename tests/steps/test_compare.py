@@ -111,6 +111,8 @@ def test_what_no_worker_can_control_is_looked_up_by_a_server(
     """A control that takes too long is told and fails nothing; so is a worker that is missing."""
 
     class Kept:
+        def close(self) -> None: ...
+
         def loaded(self, *_: object) -> Any:
             raise StepError("worker: replay: no answer within 900 s\n log")
 

@@ -57,27 +57,26 @@ class KeptWorkers(Closing):
         key = engine.identity.digest, load.weights
         with self._lock:
             waiting = self._waiting.pop(key, None)
-        if waiting is None:
-            file = {load.path: read_gguf(load.path).file_bytes}
-            self.make_room(file)
-            worker, info = self._opened(engine, load)
+        if waiting is not None:
+            worker, file_bytes = waiting.worker, waiting.file_bytes
+            info = self._load(worker, load)
         else:
-            file = {waiting.path: waiting.file_bytes}
-            worker, info = waiting.worker, self._load(waiting.worker, load)
+            file_bytes = read_gguf(load.path).file_bytes
+            self.make_room({load.path: file_bytes})
+            worker, info = self._opened(engine, load)
+        usual_s, worker.timeout_s = worker.timeout_s, timeout_s
         try:
-            usual_s, worker.timeout_s = worker.timeout_s, timeout_s
             yield worker, info
-            worker.timeout_s = usual_s
         except BaseException:
             worker.close()
             raise
         if worker.gone:
             return
-        ((path, file_bytes),) = file.items()
-        waiting = _Waiting(worker, path, file_bytes, bool(info.running.devices))
+        worker.timeout_s = usual_s
+        kept = _Waiting(worker, load.path, file_bytes, bool(info.running.devices))
         with self._lock:
             earlier = self._waiting.pop(key, None)  # another step's, side by side with this one
-            self._waiting[key] = waiting
+            self._waiting[key] = kept
         if earlier is not None:
             earlier.worker.close()
 

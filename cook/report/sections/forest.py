@@ -11,7 +11,6 @@ from cook.report.compared import finite, named, picked_draft
 from cook.report.document import Section, Text, figures
 from cook.report.speedups import (
     DraftSpeedup,
-    Speedup,
     base_of,
     contradicted,
     drafts_at_their_best,
@@ -111,8 +110,6 @@ def _said(row: DraftSpeedup) -> str:
 
 
 def _draw(sheet: Sheet, rows: Sequence[DraftSpeedup], best: str | None) -> None:
-    from matplotlib.transforms import blended_transform_factory
-
     axes = sheet.axes("times the end-to-end speed without a draft", grid="x")
     points = [s.ratio for row in rows for s in (row.live, row.predicted) if s]
     shown = [row.live or row.predicted for row in rows]
@@ -120,13 +117,7 @@ def _draw(sheet: Sheet, rows: Sequence[DraftSpeedup], best: str | None) -> None:
     low, high = min(1.0, *points), max(1.0, *points)
     low = max(min([low, *ends]), low - MOST_SPAN, 0.0)
     high = min(max([high, *ends]), high + MOST_SPAN)
-    room = max((high - low) * 0.05, 0.02)
-    axes.set_xlim(low - room, high + room)
-    sheet.span(axes, "x", LEAST_SPAN)
-    left, right = axes.get_xlim()
-    axes.axvspan(left, 1, color=sheet.colour("grid"), alpha=0.45, linewidth=0, zorder=0)
-    axes.axvline(1, color=sheet.colour("ink"), linewidth=1.4, linestyle=":", zorder=2)
-    across = blended_transform_factory(axes.transAxes, axes.transData)
+    left, right = sheet.ratios(axes, (low, high), len(rows), LEAST_SPAN)
     for place, row in enumerate(rows):
         strong = row.draft == best
         colour = sheet.colour("pick" if strong else "s0")
@@ -142,37 +133,20 @@ def _draw(sheet: Sheet, rows: Sequence[DraftSpeedup], best: str | None) -> None:
                 place,
                 colour if alone else sheet.colour("muted"),
                 live=live,
-                x_ends=_ends(found, left, right) if alone else None,
+                x_ends=found.ends_within(left, right) if alone else None,
             )
         main = row.live or row.predicted
         assert main is not None, "a row has one of both"
-        axes.text(
-            1.02,
-            place,
-            f"{main.ratio:.2f}x",
-            transform=across,
-            ha="left",
-            va="center",
-            color=sheet.colour("s1" if main.ratio < 1 else "ink"),
-            fontweight="bold" if strong else "normal",
-        )
+        side = sheet.colour("s1" if main.ratio < 1 else "ink")
+        sheet.at_the_right(axes, place, f"{main.ratio:.2f}x", side, strong=strong)
     names = [f"{label(row.draft, 14 if sheet.narrow else 24)}, {row.length}" for row in rows]
     axes.set_yticks(range(len(rows)), names)
     for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
         tick.set_color(sheet.colour("ink"))
         tick.set_fontweight("bold" if row.draft == best else "normal")
     axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(rows) - 0.4, -0.9)
-    axes.text(1, -0.62, " no draft", color=sheet.colour("ink"), va="center", ha="left")
-    axes.spines["left"].set_visible(False)
     kinds: list[Literal["live", "predicted"]] = []
     kinds += ["live"] if any(row.live for row in rows) else []
     kinds += ["predicted"] if any(row.predicted for row in rows) else []
     sheet.kinds(axes, kinds)
     sheet.legend(axes, len(kinds))
-
-
-def _ends(found: Speedup, left: float, right: float) -> tuple[float, float] | None:
-    if found.interval is None:
-        return None
-    return max(found.interval.low, left), min(found.interval.high, right)

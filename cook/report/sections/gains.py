@@ -125,20 +125,12 @@ def _tables(
 
 
 def _draw(sheet: Sheet, gains: Gains, kind: Basis) -> None:
-    from matplotlib.transforms import blended_transform_factory
-
     axes = sheet.axes("times the end-to-end speed without a draft", grid="x")
     every = [s.ratio for s, _ in gains.values()]
     near = [r for s, each in gains.values() for r in each if s.ratio / OUTLIER < r]
     near = [r for r in near if r < OUTLIER * max(every)]
-    low, high = min(1.0, *every, *near), max(1.0, *every, *near)
-    room = max((high - low) * 0.05, 0.02)
-    axes.set_xlim(max(0.0, low - room), high + room)
-    sheet.span(axes, "x", LEAST_SPAN)
-    left, right = axes.get_xlim()
-    axes.axvspan(left, 1, color=sheet.colour("grid"), alpha=0.45, linewidth=0, zorder=0)
-    axes.axvline(1, color=sheet.colour("ink"), linewidth=1.4, linestyle=":", zorder=2)
-    across = blended_transform_factory(axes.transAxes, axes.transData)
+    ends = min(1.0, *every, *near), max(1.0, *every, *near)
+    left, right = sheet.ratios(axes, ends, len(gains), LEAST_SPAN)
     for place, (found, each) in enumerate(gains.values()):
         loses = found.ratio < 1
         colour = sheet.colour("s1" if loses else "s0")
@@ -151,21 +143,9 @@ def _draw(sheet: Sheet, gains: Gains, kind: Basis) -> None:
             color=sheet.colour("muted"),
             zorder=2,
         )
-        ends = None
-        if found.interval is not None:
-            ends = (max(found.interval.low, left), min(found.interval.high, right))
-        sheet.point(axes, found.ratio, place, colour, live=kind == "live", x_ends=ends)
-        axes.text(
-            1.02,
-            place,
-            f"{found.ratio:.2f}x" + (" slower" if loses else ""),
-            transform=across,
-            ha="left",
-            va="center",
-            color=colour if loses else sheet.colour("ink"),
-            fontweight="bold" if loses else "normal",
-        )
+        reach = found.ends_within(left, right)
+        sheet.point(axes, found.ratio, place, colour, live=kind == "live", x_ends=reach)
+        told = f"{found.ratio:.2f}x" + (" slower" if loses else "")
+        side = colour if loses else sheet.colour("ink")
+        sheet.at_the_right(axes, place, told, side, strong=loses)
     sheet.rows(axes, list(gains), 14 if sheet.narrow else 22)
-    axes.set_ylim(len(gains) - 0.4, -0.9)
-    axes.text(1, -0.62, " no draft", color=sheet.colour("ink"), va="center", ha="left")
-    axes.spines["left"].set_visible(False)
