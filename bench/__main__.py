@@ -13,7 +13,12 @@ from bench.copies import copies
 from bench.counts import counts
 from bench.ik_agreement import ik_agreement
 from bench.pairs import describe, measure
-from bench.prediction import prediction, prediction_in_cache, prediction_in_proportion
+from bench.prediction import (
+    prediction,
+    prediction_dense,
+    prediction_in_cache,
+    prediction_in_proportion,
+)
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.study import Study
@@ -24,6 +29,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "counts": counts,
     "prediction": prediction,
     "prediction-in-cache": prediction_in_cache,
+    "prediction-dense": prediction_dense,
     "prediction-256": partial(prediction_in_proportion, 256),
     "prediction-4096": partial(prediction_in_proportion, 4096),
     "prediction-16384": partial(prediction_in_proportion, 16_384),

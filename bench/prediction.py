@@ -17,8 +17,9 @@ from statistics import mean, median, stdev
 from tempfile import TemporaryDirectory
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
+from bench.proportions import DENSE, TARGET, proportions_layout
 from bench.proportions import DRAFTS as FIRST_LAYERS
-from bench.proportions import proportions_layout
+from bench.random_model import Shape
 from bench.study import Study, empty_executor
 from cook.build.decide import fitted_on, live_runs
 from cook.build.forecast import Forecaster
@@ -88,22 +89,32 @@ def prediction_in_cache() -> Study:
     return prediction(Q8_0_TARGET)
 
 
+def prediction_dense() -> Study:
+    """A small dense F16 pair of another architecture than the demo's, on prompts of 256 tokens."""
+    return _of_first_layers("dense F16", DENSE, 256, turns=5)
+
+
 def prediction_in_proportion(tokens: int) -> Study:
     """The pair of real proportions on prompts of ``tokens`` tokens.
 
     It is kept in ``COOK_BENCH_PAIR``, a folder, where that is set.
     """
+    return _of_first_layers("real proportions", TARGET, tokens, turns=3)
+
+
+def _of_first_layers(pair: str, shape: Shape, tokens: int, turns: int) -> Study:
     threads = len(os.sched_getaffinity(0))
     with TemporaryDirectory(prefix="cook-pair-") as temporary:
-        folder = Path(os.environ.get("COOK_BENCH_PAIR", temporary))
+        kept = os.environ.get("COOK_BENCH_PAIR") if shape is TARGET else None
+        folder = Path(kept or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         return _study(
-            f"real proportions, {tokens} tokens",
+            f"{pair}, {tokens} tokens",
             lambda engine: proportions_layout(
-                folder, tokens, engine=engine, n_max=LENGTHS, threads=threads
+                folder, tokens, engine=engine, n_max=LENGTHS, shape=shape, threads=threads
             ),
             FIRST_LAYERS[1],
-            turns=3,
+            turns=turns,
         )
 
 

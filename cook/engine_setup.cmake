@@ -5,7 +5,7 @@
 # Most of an ordinary build's time goes to code that runs once a start or once a request (options,
 # chat templates, JSON, images), and to reading the same headers for every file. So that code is
 # compiled at -O1, and files are compiled several at a time. What runs for every token keeps the
-# release's flags, and ggml is not touched at all: its kernels, flags and results are those of any
+# release's flags, and so does all of ggml that computes: its kernels and results are those of any
 # other build.
 
 cmake_language(DEFER CALL cook_engine)
@@ -15,17 +15,22 @@ function(cook_engine)
   set(common "${CMAKE_CURRENT_SOURCE_DIR}/common")
   set(tools "${CMAKE_CURRENT_SOURCE_DIR}/tools")
 
-  # Once a token: sampling, drafting, the server's loop. A file with options of its own is never
-  # merged with others.
+  # Once a token: sampling, drafting, the server's loop; of llama.cpp itself, filling a batch, its
+  # masks and its outputs. Laying out a graph is calls into ggml, reading a file is once a load.
+  # A file with options of its own is never merged with others.
   cook_keep_optimized(llama-common ${common}/sampling.cpp ${common}/speculative.cpp)
   cook_keep_optimized(server-context ${tools}/server/server-context.cpp)
 
+  set(src "${CMAKE_CURRENT_SOURCE_DIR}/src")
+  cook_once_a_token(llama ${src}/llama-batch.cpp ${src}/llama-context.cpp ${src}/llama-graph.cpp
+    ${src}/llama-kv-cache.cpp ${src}/llama-kv-cache-iswa.cpp ${src}/llama-sampler.cpp)
+
   # llama.cpp itself merges only src/models; no two of these files give one static function's
   # name to two of them, but for the one that is kept apart.
-  file(GLOB core "${CMAKE_CURRENT_SOURCE_DIR}/src/*.cpp")
+  file(GLOB core "${src}/*.cpp")
   set_source_files_properties(${core} TARGET_DIRECTORY llama
     PROPERTIES SKIP_UNITY_BUILD_INCLUSION FALSE)
-  cook_keep_apart(llama ${CMAKE_CURRENT_SOURCE_DIR}/src/llama-kv-cache-dsv4.cpp)
+  cook_keep_apart(llama ${src}/llama-kv-cache-dsv4.cpp)
   # These define what another file defines too, or refuse the headers of their neighbours.
   cook_keep_apart(llama-common ${common}/json.cpp)
   cook_keep_apart(mtmd ${tools}/mtmd/mtmd-helper.cpp ${tools}/mtmd/mtmd-helper-gen.cpp)
@@ -35,7 +40,13 @@ function(cook_engine)
   endforeach()
   # The server links it for images and sound, of which cook sends none.
   target_compile_options(mtmd PRIVATE -O0)
-  foreach(target IN ITEMS llama-common server-context llama-server-impl llama-bench-impl
+  # GGUF headers, the list of backends, what splits models over devices: nothing that computes.
+  set(ggml "${CMAKE_CURRENT_SOURCE_DIR}/ggml/src")
+  set_source_files_properties(${ggml}/gguf.cpp ${ggml}/ggml-backend-meta.cpp
+    TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS -O1)
+  set_source_files_properties(${ggml}/ggml-backend-reg.cpp
+    TARGET_DIRECTORY ggml PROPERTIES COMPILE_OPTIONS -O1)
+  foreach(target IN ITEMS llama llama-common server-context llama-server-impl llama-bench-impl
       llama-batched-bench-impl llama-quantize-impl llama-ui cpp-httplib vendor-hash)
     target_compile_options(${target} PRIVATE -O1)
   endforeach()
@@ -70,6 +81,17 @@ endfunction()
 
 function(cook_keep_optimized target)
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES COMPILE_OPTIONS -O3)
+endfunction()
+
+# The same for several files of `target` that can be read as one.
+function(cook_once_a_token target)
+  set(together "${CMAKE_CURRENT_BINARY_DIR}/cook_once_a_token.cpp")
+  list(TRANSFORM ARGN REPLACE "(.+)" "#include \"\\1\"\n" OUTPUT_VARIABLE lines)
+  string(CONCAT lines ${lines})
+  file(WRITE "${together}" "${lines}")
+  target_sources(${target} PRIVATE "${together}")
+  cook_keep_optimized(${target} "${together}")
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES HEADER_FILE_ONLY TRUE)
 endfunction()
 
 function(cook_keep_apart target)

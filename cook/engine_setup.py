@@ -125,6 +125,7 @@ def cmake_args(machine: str, system: str, *, avoid_amx: bool) -> str:
         "-DLLAMA_BUILD_UI=OFF",
         "-DLLAMA_USE_PREBUILT_UI=OFF",
         "-DLLAMA_OPENSSL=OFF",
+        "-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON",  # a wheel holds no links: three copies of each
         "-DLLAVA_BUILD=OFF",
         "-DGGML_RPC=ON",
         f"-DCMAKE_INSTALL_RPATH={origin}/../lib{separator}{origin}",
