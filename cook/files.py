@@ -17,7 +17,7 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +116,16 @@ def hashed(path: Path) -> Hashed:
     if before.settled(began):
         _note(path, before, found)
     return Hashed(path, before, found)
+
+
+def all_hashed(paths: Sequence[Path]) -> tuple[Hashed, ...]:
+    """:func:`hashed` of each, side by side: a processor hashes slower than a disk reads."""
+    if len(paths) < 2:
+        return tuple(hashed(path) for path in paths)
+    from joblib import Parallel, delayed
+
+    cores = len(os.sched_getaffinity(0))
+    return tuple(Parallel(min(cores, len(paths)), prefer="threads")(map(delayed(hashed), paths)))
 
 
 def remembered(path: Path) -> str | None:

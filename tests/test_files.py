@@ -188,6 +188,17 @@ def test_all_memories_are_hashed_again_and_stale_ones_dropped(tmp_path: Path) ->
     assert len(memos_after(files.digest, good)) == 1
 
 
+def test_many_files_are_hashed_side_by_side_in_their_order(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{index}.bin" for index in range(9)]
+    for index, path in enumerate(paths):
+        path.write_bytes(bytes([index]) * (9 - index) * 4096)
+    found = files.all_hashed(paths)
+    assert [h.path for h in found] == paths
+    assert [h.digest for h in found] == [files.digest(path) for path in paths]
+    with pytest.raises(InputError, match=r"9\.bin"):
+        files.all_hashed([*paths, tmp_path / "9.bin"])
+
+
 def test_absent_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         files.digest(tmp_path / "absent")

@@ -75,7 +75,7 @@ def source(paths: Sequence[Path], *, plan_only: bool = False) -> Source:
     first = paths[0].absolute()
     if plan_only and any(_unhashed(path) for path in paths):
         return Source(first, f"header:{_joined([_header(p) for p in paths])}", size_bytes)
-    hashed = tuple(files.hashed(path) for path in paths)
+    hashed = files.all_hashed(paths)
     digests = [h.digest for h in hashed]
     digest = digests[0] if len(digests) == 1 else f"sha256:{_joined(digests)}"
     return Source(first, digest, size_bytes, hashed)
