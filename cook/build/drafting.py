@@ -13,8 +13,8 @@ from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.engines.arguments import placement
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
-from cook.formats.gguf import GgufFile, TensorInfo
-from cook.formats.quant_types import by_name
+from cook.formats.gguf import GgufFile
+from cook.formats.quant_types import bytes_as
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.recipe.engine_rules import to_engine_rules
@@ -163,7 +163,7 @@ class DraftLayout:
         if types is None:
             return step, known
         sizes = [
-            t.size_bytes if types[t.name] == t.type_name else _bytes_as(types[t.name], t)
+            t.size_bytes if types[t.name] == t.type_name else bytes_as(types[t.name], t.shape)
             for t in file.tensors
         ]
         total = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
@@ -190,11 +190,6 @@ class DraftLayout:
         given, target = score.draft.args.to_model_args(), score.target.args.to_model_args()
         args = self.engine.as_draft(given, target, score.context)
         return MemoryStep(self.engine, name, model, args, score.context)
-
-
-def _bytes_as(type_name: str, tensor: TensorInfo) -> int:
-    """Bytes of ``tensor``'s data as ``type_name``."""
-    return by_name(type_name).tensor_bytes(tensor.shape)
 
 
 def _elements(file: GgufFile) -> int:

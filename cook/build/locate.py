@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
-from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf import GgufFile
+from cook.formats.headers import header
 from cook.formats.naming import shard_path, split_name
 from cook.graph.step import Source, source
 from cook.hub.choice import ChosenFiles, DownloadKind, choose
@@ -228,7 +229,7 @@ class SourceReader:
     def model(self, ref: Path | HubRef, role: str = "model") -> ModelFile:
         """A GGUF (all its shards), fetched or converted where need be."""
         found = self._find(ref, role)
-        return ModelFile(found.source, read_gguf(found.path))
+        return ModelFile(found.source, header(found.path))
 
     def text(self, ref: Path | HubRef, role: str = "text") -> Source:
         """Any other file, whole."""

@@ -362,13 +362,13 @@ def _planned(
 ) -> Planned:
     artifact = store.find(step.kind, step.key)
     seconds: float | None = 0.0
-    told = None
+    told = effort = None
     if artifact is not None:
         reason, detail = Reason.STORED, ""
     else:
         reason, detail = _reason(step, store, history)
-        seconds, told = pace.seconds(step)
-    effort = effort_of(step) if artifact is None else None
+        effort = effort_of(step)
+        seconds, told = pace.seconds(step, effort)
     return Planned(
         label=step.label,
         kind=step.kind,
@@ -440,7 +440,7 @@ def _configuration_seconds(
         asked = sum(run["wall_ms"] for run in outcome["runs"]) / 1000
         whole = (outcome["load_seconds"] + asked) * len(configuration.rounds)
         return whole, f"measured: {first.label}"
-    found = [pace.seconds(step) for step in configuration.rounds]
+    found = [pace.seconds(step, effort_of(step)) for step in configuration.rounds]
     known = [seconds for seconds, _ in found if seconds is not None]
     whole = sum(known) if len(known) == len(found) else None
     return whole, f"reckoned {found[0][1]}"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,9 +22,10 @@ import numpy as np
 
 from cook.engines.threads import engine_threads
 from cook.errors import CookError
-from cook.formats.gguf import read_gguf
+from cook.formats.headers import header
 from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
+from cook.prompts.prompt_set import Prompt
 from cook.steps import type_speed
 from cook.steps.compare import LOOKED_UP, CompareStep
 from cook.steps.control import ENOUGH, ControlStep
@@ -75,8 +76,9 @@ CHUNK_TOKENS = 512
 WIDE = 0.1
 """A verification of n more tokens takes so much longer for each, of a single decode."""
 PROBE_BYTES = 64 << 20
+"""Of memory, over all cores: more than most caches, and less than a plan takes itself."""
 PROBE_ROWS = 768
-PROBE_S = 0.5
+PROBE_S = 0.15
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,9 @@ class MachinePace:
         every = median(kinds[key] for key in kinds if key[1] is None)
         return cls(kinds, (every, every), probed=False)
 
-    def seconds(self, step: Step[Any]) -> tuple[float | None, str | None]:
-        """About how long ``step`` takes here, and from what that is known; or None, and why."""
-        effort = effort_of(step)
+    def seconds(self, step: Step[Any], effort: Effort | None) -> tuple[float | None, str | None]:
+        """About how long ``step``, which asks for ``effort``, takes here, and from what that is
+        known; or None, and why."""
         if effort is None:
             return None, "its size is known only when its inputs are there"
         engine = (step.key_parts["engine"] or {}).get("digest")
@@ -167,12 +169,12 @@ class MachinePace:
 
 
 def memory_bytes_s() -> float:
-    """Bytes a second that all cores together read from memory, in half a second as it is."""
+    """Bytes a second that all cores together read from memory, as it is now."""
     cores = engine_threads()
-    blocks = [np.ones(PROBE_BYTES // 8) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
+        blocks = list(pool.map(np.ones, [PROBE_BYTES // cores // 8] * cores))
         rounds, seconds = _measured(lambda: list(pool.map(np.sum, blocks)))
-    return rounds * cores * PROBE_BYTES / seconds
+    return rounds * sum(block.nbytes for block in blocks) / seconds
 
 
 def processor_flops() -> float:
@@ -183,7 +185,7 @@ def processor_flops() -> float:
 
 
 def _measured(work: Callable[[], object]) -> tuple[int, float]:
-    """Times that ``work`` was done in about half a second, and the seconds that took."""
+    """Times that ``work`` was done in about ``PROBE_S``, and the seconds that took."""
     work()
     started, rounds = time.monotonic(), 0
     while (seconds := time.monotonic() - started) < PROBE_S:
@@ -212,7 +214,7 @@ def _touched(model: Input) -> float:
 @cache
 def _share_used(path: Path) -> float:
     try:
-        metadata = read_gguf(path).metadata
+        metadata = header(path).metadata
     except CookError:
         return 1.0
     used, of = (
@@ -225,11 +227,16 @@ def _share_used(path: Path) -> float:
     return 1.0 - experts / max(_weights(path), 1.0) * (1.0 - used / of)
 
 
-def _prompt_lengths(trace: Trace) -> list[float]:
+def _prompt_lengths(trace: Trace) -> Sequence[float]:
     """Tokens of every prompt, by its text; of a recording that has no texts a guess."""
     if isinstance(trace, TraceStep):
-        return [max(len(p.text.encode()) / BYTES_A_TOKEN, 1.0) for p in trace.prompts]
+        return _lengths(trace.prompts)
     return [float(CHUNK_TOKENS)] * max(trace.replies, 1)
+
+
+@lru_cache(maxsize=8)
+def _lengths(prompts: tuple[Prompt, ...]) -> tuple[float, ...]:
+    return tuple(max(len(p.text.encode()) / BYTES_A_TOKEN, 1.0) for p in prompts)
 
 
 def _prompt_tokens(trace: Trace, wanted: Sequence[str] | None = None) -> float:
@@ -356,6 +363,7 @@ def _quantize(step: QuantizeStep) -> Effort:
     return Effort(quantizing_s=seconds, copied_bytes=float(step.source.size_bytes))
 
 
+@cache
 def _seconds_a_weight(tensor_type: str) -> float:
     name = tensor_type.lower()
     known = (seconds for part, seconds in SECONDS_A_WEIGHT if part in name)
@@ -366,7 +374,7 @@ def _seconds_a_weight(tensor_type: str) -> float:
 def _shapes(path: Path) -> Mapping[str, float]:
     """Weights of every tensor; none of a file that is not there yet or is no model."""
     try:
-        return {t.name: float(np.prod(t.shape)) for t in read_gguf(path).tensors}
+        return {t.name: float(t.elements) for t in header(path).tensors}
     except CookError:
         return {}
 

@@ -90,9 +90,13 @@ def _unhashed(path: Path) -> bool:
     return files.identity(path).size_bytes > SMALL_BYTES and files.remembered(path) is None
 
 
+HEADER_BYTES = 256 << 10
+"""Read of each file for a provisional digest, which only plans carry."""
+
+
 def _header(path: Path) -> str:
     with path.open("rb") as stream:
-        head = hashlib.sha256(stream.read(files.BLOCK)).hexdigest()
+        head = hashlib.sha256(stream.read(HEADER_BYTES)).hexdigest()
     return f"{head}-{path.stat().st_size}"
 
 

@@ -21,7 +21,7 @@ def expand(recipe: Recipe, locations: Locations | None = None) -> tuple[Quant, .
     """The candidates to quantize, in the recipe's order: quants, then sweeps.
 
     With ``locations`` (of a loaded recipe) quants and rules know their places. RecipeError for
-    unknown or cyclic ``extends``, a missing base type, equal names, or more than 256 quants.
+    unknown or cyclic ``extends``, a missing base type, equal names, or more than 1,024 quants.
     """
     quants, problems = expand_parts(
         list(enumerate(recipe.quants)),

@@ -160,7 +160,7 @@ class ModelArgsSpec(Spec):
 
 
 MAX_RULES = 512
-MAX_QUANTS = 256
+MAX_QUANTS = 1024
 
 # Names as long and as varied as real ones: what hangs on these hangs on a model.
 _PROBES = (
@@ -733,7 +733,7 @@ class Recipe(Spec):
         BeforeValidator(one_or_many, json_schema_input_type=SweepSpec | list[SweepSpec]),
         Field(max_length=16),
     ] = ()
-    """Grids that expand into more quants, at most 256 in all; one, or a list."""
+    """Grids that expand into more quants, at most 1,024 in all; one, or a list."""
     drafts: Annotated[tuple[DraftFileSpec, ...], Field(max_length=MAX_QUANTS)] = ()
     """Ready-made GGUFs to score beside the quants."""
     include_source: bool = False

@@ -81,15 +81,17 @@ def test_a_machine_is_known_by_what_it_took() -> None:
     small, large = traced(10**8), traced(10**10)
     took = 3 * (nominal_seconds(small) or 0)
     pace = MachinePace.of([artifact(small, took)])
-    seconds, how = pace.seconds(large)
+    seconds, how = pace.seconds(large, effort_of(large))
     assert seconds == pytest.approx(3 * (nominal_seconds(large) or 0))
     assert how == "as this engine's here, by size"
     other = MachinePace.of([artifact(small, took, engine="another")])
-    assert other.seconds(large)[1] == "as another engine's here, by size"
+    assert other.seconds(large, effort_of(large))[1] == "as another engine's here, by size"
     # A kind that was never run goes by all that were.
     kinds = MachinePace.of([artifact(small, took, kind="control")])
-    assert kinds.seconds(large)[0] == pytest.approx(3 * (nominal_seconds(large) or 0))
-    assert kinds.seconds(large)[1] == "by size and other steps"
+    assert kinds.seconds(large, effort_of(large))[0] == pytest.approx(
+        3 * (nominal_seconds(large) or 0)
+    )
+    assert kinds.seconds(large, effort_of(large))[1] == "by size and other steps"
     # Steps of an older cook say nothing.
     monkey = replace(artifact(small, took), nominal_s=None)
     assert MachinePace.of([monkey, artifact(small, took)]).kinds == pace.kinds
@@ -98,7 +100,7 @@ def test_a_machine_is_known_by_what_it_took() -> None:
 def test_before_anything_ran_the_memory_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reckon, "memory_bytes_s", lambda: READ_BYTES_S / 4)
     monkeypatch.setattr(reckon, "processor_flops", lambda: FLOPS / 2)
-    seconds, how = MachinePace.of([]).seconds(traced(10**10))
+    seconds, how = MachinePace.of([]).seconds(traced(10**10), effort_of(traced(10**10)))
     effort = effort_of(traced(10**10))
     assert effort is not None
     assert seconds == pytest.approx(effort.seconds(4.0, 2.0))
@@ -115,7 +117,7 @@ def test_the_probe_finds_a_plausible_machine() -> None:
 def test_what_no_header_tells_is_said() -> None:
     step = replace(LAYOUT.grid[0].rounds[0], draft=traced(1))  # its size is not that of a model
     unknown = replace(step, draft=_NoSize(*_fields(traced(1))))
-    seconds, why = MachinePace({}, (1.0, 1.0), probed=True).seconds(unknown)
+    seconds, why = MachinePace({}, (1.0, 1.0), probed=True).seconds(unknown, effort_of(unknown))
     assert seconds is None
     assert why == "its size is known only when its inputs are there"
 
@@ -139,11 +141,11 @@ def test_experts_that_are_not_used_are_not_read(
     header = SimpleNamespace(
         metadata={"llama.expert_count": 128, "llama.expert_used_count": 8},
         tensors=(
-            SimpleNamespace(name="blk.0.ffn_down_exps.weight", shape=(90, 10)),
-            SimpleNamespace(name="blk.0.attn_q.weight", shape=(10, 10)),
+            SimpleNamespace(name="blk.0.ffn_down_exps.weight", elements=900),
+            SimpleNamespace(name="blk.0.attn_q.weight", elements=100),
         ),
     )
-    monkeypatch.setattr(reckon, "read_gguf", lambda _: header)
+    monkeypatch.setattr(reckon, "header", lambda _: header)
     path = tmp_path / "moe.gguf"
     path.write_bytes(b"")
     model = Source(path, "sha256:" + "0" * 64, 1000)
