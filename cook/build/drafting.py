@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import bytes_as
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
+from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Quant, Resolution, predicted_bytes
 from cook.recipe.schema import Recipe
@@ -116,6 +118,7 @@ class DraftLayout:
                 memory=self._memory(name, model.source),
                 predicted_tensor_bytes=model.file.tensor_bytes,
                 elements=_elements(model.file),
+                active=active_bytes(model.file),
                 type_counts=dict(Counter(t.type_name for t in model.file.tensors)),
             )
 
@@ -150,8 +153,20 @@ class DraftLayout:
             memory=self._memory(quant.name, step),
             predicted_tensor_bytes=step.predicted_tensor_bytes,
             elements=_elements(self.source.file),
+            active=self._active(known),
             type_counts=dict(Counter(known.values())),
         )
+
+    @cached_property
+    def _reads(self) -> TokenReads:
+        assert self.source is not None, "asked of quants, which have a source"
+        return TokenReads(self.source.file)
+
+    def _active(self, types: Mapping[str, str]) -> ActiveBytes | None:
+        """What a token reads of a quant of these types, by tensor."""
+        assert self.source is not None, "asked of quants, which have a source"
+        sizes = _sizes(self.source.file, types)
+        return self._reads.of(sizes) if sizes is not None and self._reads.known else None
 
     def _with_mixture(
         self, step: QuantizeStep, file: GgufFile, known: dict[str, str]
@@ -162,11 +177,8 @@ class DraftLayout:
         types = mixture_types(self.engine, job, step.source.key)
         if types is None:
             return step, known
-        sizes = [
-            t.size_bytes if types[t.name] == t.type_name else bytes_as(types[t.name], t.shape)
-            for t in file.tensors
-        ]
-        total = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
+        sizes = _sizes(file, types)
+        total = sum(sizes.values()) if sizes is not None else None
         stated = tuple(sorted(types.items()))
         return replace(step, expected=stated, predicted_tensor_bytes=total), dict(types)
 
@@ -190,6 +202,20 @@ class DraftLayout:
         given, target = score.draft.args.to_model_args(), score.target.args.to_model_args()
         args = self.engine.as_draft(given, target, score.context)
         return MemoryStep(self.engine, name, model, args, score.context)
+
+
+def _sizes(file: GgufFile, types: Mapping[str, str]) -> dict[str, int] | None:
+    """Bytes of every tensor's data as ``types`` say; None where one is not known."""
+    sizes: dict[str, int] = {}
+    for tensor in file.tensors:
+        wanted = types.get(tensor.name)
+        if wanted is None:
+            return None
+        kept = tensor.size_bytes if wanted == tensor.type_name else bytes_as(wanted, tensor.shape)
+        if kept is None:
+            return None
+        sizes[tensor.name] = kept
+    return sizes
 
 
 def _elements(file: GgufFile) -> int:

@@ -13,9 +13,11 @@ from cook.build.reckon import MachinePace, effort_of, model_bytes
 from cook.graph.execute import closure
 from cook.graph.step import Step, decode
 from cook.graph.store import Artifact, Store
-from cook.output import Column, Output
+from cook.output import Column, Mode, Output
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes
+from cook.recipe.active import ActiveBytes
+from cook.recipe.groups import Group
 from cook.steps.live import LiveStep
 from cook.units import duration, plural, size
 
@@ -106,6 +108,14 @@ class Need:
 
 
 @dataclass(frozen=True)
+class DraftReads:
+    """What one token reads of a draft's weights."""
+
+    draft: str
+    active: ActiveBytes
+
+
+@dataclass(frozen=True)
 class Plan:
     """The whole plan. ``live_hours`` is the whole grid, ``left_out`` what the budget drops.
 
@@ -128,6 +138,8 @@ class Plan:
     candidate_s: float | None = None
     budget_minutes: float | None = None
     phases: tuple[PlannedPhase, ...] = ()
+    reads: tuple[DraftReads, ...] = ()
+    """Of every draft whose header tells, in the recipe's order."""
 
     @property
     def stale(self) -> bool:
@@ -184,6 +196,12 @@ def plan(prepared: Prepared) -> Plan:
         candidate_s=_configuration_seconds(typical[0], history, pace)[0] if typical else None,
         budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
         phases=tuple(_phases(steps, later)),
+        reads=tuple(
+            DraftReads(draft.name, draft.active)
+            for layout in layouts
+            for draft in layout.drafts
+            if draft.active is not None
+        ),
     )
 
 
@@ -261,6 +279,7 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     for warning in planned.warnings:
         output.warn(warning)
     (_show_steps if steps else _show_phases)(planned, output)
+    _show_reads(planned.reads, output)
     for reason in _reasons(planned):
         output.say(reason)
     if planned.live_hours is not None:
@@ -311,6 +330,38 @@ def _show_phases(planned: Plan, output: Output) -> None:
     ]
     titles = ("steps to run", "time", "disk", "memory", "model loads")
     output.table(rows, ["phase", *(Column(title, "right") for title in titles)])
+
+
+READS_SHOWN = 16
+"""Drafts whose reads a plan prints; the document has all."""
+_READ_COLUMNS: Mapping[str, tuple[Group, ...]] = {
+    "attention": (Group.ATTENTION,),
+    "experts": (Group.ROUTED_EXPERTS,),
+    "shared": (Group.SHARED_EXPERTS,),
+    "output": (Group.OUTPUT,),
+    "dense": (Group.DENSE_FFN,),
+    "other": (Group.ROUTER, Group.EMBEDDINGS, Group.OTHER),
+}
+
+
+def _show_reads(reads: Sequence[DraftReads], output: Output) -> None:
+    """What a token reads of each draft, by group; of models without experts it is their size."""
+    found = [r for r in reads if any(g.group is Group.ROUTED_EXPERTS for g in r.active.groups)]
+    if not found or output.mode is Mode.QUIET:  # a script reads one table
+        return
+    rows = [
+        (
+            read.draft,
+            size(read.active.read_bytes),
+            *(f"{100 * read.active.share(*groups):.0f} %" for groups in _READ_COLUMNS.values()),
+        )
+        for read in found[:READS_SHOWN]
+    ]
+    output.data("")
+    titles = ("a token reads", *_READ_COLUMNS)
+    output.table(rows, ["draft", *(Column(title, "right") for title in titles)])
+    if len(found) > READS_SHOWN:
+        output.say(f"and {plural(len(found) - READS_SHOWN, 'more draft')}: --json has all")
 
 
 def _time(seconds: float, unknown: int) -> str:

@@ -26,6 +26,7 @@ from cook.formats.headers import header
 from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
+from cook.recipe.active import active_bytes
 from cook.steps import type_speed
 from cook.steps.compare import LOOKED_UP, CompareStep
 from cook.steps.control import ENOUGH, ControlStep
@@ -204,7 +205,7 @@ def _predicted(step: Step[Any]) -> float | None:
 
 
 def _touched(model: Input) -> float:
-    """Bytes of weights that one token is computed with: of experts, those that are used."""
+    """Bytes of weights that one token is computed with; of a quant by its source's shares."""
     size = model_bytes(model)
     assert size is not None, "asked only of models of a known size"
     source = model.source if isinstance(model, QuantizeStep) else model
@@ -214,17 +215,10 @@ def _touched(model: Input) -> float:
 @cache
 def _share_used(path: Path) -> float:
     try:
-        metadata = header(path).metadata
+        active = active_bytes(header(path))
     except CookError:
         return 1.0
-    used, of = (
-        next((v for k, v in metadata.items() if k.endswith(name)), None)
-        for name in (".expert_used_count", ".expert_count")
-    )
-    if not isinstance(used, int) or not isinstance(of, int) or not of:
-        return 1.0
-    experts = sum(size for name, size in _shapes(path).items() if "_exps" in name)
-    return 1.0 - experts / max(_weights(path), 1.0) * (1.0 - used / of)
+    return active.read_bytes / active.size_bytes if active and active.read_bytes else 1.0
 
 
 def _prompt_lengths(trace: Trace) -> Sequence[float]:

@@ -10,6 +10,7 @@ import pytest
 
 from cook.build import reckon
 from cook.build.reckon import FLOPS, READ_BYTES_S, Effort, MachinePace, effort_of, nominal_seconds
+from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.graph.step import Source
 from cook.graph.store import Artifact
 from cook.steps.trace import TraceStep
@@ -133,23 +134,18 @@ def _fields(step: TraceStep) -> tuple[Any, ...]:
     return tuple(getattr(step, f.name) for f in fields(step))
 
 
-def test_experts_that_are_not_used_are_not_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from types import SimpleNamespace
-
-    header = SimpleNamespace(
-        metadata={"llama.expert_count": 128, "llama.expert_used_count": 8},
-        tensors=(
-            SimpleNamespace(name="blk.0.ffn_down_exps.weight", elements=900),
-            SimpleNamespace(name="blk.0.attn_q.weight", elements=100),
-        ),
-    )
-    monkeypatch.setattr(reckon, "header", lambda _: header)
+def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "moe.gguf"
-    path.write_bytes(b"")
+    facts = {"expert_count": 128, "expert_used_count": 8}
+    metadata = {"general.architecture": encode("llama")}
+    metadata |= {f"llama.{key}": encode(value) for key, value in facts.items()}
+    experts = tensor_of("blk.0.ffn_down_exps.weight", (9, 1, 128), 0, bytes(4 * 9 * 128))
+    attention = tensor_of("blk.0.attn_q.weight", (8, 16), 0, bytes(4 * 128))
+    output = tensor_of("output.weight", (1, 1), 0, bytes(4))
+    write_gguf_file(path, metadata, [experts, attention, output])
     model = Source(path, "sha256:" + "0" * 64, 1000)
-    assert reckon._touched(model) == pytest.approx(1000 * (0.1 + 0.9 * 8 / 128))
+    share = (9 * 128 * 8 / 128 + 128 + 1) / (9 * 128 + 128 + 1)
+    assert reckon._touched(model) == pytest.approx(1000 * share)
 
 
 def test_an_effort_adds_up() -> None:
