@@ -410,7 +410,7 @@ def _names(artifact: Artifact) -> frozenset[str]:
 
 
 def _inputs(artifact: Artifact) -> frozenset[str]:
-    """Names of what an artifact was made from: keys of others, digests of sources' files, pieces."""
+    """What an artifact was made from: keys of others, digests of files of sources, pieces."""
     inputs: Mapping[str, str] = artifact.key_parts.get("inputs", {})
     sources = (name for name, key in inputs.items() if key.startswith("sha256:"))
     shards = (h for name in sources for h in (artifact.made_from or {}).get(name, {}).values())
