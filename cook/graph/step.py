@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from cook.engines.process.supervisor import Supervisor
     from cook.engines.worker.kept_workers import KeptWorkers
+    from cook.graph.piece import Pieces
     from cook.graph.store import Artifact
 
 R = TypeVar("R")
@@ -106,7 +107,8 @@ class Workbench:
 
     ``directory`` is private and empty: files left there become the artifact. Programs run under
     ``supervisor`` and end with the step; ``workers`` stay for the steps that follow. ``artifact``
-    finds the finished artifact of an input step; ``advance`` reports progress in [0, 1].
+    finds the finished artifact of an input step; ``pieces`` finds or makes what steps share;
+    ``advance`` reports progress in [0, 1].
     """
 
     directory: Path
@@ -115,6 +117,7 @@ class Workbench:
     artifact: Callable[[Step[Any]], Artifact]
     threads: int
     advance: Callable[[float], None]
+    pieces: Pieces
 
     def file(self, node: Input, name: str) -> Path:
         """Path of ``node``'s bytes: the source itself, or file ``name`` of a step's artifact."""

@@ -14,6 +14,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.graph.step import Source, Workbench
 from cook.steps.quantize import MODEL_FILE, QuantizeStep
+from tests.pieces import pieces_in
 
 SOURCE = Source(Path("/models/draft.gguf"), "sha256:aa", 1000)
 IMATRIX = Source(Path("/models/imatrix.gguf"), "sha256:bb", 10)
@@ -48,7 +49,13 @@ def test_the_job_is_the_step_and_usual_warnings_go(
 
     workers = KeptWorkers(tmp_path / "workers")
     bench = Workbench(
-        tmp_path, Supervisor(tmp_path / "logs"), workers, nothing, 3, lambda share: None
+        tmp_path,
+        Supervisor(tmp_path / "logs"),
+        workers,
+        nothing,
+        3,
+        lambda share: None,
+        pieces_in(tmp_path / "store"),
     )
     assert step.run(bench).warnings == (NEWS, "output.weight: odd shape")
     (job,) = jobs
