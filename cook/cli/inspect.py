@@ -100,10 +100,10 @@ def _reads(out: Output, active: ActiveBytes) -> None:
     from cook.output import Column
 
     ordered = sorted(active.groups, key=lambda group: -group.read_bytes)
-    rows = [
-        (str(g.group), units.size(g.read_bytes), f"{100 * active.share(g.group):.1f} %")
-        for g in ordered
-    ]
+    rows = []
+    for group in ordered:
+        share = f"{100 * active.share(group.group):.1f} %"
+        rows.append((str(group.group), units.size(group.read_bytes), share))
     rows.append(("total", units.size(active.read_bytes), "100.0 %"))
     out.table(rows, ["a token reads of", *(Column(t, "right") for t in ("bytes", "share"))])
 
