@@ -14,19 +14,21 @@ from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.engines.arguments import placement
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
+from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import bytes_as
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
 from cook.recipe.engine_rules import to_engine_rules
-from cook.recipe.rules import Quant, Resolution, predicted_bytes
+from cook.recipe.rules import Quant, Resolution, predicted_bytes, some
 from cook.recipe.schema import Recipe
 from cook.recipe.sources import HubRef
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.published import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 
 if TYPE_CHECKING:
@@ -145,6 +147,8 @@ class DraftLayout:
         )
         if not resolution.complete:
             step, known = self._with_mixture(step, self.source.file, known)
+        if quant.tensors_from is not None:
+            step = replace(step, imatrix=None, published=self._published(quant, known))
         return DraftPlan(
             name=quant.name + self.suffix,
             model=step,
@@ -156,6 +160,22 @@ class DraftLayout:
             active=self._active(known),
             type_counts=dict(Counter(known.values())),
         )
+
+    def _published(self, quant: Quant, types: Mapping[str, str]) -> tuple[PublishedTensor, ...]:
+        """The tensors of ``quant`` that change their type, as somebody published them.
+
+        InputError where the engine's own mixture would decide on some.
+        """
+        assert self.source is not None, "quants have a source"
+        assert quant.tensors_from is not None, "asked for"
+        if undecided := [t.name for t in self.source.file.tensors if t.name not in types]:
+            raise InputError(
+                f"quant {quant.name}: `tensors_from` needs every type stated, and the engine's "
+                f"mixture decides on {some(undecided)}",
+                hint="write `mixture: pure`, or rules for them",
+            )
+        changed = (t for t in self.source.file.tensors if types[t.name] != t.type_name)
+        return self.reader.published(quant.tensors_from, [(t, types[t.name]) for t in changed])
 
     @cached_property
     def _reads(self) -> TokenReads:

@@ -353,7 +353,9 @@ def _read_corpus(model: Input, chunks: int | None, corpus: Input, context: int) 
 
 def _quantize(step: QuantizeStep) -> Effort:
     shapes = _shapes(step.source.path)
-    seconds = sum(shapes.get(name, 0.0) * _seconds_a_weight(t) for name, t in step.expected)
+    copied = {tensor.tensor for tensor in step.published}
+    quantized = ((name, t) for name, t in step.expected if name not in copied)
+    seconds = sum(shapes.get(name, 0.0) * _seconds_a_weight(t) for name, t in quantized)
     return Effort(quantizing_s=seconds, copied_bytes=float(step.source.size_bytes))
 
 

@@ -322,6 +322,7 @@ __all__ = [
     "TensorInfo",
     "is_gguf",
     "read_gguf",
+    "read_shard",
     "read_tensor_list",
 ]
 
@@ -352,6 +353,11 @@ def read_gguf(path: Path | str, *, complete: bool = True) -> GgufFile:
     if count <= 1:
         return header
     return _join_shards(path, header, count, complete)
+
+
+def read_shard(path: Path) -> GgufFile:
+    """The header of this one file, whatever model it is a shard of; InputError likewise."""
+    return _read_shard(path, 0, complete=True)
 
 
 def _join_shards(path: Path, header: GgufFile, count: int, complete: bool) -> GgufFile:

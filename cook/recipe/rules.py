@@ -119,12 +119,27 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class TensorsFrom:
+    """Tensors that ``publisher`` made of ``model``, a shard each, taken in place of quantizing.
+
+    ``revision`` None is each repository's newest; ``key`` is the fingerprint of the one key that
+    may have signed their maps, None for whoever did, if anyone.
+    """
+
+    publisher: str
+    model: str
+    revision: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
 class Quant:
     """A candidate after expansion: nothing is inherited or swept any more.
 
     ``ftype`` is the base type by its exact spelling; ``mixture`` is what happens to tensors
     that no rule hits: ``"engine"`` (its built-in mixture) or ``"pure"`` (the base type's own
     tensor type). ``use_imatrix``: quantize with the recipe's imatrix if it has one.
+    ``tensors_from``: who quantized its tensors, None for here.
     """
 
     name: str
@@ -133,6 +148,7 @@ class Quant:
     mixture: str = "engine"
     mixture_stated: bool = False
     use_imatrix: bool = True
+    tensors_from: TensorsFrom | None = None
     at: Location | None = field(default=None, compare=False)
 
     @property

@@ -10,6 +10,7 @@ whole file: for an engine without headers, or a base type that says nothing of e
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
+from cook.steps.published import PublishedTensor
 from cook.steps.tensors import Importance, quantizer_of, tensor_piece
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class QuantizeStep(Step[QuantizeResult]):
     predicted_tensor_bytes: int | None
     pure: bool = False
     allow_requantize: bool = False
+    published: tuple[PublishedTensor, ...] = ()
+    """Tensors that somebody else quantized; the rest is quantized here."""
 
     kind: ClassVar[str] = "quantize"
     version: ClassVar[int] = 2
@@ -77,15 +81,18 @@ class QuantizeStep(Step[QuantizeResult]):
         inputs: dict[str, Input] = {"source": self.source}
         if self.imatrix is not None:
             inputs["imatrix"] = self.imatrix
-        return inputs
+        return inputs | {f"published {p.tensor}": p.shard for p in self.published}
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {
+        params: dict[str, JsonValue] = {
             "ftype": self.ftype,
             "rules": [[rule.pattern, rule.type] for rule in self.rules],
             "pure": self.pure,
             "allow_requantize": self.allow_requantize,
         }
+        if self.published:
+            params["published"] = [p.in_key() for p in self.published]
+        return params
 
     def work(self) -> float:
         return float(self.source.size_bytes)
@@ -118,9 +125,15 @@ class QuantizeStep(Step[QuantizeResult]):
         importance = Importance.read(imatrix, self.engine.flavour)
         file = read_gguf(job.source)
         try:
-            types = _resolved(self.engine, job, file, importance)
+            types = _resolved(self.engine, job, file, importance, self._published_names)
             quantizer = _Quantizer.of(self.engine)
         except _ForTheToolError as left:
+            if self.published:
+                raise StepError(
+                    f"{self.label}: published tensors need cook's worker for this engine"
+                    + "".join(f": {why}" for why in left.told),
+                    hint="cook doctor",
+                ) from None
             result = self._by_tool(job, importance, bench)
             result = replace(result, warnings=(*left.told, *result.warnings))
         else:
@@ -138,10 +151,11 @@ class QuantizeStep(Step[QuantizeResult]):
     ) -> QuantizeResult:
         started = time.monotonic()
         changed = [t for t in file.tensors if types[t.name].id != t.type_id]
+        published = {p.tensor: p for p in self.published}
         pieces = {
-            t.name: tensor_piece(
-                self.source, t, types[t.name], importance.digest(t), quantizer.digest
-            )
+            t.name: published[t.name].piece(self.source, t)
+            if t.name in published
+            else tensor_piece(self.source, t, types[t.name], importance.digest(t), quantizer.digest)
             for t in changed
         }
         of_key = {pieces[t.name].key: t for t in changed}
@@ -150,6 +164,9 @@ class QuantizeStep(Step[QuantizeResult]):
 
             def make(piece: Piece, path: Path) -> None:
                 tensor = of_key[piece.key]
+                if tensor.name in published:
+                    published[tensor.name].copy(path)
+                    return
                 rows = RowsOfTensor(
                     source=file.place(tensor.name),
                     source_type=_type_of(tensor),
@@ -190,7 +207,9 @@ class QuantizeStep(Step[QuantizeResult]):
             warnings=tuple(
                 f"{t.name}: no imatrix data"
                 for t in changed
-                if importance.imatrix is not None and importance.of(t) is None
+                if t.name not in published
+                and importance.imatrix is not None
+                and importance.of(t) is None
             ),
         )
 
@@ -207,6 +226,16 @@ class QuantizeStep(Step[QuantizeResult]):
         whole.unlink()
         return replace(result, command=self.engine.quantize_command(job))
 
+    @property
+    def _published_names(self) -> frozenset[str]:
+        return frozenset(p.tensor for p in self.published)
+
+    @property
+    def _publishers(self) -> str | None:
+        """Whose tensors are in the file, and how many."""
+        counts = Counter(p.publisher for p in self.published)
+        return ", ".join(f"{name}: {n} tensors" for name, n in sorted(counts.items())) or None
+
     def _provenance(self, importance: Importance, quantizer: str) -> dict[str, bytes]:
         """What a quantized file says of its making: the same wherever and whenever that is."""
         told = {
@@ -214,6 +243,7 @@ class QuantizeStep(Step[QuantizeResult]):
             "cook.source": self.source.digest,
             "cook.imatrix": importance.whole and f"sha256:{importance.whole}",
             "cook.quantizer": f"sha256:{quantizer}",
+            "cook.published": self._publishers,
         }
         return {key: encode(text) for key, text in told.items() if text is not None}
 
@@ -227,15 +257,19 @@ class _ForTheToolError(Exception):
 
 
 def _resolved(
-    engine: Engine, job: QuantizeJob, file: GgufFile, importance: Importance
+    engine: Engine,
+    job: QuantizeJob,
+    file: GgufFile,
+    importance: Importance,
+    published: frozenset[str],
 ) -> dict[str, QuantType]:
     """The type of every tensor; _ForTheToolError where only llama-quantize knows, or would refuse,
-    which it shall do in its own words."""
+    which it shall do in its own words. What is ``published`` is quantized already."""
     if job.ftype.upper() == "COPY":
         raise _ForTheToolError
     ids = set(engine.facts.types.values())
     base = ftype_by_name(job.ftype)
-    if job.imatrix is None and engine.flavour in base.imatrix:
+    if job.imatrix is None and engine.flavour in base.imatrix and not published:
         raise _ForTheToolError
     types = {}
     for tensor in file.tensors:
@@ -244,7 +278,7 @@ def _resolved(
         if source is None or wanted is None:
             raise _ForTheToolError
         types[tensor.name] = wanted
-        if wanted.id == source.id:
+        if wanted.id == source.id or tensor.name in published:
             continue
         bare = importance.of(tensor) is None
         if (
