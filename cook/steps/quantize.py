@@ -10,8 +10,9 @@ whole file: for an engine without headers, or a base type that says nothing of e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +21,7 @@ from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
 from cook.engines.worker.messages import RowsOfTensor
-from cook.errors import PrerequisiteError, StepError
+from cook.errors import CookError, PrerequisiteError, StepError
 from cook.files import FileRange
 from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_gguf_file
@@ -92,6 +93,17 @@ class QuantizeStep(Step[QuantizeResult]):
 
     def predicted_bytes(self) -> int | None:
         return self.predicted_tensor_bytes
+
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        imatrix = self.imatrix.key if self.imatrix is not None else None
+        source = _tensors(self.source.path)
+        return {
+            (self.source.key, imatrix, self.engine.identity.digest, name, type_name): by_name(
+                type_name
+            ).tensor_bytes(source[name].shape)
+            for name, type_name in self.expected
+            if name in source and source[name].type_name != type_name
+        }
 
     def job(self, output: Any, imatrix: Any, threads: int) -> QuantizeJob:
         """The engine's job, also used to print the exact command."""
@@ -254,6 +266,15 @@ def _resolved(
         ):
             raise _ForTheToolError
     return types
+
+
+@cache
+def _tensors(path: Path) -> Mapping[str, TensorInfo]:
+    """Read once: every candidate of a sweep asks. None of a file that is not there yet."""
+    try:
+        return {tensor.name: tensor for tensor in read_gguf(path).tensors}
+    except CookError:
+        return {}
 
 
 def _type_of(tensor: TensorInfo) -> QuantType:
