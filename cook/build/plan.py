@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +178,10 @@ def plan(prepared: Prepared) -> Plan:
     wanted += interleaved([*baselines, *grid])
     wanted += [c.compare for c in grid if c.compare is not None]
     certain = closure(wanted)
-    steps = tuple(_planned(step, store, history, pace) for step in certain.values())
+    steps = _sharing(
+        tuple(certain.values()),
+        tuple(_planned(step, store, history, pace) for step in certain.values()),
+    )
     rest = [s for s in closure(_later_steps(layouts)).values() if s.key not in certain]
     later = tuple(_planned(step, store, history, pace) for step in rest)
     typical = [c for layout in layouts for c in _typical(layout)[:1]]
@@ -433,6 +436,29 @@ def _planned(
         loads=len(effort.models) if effort is not None else 0,
         memory_bytes=_at_once(step, effort.models) if effort is not None else 0,
     )
+
+
+def _sharing(steps: Sequence[Step[Any]], planned: Sequence[Planned]) -> tuple[Planned, ...]:
+    """``planned`` with the disk of the pieces that each of ``steps`` is the first to make, and no
+    time for those that it is not; a stored step's are taken to be there."""
+    made: set[Hashable] = set()
+    for step, plan in zip(steps, planned, strict=True):
+        if plan.state is State.STORED:
+            made.update(step.shared_bytes())
+    found = []
+    for step, plan in zip(steps, planned, strict=True):
+        pieces = step.shared_bytes() if plan.state is State.RUN else {}
+        if pieces:
+            new_bytes = sum(size for piece, size in pieces.items() if piece not in made)
+            made.update(pieces)
+            share = new_bytes / (sum(pieces.values()) or 1)
+            plan = replace(
+                plan,
+                size_bytes=None if plan.size_bytes is None else plan.size_bytes + new_bytes,
+                seconds=None if plan.seconds is None else plan.seconds * share,
+            )
+        found.append(plan)
+    return tuple(found)
 
 
 def _at_once(step: Step[Any], loaded: Sequence[float]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -169,6 +169,11 @@ class Step(ABC, Generic[R]):
     def predicted_bytes(self) -> int | None:
         """Bytes the artifact will take, where known beforehand."""
         return 0
+
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """Bytes of every piece (:mod:`cook.graph.piece`) that it makes, where it is not stored; two
+        steps' are one where they are equal."""
+        return {}
 
     @cached_property
     def key_parts(self) -> Mapping[str, JsonValue]:

@@ -278,6 +278,14 @@ class Store:
             self._discard(stray)
         return spoilt
 
+    def users(self) -> Mapping[str, tuple[Artifact, ...]]:
+        """By a piece's key, the artifacts that were put together from it."""
+        found: dict[str, list[Artifact]] = {}
+        for artifact in self.entries():
+            for key in artifact.pieces:
+                found.setdefault(key, []).append(artifact)
+        return {key: tuple(users) for key, users in found.items()}
+
     def remove(self, artifact: Artifact) -> None:
         """Delete one artifact; whoever is making it right now is waited for."""
         self._remove(artifact.directory)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,11 +22,19 @@ from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
 from cook.engines.worker.messages import RowsOfTensor
-from cook.errors import PrerequisiteError, StepError
+from cook.errors import CookError, PrerequisiteError, StepError
 from cook.files import FileRange
 from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_gguf_file
-from cook.formats.quant_types import QuantType, by_id, by_name, ftype_by_name, needs_imatrix
+from cook.formats.headers import header
+from cook.formats.quant_types import (
+    QuantType,
+    by_id,
+    by_name,
+    bytes_as,
+    ftype_by_name,
+    needs_imatrix,
+)
 from cook.formats.splice import in_order, quantized_metadata, without_paths
 from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
@@ -99,6 +108,18 @@ class QuantizeStep(Step[QuantizeResult]):
 
     def predicted_bytes(self) -> int | None:
         return self.predicted_tensor_bytes
+
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        here = self.imatrix.key if self.imatrix is not None else None, self.engine.identity.digest
+        shards = {published.tensor: published.shard.digest for published in self.published}
+        source = _tensors(self.source.path)
+        return {
+            (self.source.key, shards.get(name, here), name, type_name): bytes_as(
+                type_name, source[name].shape
+            )
+            for name, type_name in self.expected
+            if name in source and source[name].type_name != type_name
+        }
 
     def job(self, output: Any, imatrix: Any, threads: int) -> QuantizeJob:
         """The engine's job, also used to print the exact command."""
@@ -288,6 +309,15 @@ def _resolved(
         ):
             raise _ForTheToolError
     return types
+
+
+@cache
+def _tensors(path: Path) -> Mapping[str, TensorInfo]:
+    """Every candidate of a sweep asks. None of a file that is not there yet."""
+    try:
+        return {tensor.name: tensor for tensor in header(path).tensors}
+    except CookError:
+        return {}
 
 
 def _type_of(tensor: TensorInfo) -> QuantType:

@@ -93,7 +93,7 @@ def test_the_file_is_the_one_that_would_have_been_made_here(
     (origin,) = built.sources
     assert (origin.commit, origin.signature) == (commit, "unsigned")
     assert origin.role == "tensors as q8_0"
-    assert dict(origin.files)[shard_of(files, LARGE)] in line_of(files, LARGE)
+    assert f":{dict(origin.files)[shard_of(files, LARGE)]}:" in line_of(files, LARGE)
     by_maker: dict[bool, list[Any]] = {True: [], False: []}
     for artifact in stored_tensors():
         params = artifact.key_parts["params"]
