@@ -21,6 +21,7 @@ from bench.prediction import (
 )
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
+from bench.scale import scale
 from bench.study import Study
 
 STUDIES: dict[str, Callable[[], Study]] = {
@@ -35,6 +36,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "prediction-16384": partial(prediction_in_proportion, 16_384),
     "copies": copies,
     "ik-agreement": ik_agreement,
+    "scale": scale,
 }
 
 

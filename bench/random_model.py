@@ -19,7 +19,8 @@ class Shape:
     """Proportions of a model; ``type`` of its matrices is F16 or Q8_0.
 
     A layer adds ``settling`` times what the one before it added, so that a model's first layers
-    say often, but not always, what all of them say.
+    say often, but not always, what all of them say. With ``experts`` there are so many feed-forward
+    networks of ``hidden`` each, of which two see a token.
     """
 
     vocabulary: int = 150_000
@@ -31,6 +32,7 @@ class Shape:
     context: int = 4096
     type: str = "F16"
     settling: float = 1.0
+    experts: int = 0
 
 
 def write_random_model(path: Path, shape: Shape | None = None, layers: int | None = None) -> Path:
@@ -55,6 +57,9 @@ def write_random_model(path: Path, shape: Shape | None = None, layers: int | Non
     writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocabulary)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(2)
     _add_vocabulary(writer, shape.vocabulary)
 
     def weight(name: str, rows: int, columns: int, scale: float = 1.0, silent: int = 0) -> None:
@@ -63,6 +68,11 @@ def write_random_model(path: Path, shape: Shape | None = None, layers: int | Non
         data *= scale / columns**0.5
         data[:silent] = 0
         writer.add_tensor(name, quantize(data, kind), raw_dtype=kind)
+
+    def expert_weights(name: str, rows: int, columns: int, scale: float = 1.0) -> None:
+        rng = np.random.default_rng(crc32(name.encode()))
+        data = rng.standard_normal((shape.experts, rows, columns), dtype=np.float32)
+        writer.add_tensor(name, quantize(data * (scale / columns**0.5), kind), raw_dtype=kind)
 
     def ones(name: str) -> None:
         writer.add_tensor(name, np.ones(shape.width, np.float32))
@@ -80,6 +90,13 @@ def write_random_model(path: Path, shape: Shape | None = None, layers: int | Non
         weight(f"{block}.attn_k.weight", shape.kv_heads * head, shape.width)
         weight(f"{block}.attn_v.weight", shape.kv_heads * head, shape.width)
         weight(f"{block}.attn_output.weight", shape.width, shape.width, share)
+        if shape.experts:
+            router = np.random.default_rng(layer).standard_normal((shape.experts, shape.width))
+            writer.add_tensor(f"{block}.ffn_gate_inp.weight", router.astype(np.float32))
+            expert_weights(f"{block}.ffn_gate_exps.weight", shape.hidden, shape.width)
+            expert_weights(f"{block}.ffn_up_exps.weight", shape.hidden, shape.width)
+            expert_weights(f"{block}.ffn_down_exps.weight", shape.width, shape.hidden, share)
+            continue
         weight(f"{block}.ffn_gate.weight", shape.hidden, shape.width)
         weight(f"{block}.ffn_up.weight", shape.hidden, shape.width)
         weight(f"{block}.ffn_down.weight", shape.width, shape.hidden, share)

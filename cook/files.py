@@ -239,20 +239,24 @@ def _note(path: Path, of: Identity, digest: str) -> None:
     }
     with suppress(OSError):  # a home that may not be written only costs hashing again
         memo.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(memo) as file:
+        with atomic_write(memo, durable=False) as file:  # lost, it costs hashing again
             file.write(json.dumps(fields).encode())
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes ``path``'s place when the block ends well, and is gone otherwise."""
+def atomic_write(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A new file that takes ``path``'s place when the block ends well, and is gone otherwise.
+
+    One that is not ``durable`` may be gone, or cut short, after a power cut.
+    """
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         # mkstemp gives 0600; what we publish is as readable as any file the user makes.
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
@@ -260,7 +264,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         with suppress(FileNotFoundError):
             temporary.unlink()
         raise
-    fsync(path.parent)
+    if durable:
+        fsync(path.parent)
 
 
 @contextmanager
@@ -276,6 +281,48 @@ def temporary_beside(output: Path) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             partial.unlink()
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """``size_bytes`` bytes of a file, from ``offset`` on."""
+
+    path: Path
+    offset: int
+    size_bytes: int
+
+    def append_to(self, out: BinaryIO) -> None:
+        """Copy them to the end of ``out``, in the kernel, where the file system can by sharing
+        blocks; InputError where they cannot be read."""
+        out.flush()
+        with self.path.open("rb", buffering=0) as file:
+            at, end = self.offset, self.offset + self.size_bytes
+            in_kernel = hasattr(os, "copy_file_range")
+            while at < end:
+                try:
+                    if in_kernel:
+                        wanted = min(end - at, 1 << 30)
+                        done = os.copy_file_range(file.fileno(), out.fileno(), wanted, at)
+                    else:
+                        piece = os.pread(file.fileno(), min(end - at, BLOCK), at)
+                        out.write(piece)
+                        done = len(piece)
+                except OSError as error:
+                    if in_kernel and error.errno in _NOT_IN_KERNEL:
+                        in_kernel = False
+                        continue
+                    if error.errno == errno.EIO:
+                        raise InputError(
+                            f"{self.path}: cannot be read at byte {at}: {error.strerror}"
+                        ) from None
+                    raise
+                if not done:
+                    raise InputError(f"{self.path}: ends at byte {at}, expected {end}")
+                at += done
+
+
+_NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+"""What copy_file_range says where these two files, or this kernel, cannot."""
 
 
 def publish(partial: Path, output: Path) -> None:

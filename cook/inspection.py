@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo, is_gguf, read_gguf, read_tensor_list
 from cook.formats.trace_file import TraceFile, TraceHeader
+from cook.recipe.active import ActiveBytes, active_bytes
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -190,6 +191,8 @@ class ModelReport:
     total: TensorShare
     by_type: tuple[TensorShare, ...]
     by_group: tuple[TensorShare, ...]
+    active: ActiveBytes | None = None
+    """What one token reads; None where the header does not tell."""
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,7 @@ def _model(file: GgufFile) -> ModelReport:
         total=_share("total", file.tensors),
         by_type=_types(file.tensors),
         by_group=groups,
+        active=active_bytes(file),
     )
 
 

@@ -44,6 +44,8 @@ class HubOrigin:
     commit: str
     files: tuple[tuple[str, str | None], ...]
     size_bytes: int
+    signature: str | None = None
+    """Of published tensors: who signed for them, or why that is not known."""
 
     @property
     def pinned(self) -> bool:

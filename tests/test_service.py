@@ -22,7 +22,7 @@ import pytest
 from cook.engines.base import ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
-from cook.graph.store import Store
+from cook.graph.store import Entry, Store
 from cook.record.record import Candidate, Record, read_record, write_record
 from cook.report.commands import MEASURING, deployed
 from cook.service import read_or_make_key, serve, service_of, shell_text, systemd_unit
@@ -203,14 +203,16 @@ def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path) -> None:
         (folder / "model.gguf").write_bytes(DRAFT.read_bytes())
         stored = store.commit(
             folder,
-            kind="quantize",
-            key="0" * 64,
-            label="quantize",
-            key_parts={},
-            made_from={},
-            result={},
-            seconds=1.0,
-            work=None,
+            Entry(
+                kind="quantize",
+                key="0" * 64,
+                label="quantize",
+                key_parts={},
+                made_from={},
+                result={},
+                seconds=1.0,
+                work=None,
+            ),
         )
     made = record("ml", draft=stored.file("model.gguf"))
     assert service_of(made).job.draft == stored.file("model.gguf")

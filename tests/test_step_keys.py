@@ -40,6 +40,7 @@ from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.published import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import ReplayStep
@@ -165,6 +166,14 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield (
         "quantize with a ready imatrix",
         QuantizeStep(main, "Q4", bf16, source("imatrix.dat"), "Q4_K_M", rules, (), None),
+    )
+
+    theirs = PublishedTensor(
+        "a.weight", (256, 4), "q4_K", source("shard.gguf"), "Thireus/model", "ab" * 32
+    )
+    yield (
+        "quantize of published tensors",
+        QuantizeStep(main, "Q4", bf16, None, "Q4_K_M", (), (), None, published=(theirs,)),
     )
 
     base = PerplexityStep(main, "source", bf16, corpus, 512, 20, vocabulary_size=320)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,18 +14,21 @@ from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.engines.arguments import placement
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
-from cook.formats.gguf import GgufFile, TensorInfo
-from cook.formats.quant_types import by_name
+from cook.errors import InputError
+from cook.formats.gguf import GgufFile
+from cook.formats.quant_types import bytes_as
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
+from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
 from cook.recipe.engine_rules import to_engine_rules
-from cook.recipe.rules import Quant, Resolution, predicted_bytes
+from cook.recipe.rules import Quant, Resolution, predicted_bytes, some
 from cook.recipe.schema import Recipe
 from cook.recipe.sources import HubRef
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
+from cook.steps.published import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 
 if TYPE_CHECKING:
@@ -116,6 +120,7 @@ class DraftLayout:
                 memory=self._memory(name, model.source),
                 predicted_tensor_bytes=model.file.tensor_bytes,
                 elements=_elements(model.file),
+                active=active_bytes(model.file),
                 type_counts=dict(Counter(t.type_name for t in model.file.tensors)),
             )
 
@@ -142,6 +147,8 @@ class DraftLayout:
         )
         if not resolution.complete:
             step, known = self._with_mixture(step, self.source.file, known)
+        if quant.tensors_from is not None:
+            step = replace(step, imatrix=None, published=self._published(quant, known))
         return DraftPlan(
             name=quant.name + self.suffix,
             model=step,
@@ -150,8 +157,36 @@ class DraftLayout:
             memory=self._memory(quant.name, step),
             predicted_tensor_bytes=step.predicted_tensor_bytes,
             elements=_elements(self.source.file),
+            active=self._active(known),
             type_counts=dict(Counter(known.values())),
         )
+
+    def _published(self, quant: Quant, types: Mapping[str, str]) -> tuple[PublishedTensor, ...]:
+        """The tensors of ``quant`` that change their type, as somebody published them.
+
+        InputError where the engine's own mixture would decide on some.
+        """
+        assert self.source is not None, "quants have a source"
+        assert quant.tensors_from is not None, "asked for"
+        if undecided := [t.name for t in self.source.file.tensors if t.name not in types]:
+            raise InputError(
+                f"quant {quant.name}: `tensors_from` needs every type stated, and the engine's "
+                f"mixture decides on {some(undecided)}",
+                hint="write `mixture: pure`, or rules for them",
+            )
+        changed = (t for t in self.source.file.tensors if types[t.name] != t.type_name)
+        return self.reader.published(quant.tensors_from, [(t, types[t.name]) for t in changed])
+
+    @cached_property
+    def _reads(self) -> TokenReads:
+        assert self.source is not None, "asked of quants, which have a source"
+        return TokenReads(self.source.file)
+
+    def _active(self, types: Mapping[str, str]) -> ActiveBytes | None:
+        """What a token reads of a quant of these types, by tensor."""
+        assert self.source is not None, "asked of quants, which have a source"
+        sizes = _sizes(self.source.file, types)
+        return self._reads.of(sizes) if sizes is not None and self._reads.known else None
 
     def _with_mixture(
         self, step: QuantizeStep, file: GgufFile, known: dict[str, str]
@@ -162,11 +197,8 @@ class DraftLayout:
         types = mixture_types(self.engine, job, step.source.key)
         if types is None:
             return step, known
-        sizes = [
-            t.size_bytes if types[t.name] == t.type_name else _bytes_as(types[t.name], t)
-            for t in file.tensors
-        ]
-        total = None if any(s is None for s in sizes) else sum(s or 0 for s in sizes)
+        sizes = _sizes(file, types)
+        total = sum(sizes.values()) if sizes is not None else None
         stated = tuple(sorted(types.items()))
         return replace(step, expected=stated, predicted_tensor_bytes=total), dict(types)
 
@@ -192,9 +224,18 @@ class DraftLayout:
         return MemoryStep(self.engine, name, model, args, score.context)
 
 
-def _bytes_as(type_name: str, tensor: TensorInfo) -> int:
-    """Bytes of ``tensor``'s data as ``type_name``."""
-    return by_name(type_name).tensor_bytes(tensor.shape)
+def _sizes(file: GgufFile, types: Mapping[str, str]) -> dict[str, int] | None:
+    """Bytes of every tensor's data as ``types`` say; None where one is not known."""
+    sizes: dict[str, int] = {}
+    for tensor in file.tensors:
+        wanted = types.get(tensor.name)
+        if wanted is None:
+            return None
+        kept = tensor.size_bytes if wanted == tensor.type_name else bytes_as(wanted, tensor.shape)
+        if kept is None:
+            return None
+        sizes[tensor.name] = kept
+    return sizes
 
 
 def _elements(file: GgufFile) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
+from cook.recipe.active import ActiveBytes
 from cook.recipe.schema import ModelArgsSpec, ScoreSpec
 from cook.record.record import CandidateKey
 from cook.scoring.simulate import Profile
@@ -45,6 +46,8 @@ class DraftPlan:
     predicted_tensor_bytes: int | None = None
     elements: int | None = None
     type_counts: dict[str, int] = field(default_factory=dict)
+    active: ActiveBytes | None = None
+    """What one token reads of it; None where no header tells."""
 
 
 @dataclass(frozen=True)

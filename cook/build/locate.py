@@ -6,14 +6,15 @@ What the Hub has is fetched, or in a plan stood in for by its header; what was r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
-from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf import GgufFile, TensorInfo
+from cook.formats.headers import header
 from cook.formats.naming import shard_path, split_name
 from cook.graph.step import Source, source
 from cook.hub.choice import ChosenFiles, DownloadKind, choose
@@ -21,10 +22,13 @@ from cook.hub.client import PATIENT, Retry, offline
 from cook.hub.download import fetch, left_bytes, place
 from cook.hub.header import stand_in
 from cook.hub.listing import HubFile, listing
+from cook.hub.published import Publication
 from cook.output import Output
 from cook.provenance import HubOrigin
+from cook.recipe.rules import TensorsFrom
 from cook.recipe.sources import HubRef
 from cook.steps.convert import Converter, ConvertStep, convert, model_files, no_converter
+from cook.steps.published import PublishedTensor
 from cook.units import size
 
 if TYPE_CHECKING:
@@ -224,15 +228,28 @@ class SourceReader:
     files: list[Path] = field(default_factory=list)
     located: dict[Path | HubRef, Located] = field(default_factory=dict)
     matrices: dict[Path, Imatrix] = field(default_factory=dict)
+    publications: dict[TensorsFrom, Publication] = field(default_factory=dict)
 
     def model(self, ref: Path | HubRef, role: str = "model") -> ModelFile:
         """A GGUF (all its shards), fetched or converted where need be."""
         found = self._find(ref, role)
-        return ModelFile(found.source, read_gguf(found.path))
+        return ModelFile(found.source, header(found.path))
 
     def text(self, ref: Path | HubRef, role: str = "text") -> Source:
         """Any other file, whole."""
         return self._find(ref, role).source
+
+    def published(
+        self, asked: TensorsFrom, wanted: Iterable[tuple[TensorInfo, str]]
+    ) -> tuple[PublishedTensor, ...]:
+        """Tensors of the source as somebody published them, fetched unless this only plans."""
+        if asked not in self.publications:
+            notice = self.output.say if self.output is not None else PATIENT.notice
+            self.publications[asked] = Publication(asked, replace(PATIENT, notice=notice))
+        found = self.publications[asked].tensors(wanted, plan_only=self.plan_only)
+        if not self.plan_only:
+            self.files.extend(tensor.shard.path for tensor in found)
+        return found
 
     def imatrix(self, ref: Path | HubRef) -> Imatrix | None:
         """A ready imatrix, read; None where a plan leaves it on the Hub."""
@@ -248,12 +265,14 @@ class SourceReader:
     @property
     def origins(self) -> tuple[HubOrigin, ...]:
         """What every ``hf://`` reference meant."""
-        return tuple(f.origin for f in self.located.values() if f.origin is not None)
+        located = (f.origin for f in self.located.values() if f.origin is not None)
+        return (*located, *(o for p in self.publications.values() for o in p.origins))
 
     @property
     def left_bytes(self) -> int:
         """What a build would download."""
-        return sum(f.left_bytes for f in self.located.values())
+        shards = sum(publication.left_bytes for publication in self.publications.values())
+        return sum(f.left_bytes for f in self.located.values()) + shards
 
     def _find(self, ref: Path | HubRef, role: str) -> Located:
         if ref not in self.located:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,11 @@ from cook.build.reckon import MachinePace, effort_of, model_bytes
 from cook.graph.execute import closure
 from cook.graph.step import Step, decode
 from cook.graph.store import Artifact, Store
-from cook.output import Column, Output
+from cook.output import Column, Mode, Output
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes
+from cook.recipe.active import ActiveBytes
+from cook.recipe.groups import Group
 from cook.steps.live import LiveStep
 from cook.units import duration, plural, size
 
@@ -106,6 +108,14 @@ class Need:
 
 
 @dataclass(frozen=True)
+class DraftReads:
+    """What one token reads of a draft's weights."""
+
+    draft: str
+    active: ActiveBytes
+
+
+@dataclass(frozen=True)
 class Plan:
     """The whole plan. ``live_hours`` is the whole grid, ``left_out`` what the budget drops.
 
@@ -128,6 +138,8 @@ class Plan:
     candidate_s: float | None = None
     budget_minutes: float | None = None
     phases: tuple[PlannedPhase, ...] = ()
+    reads: tuple[DraftReads, ...] = ()
+    """Of every draft whose header tells, in the recipe's order."""
 
     @property
     def stale(self) -> bool:
@@ -166,7 +178,10 @@ def plan(prepared: Prepared) -> Plan:
     wanted += interleaved([*baselines, *grid])
     wanted += [c.compare for c in grid if c.compare is not None]
     certain = closure(wanted)
-    steps = tuple(_planned(step, store, history, pace) for step in certain.values())
+    steps = _sharing(
+        tuple(certain.values()),
+        tuple(_planned(step, store, history, pace) for step in certain.values()),
+    )
     rest = [s for s in closure(_later_steps(layouts)).values() if s.key not in certain]
     later = tuple(_planned(step, store, history, pace) for step in rest)
     typical = [c for layout in layouts for c in _typical(layout)[:1]]
@@ -184,6 +199,12 @@ def plan(prepared: Prepared) -> Plan:
         candidate_s=_configuration_seconds(typical[0], history, pace)[0] if typical else None,
         budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
         phases=tuple(_phases(steps, later)),
+        reads=tuple(
+            DraftReads(draft.name, draft.active)
+            for layout in layouts
+            for draft in layout.drafts
+            if draft.active is not None
+        ),
     )
 
 
@@ -261,6 +282,7 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     for warning in planned.warnings:
         output.warn(warning)
     (_show_steps if steps else _show_phases)(planned, output)
+    _show_reads(planned.reads, output)
     for reason in _reasons(planned):
         output.say(reason)
     if planned.live_hours is not None:
@@ -313,6 +335,38 @@ def _show_phases(planned: Plan, output: Output) -> None:
     output.table(rows, ["phase", *(Column(title, "right") for title in titles)])
 
 
+READS_SHOWN = 16
+"""Drafts whose reads a plan prints; the document has all."""
+_READ_COLUMNS: Mapping[str, tuple[Group, ...]] = {
+    "attention": (Group.ATTENTION,),
+    "experts": (Group.ROUTED_EXPERTS,),
+    "shared": (Group.SHARED_EXPERTS,),
+    "output": (Group.OUTPUT,),
+    "dense": (Group.DENSE_FFN,),
+    "other": (Group.ROUTER, Group.EMBEDDINGS, Group.OTHER),
+}
+
+
+def _show_reads(reads: Sequence[DraftReads], output: Output) -> None:
+    """What a token reads of each draft, by group; of models without experts it is their size."""
+    found = [r for r in reads if any(g.group is Group.ROUTED_EXPERTS for g in r.active.groups)]
+    if not found or output.mode is Mode.QUIET:  # a script reads one table
+        return
+    rows = [
+        (
+            read.draft,
+            size(read.active.read_bytes),
+            *(f"{100 * read.active.share(*groups):.0f} %" for groups in _READ_COLUMNS.values()),
+        )
+        for read in found[:READS_SHOWN]
+    ]
+    output.data("")
+    titles = ("a token reads", *_READ_COLUMNS)
+    output.table(rows, ["draft", *(Column(title, "right") for title in titles)])
+    if len(found) > READS_SHOWN:
+        output.say(f"and {plural(len(found) - READS_SHOWN, 'more draft')}: --json has all")
+
+
 def _time(seconds: float, unknown: int) -> str:
     if not unknown:
         return duration(seconds) or ""
@@ -362,13 +416,13 @@ def _planned(
 ) -> Planned:
     artifact = store.find(step.kind, step.key)
     seconds: float | None = 0.0
-    told = None
+    told = effort = None
     if artifact is not None:
         reason, detail = Reason.STORED, ""
     else:
         reason, detail = _reason(step, store, history)
-        seconds, told = pace.seconds(step)
-    effort = effort_of(step) if artifact is None else None
+        effort = effort_of(step)
+        seconds, told = pace.seconds(step, effort)
     return Planned(
         label=step.label,
         kind=step.kind,
@@ -382,6 +436,29 @@ def _planned(
         loads=len(effort.models) if effort is not None else 0,
         memory_bytes=_at_once(step, effort.models) if effort is not None else 0,
     )
+
+
+def _sharing(steps: Sequence[Step[Any]], planned: Sequence[Planned]) -> tuple[Planned, ...]:
+    """``planned`` with the disk of the pieces that each of ``steps`` is the first to make, and no
+    time for those that it is not; a stored step's are taken to be there."""
+    made: set[Hashable] = set()
+    for step, plan in zip(steps, planned, strict=True):
+        if plan.state is State.STORED:
+            made.update(step.shared_bytes())
+    found = []
+    for step, plan in zip(steps, planned, strict=True):
+        pieces = step.shared_bytes() if plan.state is State.RUN else {}
+        if pieces:
+            new_bytes = sum(size for piece, size in pieces.items() if piece not in made)
+            made.update(pieces)
+            share = new_bytes / (sum(pieces.values()) or 1)
+            plan = replace(
+                plan,
+                size_bytes=None if plan.size_bytes is None else plan.size_bytes + new_bytes,
+                seconds=None if plan.seconds is None else plan.seconds * share,
+            )
+        found.append(plan)
+    return tuple(found)
 
 
 def _at_once(step: Step[Any], loaded: Sequence[float]) -> int:
@@ -440,7 +517,7 @@ def _configuration_seconds(
         asked = sum(run["wall_ms"] for run in outcome["runs"]) / 1000
         whole = (outcome["load_seconds"] + asked) * len(configuration.rounds)
         return whole, f"measured: {first.label}"
-    found = [pace.seconds(step) for step in configuration.rounds]
+    found = [pace.seconds(step, effort_of(step)) for step in configuration.rounds]
     known = [seconds for seconds, _ in found if seconds is not None]
     whole = sum(known) if len(known) == len(found) else None
     return whole, f"reckoned {found[0][1]}"

@@ -54,6 +54,8 @@ class Prepared:
     """What the recipe's ``hf://`` references meant."""
     left_bytes: int = 0
     """What a build would still download."""
+    told: tuple[str, ...] = ()
+    """Warnings that are of no engine."""
 
     @property
     def recipe(self) -> Recipe:
@@ -61,7 +63,8 @@ class Prepared:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(w for layout in self.layouts for w in layout.warnings))
+        of_layouts = (w for layout in self.layouts for w in layout.warnings)
+        return tuple(dict.fromkeys((*self.told, *of_layouts)))
 
 
 def prepare(
@@ -93,7 +96,8 @@ def prepare(
     else:
         loaded = load_recipe(recipe, unsafe_args=unsafe_args)
     if demo:
-        loaded = replace(loaded, recipe=apply_demo(loaded.recipe))
+        here = tuple(replace(quant, tensors_from=None) for quant in loaded.quants)
+        loaded = replace(loaded, recipe=apply_demo(loaded.recipe), quants=here)
     if threads is not None:
         loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
@@ -104,8 +108,9 @@ def prepare(
         for engine, share, left_out in _shares(loaded, chosen)
     )
     files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
+    told = tuple(w for publication in reader.publications.values() for w in publication.warnings)
     return Prepared(
-        loaded, demo, layouts, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes
+        loaded, demo, layouts, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes, told
     )
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,9 +22,11 @@ import numpy as np
 
 from cook.engines.threads import engine_threads
 from cook.errors import CookError
-from cook.formats.gguf import read_gguf
+from cook.formats.headers import header
 from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
+from cook.prompts.prompt_set import Prompt
+from cook.recipe.active import active_bytes
 from cook.steps import type_speed
 from cook.steps.compare import LOOKED_UP, CompareStep
 from cook.steps.control import ENOUGH, ControlStep
@@ -75,8 +77,9 @@ CHUNK_TOKENS = 512
 WIDE = 0.1
 """A verification of n more tokens takes so much longer for each, of a single decode."""
 PROBE_BYTES = 64 << 20
+"""Of memory, over all cores: more than most caches, and less than a plan takes itself."""
 PROBE_ROWS = 768
-PROBE_S = 0.5
+PROBE_S = 0.15
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,9 @@ class MachinePace:
         every = median(kinds[key] for key in kinds if key[1] is None)
         return cls(kinds, (every, every), probed=False)
 
-    def seconds(self, step: Step[Any]) -> tuple[float | None, str | None]:
-        """About how long ``step`` takes here, and from what that is known; or None, and why."""
-        effort = effort_of(step)
+    def seconds(self, step: Step[Any], effort: Effort | None) -> tuple[float | None, str | None]:
+        """About how long ``step``, which asks for ``effort``, takes here, and from what that is
+        known; or None, and why."""
         if effort is None:
             return None, "its size is known only when its inputs are there"
         engine = (step.key_parts["engine"] or {}).get("digest")
@@ -167,12 +170,12 @@ class MachinePace:
 
 
 def memory_bytes_s() -> float:
-    """Bytes a second that all cores together read from memory, in half a second as it is."""
+    """Bytes a second that all cores together read from memory, as it is now."""
     cores = engine_threads()
-    blocks = [np.ones(PROBE_BYTES // 8) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
+        blocks = list(pool.map(np.ones, [PROBE_BYTES // cores // 8] * cores))
         rounds, seconds = _measured(lambda: list(pool.map(np.sum, blocks)))
-    return rounds * cores * PROBE_BYTES / seconds
+    return rounds * sum(block.nbytes for block in blocks) / seconds
 
 
 def processor_flops() -> float:
@@ -183,7 +186,7 @@ def processor_flops() -> float:
 
 
 def _measured(work: Callable[[], object]) -> tuple[int, float]:
-    """Times that ``work`` was done in about half a second, and the seconds that took."""
+    """Times that ``work`` was done in about ``PROBE_S``, and the seconds that took."""
     work()
     started, rounds = time.monotonic(), 0
     while (seconds := time.monotonic() - started) < PROBE_S:
@@ -202,7 +205,7 @@ def _predicted(step: Step[Any]) -> float | None:
 
 
 def _touched(model: Input) -> float:
-    """Bytes of weights that one token is computed with: of experts, those that are used."""
+    """Bytes of weights that one token is computed with; of a quant by its source's shares."""
     size = model_bytes(model)
     assert size is not None, "asked only of models of a known size"
     source = model.source if isinstance(model, QuantizeStep) else model
@@ -212,24 +215,22 @@ def _touched(model: Input) -> float:
 @cache
 def _share_used(path: Path) -> float:
     try:
-        metadata = read_gguf(path).metadata
+        active = active_bytes(header(path))
     except CookError:
         return 1.0
-    used, of = (
-        next((v for k, v in metadata.items() if k.endswith(name)), None)
-        for name in (".expert_used_count", ".expert_count")
-    )
-    if not isinstance(used, int) or not isinstance(of, int) or not of:
-        return 1.0
-    experts = sum(size for name, size in _shapes(path).items() if "_exps" in name)
-    return 1.0 - experts / max(_weights(path), 1.0) * (1.0 - used / of)
+    return active.read_bytes / active.size_bytes if active and active.read_bytes else 1.0
 
 
-def _prompt_lengths(trace: Trace) -> list[float]:
+def _prompt_lengths(trace: Trace) -> Sequence[float]:
     """Tokens of every prompt, by its text; of a recording that has no texts a guess."""
     if isinstance(trace, TraceStep):
-        return [max(len(p.text.encode()) / BYTES_A_TOKEN, 1.0) for p in trace.prompts]
+        return _lengths(trace.prompts)
     return [float(CHUNK_TOKENS)] * max(trace.replies, 1)
+
+
+@lru_cache(maxsize=8)
+def _lengths(prompts: tuple[Prompt, ...]) -> tuple[float, ...]:
+    return tuple(max(len(p.text.encode()) / BYTES_A_TOKEN, 1.0) for p in prompts)
 
 
 def _prompt_tokens(trace: Trace, wanted: Sequence[str] | None = None) -> float:
@@ -352,10 +353,13 @@ def _read_corpus(model: Input, chunks: int | None, corpus: Input, context: int) 
 
 def _quantize(step: QuantizeStep) -> Effort:
     shapes = _shapes(step.source.path)
-    seconds = sum(shapes.get(name, 0.0) * _seconds_a_weight(t) for name, t in step.expected)
+    copied = {tensor.tensor for tensor in step.published}
+    quantized = ((name, t) for name, t in step.expected if name not in copied)
+    seconds = sum(shapes.get(name, 0.0) * _seconds_a_weight(t) for name, t in quantized)
     return Effort(quantizing_s=seconds, copied_bytes=float(step.source.size_bytes))
 
 
+@cache
 def _seconds_a_weight(tensor_type: str) -> float:
     name = tensor_type.lower()
     known = (seconds for part, seconds in SECONDS_A_WEIGHT if part in name)
@@ -366,7 +370,7 @@ def _seconds_a_weight(tensor_type: str) -> float:
 def _shapes(path: Path) -> Mapping[str, float]:
     """Weights of every tensor; none of a file that is not there yet or is no model."""
     try:
-        return {t.name: float(np.prod(t.shape)) for t in read_gguf(path).tensors}
+        return {t.name: float(t.elements) for t in header(path).tensors}
     except CookError:
         return {}
 

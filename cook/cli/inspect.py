@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TraceReport,
     )
     from cook.output import Output
+    from cook.recipe.active import ActiveBytes
 
 
 def command(
@@ -88,6 +89,23 @@ def _show_model(out: Output, report: ModelReport) -> None:
     _shares(out, "type", report.by_type, report.total)
     out.data("")
     _shares(out, "group", report.by_group, report.total)
+    if report.active is not None and report.experts:
+        out.data("")
+        _reads(out, report.active)
+
+
+def _reads(out: Output, active: ActiveBytes) -> None:
+    """What one token reads, the group that takes most first."""
+    from cook import units
+    from cook.output import Column
+
+    ordered = sorted(active.groups, key=lambda group: -group.read_bytes)
+    rows = []
+    for group in ordered:
+        share = f"{100 * active.share(group.group):.1f} %"
+        rows.append((str(group.group), units.size(group.read_bytes), share))
+    rows.append(("total", units.size(active.read_bytes), "100.0 %"))
+    out.table(rows, ["a token reads of", *(Column(t, "right") for t in ("bytes", "share"))])
 
 
 def _shares(out: Output, title: str, shares: tuple[TensorShare, ...], total: TensorShare) -> None:

@@ -228,6 +228,7 @@ def show(
                     "type": quant.ftype,
                     "mixture": quant.mixture,
                     "imatrix": quant.use_imatrix,
+                    "tensors_from": quant.tensors_from,
                     "rules": [{rule.selector: rule.type} for rule in quant.rules],
                 }
                 for quant in loaded.quants

@@ -11,6 +11,7 @@ from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
     from cook.output import Output
+    from cook.record.record import Record
 
 
 def command(
@@ -42,6 +43,22 @@ def command(
             help="Compare with an earlier record, or a history's last good night.",
         ),
     ] = None,
+    acceptance_csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--acceptance-csv",
+            metavar="FILE",
+            help="Write what types cost tensors in acceptance, as quant_assign.py reads it.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="QUANT",
+            help="What --acceptance-csv compares with; absent: the largest draft.",
+        ),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List the records that are kept.", show_default=False)
     ] = False,
@@ -64,6 +81,7 @@ def command(
       cook report record.json --markdown report.md --plots plots
       cook report record.json --against ~/.local/share/cook/history/nightly.jsonl
       cook report --markdown - >> "$GITHUB_STEP_SUMMARY"
+      cook report my-sweep --acceptance-csv acceptance_results.csv --reference Q8_0
     """
     output = open_output(json, quiet)
     from cook.nightly import comparison
@@ -80,9 +98,13 @@ def command(
     judgement = comparison.compare(found, against) if against is not None else None
     shown = document(found)
     to_stdout = str(markdown) == "-"
-    if html is None and markdown is None and plots is None and judgement is None:
+    asked = (html, markdown, plots, judgement, acceptance_csv)
+    if all(one is None for one in asked):
         html = path.with_suffix(".html")
     written = write_report(shown, ReportRequest(html, None if to_stdout else markdown, plots))
+    if acceptance_csv is not None:
+        _write_acceptance(output, found, acceptance_csv, reference)
+        written = (*written, acceptance_csv)
     output.emit(
         {
             "record": path,
@@ -100,6 +122,17 @@ def command(
     if judgement is not None:
         comparison.show(judgement, output)
         comparison.raise_for(judgement)
+
+
+def _write_acceptance(output: Output, record: Record, path: Path, reference: str | None) -> None:
+    """The table, and what it says nothing of."""
+    from cook.report.acceptance_csv import acceptance_table, write_acceptance_csv
+
+    table = acceptance_table(record, reference)
+    write_acceptance_csv(table, path)
+    output.say(f"shares of the acceptance of {table.reference} that are lost; 0 is none")
+    for quant, why in table.left_out:
+        output.say(f"{quant} tells nothing of one group: {why}")
 
 
 def _list(output: Output, recipe: str | None) -> None:

@@ -12,26 +12,43 @@ import typer
 from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
-    from cook.graph.store import Store
+    from collections.abc import Sequence
+
+    from cook.graph.store import Artifact, Store
     from cook.output import Output
 
 RECORD = "record"
 """The kind of what is kept beside the store."""
 
 
-def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
+def ls(
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="Only artifacts of KIND.")
+    ] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
     """List the artifacts, what they are and their size.
+
+    Tensors, of which models are put together, are one line; --kind tensor lists each, and which
+    models it is part of.
 
     Examples:
       cook store ls
+      cook store ls --kind tensor
       cook store ls --json | jq '[.artifacts[].size_bytes] | add'
     """
     from cook import units
     from cook.output import Column
+    from cook.steps.tensors import KIND
 
     out = open_output(json, quiet)
     store = _store()
-    artifacts = sorted(store.entries(), key=lambda a: (a.kind, a.label, a.key))
+    users = store.users()
+    artifacts = sorted(
+        (a for a in store.entries() if kind in (None, a.kind)),
+        key=lambda a: (a.kind, a.label, a.key),
+    )
     total = sum(a.size_bytes for a in artifacts)
     out.emit(
         {
@@ -46,16 +63,24 @@ def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
                     "seconds": a.seconds,
                     "created": a.created,
                     "directory": a.directory,
+                    "part_of": [u.key for u in users.get(a.key, ())],
                 }
                 for a in artifacts
             ],
         }
     )
-    columns = ("kind", "key", Column("size", "right"), "made", "label")
-    out.table(
-        [(a.kind, a.key[:12], units.size(a.size_bytes), a.created, a.label) for a in artifacts],
-        columns,
-    )
+    folded = [a for a in artifacts if a.kind == KIND and kind is None]
+    rows = [
+        (a.kind, a.key[:12], units.size(a.size_bytes), a.created, _labels(a, users.get(a.key, ())))
+        for a in artifacts
+        if a not in folded
+    ]
+    if folded:
+        size_bytes, newest = sum(a.size_bytes for a in folded), max(a.created for a in folded)
+        unused = sum(a.key not in users for a in folded)
+        told = units.plural(len(folded), "tensor") + (f", {unused} of no model" if unused else "")
+        rows.append((KIND, "", units.size(size_bytes), newest, told))
+    out.table(rows, ("kind", "key", Column("size", "right"), "made", "label"))
     out.say(f"{units.plural(len(artifacts), 'artifact')}, {units.size(total)} in {store.root}")
 
 
@@ -136,7 +161,11 @@ def gc(
     ] = None,
     named: Annotated[
         bool,
-        typer.Option("--named", help="Also models that a kept record names.", show_default=False),
+        typer.Option(
+            "--named",
+            help="Also models that a kept record names, and tensors of models that stay.",
+            show_default=False,
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go.", show_default=False)
@@ -148,8 +177,8 @@ def gc(
 
     Without options only what died while being made goes. Nothing here is lost for good: a build
     makes again what it needs. Models that a record names stay, for `cook serve` and `cook
-    publish`, unless --named is given. --kind record removes earlier records of a recipe, never
-    the one that its name means.
+    publish`, and tensors that are part of a model that stays, unless --named is given. --kind
+    record removes earlier records of a recipe, never the one that its name means.
 
     Examples:
       cook store gc
@@ -177,6 +206,11 @@ def gc(
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
     needed = files_named() if chosen and not named else frozenset()
     spared = [a for a in chosen if any(path.is_relative_to(a.directory) for path in needed)]
+    if not named:
+        going = {a.directory for a in chosen if a not in spared}
+        users = store.users()
+        stays = [a for a in chosen if any(u.directory not in going for u in users.get(a.key, ()))]
+        spared += [a for a in stays if a not in spared]
     doomed = [a for a in chosen if a not in spared]
     freed = 0 if dry_run else store.sweep_workspaces()
     for artifact in doomed:
@@ -197,7 +231,7 @@ def gc(
     if spared:
         out.say(
             f"{units.plural(len(spared), 'artifact')} kept, named by records "
-            "(`cook report --list`): --named removes them as well"
+            "(`cook report --list`) or part of models that stay: --named removes them as well"
         )
 
 
@@ -214,6 +248,12 @@ def _drop_records(out: Output, before: str, *, dry_run: bool) -> None:
     out.emit({"dry_run": dry_run, "freed_bytes": freed, "removed": len(doomed)})
     verb = "would free" if dry_run else "freed"
     out.data(f"{verb} {units.size(freed)}: {units.plural(len(doomed), 'record')}")
+
+
+def _labels(artifact: Artifact, users: Sequence[Artifact]) -> str:
+    """What an artifact is called, and which it is part of."""
+    of = sorted({user.label for user in users})
+    return artifact.label + (f", of {'; '.join(of)}" if of else "")
 
 
 def _store() -> Store:

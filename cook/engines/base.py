@@ -89,12 +89,16 @@ class QuantizeJob:
 
 @dataclass(frozen=True)
 class QuantizeResult:
-    """``types`` is tensor -> type as the engine's log showed it (checked against the file)."""
+    """``types`` is tensor -> type as the engine's log showed it (checked against the file).
+
+    ``command`` makes the same tensors; it need not be what ran. ``peak_rss_bytes`` is the
+    engine's, None where nothing of it had to run.
+    """
 
     types: Mapping[str, str]
     tensor_bytes: int
     seconds: float
-    peak_rss_bytes: int
+    peak_rss_bytes: int | None
     command: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 

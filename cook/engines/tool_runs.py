@@ -57,7 +57,7 @@ def quantize(engine: Engine, job: QuantizeJob, supervisor: Supervisor) -> Quanti
     Raises InputError for a job that no run can fulfil, PrerequisiteError for what this engine
     lacks, StepError when the tool fails or its log or file disagree with ``job.expected``.
     """
-    _check_job(engine, job)
+    check_job(engine, job)
     with temporary_beside(job.output) as partial:
         result = engine.run(
             supervisor,
@@ -81,8 +81,11 @@ def quantize(engine: Engine, job: QuantizeJob, supervisor: Supervisor) -> Quanti
     )
 
 
-def _check_job(engine: Engine, job: QuantizeJob) -> None:
-    """Refuse a job that would fail, or worse: ik truncates its source when IN is OUT."""
+def check_job(engine: Engine, job: QuantizeJob) -> None:
+    """Refuse a job that would fail, or worse: ik truncates its source when IN is OUT.
+
+    InputError or PrerequisiteError.
+    """
     if not job.source.is_file():
         raise InputError(f"{job.source} does not exist")
     if job.output.exists() and job.output.samefile(job.source):

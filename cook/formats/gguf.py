@@ -25,6 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from cook.errors import InputError
+from cook.files import FileRange
 from cook.formats.cursor import Cursor, read_range, shown
 from cook.formats.naming import shard_path, split_name
 from cook.formats.quant_types import by_id, by_name
@@ -245,13 +246,18 @@ class GgufFile:
 
     def tensor_chunks(self, name: str, chunk_bytes: int = 1 << 24) -> Iterator[bytes]:
         """The data of one tensor in pieces of at most ``chunk_bytes``."""
+        place = self.place(name)
+        for done in range(0, place.size_bytes, chunk_bytes):
+            part = min(chunk_bytes, place.size_bytes - done)
+            yield read_range(place.path, place.offset + done, part)
+
+    def place(self, name: str) -> FileRange:
+        """Where the data of one tensor lies; InputError if its type is unknown."""
         tensor = self.tensor(name)
         if (size := tensor.size_bytes) is None:
             raise InputError(f"{self.path}: {name}: {tensor.type_name} is of unknown size")
-        start = self.data_offsets[tensor.shard] + tensor.offset
-        for done in range(0, size, chunk_bytes):
-            part = min(chunk_bytes, size - done)
-            yield read_range(self.shards[tensor.shard], start + done, part)
+        offset = self.data_offsets[tensor.shard] + tensor.offset
+        return FileRange(self.shards[tensor.shard], offset, size)
 
     def raw_value(self, key: str) -> bytes:
         """A metadata value as the file has it (type, then bytes), for an exact copy."""
@@ -316,6 +322,7 @@ __all__ = [
     "TensorInfo",
     "is_gguf",
     "read_gguf",
+    "read_shard",
     "read_tensor_list",
 ]
 
@@ -346,6 +353,11 @@ def read_gguf(path: Path | str, *, complete: bool = True) -> GgufFile:
     if count <= 1:
         return header
     return _join_shards(path, header, count, complete)
+
+
+def read_shard(path: Path) -> GgufFile:
+    """The header of this one file, whatever model it is a shard of; InputError likewise."""
+    return _read_shard(path, 0, complete=True)
 
 
 def _join_shards(path: Path, header: GgufFile, count: int, complete: bool) -> GgufFile:

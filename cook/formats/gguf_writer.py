@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cook.errors import InputError, InternalError
-from cook.files import atomic_write
+from cook.errors import InternalError
+from cook.files import FileRange, atomic_write
 from cook.formats.gguf import (
     DEFAULT_ALIGNMENT,
     MAGIC,
@@ -29,13 +29,14 @@ WritableValue = MetadataScalar | MetadataArray | Sequence[MetadataScalar]
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor to write: ``data`` makes its ``size_bytes`` bytes in pieces, when asked."""
+    """A tensor to write: ``data`` makes its ``size_bytes`` bytes in pieces, when asked, or says
+    where they lie."""
 
     name: str
     shape: tuple[int, ...]
     type_id: int
     size_bytes: int
-    data: Callable[[], Iterable[bytes]]
+    data: Callable[[], Iterable[bytes]] | FileRange
 
 
 def tensor_of(name: str, shape: tuple[int, ...], type_id: int, data: bytes) -> NewTensor:
@@ -46,9 +47,12 @@ def tensor_of(name: str, shape: tuple[int, ...], type_id: int, data: bytes) -> N
 def copy_of(source: GgufFile, name: str) -> NewTensor:
     """A tensor copied from a file, byte for byte; InputError if its size is unknown."""
     tensor = source.tensor(name)
-    if (size := tensor.size_bytes) is None:
-        raise InputError(f"{source.path}: {name}: {tensor.type_name} is of unknown size")
-    return NewTensor(name, tensor.shape, tensor.type_id, size, lambda: source.tensor_chunks(name))
+    return tensor_at(name, tensor.shape, tensor.type_id, source.place(name))
+
+
+def tensor_at(name: str, shape: tuple[int, ...], type_id: int, data: FileRange) -> NewTensor:
+    """A tensor whose bytes lie in another file."""
+    return NewTensor(name, shape, type_id, data.size_bytes, data)
 
 
 def encode(value: WritableValue, kind: ValueType | None = None) -> bytes:
@@ -109,8 +113,12 @@ def encode_header(
 
 def _write_tensor(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:
     written = 0
-    for part in tensor.data():
-        written += file.write(part)
+    if isinstance(tensor.data, FileRange):
+        tensor.data.append_to(file)
+        written = tensor.data.size_bytes
+    else:
+        for part in tensor.data():
+            written += file.write(part)
     if written != tensor.size_bytes:
         raise InternalError(f"{tensor.name}: {written} bytes of {tensor.size_bytes} were written")
     file.write(bytes(-written % alignment))

@@ -41,3 +41,26 @@ def model_stem(path: Path) -> str:
     """The file's name without ``.gguf`` and without the shard suffix."""
     name = split_name(path)
     return name.stem if name else path.name.removesuffix(".gguf")
+
+
+@dataclass(frozen=True)
+class ShardNames:
+    """Names of a model published one tensor a file, in a repository for each type.
+
+    As Thireus' ``quant_downloader.sh`` builds them. The number of a shard is its tensor's, the
+    same in every type; number 1 holds the metadata alone.
+    """
+
+    publisher: str
+    model: str
+
+    def repository(self, type: str) -> str:
+        """``Thireus/Qwen3-4B-THIREUS-IQ1_KT-SPECIAL_SPLIT``."""
+        return f"{self.publisher}/{self._of(type)}-SPECIAL_SPLIT"
+
+    def shard(self, type: str, number: int, count: int) -> str:
+        """``Qwen3-4B-THIREUS-IQ1_KT-SPECIAL_TENSOR-00002-of-00399.gguf``."""
+        return f"{self._of(type)}-SPECIAL_TENSOR-{number:05d}-of-{count:05d}.gguf"
+
+    def _of(self, type: str) -> str:
+        return f"{self.model}-{self.publisher.upper()}-{type.upper()}"

@@ -24,6 +24,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
@@ -348,6 +349,7 @@ __all__ = [
     "QuantType",
     "by_id",
     "by_name",
+    "bytes_as",
     "fallback",
     "ftype_by_name",
     "needs_imatrix",
@@ -397,9 +399,16 @@ def by_name(name: str) -> QuantType:
     raise InputError(f"unknown quant type {name[:60]!r}", hint=_nearest(name.lower(), _BY_LOWER))
 
 
+@lru_cache(maxsize=512)
 def by_id(id: int, flavour: str | None = None) -> QuantType | None:
     """The type with this ggml id, or None; ``flavour`` chooses the spelling of id 41."""
     return _BY_ID.get((flavour, id)) or _BY_ID.get((None, id))
+
+
+@lru_cache(maxsize=1 << 12)
+def bytes_as(type: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor of ``shape`` as the type of this name, without alignment padding."""
+    return by_name(type).tensor_bytes(shape)
 
 
 def ftype_by_name(name: str) -> Ftype:
@@ -433,6 +442,7 @@ def fallback(type: str | QuantType, ne0: int, flavour: str) -> str | None:
     return name
 
 
+@lru_cache(maxsize=1 << 14)  # hundreds of candidates ask the same of every tensor
 def stored_type(tensor: str, shape: tuple[int, ...], type: str | QuantType, flavour: str) -> str:
     """The type that ``flavour`` writes when ``type`` is asked for this tensor; see fallback."""
     wanted = type if isinstance(type, QuantType) else by_name(type)
@@ -452,6 +462,7 @@ def stored_type(tensor: str, shape: tuple[int, ...], type: str | QuantType, flav
     return chosen.base
 
 
+@lru_cache(maxsize=1 << 14)
 def needs_imatrix(tensor: str, type: str | QuantType, ftype: str, flavour: str) -> bool:
     """Whether quantizing ``tensor`` fails on ``flavour`` without importance data for it."""
     wanted = type if isinstance(type, QuantType) else by_name(type)

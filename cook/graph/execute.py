@@ -17,8 +17,9 @@ from cook.closing import Closing
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import CookError, Interrupted, StepError
 from cook.graph.locks import file_lock, timing_lock_path
+from cook.graph.piece import Pieces
 from cook.graph.step import Source, Step, Workbench, decode
-from cook.graph.store import Artifact, Store
+from cook.graph.store import Artifact, Entry, Store
 from cook.output import Output
 from cook.signals import require_going_on
 from cook.units import duration
@@ -149,6 +150,9 @@ class Executor(Closing):
 
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
+
+        self._pieces_anew: set[str] | None = set() if fresh else None
+        """Keys of the pieces that were made again, where all is."""
 
         self._pending: set[str] = set()
         """Keys of steps that were asked for, will run, and did not end yet."""
@@ -298,11 +302,13 @@ class Executor(Closing):
             self.steps.step(step.label) as part,
         ):
             self.watch(step)
+            pieces = Pieces(self.store, self.output, self._pieces_anew)
             bench = Workbench(
                 directory=directory,
                 supervisor=supervisor,
                 workers=self.workers,
                 artifact=self.outcomes.artifact,
+                pieces=pieces,
                 threads=self.threads,
                 advance=part.to,
             )
@@ -319,15 +325,19 @@ class Executor(Closing):
             adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
             artifact = self.store.commit(
                 directory,
-                kind=step.kind,
-                key=step.key,
-                label=step.label,
-                key_parts=step.key_parts,
-                made_from={n: self._hashes(node) for n, node in step.inputs().items()},
-                result=adapter.dump_python(result, mode="json"),
-                seconds=seconds,
-                work=step.work(),
-                nominal_s=self.reckon(step),
+                Entry(
+                    kind=step.kind,
+                    key=step.key,
+                    label=step.label,
+                    key_parts=step.key_parts,
+                    made_from={n: self._hashes(node) for n, node in step.inputs().items()},
+                    result=adapter.dump_python(result, mode="json"),
+                    seconds=seconds,
+                    work=step.work(),
+                    # What was found made says nothing of how long it takes.
+                    nominal_s=self.reckon(step) if pieces.used == pieces.made else None,
+                    pieces=frozenset(pieces.used),
+                ),
             )
             self.remaining.ran(step.key, seconds)
             self._ended_at = time.monotonic()

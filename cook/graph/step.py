@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from cook.engines.process.supervisor import Supervisor
     from cook.engines.worker.kept_workers import KeptWorkers
+    from cook.graph.piece import Pieces
     from cook.graph.store import Artifact
 
 R = TypeVar("R")
@@ -90,9 +91,13 @@ def _unhashed(path: Path) -> bool:
     return files.identity(path).size_bytes > SMALL_BYTES and files.remembered(path) is None
 
 
+HEADER_BYTES = 256 << 10
+"""Read of each file for a provisional digest, which only plans carry."""
+
+
 def _header(path: Path) -> str:
     with path.open("rb") as stream:
-        head = hashlib.sha256(stream.read(files.BLOCK)).hexdigest()
+        head = hashlib.sha256(stream.read(HEADER_BYTES)).hexdigest()
     return f"{head}-{path.stat().st_size}"
 
 
@@ -102,7 +107,8 @@ class Workbench:
 
     ``directory`` is private and empty: files left there become the artifact. Programs run under
     ``supervisor`` and end with the step; ``workers`` stay for the steps that follow. ``artifact``
-    finds the finished artifact of an input step; ``advance`` reports progress in [0, 1].
+    finds the finished artifact of an input step; ``pieces`` finds or makes what steps share;
+    ``advance`` reports progress in [0, 1].
     """
 
     directory: Path
@@ -111,6 +117,7 @@ class Workbench:
     artifact: Callable[[Step[Any]], Artifact]
     threads: int
     advance: Callable[[float], None]
+    pieces: Pieces
 
     def file(self, node: Input, name: str) -> Path:
         """Path of ``node``'s bytes: the source itself, or file ``name`` of a step's artifact."""
@@ -162,6 +169,11 @@ class Step(ABC, Generic[R]):
     def predicted_bytes(self) -> int | None:
         """Bytes the artifact will take, where known beforehand."""
         return 0
+
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """Bytes of every piece (:mod:`cook.graph.piece`) that it makes, where it is not stored; two
+        steps' are one where they are equal."""
+        return {}
 
     @cached_property
     def key_parts(self) -> Mapping[str, JsonValue]:

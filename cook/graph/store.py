@@ -14,15 +14,15 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cook import files
 from cook.errors import InputError
-from cook.graph.locks import file_lock, is_locked
+from cook.graph.locks import file_lock, file_lock_if_free, is_locked, sweep
 from cook.provenance import cook_version, machine
 from cook.signals import undisturbed
 
@@ -65,6 +65,9 @@ class Artifact:
     made_from: Mapping[str, Mapping[str, str]] | None = None
     nominal_s: float | None = None
     """Seconds that it was reckoned to take on a reference machine; None: not reckoned."""
+    pieces: frozenset[str] = frozenset()
+    """Keys of the artifacts that it was put together from beside its inputs
+    (:mod:`cook.graph.piece`)."""
 
     @property
     def sealed(self) -> bool:
@@ -88,6 +91,22 @@ class Artifact:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """What is written down of an artifact that is about to be stored; as in :class:`Artifact`."""
+
+    kind: str
+    key: str
+    label: str
+    key_parts: Mapping[str, Any]
+    made_from: Mapping[str, Mapping[str, str]]
+    result: Mapping[str, Any]
+    seconds: float
+    work: float | None
+    nominal_s: float | None = None
+    pieces: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Fault:
     """Something in the store, or a source of the user's, that is not what is on record.
 
@@ -106,6 +125,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._locks_swept = False
 
     def path(self, kind: str, key: str) -> Path:
         return self.root / kind / key
@@ -132,8 +152,15 @@ class Store:
         self, kind: str, key: str, waiting: Callable[[], None] | None = None
     ) -> Iterator[None]:
         """Hold the right to make this artifact; after taking it, look again with ``find``."""
-        with file_lock(self.root / "locks" / f"{kind}-{key}.lock", waiting):
+        with file_lock(self._lock(kind, key), waiting):
             yield
+
+    def locked_if_free(self, kind: str, key: str) -> AbstractContextManager[bool]:
+        """:meth:`locked` without waiting: False where another is making it."""
+        return file_lock_if_free(self._lock(kind, key))
+
+    def _lock(self, kind: str, key: str) -> Path:
+        return self.root / "locks" / f"{kind}-{key}.lock"
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
@@ -147,65 +174,27 @@ class Store:
             finally:
                 with undisturbed():
                     shutil.rmtree(directory, ignore_errors=True)
-                    directory.with_suffix(".lock").unlink(missing_ok=True)
 
-    def commit(
-        self,
-        workspace: Path,
-        *,
-        kind: str,
-        key: str,
-        label: str,
-        key_parts: Mapping[str, Any],
-        made_from: Mapping[str, Mapping[str, str]],
-        result: Mapping[str, Any],
-        seconds: float,
-        work: float | None,
-        nominal_s: float | None = None,
-    ) -> Artifact:
+    def commit(self, workspace: Path, entry: Entry) -> Artifact:
         """Hash and fsync everything in ``workspace``, then rename it into place."""
-        stored = []
-        for path in sorted(p for p in workspace.iterdir() if p.is_file()):
-            files.fsync(path)
-            digest = files.hashed(path).digest
-            size = path.stat().st_size
-            stored.append(
-                {"name": path.name, "size_bytes": size, "sha256": digest.removeprefix("sha256:")}
-            )
-        document = {
-            "format": FORMAT,
-            "kind": kind,
-            "key": key,
-            "label": label,
-            "key_parts": key_parts,
-            "result": result,
-            "files": stored,
-            "made_from": made_from,
-            "seconds": seconds,
-            "work": work,
-            "nominal_s": nominal_s,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "cook": cook_version(),
-            "machine": machine().digest,
-        }
-        meta = workspace / META
-        # As it will be read back: the seal is of what a reader sees.
-        document = json.loads(json.dumps(document, allow_nan=False))
-        document[SEAL] = _seal(document)
-        meta.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False))
-        files.fsync(meta)
-        files.fsync(workspace)
-        target = self.path(kind, key)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():  # damaged or stale: `find` refused it, so it may go
-            self._discard(target)
-        workspace.rename(target)
-        files.fsync(target.parent)
-        artifact = _read(target)
-        assert artifact is not None, "an artifact just committed must be readable"
-        for file in artifact.files:
-            files.remember(artifact.file(file.name), f"sha256:{file.sha256}")
+        (artifact,) = self.commit_all([(workspace, entry)])
         return artifact
+
+    def commit_all(self, made: Sequence[tuple[Path, Entry]]) -> tuple[Artifact, ...]:
+        """:meth:`commit` for many directories: all synced before the first is renamed, which
+        costs hardly more than one."""
+        written = [path for directory, entry in made for path in _describe(directory, entry)]
+        for path in written:
+            files.fsync(path)
+        targets = [self.path(entry.kind, entry.key) for _, entry in made]
+        for (directory, _), target in zip(made, targets, strict=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():  # damaged or stale: `find` refused it, so it may go
+                self._discard(target)
+            directory.rename(target)
+        for parent in {target.parent for target in targets}:
+            files.fsync(parent)
+        return tuple(map(_just_stored, targets))
 
     def entries(self) -> Iterator[Artifact]:
         """Every readable artifact."""
@@ -289,6 +278,14 @@ class Store:
             self._discard(stray)
         return spoilt
 
+    def users(self) -> Mapping[str, tuple[Artifact, ...]]:
+        """By a piece's key, the artifacts that were put together from it."""
+        found: dict[str, list[Artifact]] = {}
+        for artifact in self.entries():
+            for key in artifact.pieces:
+                found.setdefault(key, []).append(artifact)
+        return {key: tuple(users) for key, users in found.items()}
+
     def remove(self, artifact: Artifact) -> None:
         """Delete one artifact; whoever is making it right now is waited for."""
         self._remove(artifact.directory)
@@ -308,6 +305,9 @@ class Store:
     def sweep_workspaces(self) -> int:
         """Remove workspaces whose process died; returns how many bytes that freed."""
         freed = 0
+        if not self._locks_swept:
+            self._locks_swept = True
+            sweep(self.root / "locks")
         tmp = self.root / "tmp"
         for path in list(tmp.iterdir()) if tmp.is_dir() else []:
             if path.suffix == ".lock":
@@ -327,6 +327,51 @@ class Store:
         for kind in sorted(self.root.iterdir()):
             if kind.is_dir() and kind.name not in ("tmp", "locks"):
                 yield from sorted(p for p in kind.iterdir() if p.is_dir())
+
+
+def _describe(directory: Path, entry: Entry) -> list[Path]:
+    """Write ``artifact.json``; all that must be synced, ``directory`` last."""
+    found = sorted(p for p in directory.iterdir() if p.is_file())
+    stored = [
+        {
+            "name": path.name,
+            "size_bytes": path.stat().st_size,
+            "sha256": files.hashed(path).digest.removeprefix("sha256:"),
+        }
+        for path in found
+    ]
+    document = {
+        "format": FORMAT,
+        "kind": entry.kind,
+        "key": entry.key,
+        "label": entry.label,
+        "key_parts": entry.key_parts,
+        "result": entry.result,
+        "files": stored,
+        "made_from": entry.made_from,
+        "seconds": entry.seconds,
+        "work": entry.work,
+        "nominal_s": entry.nominal_s,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "cook": cook_version(),
+        "machine": machine().digest,
+    }
+    if entry.pieces:
+        document["pieces"] = sorted(entry.pieces)
+    meta = directory / META
+    # As it will be read back: the seal is of what a reader sees.
+    document = json.loads(json.dumps(document, allow_nan=False))
+    document[SEAL] = _seal(document)
+    meta.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False))
+    return [*found, meta, directory]
+
+
+def _just_stored(directory: Path) -> Artifact:
+    artifact = _read(directory)
+    assert artifact is not None, "an artifact just committed must be readable"
+    for file in artifact.files:
+        files.remember(artifact.file(file.name), f"sha256:{file.sha256}")
+    return artifact
 
 
 def recorded_sha256(path: Path) -> str | None:
@@ -361,6 +406,7 @@ def _read(directory: Path) -> Artifact | None:
             created=document["created"],
             made_from=made_from,
             nominal_s=document.get("nominal_s"),
+            pieces=frozenset(document.get("pieces", ())),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -372,11 +418,11 @@ def _names(artifact: Artifact) -> frozenset[str]:
 
 
 def _inputs(artifact: Artifact) -> frozenset[str]:
-    """Names of what an artifact was made from: keys of others, digests of sources' files."""
+    """What an artifact was made from: keys of others, digests of files of sources, pieces."""
     inputs: Mapping[str, str] = artifact.key_parts.get("inputs", {})
     sources = (name for name, key in inputs.items() if key.startswith("sha256:"))
     shards = (h for name in sources for h in (artifact.made_from or {}).get(name, {}).values())
-    return frozenset({*inputs.values(), *(f"sha256:{h}" for h in shards)})
+    return frozenset({*inputs.values(), *(f"sha256:{h}" for h in shards), *artifact.pieces})
 
 
 def _delete(path: Path) -> None:

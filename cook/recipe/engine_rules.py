@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cook.errors import InputError
@@ -113,18 +114,19 @@ def _escape(text: str) -> str:
     return "".join(out)
 
 
-def _verify(rules: Sequence[TypeRule], wanted: Mapping[str, str], free: Iterable[str]) -> None:
-    compiled = [
-        (
-            re.compile(rule.pattern.lower(), re.DOTALL),
-            re.compile(rule.pattern, re.DOTALL),
-            rule.type,
-        )
-        for rule in rules
-    ]
-    for name in (*wanted, *free):
-        text = name.encode().decode("latin-1")
-        lowered = next((t for low, _, t in compiled if low.search(text)), None)
-        exact = next((t for _, asis, t in compiled if asis.search(text)), None)
-        if lowered != wanted.get(name) or exact != wanted.get(name):
-            raise InputError(f"no engine rule can tell the tensor {name!r} from others")
+def _verify(rules: Sequence[TypeRule], wanted: Mapping[str, str], free: Sequence[str]) -> None:
+    """Each engine's own matching, as is and lower-cased, comes to the types wanted."""
+    names = (*wanted, *free)
+    for spell in (str, str.lower):
+        found: dict[str, str] = {}
+        for rule in reversed(rules):  # the first that hits decides
+            found |= dict.fromkeys(_hits(spell(rule.pattern), names), rule.type)
+        for name in names:
+            if found.get(name) != wanted.get(name):
+                raise InputError(f"no engine rule can tell the tensor {name!r} from others")
+
+
+@lru_cache(maxsize=4096)  # candidates of one source have most of their patterns in common
+def _hits(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
+    search = re.compile(pattern, re.DOTALL).search
+    return frozenset(name for name in names if search(name.encode().decode("latin-1")))

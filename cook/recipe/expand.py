@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from cook.documents.places import Locations
 from cook.documents.spec import NAME_PATTERN
 from cook.errors import Problem, RecipeError
-from cook.recipe.rules import Quant, Rule
+from cook.recipe.rules import Quant, Rule, TensorsFrom
 from cook.recipe.schema import MAX_QUANTS, QuantSpec, Recipe, RuleSpec, SweepSpec
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -21,7 +21,7 @@ def expand(recipe: Recipe, locations: Locations | None = None) -> tuple[Quant, .
     """The candidates to quantize, in the recipe's order: quants, then sweeps.
 
     With ``locations`` (of a loaded recipe) quants and rules know their places. RecipeError for
-    unknown or cyclic ``extends``, a missing base type, equal names, or more than 256 quants.
+    unknown or cyclic ``extends``, a missing base type, equal names, or more than 1,024 quants.
     """
     quants, problems = expand_parts(
         list(enumerate(recipe.quants)),
@@ -78,9 +78,15 @@ class _Settings:
     rules: tuple[Rule, ...]
     mixture: str | None
     imatrix: bool | None
+    tensors_from: TensorsFrom | None
 
 
-_NOTHING = _Settings(None, (), None, None)
+_NOTHING = _Settings(None, (), None, None, None)
+
+
+def _source_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> TensorsFrom | None:
+    """Where its tensors are taken from: what it says itself, else what it inherits."""
+    return spec.tensors_from.to_tensors_from() if spec.tensors_from else parent.tensors_from
 
 
 @dataclass
@@ -124,6 +130,7 @@ class _Expansion:
                 (*swept, *own, *parent.rules),
                 sweep.mixture or parent.mixture,
                 parent.imatrix if sweep.imatrix is None else sweep.imatrix,
+                _source_of(sweep, parent),
             )
             quant = self._finish(name, settings, where)
             if quant is None:
@@ -148,6 +155,7 @@ class _Expansion:
                 (*own, *inherited),
                 spec.mixture or parent.mixture,
                 parent.imatrix if spec.imatrix is None else spec.imatrix,
+                _source_of(spec, parent),
             )
         if self._by_name[spec.name][0] == index:
             self._done[spec.name] = settings
@@ -207,6 +215,7 @@ class _Expansion:
             mixture=mixture,
             mixture_stated=settings.mixture is not None,
             use_imatrix=settings.imatrix is not False,
+            tensors_from=settings.tensors_from,
             at=at,
         )
 

@@ -283,6 +283,7 @@ def lint(
         lacking = _capability_problems(quant, engine) if engine is not None else []
         found += lacking
         has_imatrix = recipe.imatrix is not None and quant.use_imatrix
+        published = quant.tensors_from is not None  # with an imatrix of the publisher's, or none
         if model is not None:
             found += _rule_problems(quant, model)
             if not lacking:
@@ -291,6 +292,8 @@ def lint(
                 found += resolution.problems
                 found += _uncovered(quant, resolution)
                 found += _requantizing(loaded, quant, model, resolution)
+                if published:
+                    continue
                 if imatrix is not None and quant.use_imatrix:
                     bare |= dict.fromkeys(_without_data(quant, resolution, wanted, imatrix))
                 found += imatrix_problems(
@@ -301,7 +304,7 @@ def lint(
                     imatrix,
                     with_output=_collects_output(recipe),
                 )
-        elif engine is not None and not has_imatrix and not lacking:
+        elif engine is not None and not (has_imatrix or published or lacking):
             found += _imatrix_problems_by_rule(quant, engine.flavour)
     if bare:
         at = loaded.locations.at("imatrix", "file")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,6 +199,9 @@ def _quant(quant: Quant) -> dict[str, Any]:
     found: dict[str, Any] = {"name": quant.name, "type": quant.ftype, "mixture": quant.mixture}
     if not quant.use_imatrix:
         found["imatrix"] = False
+    if quant.tensors_from is not None:
+        asked = asdict(quant.tensors_from)
+        found["tensors_from"] = {key: value for key, value in asked.items() if value is not None}
     if quant.rules:
         found["rules"] = [{rule.selector: rule.type} for rule in quant.rules]
     return found

@@ -119,12 +119,27 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class TensorsFrom:
+    """Tensors that ``publisher`` made of ``model``, a shard each, taken in place of quantizing.
+
+    ``revision`` None is each repository's newest; ``key`` is the fingerprint of the one key that
+    may have signed their maps, None for whoever did, if anyone.
+    """
+
+    publisher: str
+    model: str
+    revision: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
 class Quant:
     """A candidate after expansion: nothing is inherited or swept any more.
 
     ``ftype`` is the base type by its exact spelling; ``mixture`` is what happens to tensors
     that no rule hits: ``"engine"`` (its built-in mixture) or ``"pure"`` (the base type's own
     tensor type). ``use_imatrix``: quantize with the recipe's imatrix if it has one.
+    ``tensors_from``: who quantized its tensors, None for here.
     """
 
     name: str
@@ -133,6 +148,7 @@ class Quant:
     mixture: str = "engine"
     mixture_stated: bool = False
     use_imatrix: bool = True
+    tensors_from: TensorsFrom | None = None
     at: Location | None = field(default=None, compare=False)
 
     @property
@@ -174,6 +190,7 @@ class ModelTensors:
         for name in self.names:
             self._groups.setdefault(group_of(name, architecture, layers), []).append(name)
         self._hits: dict[str, frozenset[str]] = {}
+        self._kept: dict[str, frozenset[str]] = {}
         self._resolved: dict[tuple[Quant, str], Resolution] = {}
 
     def hits(self, rule: Rule) -> frozenset[str]:
@@ -186,6 +203,16 @@ class ModelTensors:
                 else pattern.search_all(self.names)
             )
         return self._hits[rule.selector]
+
+    def kept(self, flavour: str) -> frozenset[str]:
+        """Names of the tensors that ``flavour`` does not quantize."""
+        if flavour not in self._kept:
+            self._kept[flavour] = frozenset(
+                t.name
+                for t in self.tensors
+                if not quantizable(t.name, t.shape, t.type_name, flavour, self.architecture)
+            )
+        return self._kept[flavour]
 
     def resolve(self, quant: Quant, flavour: str) -> Resolution:
         """The type of every tensor after quantizing as ``quant`` says.
@@ -200,11 +227,7 @@ class ModelTensors:
     def _resolve(self, quant: Quant, flavour: str) -> Resolution:
         where = quant.at or Location("<recipe>", 1, 1)
         problems: list[Problem] = []
-        kept = frozenset(
-            t.name
-            for t in self.tensors
-            if not quantizable(t.name, t.shape, t.type_name, flavour, self.architecture)
-        )
+        kept = self.kept(flavour)
         rule_of: dict[str, int | None] = {n: None for n in self.names if n not in kept}
         for index, rule in enumerate(quant.rules):
             try:
@@ -310,7 +333,7 @@ def tensor_sizes(
     tensors: Iterable[SizedTensor], resolution: Resolution
 ) -> Mapping[str, int | None]:
     """Bytes of each tensor's data after quantizing; None where the engine's mixture decides."""
-    from cook.formats.quant_types import by_name
+    from cook.formats.quant_types import bytes_as
 
     sizes: dict[str, int | None] = {}
     for tensor in tensors:
@@ -320,7 +343,7 @@ def tensor_sizes(
         elif wanted == tensor.type_name:
             sizes[tensor.name] = tensor.size_bytes
         else:
-            sizes[tensor.name] = by_name(wanted).tensor_bytes(tensor.shape)
+            sizes[tensor.name] = bytes_as(wanted, tensor.shape)
     return sizes
 
 

@@ -35,7 +35,7 @@ from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
 from cook.recipe.pattern import PatternError, PatternTimeout, parse_pattern
-from cook.recipe.rules import FORCE_PATTERN
+from cook.recipe.rules import FORCE_PATTERN, TensorsFrom
 from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
@@ -159,8 +159,9 @@ class ModelArgsSpec(Spec):
         return ModelArgs(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
+_HubName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,95}$")]
 MAX_RULES = 512
-MAX_QUANTS = 256
+MAX_QUANTS = 1024
 
 # Names as long and as varied as real ones: what hangs on these hangs on a model.
 _PROBES = (
@@ -273,6 +274,27 @@ RuleSpecs = Annotated[tuple[RuleSpec, ...], Field(max_length=MAX_RULES)]
 Mixture = Literal["engine", "pure"]
 
 
+class TensorsFromSpec(Spec):
+    """Tensors that somebody published one a file, in a repository for each type, as Thireus does.
+
+    They take the place of quantizing here: types and rules say which ones."""
+
+    publisher: _HubName
+    """Whose they are, on the Hub: `Thireus`."""
+    model: _HubName
+    """What the publisher calls the model: `Qwen3-4B-Thinking-2507`. The repositories are
+    `PUBLISHER/MODEL-PUBLISHER-TYPE-SPECIAL_SPLIT`."""
+    revision: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.-]{0,127}$")] | None = None
+    """Branch, tag or commit of these repositories. Absent: the newest."""
+    key: Annotated[str, Field(pattern="^[0-9A-Fa-f]{40}$")] | None = None
+    """Fingerprint of the key that must have signed their maps. Absent: whoever signed, or nobody,
+    is told. Every shard is compared with its map's SHA-256 either way."""
+
+    def to_tensors_from(self) -> TensorsFrom:
+        """The same for rules and builds."""
+        return TensorsFrom(**self.model_dump())
+
+
 class QuantSpec(Spec):
     """One candidate quantization of the source model."""
 
@@ -299,6 +321,9 @@ class QuantSpec(Spec):
     rules (so that what the recipe says is all there is)."""
     imatrix: bool | None = None
     """Whether to quantize with the recipe's imatrix, where it has one. Default: yes."""
+    tensors_from: TensorsFromSpec | None = None
+    """Published tensors to take instead of quantizing; inherited if absent. They have the
+    publisher's imatrix, not the recipe's."""
 
 
 _TypeName = Annotated[str, Field(min_length=1, max_length=32)]
@@ -328,6 +353,8 @@ class SweepSpec(Spec):
     mixture: Mixture | None = None
     """As in a quant."""
     imatrix: bool | None = None
+    """As in a quant."""
+    tensors_from: TensorsFromSpec | None = None
     """As in a quant."""
 
     @field_validator("over")
@@ -622,6 +649,7 @@ __all__ = [
     "SubjectToSpec",
     "SweepSpec",
     "TargetSpec",
+    "TensorsFromSpec",
 ]
 
 Context = Annotated[int, Field(ge=32, le=1_048_576)]
@@ -733,7 +761,7 @@ class Recipe(Spec):
         BeforeValidator(one_or_many, json_schema_input_type=SweepSpec | list[SweepSpec]),
         Field(max_length=16),
     ] = ()
-    """Grids that expand into more quants, at most 256 in all; one, or a list."""
+    """Grids that expand into more quants, at most 1,024 in all; one, or a list."""
     drafts: Annotated[tuple[DraftFileSpec, ...], Field(max_length=MAX_QUANTS)] = ()
     """Ready-made GGUFs to score beside the quants."""
     include_source: bool = False

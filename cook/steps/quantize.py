@@ -1,17 +1,55 @@
-"""Step: make one candidate's GGUF with the engine's llama-quantize."""
+"""Step: make one candidate's GGUF, of tensors that each are quantized once.
+
+The engine's library quantizes, asked through the worker, tensor by tensor and rows at a time, so
+that no model is ever in memory; what candidates share is made once (:mod:`cook.steps.tensors`).
+The file is what llama-quantize would write, but for what it says of paths and of cook
+(:mod:`cook.formats.splice`). Where the library cannot be asked, llama-quantize itself runs on the
+whole file: for an engine without headers, or a base type that says nothing of every tensor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from cook.closing import Closing
 from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
+from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
+from cook.engines.worker.messages import RowsOfTensor
+from cook.errors import CookError, PrerequisiteError, StepError
+from cook.files import FileRange
+from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
+from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_gguf_file
+from cook.formats.headers import header
+from cook.formats.quant_types import (
+    QuantType,
+    by_id,
+    by_name,
+    bytes_as,
+    ftype_by_name,
+    needs_imatrix,
+)
+from cook.formats.splice import in_order, quantized_metadata, without_paths
+from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
+from cook.steps.published import PublishedTensor
+from cook.steps.tensors import Importance, quantizer_of, tensor_piece
+
+if TYPE_CHECKING:
+    from cook.engines.worker.worker import Worker
 
 MODEL_FILE = "model.gguf"
+MEMORY_SHARE = 0.25
+"""Of the machine's memory, what quantizing may use at most."""
+_PLAIN = frozenset({"f32", "f16", "bf16"})
 
 
 @dataclass(frozen=True)
@@ -33,8 +71,12 @@ class QuantizeStep(Step[QuantizeResult]):
     predicted_tensor_bytes: int | None
     pure: bool = False
     allow_requantize: bool = False
+    published: tuple[PublishedTensor, ...] = ()
+    """Tensors that somebody else quantized; the rest is quantized here."""
 
     kind: ClassVar[str] = "quantize"
+    version: ClassVar[int] = 2
+    """2: the file says no path of the machine, and what it was made of and by."""
     result_type: ClassVar[type] = QuantizeResult
 
     @property
@@ -48,21 +90,36 @@ class QuantizeStep(Step[QuantizeResult]):
         inputs: dict[str, Input] = {"source": self.source}
         if self.imatrix is not None:
             inputs["imatrix"] = self.imatrix
-        return inputs
+        return inputs | {f"published {p.tensor}": p.shard for p in self.published}
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {
+        params: dict[str, JsonValue] = {
             "ftype": self.ftype,
             "rules": [[rule.pattern, rule.type] for rule in self.rules],
             "pure": self.pure,
             "allow_requantize": self.allow_requantize,
         }
+        if self.published:
+            params["published"] = [p.in_key() for p in self.published]
+        return params
 
     def work(self) -> float:
         return float(self.source.size_bytes)
 
     def predicted_bytes(self) -> int | None:
         return self.predicted_tensor_bytes
+
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        here = self.imatrix.key if self.imatrix is not None else None, self.engine.identity.digest
+        shards = {published.tensor: published.shard.digest for published in self.published}
+        source = _tensors(self.source.path)
+        return {
+            (self.source.key, shards.get(name, here), name, type_name): bytes_as(
+                type_name, source[name].shape
+            )
+            for name, type_name in self.expected
+            if name in source and source[name].type_name != type_name
+        }
 
     def job(self, output: Any, imatrix: Any, threads: int) -> QuantizeJob:
         """The engine's job, also used to print the exact command."""
@@ -85,8 +142,251 @@ class QuantizeStep(Step[QuantizeResult]):
         elif self.imatrix is not None:
             imatrix = self.imatrix.path
         job = self.job(bench.directory / MODEL_FILE, imatrix, bench.threads)
-        result = tool_runs.quantize(self.engine, job, bench.supervisor)
+        tool_runs.check_job(self.engine, job)
+        importance = Importance.read(imatrix, self.engine.flavour)
+        file = read_gguf(job.source)
+        try:
+            types = _resolved(self.engine, job, file, importance, self._published_names)
+            quantizer = _Quantizer.of(self.engine)
+        except _ForTheToolError as left:
+            if self.published:
+                raise StepError(
+                    f"{self.label}: published tensors need cook's worker for this engine"
+                    + "".join(f": {why}" for why in left.told),
+                    hint="cook doctor",
+                ) from None
+            result = self._by_tool(job, importance, bench)
+            result = replace(result, warnings=(*left.told, *result.warnings))
+        else:
+            result = self._by_tensor(job, file, types, importance, quantizer, bench)
         return replace(result, warnings=tuple(w for w in result.warnings if not _usual(w)))
+
+    def _by_tensor(
+        self,
+        job: QuantizeJob,
+        file: GgufFile,
+        types: Mapping[str, QuantType],
+        importance: Importance,
+        quantizer: _Quantizer,
+        bench: Workbench,
+    ) -> QuantizeResult:
+        started = time.monotonic()
+        changed = [t for t in file.tensors if types[t.name].id != t.type_id]
+        published = {p.tensor: p for p in self.published}
+        pieces = {
+            t.name: published[t.name].piece(self.source, t)
+            if t.name in published
+            else tensor_piece(self.source, t, types[t.name], importance.digest(t), quantizer.digest)
+            for t in changed
+        }
+        of_key = {pieces[t.name].key: t for t in changed}
+        progress = _Progress(sum(file.place(t.name).size_bytes for t in changed), bench)
+        with _LazyWorker(quantizer.program, self.engine, bench) as worker:
+
+            def make(piece: Piece, path: Path) -> None:
+                tensor = of_key[piece.key]
+                if tensor.name in published:
+                    published[tensor.name].copy(path)
+                    return
+                rows = RowsOfTensor(
+                    source=file.place(tensor.name),
+                    source_type=_type_of(tensor),
+                    type=types[tensor.name],
+                    shape=tensor.shape,
+                    importance=importance.of(tensor),
+                )
+                worker.quantize(rows, path, progress)
+
+            made = bench.pieces(pieces.values(), make)
+            peak_bytes = worker.peak_rss_bytes
+        places = {
+            name: FileRange(made[piece.key].file(FILE), 0, piece.size_bytes)
+            for name, piece in pieces.items()
+        }
+        tensors = [
+            tensor_at(t.name, t.shape, types[t.name].id, places.get(t.name) or file.place(t.name))
+            for t in in_order(file.tensors, self.engine.flavour)
+        ]
+        metadata = quantized_metadata(
+            file,
+            self.engine.flavour,
+            file_type=ftype_by_name(job.ftype).file_type,
+            quantization_version=quantizer.version,
+            imatrix=importance.facts,
+        )
+        metadata |= self._provenance(importance, quantizer.digest)
+        write_gguf_file(job.output, metadata, tensors, alignment=file.alignment)
+        written = {t.name: t.type_name for t in read_gguf(job.output).tensors}
+        if differences := tool_runs.compare(job.expected, written, written):
+            raise StepError(f"{self.label}: {differences[0]}")
+        return QuantizeResult(
+            types=written,
+            tensor_bytes=sum(t.size_bytes for t in tensors),
+            seconds=time.monotonic() - started,
+            peak_rss_bytes=peak_bytes,
+            command=self.engine.quantize_command(job),
+            warnings=tuple(
+                f"{t.name}: no imatrix data"
+                for t in changed
+                if t.name not in published
+                and importance.imatrix is not None
+                and importance.of(t) is None
+            ),
+        )
+
+    def _by_tool(
+        self, job: QuantizeJob, importance: Importance, bench: Workbench
+    ) -> QuantizeResult:
+        """With llama-quantize, whose file is told anew without the machine's paths."""
+        whole = bench.directory / f"{job.output.stem}-whole.gguf"
+        result = tool_runs.quantize(self.engine, replace(job, output=whole), bench.supervisor)
+        file = read_gguf(whole)
+        metadata = without_paths(file) | self._provenance(importance, self.engine.identity.digest)
+        tensors = [copy_of(file, t.name) for t in file.tensors]
+        write_gguf_file(job.output, metadata, tensors, alignment=file.alignment)
+        whole.unlink()
+        return replace(result, command=self.engine.quantize_command(job))
+
+    @property
+    def _published_names(self) -> frozenset[str]:
+        return frozenset(p.tensor for p in self.published)
+
+    @property
+    def _publishers(self) -> str | None:
+        """Whose tensors are in the file, and how many."""
+        counts = Counter(p.publisher for p in self.published)
+        return ", ".join(f"{name}: {n} tensors" for name, n in sorted(counts.items())) or None
+
+    def _provenance(self, importance: Importance, quantizer: str) -> dict[str, bytes]:
+        """What a quantized file says of its making: the same wherever and whenever that is."""
+        told = {
+            "cook.version": cook_version(),
+            "cook.source": self.source.digest,
+            "cook.imatrix": importance.whole and f"sha256:{importance.whole}",
+            "cook.quantizer": f"sha256:{quantizer}",
+            "cook.published": self._publishers,
+        }
+        return {key: encode(text) for key, text in told.items() if text is not None}
+
+
+class _ForTheToolError(Exception):
+    """llama-quantize must do it; ``told`` is why, where that is news."""
+
+    def __init__(self, *told: str) -> None:
+        super().__init__(*told)
+        self.told = told
+
+
+def _resolved(
+    engine: Engine,
+    job: QuantizeJob,
+    file: GgufFile,
+    importance: Importance,
+    published: frozenset[str],
+) -> dict[str, QuantType]:
+    """The type of every tensor; _ForTheToolError where only llama-quantize knows, or would refuse,
+    which it shall do in its own words. What is ``published`` is quantized already."""
+    if job.ftype.upper() == "COPY":
+        raise _ForTheToolError
+    ids = set(engine.facts.types.values())
+    base = ftype_by_name(job.ftype)
+    if job.imatrix is None and engine.flavour in base.imatrix and not published:
+        raise _ForTheToolError
+    types = {}
+    for tensor in file.tensors:
+        source = by_id(tensor.type_id, engine.flavour)
+        wanted = by_name(job.expected[tensor.name]) if tensor.name in job.expected else None
+        if source is None or wanted is None:
+            raise _ForTheToolError
+        types[tensor.name] = wanted
+        if wanted.id == source.id or tensor.name in published:
+            continue
+        bare = importance.of(tensor) is None
+        if (
+            wanted.id not in ids
+            or (source.name not in _PLAIN and not job.allow_requantize)
+            or (bare and needs_imatrix(tensor.name, wanted, job.ftype, engine.flavour))
+        ):
+            raise _ForTheToolError
+    return types
+
+
+@cache
+def _tensors(path: Path) -> Mapping[str, TensorInfo]:
+    """Every candidate of a sweep asks. None of a file that is not there yet."""
+    try:
+        return {tensor.name: tensor for tensor in header(path).tensors}
+    except CookError:
+        return {}
+
+
+def _type_of(tensor: TensorInfo) -> QuantType:
+    found = by_id(tensor.type_id)
+    assert found is not None, "its type was resolved"
+    return found
+
+
+@dataclass(frozen=True)
+class _Quantizer:
+    """The worker's program of an engine, and what files say of it."""
+
+    program: Path
+    digest: str
+    version: int
+
+    @classmethod
+    def of(cls, engine: Engine) -> _Quantizer:
+        from cook.engines.worker.compile import build_worker, locate, quantization_version
+
+        try:
+            files = locate(engine)
+            return cls(build_worker(files), quantizer_of(engine), quantization_version(files))
+        except (PrerequisiteError, StepError) as error:
+            raise _ForTheToolError(
+                f"llama-quantize made every tensor anew for this candidate alone: {error.message}"
+            ) from None
+
+
+class _LazyWorker(Closing):
+    """A worker that starts with the first tensor: where all are stored, none does."""
+
+    def __init__(self, program: Path, engine: Engine, bench: Workbench) -> None:
+        self._program, self._engine, self._bench = program, engine, bench
+        self._worker: Worker | None = None
+
+    def quantize(self, rows: RowsOfTensor, path: Path, advance: Callable[[int], None]) -> None:
+        from cook.engines.worker.worker import Worker
+
+        if self._worker is None:
+            env = self._engine.environment()
+            self._worker = Worker(self._program, self._bench.supervisor, env, name="quantize")
+        self._worker.quantize(
+            rows,
+            path,
+            threads=self._bench.threads,
+            memory_bytes=int(MEMORY_SHARE * memory_limit_bytes()),
+            advance=advance,
+        )
+
+    @property
+    def peak_rss_bytes(self) -> int | None:
+        """None where it was not needed."""
+        return peak_rss_bytes(self._worker.pid) if self._worker is not None else None
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+
+class _Progress:
+    """Tells the workbench which share of the source's bytes is quantized."""
+
+    def __init__(self, total_bytes: int, bench: Workbench) -> None:
+        self._total_bytes, self._done_bytes, self._bench = total_bytes, 0, bench
+
+    def __call__(self, more_bytes: int) -> None:
+        self._done_bytes += more_bytes
+        self._bench.advance(min(1.0, self._done_bytes / self._total_bytes))
 
 
 def _usual(warning: str) -> bool:

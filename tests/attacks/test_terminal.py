@@ -24,7 +24,7 @@ import pytest
 
 from cook.cli.commands import COMMANDS
 from cook.formats.gguf_writer import encode, encode_header, tensor_of
-from cook.graph.store import Store
+from cook.graph.store import Entry, Store
 from cook.nightly.history import append
 from cook.nightly.night import night_of
 from cook.record.record import write_record
@@ -140,14 +140,16 @@ def hostile_store(home: Path) -> None:
             (work / "a").write_text("a")
             store.commit(
                 work,
-                kind=kind,
-                key="k" * 64,
-                label=ACTS + LINE,
-                key_parts={},
-                result={},
-                seconds=1.0,
-                work=None,
-                made_from={},
+                Entry(
+                    kind=kind,
+                    key="k" * 64,
+                    label=ACTS + LINE,
+                    key_parts={},
+                    result={},
+                    seconds=1.0,
+                    work=None,
+                    made_from={},
+                ),
             )
     (home / "store" / "quantize" / ("k" * 64) / NAME).write_text("extra")
 

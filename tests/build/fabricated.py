@@ -22,7 +22,7 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceWriter
 from cook.graph.execute import Executor
 from cook.graph.step import Source, Step
-from cook.graph.store import Artifact, Store
+from cook.graph.store import Artifact, Entry, Store
 from cook.output import Mode, Output
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
@@ -195,14 +195,16 @@ class Fabrication(Executor):
             adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
             artifact = self.store.commit(
                 directory,
-                kind=step.kind,
-                key=step.key,
-                label=step.label,
-                key_parts=step.key_parts,
-                result=adapter.dump_python(result, mode="json"),
-                seconds=1.0,
-                work=step.work(),
-                made_from={},
+                Entry(
+                    kind=step.kind,
+                    key=step.key,
+                    label=step.label,
+                    key_parts=step.key_parts,
+                    result=adapter.dump_python(result, mode="json"),
+                    seconds=1.0,
+                    work=step.work(),
+                    made_from={},
+                ),
             )
         self.outcomes.ran.append(step.label)
         return artifact

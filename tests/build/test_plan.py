@@ -69,10 +69,14 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     show_plan(found, Output(Mode.HUMAN))
     shown = capsys.readouterr()
     told = shown.err
-    titles, *phases = shown.out.splitlines()
+    (titles, *phases), reads = (part.splitlines() for part in shown.out.split("\n\n"))
     assert titles.split("  ")[0] == "phase"
     assert [line[:18].rstrip() for line in phases][:2] == ["time the types", "quantize the draft"]
     assert all(" min " in line or " s " in line for line in phases), "minutes, on the first run too"
+    assert reads[0].split()[:6] == ["draft", "a", "token", "reads", "attention", "experts"]
+    assert reads[0].split()[6:] == ["shared", "output", "dense", "other"]
+    assert [line.split()[0] for line in reads[1:]] == ["Q8_0", "Q6_K"]
+    assert max(map(len, reads)) < 80
     assert "steps would run, about " in told
     assert " model loads" in told
     assert "* of two typical candidates; then, known only once predicted: " in told

@@ -10,6 +10,7 @@ import pytest
 
 from cook.build import reckon
 from cook.build.reckon import FLOPS, READ_BYTES_S, Effort, MachinePace, effort_of, nominal_seconds
+from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.graph.step import Source
 from cook.graph.store import Artifact
 from cook.steps.trace import TraceStep
@@ -81,15 +82,17 @@ def test_a_machine_is_known_by_what_it_took() -> None:
     small, large = traced(10**8), traced(10**10)
     took = 3 * (nominal_seconds(small) or 0)
     pace = MachinePace.of([artifact(small, took)])
-    seconds, how = pace.seconds(large)
+    seconds, how = pace.seconds(large, effort_of(large))
     assert seconds == pytest.approx(3 * (nominal_seconds(large) or 0))
     assert how == "as this engine's here, by size"
     other = MachinePace.of([artifact(small, took, engine="another")])
-    assert other.seconds(large)[1] == "as another engine's here, by size"
+    assert other.seconds(large, effort_of(large))[1] == "as another engine's here, by size"
     # A kind that was never run goes by all that were.
     kinds = MachinePace.of([artifact(small, took, kind="control")])
-    assert kinds.seconds(large)[0] == pytest.approx(3 * (nominal_seconds(large) or 0))
-    assert kinds.seconds(large)[1] == "by size and other steps"
+    assert kinds.seconds(large, effort_of(large))[0] == pytest.approx(
+        3 * (nominal_seconds(large) or 0)
+    )
+    assert kinds.seconds(large, effort_of(large))[1] == "by size and other steps"
     # Steps of an older cook say nothing.
     monkey = replace(artifact(small, took), nominal_s=None)
     assert MachinePace.of([monkey, artifact(small, took)]).kinds == pace.kinds
@@ -98,7 +101,7 @@ def test_a_machine_is_known_by_what_it_took() -> None:
 def test_before_anything_ran_the_memory_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reckon, "memory_bytes_s", lambda: READ_BYTES_S / 4)
     monkeypatch.setattr(reckon, "processor_flops", lambda: FLOPS / 2)
-    seconds, how = MachinePace.of([]).seconds(traced(10**10))
+    seconds, how = MachinePace.of([]).seconds(traced(10**10), effort_of(traced(10**10)))
     effort = effort_of(traced(10**10))
     assert effort is not None
     assert seconds == pytest.approx(effort.seconds(4.0, 2.0))
@@ -115,7 +118,7 @@ def test_the_probe_finds_a_plausible_machine() -> None:
 def test_what_no_header_tells_is_said() -> None:
     step = replace(LAYOUT.grid[0].rounds[0], draft=traced(1))  # its size is not that of a model
     unknown = replace(step, draft=_NoSize(*_fields(traced(1))))
-    seconds, why = MachinePace({}, (1.0, 1.0), probed=True).seconds(unknown)
+    seconds, why = MachinePace({}, (1.0, 1.0), probed=True).seconds(unknown, effort_of(unknown))
     assert seconds is None
     assert why == "its size is known only when its inputs are there"
 
@@ -131,23 +134,18 @@ def _fields(step: TraceStep) -> tuple[Any, ...]:
     return tuple(getattr(step, f.name) for f in fields(step))
 
 
-def test_experts_that_are_not_used_are_not_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from types import SimpleNamespace
-
-    header = SimpleNamespace(
-        metadata={"llama.expert_count": 128, "llama.expert_used_count": 8},
-        tensors=(
-            SimpleNamespace(name="blk.0.ffn_down_exps.weight", shape=(90, 10)),
-            SimpleNamespace(name="blk.0.attn_q.weight", shape=(10, 10)),
-        ),
-    )
-    monkeypatch.setattr(reckon, "read_gguf", lambda _: header)
+def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "moe.gguf"
-    path.write_bytes(b"")
+    facts = {"expert_count": 128, "expert_used_count": 8}
+    metadata = {"general.architecture": encode("llama")}
+    metadata |= {f"llama.{key}": encode(value) for key, value in facts.items()}
+    experts = tensor_of("blk.0.ffn_down_exps.weight", (9, 1, 128), 0, bytes(4 * 9 * 128))
+    attention = tensor_of("blk.0.attn_q.weight", (8, 16), 0, bytes(4 * 128))
+    output = tensor_of("output.weight", (1, 1), 0, bytes(4))
+    write_gguf_file(path, metadata, [experts, attention, output])
     model = Source(path, "sha256:" + "0" * 64, 1000)
-    assert reckon._touched(model) == pytest.approx(1000 * (0.1 + 0.9 * 8 / 128))
+    share = (9 * 128 * 8 / 128 + 128 + 1) / (9 * 128 + 128 + 1)
+    assert reckon._touched(model) == pytest.approx(1000 * share)
 
 
 def test_an_effort_adds_up() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cook.graph.store import Store
+from cook.graph.store import Entry, Store
 from cook.record.find import keep_record, kept_records
 from tests import bare_records as bare
 
@@ -24,14 +24,16 @@ def fill(root: Path, kind: str = "quantize", inputs: dict[str, str] | None = Non
         (workspace / "model.gguf").write_bytes(b"x" * 1000)
         artifact = store.commit(
             workspace,
-            kind=kind,
-            key=hashlib.sha256(canonical.encode()).hexdigest(),
-            label="Q4_0",
-            key_parts=parts,
-            made_from={},
-            result={},
-            seconds=1.0,
-            work=None,
+            Entry(
+                kind=kind,
+                key=hashlib.sha256(canonical.encode()).hexdigest(),
+                label="Q4_0",
+                key_parts=parts,
+                made_from={},
+                result={},
+                seconds=1.0,
+                work=None,
+            ),
         )
     return artifact.directory
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cook import files
-from cook.graph.store import META, Artifact, Store
+from cook.graph.store import META, Artifact, Entry, Store
 
 
 def put(
@@ -17,6 +17,7 @@ def put(
     parts: dict[str, object],
     data: bytes = b"data",
     made_from: dict[str, dict[str, str]] | None = None,
+    pieces: frozenset[str] = frozenset(),
 ) -> Artifact:
     from cook.graph.store import _key_of
 
@@ -25,14 +26,17 @@ def put(
         (directory / "model.gguf").write_bytes(data)
         return store.commit(
             directory,
-            kind="quantize",
-            key=key,
-            label="quantize X",
-            key_parts=parts,
-            made_from=made_from or {},
-            result={"x": 1},
-            seconds=1.5,
-            work=10.0,
+            Entry(
+                kind="quantize",
+                key=key,
+                label="quantize X",
+                key_parts=parts,
+                made_from=made_from or {},
+                result={"x": 1},
+                seconds=1.5,
+                work=10.0,
+                pieces=pieces,
+            ),
         )
 
 

@@ -96,12 +96,13 @@ def test_several_sweeps_must_not_collide(recipe: Make) -> None:
         recipe("sweep: [{type: Q8_0, over: {output: [q8_0]}}, {type: Q8_0, over: {mtp: [q8_0]}}]")
 
 
-def test_256_quants_are_the_limit(recipe: Make) -> None:
+def test_1024_quants_are_the_limit(recipe: Make) -> None:
     types = "q2_K q3_K q4_K q5_K q6_K q8_0 q4_0 q4_1 q5_0 q5_1 iq4_nl iq4_xs f16 bf16 iq3_s iq3_xxs"
     axis = f"[{', '.join(types.split())}]"
-    body = f"sweep: {{type: Q8_0, over: {{attention: {axis}, output: {axis}}}}}\n"
-    assert len(recipe(body).quants) == 256
-    with pytest.raises(RecipeError, match="more than 256"):
+    four = "mtp: [q4_K, q5_K, q6_K, q8_0]"
+    body = f"sweep: {{type: Q8_0, over: {{attention: {axis}, output: {axis}, {four}}}}}\n"
+    assert len(recipe(body).quants) == 1024
+    with pytest.raises(RecipeError, match="more than 1024"):
         recipe(body + "quants: [{name: A, type: Q8_0}]\n")
 
 

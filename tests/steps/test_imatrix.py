@@ -20,6 +20,7 @@ from cook.formats.quant_types import Flavour
 from cook.graph.step import Source, Workbench
 from cook.paths import demo_dir
 from cook.steps.imatrix import ImatrixStep, Otherwise
+from tests.pieces import pieces_in
 
 DRAFT = demo_dir() / "draft-f16.gguf"
 ENOUGH = 8
@@ -57,7 +58,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
 
     workers = KeptWorkers(tmp_path / "workers")
     return Workbench(
-        tmp_path, Supervisor(tmp_path / "logs"), workers, nothing, 1, lambda share: None
+        tmp_path,
+        Supervisor(tmp_path / "logs"),
+        workers,
+        nothing,
+        1,
+        lambda share: None,
+        pieces_in(tmp_path / "store"),
     )
 
 

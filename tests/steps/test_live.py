@@ -24,6 +24,7 @@ from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 from cook.steps import live
 from cook.steps.live import PARTING_TOKENS, TOLERATED_CORES, WARM_UP, LiveStep, Watch, told
+from tests.pieces import pieces_in
 
 PROMPT = 'def add(a, b):\n    """Return the sum of a and b.\n'
 
@@ -81,7 +82,13 @@ def bench(tmp_path: Path) -> Workbench:
 
     workers = KeptWorkers(tmp_path / "workers")
     return Workbench(
-        tmp_path, Supervisor(tmp_path / "logs"), workers, nothing, 1, lambda share: None
+        tmp_path,
+        Supervisor(tmp_path / "logs"),
+        workers,
+        nothing,
+        1,
+        lambda share: None,
+        pieces_in(tmp_path / "store"),
     )
 
 

@@ -1,42 +1,370 @@
-"""What a quantization is asked to do, and which of the engine's warnings are news."""
+"""A candidate of tensors that were made one by one is the file that llama-quantize writes."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.random_model import Shape, write_random_model
 from cook.engines import tool_runs
-from cook.engines.base import QuantizeJob, QuantizeResult, TypeRule
+from cook.engines.base import PerplexityJob, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.worker.kept_workers import KeptWorkers
-from cook.graph.step import Source, Workbench
+from cook.engines.worker import compile
+from cook.errors import PrerequisiteError
+from cook.formats.gguf import GgufFile, ValueType, read_gguf
+from cook.formats.gguf_writer import copy_of, encode, write_gguf_file
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
+from cook.formats.naming import shard_path
+from cook.formats.quant_types import Flavour, needs_imatrix, stored_type
+from cook.graph.execute import Executor, Outcomes
+from cook.graph.step import source
+from cook.graph.store import Store
+from cook.output import Mode, Output
+from cook.recipe.rules import quantizable
 from cook.steps.quantize import MODEL_FILE, QuantizeStep
+from cook.steps.tensors import KIND
 
-SOURCE = Source(Path("/models/draft.gguf"), "sha256:aa", 1000)
-IMATRIX = Source(Path("/models/imatrix.gguf"), "sha256:bb", 10)
-NO_NEWS = "token_embd.weight: no entry in the imatrix"
-NEWS = "blk.0.attn_q.weight: no entry in the imatrix"
+SHAPE = Shape(vocabulary=640, width=256, layers=1, hidden=512, experts=5)
+PATHS = {"quantize.imatrix.file", "quantize.imatrix.dataset"}
+REST = "q8_0"
+"""Of the embeddings, which no imatrix covers, where the type in question needs one."""
+SOME = ("q4_0", "q4_K", "q6_K", "iq2_xs", "iq3_s", "iq4_nl")
+"""Of the bundled engine, in ordinary tests; all of them under soak."""
+SOME_OF_IK = ("q4_K", "iq1_kt", "iq4_ks", "iq4_k_r4", "q8_0_r8", "iq2_kl")
 
 
-def test_the_job_is_the_step_and_usual_warnings_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@dataclass(frozen=True)
+class Models:
+    """One random mixture of experts in several forms, and an imatrix of it by format."""
+
+    folder: Path
+
+    def whole(self, type_name: str = "F16") -> Path:
+        path = self.folder / f"model-{type_name}.gguf"
+        if not path.exists():
+            write_random_model(path, replace(SHAPE, type=type_name))
+        return path
+
+    def split(self) -> Path:
+        """Three shards."""
+        file = read_gguf(self.whole())
+        shards = [file.tensors[:5], file.tensors[5:9], file.tensors[9:]]
+        paths = [shard_path(self.folder / "split-00001-of-00003.gguf", n, 3) for n in (1, 2, 3)]
+        for number, (path, tensors) in enumerate(zip(paths, shards, strict=True)):
+            metadata = {k: file.raw_value(k) for k in file.metadata} if number == 0 else {}
+            metadata["split.no"] = encode(number, ValueType.UINT16)
+            metadata["split.count"] = encode(3, ValueType.UINT16)
+            metadata["split.tensors.count"] = encode(len(file.tensors), ValueType.INT32)
+            write_gguf_file(path, metadata, [copy_of(file, t.name) for t in tensors])
+        return paths[0]
+
+    def imatrix(self, flavour: Flavour) -> Path:
+        path = self.folder / ("imatrix.gguf" if flavour is Flavour.LLAMA_CPP else "imatrix.dat")
+        if not path.exists():
+            rng = np.random.default_rng(3)
+            entries = {}
+            for tensor in read_gguf(self.whole()).tensors:
+                if len(tensor.shape) > 1 and tensor.name != "token_embd.weight":
+                    experts = tensor.shape[2] if len(tensor.shape) > 2 else 1
+                    sums = rng.random((experts, tensor.shape[0])).astype(np.float32) * 100
+                    entries[tensor.name] = ImatrixEntry(sums, np.full(experts, 7, np.float32))
+            made = Imatrix(entries, ("/home/somebody/corpus.txt",), 3, 512, "gguf")
+            (write_gguf if flavour is Flavour.LLAMA_CPP else write_dat)(made, path)
+        return path
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+def step_of(
+    engine: Any, model: Path, type_name: str, imatrix: Path | None, **more: Any
+) -> QuantizeStep:
+    """All that is quantized as ``type_name``, but for embeddings that cannot be."""
+    file = read_gguf(model)
+    types = {}
+    for tensor in file.tensors:
+        types[tensor.name] = tensor.type_name
+        if quantizable(tensor.name, tensor.shape, tensor.type_name, engine.flavour, "llama"):
+            bare = imatrix is None or tensor.name == "token_embd.weight"
+            base = stored_type(tensor.name, tensor.shape, type_name, engine.flavour)
+            ends = bare and needs_imatrix(tensor.name, base, "Q8_0", engine.flavour)
+            types[tensor.name] = REST if ends else base
+    rules = [TypeRule(f"^{n.replace('.', '[.]')}$", t) for n, t in types.items() if t == REST]
+    return QuantizeStep(
+        engine=engine,
+        quant=type_name,
+        source=source(_shards(model)),
+        imatrix=source([imatrix]) if imatrix is not None else None,
+        ftype="Q8_0",
+        rules=(*rules, TypeRule(".*", type_name)),
+        expected=tuple(types.items()),
+        predicted_tensor_bytes=1,
+        **more,
+    )
+
+
+def _shards(model: Path) -> Sequence[Path]:
+    return read_gguf(model).shards
+
+
+def by_tool(step: QuantizeStep, folder: Path, threads: int = 2) -> GgufFile:
+    """What llama-quantize makes of the same."""
+    output = folder / f"{step.quant}-{step.imatrix is not None}.gguf"
+    imatrix = step.imatrix.path if step.imatrix is not None else None  # type: ignore[union-attr]
+    job = step.job(output, imatrix, threads)
+    tool_runs.quantize(step.engine, job, Supervisor(folder / "logs"))
+    return read_gguf(output)
+
+
+def run(steps: Sequence[QuantizeStep], home: Path, threads: int = 2, **more: Any) -> Outcomes:
+    output = Output(Mode.QUIET)
+    store = Store(home / "store")
+    with Executor(store, output, logs=home / "logs", threads=threads, **more) as executor:
+        return executor.run(steps)
+
+
+def made(step: QuantizeStep, home: Path, threads: int = 2) -> GgufFile:
+    outcomes = run([step], home, threads)
+    assert step.key not in outcomes.failures, outcomes.failures[step.key].error
+    return read_gguf(outcomes.artifact(step).file(MODEL_FILE))
+
+
+def require_same(mine: GgufFile, theirs: GgufFile) -> None:
+    """The whole file, but for paths and what cook says of itself."""
+    assert mine.tensors == theirs.tensors
+    own = {key for key in mine.metadata if key.startswith("cook.")}
+    assert [key for key in mine.metadata if key not in own] == list(theirs.metadata)
+    for key in theirs.metadata:
+        if key not in PATHS:
+            assert mine.raw_value(key) == theirs.raw_value(key), key
+    for tensor in theirs.tensors:
+        assert mine.read_tensor_bytes(tensor.name) == theirs.read_tensor_bytes(tensor.name)
+
+
+def types_of(engine: Any, some: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    for name in some or sorted(engine.facts.types):
+        for with_imatrix in (True, False):
+            if with_imatrix or not needs_imatrix("x.weight", name, "Q8_0", engine.flavour):
+                yield name, with_imatrix
+
+
+def require_types(engine: Any, models: Models, some: Sequence[str], tmp_path: Path) -> None:
+    for type_name, with_imatrix in types_of(engine, some):
+        imatrix = models.imatrix(engine.flavour) if with_imatrix else None
+        step = step_of(engine, models.whole(), type_name, imatrix)
+        require_same(made(step, tmp_path), by_tool(step, tmp_path))
+
+
+@pytest.mark.engine
+def test_types_are_those_of_the_tool(bundled: Any, models: Models, tmp_path: Path) -> None:
+    require_types(bundled, models, SOME, tmp_path)
+
+
+@pytest.mark.engine
+@pytest.mark.soak
+def test_every_type_is_that_of_the_tool(bundled: Any, models: Models, tmp_path: Path) -> None:
+    require_types(bundled, models, (), tmp_path)
+
+
+@pytest.mark.ik
+def test_types_are_those_of_the_tool_of_ik(ik_engine: Any, models: Models, tmp_path: Path) -> None:
+    require_types(ik_engine, models, SOME_OF_IK, tmp_path)
+
+
+@pytest.mark.ik
+@pytest.mark.soak
+def test_every_type_is_that_of_the_tool_of_ik(
+    ik_engine: Any, models: Models, tmp_path: Path
 ) -> None:
+    require_types(ik_engine, models, (), tmp_path)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("type_name", ["F32", "BF16", "Q8_0"])
+def test_any_source_type(bundled: Any, models: Models, tmp_path: Path, type_name: str) -> None:
+    step = step_of(bundled, models.whole(type_name), "q4_K", None, allow_requantize=True)
+    require_same(made(step, tmp_path), by_tool(step, tmp_path))
+
+
+@pytest.mark.engine
+def test_a_split_source(bundled: Any, models: Models, tmp_path: Path) -> None:
+    step = step_of(bundled, models.split(), "q5_K", models.imatrix(bundled.flavour))
+    assert len(read_gguf(step.source.path).shards) == 3
+    require_same(made(step, tmp_path), by_tool(step, tmp_path))
+
+
+@pytest.mark.engine
+def test_threads_and_memory_make_no_difference(
+    bundled: Any, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a chunk of one thread alone is more than what is allowed."""
+    step = step_of(bundled, models.whole(), "iq4_nl", models.imatrix(bundled.flavour))
+    expected = made(step, tmp_path / "one", threads=1)
+    for home, share in (("few", 1e-5), ("none", 0.0)):
+        monkeypatch.setattr("cook.steps.quantize.MEMORY_SHARE", share)
+        found = made(step, tmp_path / home, threads=3)
+        assert found.path.read_bytes() == expected.path.read_bytes()
+
+
+@pytest.mark.engine
+def test_it_scores_as_the_file_of_the_tool(bundled: Any, tmp_path: Path) -> None:
+    from cook.paths import demo_dir
+
+    model = demo_dir() / "draft-f16.gguf"
+    step = step_of(bundled, model, "q4_K", None)
+    files = made(step, tmp_path), by_tool(step, tmp_path)
+    corpus = demo_dir() / "data" / "evaluation.txt"
+    jobs = [PerplexityJob(f.path, corpus, 512, 1, 1) for f in files]
+    mine, theirs = (
+        tool_runs.perplexity(bundled, job, Supervisor(tmp_path / "logs")) for job in jobs
+    )
+    assert (mine.perplexity, mine.error) == (theirs.perplexity, theirs.error)
+
+
+@pytest.mark.engine
+def test_candidates_share_tensors_and_say_which(
+    bundled: Any, models: Models, tmp_path: Path
+) -> None:
+    """The second makes only what differs; the first one's part of the store is not touched."""
+    first = step_of(bundled, models.whole(), "q4_K", None)
+    second = replace(
+        first,
+        quant="puffed",
+        rules=(TypeRule("attn", "q8_0"), *first.rules),
+        expected=tuple(
+            (n, "q8_0" if "attn_" in n and t == "q4_K" else t) for n, t in first.expected
+        ),
+    )
+    assert sum(second.shared_bytes().values()) > sum(first.shared_bytes().values())
+    outcomes = run([first, second], tmp_path)
+    store = Store(tmp_path / "store")
+    one, other = outcomes.artifact(first).pieces, outcomes.artifact(second).pieces
+    assert len(one) == len(other) == len(first.shared_bytes())
+    assert len(one - other) == sum("attn_" in n and t == "q4_K" for n, t in first.expected)
+    assert {a.key for a in store.entries() if a.kind == KIND} == one | other
+    users = store.users()
+    assert [len(users[key]) for key in sorted(one & other)] == [2] * len(one & other)
+    for step in (first, second):
+        require_same(read_gguf(outcomes.artifact(step).file(MODEL_FILE)), by_tool(step, tmp_path))
+    # Only what was all made anew tells how long that takes.
+    assert outcomes.artifact(second).nominal_s is None
+
+
+@pytest.mark.engine
+def test_the_same_bytes_wherever_it_is_made(bundled: Any, models: Models, tmp_path: Path) -> None:
+    """Another home, and an imatrix that says other paths of where it comes from."""
+    imatrix = models.imatrix(bundled.flavour)
+    step = step_of(bundled, models.whole(), "iq2_s", imatrix)
+    elsewhere = tmp_path / "elsewhere" / imatrix.name
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(imatrix.read_bytes().replace(b"/home/somebody", b"/home/anybodys"))
+    other = replace(step, imatrix=source([elsewhere]))
+    assert other.key != step.key
+    files = made(step, tmp_path / "a"), made(other, tmp_path / "b")
+    assert files[0].path.read_bytes() == files[1].path.read_bytes()
+    told = {k: str(v) for k, v in files[0].metadata.items() if k.startswith(("cook.", "quantize."))}
+    assert told["quantize.imatrix.dataset"] == "corpus.txt"
+    assert told["quantize.imatrix.file"] == "imatrix.gguf"
+    assert not [text for text in told.values() if "/" in text]
+    assert told["cook.source"] == step.source.digest
+    assert set(told) >= {"cook.version", "cook.imatrix", "cook.quantizer"}
+
+
+@pytest.mark.engine
+def test_a_damaged_tensor_is_found_and_made_again(
+    bundled: Any, models: Models, tmp_path: Path
+) -> None:
+    step = step_of(bundled, models.whole(), "q4_0", None)
+    whole = made(step, tmp_path).path.read_bytes()
+    store = Store(tmp_path / "store")
+    victim = next(a for a in store.entries() if a.kind == KIND)
+    os.truncate(victim.file("data"), victim.size_bytes - 1)
+    (fault,) = store.verify()
+    assert fault.directory == victim.directory
+    assert [a.key for a in store.mend([fault])] == [step.key]
+    assert list(store.verify()) == []
+    assert made(step, tmp_path).path.read_bytes() == whole
+
+
+@pytest.mark.engine
+def test_a_source_with_what_is_no_number_is_refused(bundled: Any, tmp_path: Path) -> None:
+    model = write_random_model(tmp_path / "m.gguf", SHAPE)
+    place = read_gguf(model).place("blk.0.ffn_up_exps.weight")
+    with model.open("r+b") as file:
+        file.seek(place.offset + 256 * 2 * 600)
+        file.write(b"\xff\x7f")  # an f16 that is not a number
+    step = step_of(bundled, model, "q4_0", None)
+    failure = run([step], tmp_path).failures[step.key]
+    assert "not numbers in rows" in failure.error.message
+    store = Store(tmp_path / "store")
+    assert not [a for a in store.entries() if a.kind == "quantize"]
+    assert list(store.verify()) == []
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("why", ["no headers", "no types"])
+def test_llama_quantize_where_the_library_cannot_be_asked(
+    bundled: Any, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    step = step_of(bundled, models.whole(), "q4_K", models.imatrix(bundled.flavour))
+    if why == "no types":
+        step = replace(step, expected=step.expected[:3])
+    else:
+
+        def locate(engine: Any) -> Any:
+            raise PrerequisiteError("it has no headers")
+
+        monkeypatch.setattr(compile, "locate", locate)
+    outcomes = run([step], tmp_path)
+    result = outcomes.result(step)
+    assert result is not None
+    assert outcomes.artifact(step).pieces == frozenset()
+    told = [w for w in result.warnings if "it has no headers" in w]
+    assert len(told) == (why == "no headers")
+    file = read_gguf(outcomes.artifact(step).file(MODEL_FILE))
+    require_same(file, by_tool(step, tmp_path))
+    assert file.string("quantize.imatrix.file") == "imatrix.gguf"
+    assert file.string("quantize.imatrix.dataset") == "corpus.txt"
+    assert [f.name for f in outcomes.artifact(step).files] == [MODEL_FILE]
+
+
+def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, models: Models) -> None:
+    from cook.engines.worker.kept_workers import KeptWorkers
+    from cook.graph.step import Workbench
+    from tests.pieces import pieces_in
+
     jobs: list[QuantizeJob] = []
+    news = "blk.0.attn_q.weight: no imatrix data"
 
     def quantize(_engine: object, job: QuantizeJob, _: Supervisor) -> QuantizeResult:
         jobs.append(job)
-        return QuantizeResult({}, 9, 1.0, 1, ("q",), (NO_NEWS, NEWS, "output.weight: odd shape"))
+        job.output.write_bytes(models.whole().read_bytes())
+        usual = "token_embd.weight: no imatrix data"
+        return QuantizeResult({}, 9, 1.0, 1, ("q",), (usual, news, "output.weight: odd shape"))
 
     monkeypatch.setattr(tool_runs, "quantize", quantize)
-    engine: Any = SimpleNamespace(name="e")
+    engine: Any = SimpleNamespace(
+        name="e",
+        flavour=Flavour.LLAMA_CPP,
+        identity=SimpleNamespace(digest="d"),
+        facts=SimpleNamespace(types={}, files={}),
+        capabilities=SimpleNamespace(ftypes=frozenset(), quant_types=frozenset()),
+        quantize_command=lambda job: ("q",),
+    )
     step = QuantizeStep(
         engine=engine,
         quant="mine",
-        source=SOURCE,
-        imatrix=IMATRIX,
+        source=source([models.whole()]),
+        imatrix=source([models.imatrix(Flavour.LLAMA_CPP)]),
         ftype="Q4_K_M",
         rules=(TypeRule("ffn_.*", "q6_K"),),
         expected=(("blk.0.ffn_up.weight", "q6_K"),),
@@ -46,14 +374,16 @@ def test_the_job_is_the_step_and_usual_warnings_go(
     def nothing(_: object) -> Any:
         raise AssertionError("the imatrix is a file: nothing was made before")
 
-    workers = KeptWorkers(tmp_path / "workers")
     bench = Workbench(
-        tmp_path, Supervisor(tmp_path / "logs"), workers, nothing, 3, lambda share: None
+        tmp_path,
+        Supervisor(tmp_path / "logs"),
+        KeptWorkers(tmp_path / "workers"),
+        nothing,
+        3,
+        lambda share: None,
+        pieces_in(tmp_path / "store"),
     )
-    assert step.run(bench).warnings == (NEWS, "output.weight: odd shape")
+    assert step.run(bench).warnings == (news, "output.weight: odd shape")
     (job,) = jobs
-    assert (job.source, job.imatrix) == (SOURCE.path, IMATRIX.path)
-    assert job.output == tmp_path / MODEL_FILE
     assert (job.threads, job.ftype, job.rules) == (3, "Q4_K_M", step.rules)
-    assert job.expected == {"blk.0.ffn_up.weight": "q6_K"}
     assert step.predicted_bytes() == 77

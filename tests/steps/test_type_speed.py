@@ -17,6 +17,7 @@ from cook.graph.step import Workbench
 from cook.graph.step import source as digest_source
 from cook.paths import demo_dir
 from cook.steps.type_speed import SLOW, TypeTime, TypeTimeStep, told, type_speed
+from tests.pieces import pieces_in
 
 ARGS = ModelArgs(threads=1)
 
@@ -72,6 +73,7 @@ def measured(engine: Any, tmp_path: Path, name: str) -> TypeTime:
         artifact=lambda step: pytest.fail("no inputs"),
         threads=1,
         advance=lambda share: None,
+        pieces=pieces_in(tmp_path / "store"),
     )
     model = digest_source([demo_dir() / "draft-f16.gguf"])
     return TypeTimeStep(engine, name, model, ARGS).run(bench)

@@ -30,6 +30,7 @@ SOURCES = (
     "worker_frames.h",
     "worker_generate.h",
     "worker_params.h",
+    "worker_quantize.h",
     "worker_reduce.h",
 )
 COMPILERS = ("cc", "gcc", "clang")
@@ -48,6 +49,7 @@ MATH_FLAGS = (
 # Features told from the header's text, so that one source serves every version of both flavours.
 FEATURES = {
     "COOK_HAS_HYBRID": r"\bllama_model_is_hybrid\b",
+    "COOK_HAS_QUANTIZE_USER_DATA": r"\bquantize_user_data\b",
     "COOK_HAS_VERSION": r"\bllama_version\s*\(",
 }
 
@@ -174,6 +176,17 @@ def parameter_names(files: EngineFiles) -> frozenset[str]:
     """``model.NAME`` and ``context.NAME`` of all that a worker of this engine can set."""
     found = library_parameters(_header(files))
     return frozenset(f"{of}.{name}" for of, names in found.items() for name in names)
+
+
+def quantization_version(files: EngineFiles) -> int:
+    """What this engine's files say of the layout of their quantized types; PrerequisiteError where
+    its headers do not."""
+    headers = (d / "ggml.h" for d in files.include_dirs)
+    for header in (path for path in headers if path.is_file()):
+        text = header.read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^#define GGML_QNT_VERSION\s+(\d+)", text, re.MULTILINE):
+            return int(found.group(1))
+    raise PrerequisiteError("the engine's ggml.h has no GGML_QNT_VERSION")
 
 
 def _members(header: str) -> str:

@@ -13,7 +13,9 @@ from pathlib import Path
 from cook.engines.base import BATCH, UBATCH
 from cook.engines.load_log import LoadedModel
 from cook.errors import PrerequisiteError
+from cook.files import FileRange
 from cook.formats.arrays import Floats32, Ids, Ints
+from cook.formats.quant_types import QuantType
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,18 @@ class ModelLoad:
                 hint="leave it out, or score live: `score: {method: live}`",
             )
         return tuple(p for p in self.parameters if p not in lacking)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOfTensor:
+    """A tensor that lies in a file, ``shape`` ne0 first, and the type that it is to become;
+    ``importance`` of every column of every matrix, or None."""
+
+    source: FileRange
+    source_type: QuantType
+    type: QuantType
+    shape: tuple[int, ...]
+    importance: Floats32 | None
 
 
 @dataclass(frozen=True)

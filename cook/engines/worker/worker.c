@@ -18,6 +18,7 @@
 #include "worker_frames.h"
 #include "worker_reduce.h"
 #include "worker_params.h"
+#include "worker_quantize.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -647,6 +648,7 @@ static const struct { const char * name; void (*run)(void); } ops[] = {
     { "hello", op_hello }, { "load", op_load }, { "info", op_info }, { "tokenize", op_tokenize },
     { "detokenize", op_detokenize }, { "replay", op_replay }, { "live_shapes", op_live_shapes },
     { "generate", op_generate }, { "read", op_read }, { "time", op_time }, { "selftest", op_selftest },
+    { "quantize", op_quantize },
 };
 
 int main(void) {

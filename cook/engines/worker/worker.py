@@ -16,8 +16,9 @@ import os
 import select
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,6 +41,7 @@ from cook.engines.worker.messages import (
     ModelLoad,
     Replay,
     Rollouts,
+    RowsOfTensor,
 )
 from cook.errors import InputError, InternalError, StepError
 from cook.formats.arrays import Floats32, Ids
@@ -371,6 +373,44 @@ class Worker(Closing):
         _, got = self._request("time", fields, {"text": _ids(text)})
         return DecodeTimes(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
 
+    def quantize(
+        self,
+        rows: RowsOfTensor,
+        to: Path,
+        *,
+        threads: int,
+        memory_bytes: int,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Write the data of a tensor as another type, as llama-quantize makes it, into ``to``.
+
+        Needs no model. No more than ``memory_bytes`` are in use, but for one chunk of rows, however
+        large the tensor is; ``advance`` is told how many of its source's bytes are done, some at a
+        time. StepError where the source cannot be read, or holds what is no number.
+        """
+        columns, matrix_rows, matrices = rows.shape[0], prod(rows.shape[1:2]), prod(rows.shape[2:])
+        fields: dict[str, Any] = {
+            "from": str(rows.source.path.absolute()),
+            "offset": rows.source.offset,
+            "source": rows.source_type.id,
+            "source_interleave": rows.source_type.interleave,
+            "to": str(to.absolute()),
+            "type": rows.type.id,
+            "columns": columns,
+            "rows": matrix_rows,
+            "matrices": matrices,
+            "threads": threads,
+            "memory": memory_bytes,
+        }
+        arrays = {}
+        if rows.importance is not None:
+            arrays["importance"] = np.ascontiguousarray(rows.importance, "<f4").ravel()
+        total, some = matrix_rows * matrices, max(1, _AT_ONCE // columns)
+        for first in range(0, total, some):
+            end = min(first + some, total)
+            self._request("quantize", {**fields, "first": first, "end": end}, arrays)
+            advance((end - first) * rows.source.size_bytes // total)
+
     def _request(
         self,
         op: str,
@@ -409,6 +449,8 @@ def _rollouts(got: Mapping[str, np.ndarray[Any, Any]], steps: int) -> Rollouts:
     )
 
 
+_AT_ONCE = 1 << 26
+"""Weights that one request quantizes: a minute or so of the slowest types."""
 _FRAME = struct.Struct("<4sIQ")
 _MAX_HEADER, _MAX_PAYLOAD = 1 << 20, 1 << 31
 _TYPES: dict[str, np.dtype[Any]] = {

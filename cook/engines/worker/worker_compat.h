@@ -52,6 +52,24 @@ static const char * engine_version(void) { return ""; }
 #endif
 #endif
 
+// Rows of `columns` values as `type`; `importance` of the columns, or NULL. Bytes written.
+static size_t quantize_rows(enum ggml_type type, const float * from, void * to, int64_t rows, int64_t columns, const float * importance) {
+#ifdef COOK_HAS_QUANTIZE_USER_DATA
+    static const struct quantize_user_data plain;  // llama-quantize without --symmetric-q40, --slow-iq2ks
+    return ggml_quantize_chunk(type, from, to, 0, rows, columns, importance, &plain);
+#else
+    return ggml_quantize_chunk(type, from, to, 0, rows, columns, importance);
+#endif
+}
+
+static ggml_to_float_t dequantizer_of(enum ggml_type type) {
+#ifdef COOK_IK
+    return ggml_internal_get_type_traits(type).to_float;
+#else
+    return ggml_get_type_traits(type)->to_float;
+#endif
+}
+
 // The engine's own draft/target pick of one token from `row` (what a server spends per sampled
 // token): fill the candidate array, top-k, softmax, draw.
 static void engine_pick(const float * row, int32_t n, int32_t k, llama_token_data * buf) {

@@ -1,0 +1,32 @@
+"""Headers of models, each read once while its files stay as they are.
+
+A plan asks for the header of one source in many places: what its tensors are, how large, how much
+of them a token touches. Of a model of terabytes that is dozens of files and a vocabulary each time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from cook.files import Identity, identity
+from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.naming import shard_path, split_name
+
+KEPT = 16
+"""Headers in memory at most: one with a large vocabulary takes some 10 MB."""
+
+
+def header(path: Path) -> GgufFile:
+    """:func:`cook.formats.gguf.read_gguf` of the model at ``path``, read anew where any of its
+    shards is another file than before. InputError likewise."""
+    split = split_name(path)
+    count = split.count if split is not None else 0
+    beside = (shard_path(path, number + 1, count) for number in range(count))
+    shards = [file for file in beside if file.exists()]  # a shard that is missing is told below
+    return _read(path, tuple(identity(file) for file in shards or [path]))
+
+
+@lru_cache(maxsize=KEPT)
+def _read(path: Path, files: tuple[Identity, ...]) -> GgufFile:
+    return read_gguf(path)

@@ -1,0 +1,218 @@
+"""One-tensor shards of a publisher on the Hub, to take tensors from instead of quantizing them.
+
+A repository holds a model in one type: a shard for each tensor, and ``tensors.map``, which says
+what each shard is and hashes to (:mod:`cook.formats.tensors_map`). The map is read first. It is
+compared with the source's own header, then with what the Hub says of the files; only then is
+anything fetched, and what was fetched is hashed and its header compared again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cook.errors import InputError, StepError
+from cook.formats.gguf import MAX_HEADER_BYTES, TensorInfo
+from cook.formats.naming import ShardNames
+from cook.formats.tensors_map import MAX_MAP_BYTES, PACKED, MapEntry, TensorsMap, read_tensors_map
+from cook.graph.step import Source, source
+from cook.hub.client import PATIENT, Retry
+from cook.hub.download import fetch, left_bytes, place
+from cook.hub.listing import HubFile, Listing, listing
+from cook.hub.signature import signature_of
+from cook.provenance import HubOrigin
+from cook.recipe.rules import TensorsFrom
+from cook.recipe.sources import HubRef
+from cook.steps.published import PublishedTensor
+
+MAP, MAP_SIGNATURE = "tensors.map", "tensors.map.sig"
+_MAX_SIGNATURE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Repository:
+    """One type of a published model: its files, its map, and who signed that, in words."""
+
+    listing: Listing
+    map: TensorsMap
+    signature: str
+
+    @cached_property
+    def _files(self) -> Mapping[str, HubFile]:
+        return {file.path: file for file in self.listing.files}
+
+    def file(self, entry: MapEntry) -> HubFile:
+        """The shard as the Hub lists it. InputError where it is not there, or not what the map
+        says, naming it."""
+        found = self._files.get(entry.file)
+        where = f"hf://{self.listing.ref.repo}/{entry.file}"
+        if found is None:
+            if entry.file + PACKED in self._files:
+                raise InputError(f"{where}: is there packed only ({PACKED}), which cook reads not")
+            at = "on this disk" if self.listing.cached else "in the repository"
+            raise InputError(
+                f"{where}: is in the map and not {at}",
+                hint="connect, and the same command fetches it" if self.listing.cached else None,
+            )
+        if found.sha256 is not None and found.sha256 != entry.sha256:
+            raise InputError(
+                f"{where}: the Hub has other bytes than {self.map.path}:{entry.line} says",
+                hint="the publisher replaced one of the two: name a `revision` where they agree",
+            )
+        if not entry.size_bytes <= found.size_bytes <= entry.size_bytes + MAX_HEADER_BYTES:
+            raise InputError(
+                f"{where}: has {found.size_bytes} bytes, its tensor {entry.size_bytes}"
+            )
+        return found
+
+
+def open_repository(ref: HubRef, key: str | None, retry: Retry = PATIENT) -> Repository:
+    """The repository of ``ref``, its map fetched, read, and its signature looked at.
+
+    Errors: InputError where there is no map, or it or its signature is bad; PrerequisiteError as
+    for any download, and as :func:`cook.hub.signature.signature_of` for ``key``.
+    """
+    known = listing(ref)
+    files = {f.path: f for f in known.files}
+    if MAP not in files:
+        where = "on this disk" if known.cached else "in the repository"
+        raise InputError(
+            f"{ref}: no {MAP} {where}",
+            hint="connect, and the same command fetches it" if known.cached else None,
+        )
+    wanted = [files[name] for name in (MAP, MAP_SIGNATURE) if name in files]
+    for file, most in zip(wanted, (MAX_MAP_BYTES, _MAX_SIGNATURE_BYTES), strict=False):
+        if file.size_bytes > most:
+            raise InputError(
+                f"{ref}: {file.path}: {file.size_bytes} bytes, at most {most} are read"
+            )
+    paths = fetch(known, wanted, retry=retry)
+    signature = paths[1] if len(paths) > 1 else None
+    return Repository(known, read_tensors_map(paths[0]), signature_of(paths[0], signature, key))
+
+
+@dataclass(frozen=True)
+class _Shard:
+    repository: Repository
+    file: HubFile
+
+
+@dataclass
+class Publication:
+    """Every repository of one publisher's model that was asked for, and what was taken of it."""
+
+    asked: TensorsFrom
+    retry: Retry = PATIENT
+    _repositories: dict[str, Repository] = field(default_factory=dict)
+    _taken: dict[str, _Shard] = field(default_factory=dict)
+
+    def tensors(
+        self, wanted: Iterable[tuple[TensorInfo, str]], *, plan_only: bool
+    ) -> tuple[PublishedTensor, ...]:
+        """Each (tensor of the source, type) as the publisher made it.
+
+        ``plan_only``: by the maps alone; else every shard is on this disk afterwards, hashed and
+        looked into. Errors: InputError for what the map lacks, or has of another shape or type
+        than the source and the recipe; StepError, naming the shard, for one that is not what the
+        map says; and those of a download.
+        """
+        found = []
+        shards: dict[str, list[tuple[PublishedTensor, HubFile, Repository]]] = {}
+        for tensor, type_name in wanted:
+            repository = self._repository(type_name)
+            entry = _entry(repository, tensor, type_name)
+            file = repository.file(entry)
+            self._taken[entry.sha256] = _Shard(repository, file)
+            published = PublishedTensor(
+                tensor=tensor.name,
+                shape=tensor.shape,
+                type=type_name,
+                shard=Source(
+                    place(repository.listing, file), f"sha256:{entry.sha256}", file.size_bytes
+                ),
+                publisher=f"{self.asked.publisher}/{self.asked.model}",
+                imatrix=entry.imatrix,
+            )
+            found.append(published)
+            shards.setdefault(repository.listing.ref.repo, []).append((published, file, repository))
+        if plan_only:
+            return tuple(found)
+        return tuple(p for group in shards.values() for p in self._fetched(group))
+
+    def _fetched(
+        self, group: Sequence[tuple[PublishedTensor, HubFile, Repository]]
+    ) -> list[PublishedTensor]:
+        repository = group[0][2]
+        paths = fetch(repository.listing, [file for _, file, _ in group], retry=self.retry)
+        found = []
+        for (published, _, _), path in zip(group, paths, strict=True):
+            shard = source([path])
+            if shard.digest != published.shard.digest:
+                raise StepError(
+                    f"{path}: hashes to {shard.digest.removeprefix('sha256:')}, and "
+                    f"{repository.map.path} says {published.shard.digest.removeprefix('sha256:')}",
+                    hint="nothing of it was taken; name a `revision` where the two agree",
+                )
+            whole = replace(published, shard=shard)
+            whole.data()  # what the header says, before anything is made of it
+            found.append(whole)
+        return found
+
+    def _repository(self, type_name: str) -> Repository:
+        if type_name not in self._repositories:
+            names = ShardNames(self.asked.publisher, self.asked.model)
+            ref = HubRef(names.repository(type_name), self.asked.revision)
+            self._repositories[type_name] = open_repository(ref, self.asked.key, self.retry)
+        return self._repositories[type_name]
+
+    @property
+    def left_bytes(self) -> int:
+        """What a build would still download of the shards that were asked for."""
+        return sum(left_bytes(s.repository.listing, [s.file]) for s in self._taken.values())
+
+    @property
+    def origins(self) -> tuple[HubOrigin, ...]:
+        """Where each type came from, at which commit, and who signed for it."""
+        return tuple(self._origin(name, r) for name, r in self._repositories.items())
+
+    def _origin(self, type_name: str, repository: Repository) -> HubOrigin:
+        taken = [(d, s.file) for d, s in self._taken.items() if s.repository is repository]
+        known = repository.listing
+        return HubOrigin(
+            role=f"tensors as {type_name}",
+            reference=str(known.ref),
+            commit=known.commit,
+            files=tuple((file.path, digest) for digest, file in taken),
+            size_bytes=sum(file.size_bytes for _, file in taken),
+            signature=repository.signature,
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Repositories whose signature proves nothing, and why."""
+        return tuple(
+            f"{r.listing.ref}: {MAP}: {r.signature}; shards are checked against it all the same"
+            for r in self._repositories.values()
+            if not r.signature.startswith("signed")
+        )
+
+
+def _entry(repository: Repository, tensor: TensorInfo, type_name: str) -> MapEntry:
+    """The map's line for a tensor of the source; InputError, with its place, where it differs."""
+    entry = repository.map.find(tensor.name)
+    if entry is None:
+        raise InputError(
+            f"{repository.map.path}: has no {tensor.name}",
+            hint=f"is {repository.listing.ref} of the recipe's model?",
+        )
+    at = f"{repository.map.path}:{entry.line}: {tensor.name}"
+    if entry.shape != tensor.shape:
+        raise InputError(f"{at}: has the shape {entry.shape}, in the source {tensor.shape}")
+    if entry.type != type_name:
+        raise InputError(
+            f"{at}: is {entry.type} in the repository of {type_name}",
+            hint=f"write a rule that gives it {entry.type} and is published as such, or leave out "
+            "`tensors_from`",
+        )
+    return entry

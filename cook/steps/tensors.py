@@ -1,0 +1,135 @@
+"""Quantized tensors as pieces that candidates share.
+
+What a quantized tensor is follows from the source's tensor, the type, the importance of its
+columns, and the library that quantizes: it is called by these, and made once
+(:mod:`cook.graph.piece`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cook.engines.base import Engine
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.gguf import TensorInfo
+from cook.formats.quant_types import Flavour, QuantType
+from cook.formats.splice import ImatrixFacts
+from cook.graph.piece import Piece
+from cook.graph.step import Source
+
+if TYPE_CHECKING:
+    from cook.formats.arrays import Floats32
+    from cook.formats.imatrix_file import Imatrix
+
+KIND = "tensor"
+_QUANTIZERS = ("libggml-base.", "libggml.")
+"""The library that has ggml_quantize_chunk: mainline's, and ik's."""
+
+
+def tensor_piece(
+    source: Source, tensor: TensorInfo, type: QuantType, importance: str | None, quantizer: str
+) -> Piece:
+    """``tensor`` of ``source`` as ``type``; its file is the bare data, as it lies in a GGUF.
+
+    ``importance``: SHA-256 of the float32 values of every column of every matrix, None without.
+    ``quantizer`` names whatever made it of these: :func:`quantizer_of`, or a publisher.
+    """
+    return Piece(
+        kind=KIND,
+        label=f"{tensor.name} {type.name}",
+        params={
+            "tensor": tensor.name,
+            "shape": list(tensor.shape),
+            "type": type.name,
+            "importance": importance,
+            "quantizer": quantizer,
+        },
+        sources={"source": source.digest},
+        size_bytes=type.tensor_bytes(tensor.shape),
+        made_from={"source": {h.path.name: h.digest.removeprefix("sha256:") for h in source.files}},
+    )
+
+
+def quantizer_of(engine: Engine) -> str:
+    """SHA-256 of the library that quantizes; PrerequisiteError for an engine without one."""
+    files = engine.facts.files
+    for stem in _QUANTIZERS:
+        if found := sorted(digest for name, digest in files.items() if name.startswith(stem)):
+            return found[0]
+    raise PrerequisiteError(f"engine {engine.name} has no library to quantize with")
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """The importance that ``flavour`` gives the tensors of a model, of an imatrix or none."""
+
+    imatrix: Imatrix | None
+    path: Path | None
+    flavour: Flavour
+
+    @classmethod
+    def read(cls, path: Path | None, flavour: Flavour) -> Importance:
+        """InputError for an imatrix that cannot be read."""
+        from cook.formats.imatrix_file import read_imatrix
+
+        return cls(read_imatrix(path) if path is not None else None, path, flavour)
+
+    def of(self, tensor: TensorInfo) -> Floats32 | None:
+        """Of every column of every matrix, one after another; None where there is none.
+
+        InputError where the imatrix is of another model.
+        """
+        from cook.formats.imatrix_file import entry_for
+
+        if self.imatrix is None:
+            return None
+        entry = entry_for(self.imatrix, tensor.name, self.flavour)
+        if entry is None:
+            return None
+        needed = tensor.shape[0] * (tensor.shape[2] if len(tensor.shape) > 2 else 1)
+        if entry.sums.size != needed:
+            if tensor.name == "token_embd.weight":  # the engines go on without
+                return None
+            raise InputError(
+                f"{self.path}: {tensor.name} has {entry.sums.size} values, needs {needed}",
+                hint="is it of another model?",
+            )
+        return entry.mean().ravel()
+
+    def covers(self, tensor: TensorInfo) -> bool:
+        """Whether there is any for ``tensor``."""
+        return self.of(tensor) is not None
+
+    def digest(self, tensor: TensorInfo) -> str | None:
+        """SHA-256 of :meth:`of`."""
+        found = self.of(tensor)
+        return (
+            hashlib.sha256(found.astype("<f4").tobytes()).hexdigest() if found is not None else None
+        )
+
+    @cached_property
+    def whole(self) -> str | None:
+        """SHA-256 over all of it, whatever the file is called and says of where it comes from."""
+        if self.imatrix is None:
+            return None
+        digest = hashlib.sha256()
+        for name, entry in sorted(self.imatrix.entries.items()):
+            digest.update(name.encode() + b"\0" + entry.mean().astype("<f4").tobytes())
+        return digest.hexdigest()
+
+    @property
+    def facts(self) -> ImatrixFacts | None:
+        """What a quantized file says of it."""
+        if self.imatrix is None or self.path is None:
+            return None
+        datasets = self.imatrix.datasets
+        return ImatrixFacts(
+            file=self.path.name,
+            dataset=datasets[0] if datasets else None,
+            entries=len(self.imatrix.entries),
+            chunks=self.imatrix.chunk_count,
+        )

@@ -1,0 +1,166 @@
+"""Pieces: made once and kept, by whichever cook; whole or absent whatever ends the making."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cook.errors import InternalError, StepError
+from cook.graph import piece as piece_module
+from cook.graph.piece import FILE, Piece, Pieces
+from cook.graph.store import Store
+from cook.output import Mode, Output
+
+
+def piece(name: str, size_bytes: int = 4) -> Piece:
+    return Piece("tensor", name, {"name": name}, {"source": "sha256:aa"}, size_bytes)
+
+
+def write(wanted: Piece, path: Path) -> None:
+    path.write_bytes(wanted.params["name"].encode()[:1] * wanted.size_bytes)
+
+
+def never(wanted: Piece, path: Path) -> None:
+    raise AssertionError(f"{wanted.label} was made")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def pieces(store: Store, anew: set[str] | None = None) -> Pieces:
+    return Pieces(store, Output(Mode.QUIET), anew)
+
+
+def left(store: Store) -> list[Path]:
+    """Files of work in progress."""
+    return [p for folder in ("tmp", "locks") for p in (store.root / folder).glob("*")]
+
+
+def test_what_was_made_once_is_found(store: Store) -> None:
+    a, b = piece("a"), piece("b", 7)
+    first = pieces(store)
+    made = first([a, b], write)
+    assert [made[p.key].file(FILE).read_bytes() for p in (a, b)] == [b"aaaa", b"bbbbbbb"]
+    assert first.used == first.made == {a.key, b.key}
+    second = pieces(store)
+    assert second([b, a], never) == {b.key: made[b.key], a.key: made[a.key]}
+    assert (second.used, second.made) == ({a.key, b.key}, set())
+    assert list(store.verify()) == []
+    assert left(store) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(piece("a"), kind="slice"),
+        replace(piece("a"), version=2),
+        replace(piece("a"), params={"name": "a", "type": "q8_0"}),
+        replace(piece("a"), sources={"source": "sha256:bb"}),
+        replace(piece("a"), sources={"model": "sha256:aa"}),
+    ],
+)
+def test_all_that_decides_the_bytes_is_in_the_key(other: Piece) -> None:
+    assert other.key != piece("a").key
+
+
+def test_what_people_call_it_is_not_in_the_key() -> None:
+    assert replace(piece("a"), label="z", size_bytes=9, made_from={"x": {}}).key == piece("a").key
+
+
+def test_what_was_made_before_a_failure_is_kept(store: Store) -> None:
+    def fail_on_c(wanted: Piece, path: Path) -> None:
+        write(wanted, path)
+        if wanted.label == "c":
+            raise StepError("the disk is full")
+
+    some = [piece(name) for name in "abcd"]
+    with pytest.raises(StepError):
+        pieces(store)(some, fail_on_c)
+    assert sorted(a.label for a in store.entries()) == ["a", "b"]
+    again = pieces(store)
+    again(some, write)
+    assert again.made == {some[2].key, some[3].key}
+    assert left(store) == []
+
+
+def test_a_part_of_another_size_than_stated_is_refused(store: Store) -> None:
+    with pytest.raises(InternalError, match="4 bytes were made, not 5"):
+        pieces(store)([piece("a", 5)], lambda wanted, path: write(piece("a"), path))
+    assert list(store.entries()) == []
+    assert left(store) == []
+
+
+def test_what_is_damaged_is_made_again(store: Store) -> None:
+    a = piece("a")
+    file = pieces(store)([a], write)[a.key].file(FILE)
+    file.write_bytes(b"zz")
+    (fault,) = store.verify()
+    assert fault.path == file
+    again = pieces(store)
+    again([a], write)
+    assert again.made == {a.key}
+    assert file.read_bytes() == b"aaaa"
+
+
+def test_anew_makes_each_once_more(store: Store) -> None:
+    a = piece("a")
+    pieces(store)([a], write)
+    anew: set[str] = set()
+    first, second = pieces(store, anew), pieces(store, anew)
+    first([a], write)
+    second([a], never)
+    assert (first.made, second.made) == ({a.key}, set())
+
+
+def test_more_than_a_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(piece_module, "BATCH", 2)
+    some = [piece(name) for name in "abcde"]
+    assert len(pieces(store)(some, write)) == 5
+    assert list(store.verify()) == []
+    assert left(store) == []
+
+
+def test_two_cooks_at_once_make_each_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits at a piece that the other makes, and goes on with the rest meanwhile."""
+    monkeypatch.setattr(piece_module, "BATCH", 2)
+    both = threading.Barrier(2, timeout=30)
+    made: list[str] = []
+
+    def slow(first: str) -> Callable[[Piece, Path], None]:
+        def make(wanted: Piece, path: Path) -> None:
+            if wanted.label == first:
+                both.wait()
+            made.append(wanted.label)
+            write(wanted, path)
+
+        return make
+
+    def cook(order: str) -> None:
+        pieces(Store(store.root))([piece(name) for name in order], slow(order[0]))
+
+    threads = [threading.Thread(target=cook, args=(order,)) for order in ("abcdef", "fedcba")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list("abcdef")
+    assert list(store.verify()) == []
+    assert left(store) == []
+
+
+def test_what_was_made_of_a_damaged_part_goes_with_it(store: Store) -> None:
+    from tests.graph.test_store import put
+
+    a = piece("a")
+    artifact = pieces(store)([a], write)[a.key]
+    user = put(store, {"x": 1}, pieces=frozenset({a.key}))
+    other = put(store, {"x": 2})
+    artifact.file(FILE).write_bytes(b"zz")
+    assert [s.key for s in store.mend(store.verify())] == [user.key]
+    assert [e.key for e in store.entries()] == [other.key]
