@@ -223,9 +223,13 @@ class Executor(Closing):
                 del graph[key]
         return self._run_all(graph)
 
-    def run_one(self, step: Step[Any]) -> Outcomes:
-        """Run ``step`` and nothing that it needs: PrerequisiteError where an input is not stored."""
+    def run_one(self, step: Step[Any], *, wait_s: float = 0.0) -> Outcomes:
+        """Run ``step`` and nothing that it needs.
+
+        PrerequisiteError where an input is not stored, nor shows within ``wait_s``.
+        """
         for needed in step.steps():
+            self.store.awaited(needed.kind, needed.key, wait_s)
             stored = self._stored(needed)
             if stored is None:
                 raise PrerequisiteError(f"{step.label}: its input {needed.label} is not made yet")
@@ -535,7 +539,7 @@ class _Places:
                 if not step.timed and self._fits(needs := self._needs(step)):
                     self._taken[step.key], self._timing = needs, False
                     return step
-        if timed is None or self._taken or any(not self._timing and not s.timed for s in ready):
+        if timed is None or self._taken:
             return None
         self._timed, self._timing = timed.key, True
         return timed

@@ -133,11 +133,13 @@ class Store:
     def awaited(self, kind: str, key: str, timeout_s: float = SHARED_S) -> Artifact | None:
         """:meth:`find`, of what another machine has committed: it may not show at once."""
         until = time.monotonic() + timeout_s
-        while (artifact := self.find(kind, key)) is None and time.monotonic() < until:
-            time.sleep(0.1)
+        while True:
             with suppress(OSError):  # to list the folder makes a client of NFS look again
                 os.listdir(self.root / kind)  # noqa: PTH208
-        return artifact
+            artifact = self.find(kind, key)
+            if artifact is not None or time.monotonic() >= until:
+                return artifact
+            time.sleep(0.1)
 
     @contextmanager
     def locked(
