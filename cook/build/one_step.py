@@ -122,9 +122,7 @@ def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[St
             seconds=p.seconds,
         )
 
-    return tuple(
-        sorted((command(p) for p in missing.values()), key=lambda c: (c.wave, c.timed))
-    )
+    return tuple(sorted((command(p) for p in missing.values()), key=lambda c: (c.wave, c.timed)))
 
 
 def show_commands(asked: LaidOut, output: Output) -> None:
@@ -224,9 +222,7 @@ def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[An
     raise InputError(_unknown(key, asked, steps, store), hint=_listed(asked))
 
 
-def _unknown(
-    key: str, asked: LaidOut, steps: Mapping[str, Step[Any]], store: Store
-) -> str:
+def _unknown(key: str, asked: LaidOut, steps: Mapping[str, Step[Any]], store: Store) -> str:
     told = f"{asked.recipe}: no step has the key {key}"
     before = next((a for a in store.entries() if a.key.startswith(key)), None)
     if before is None:

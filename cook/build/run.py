@@ -53,35 +53,37 @@ def build(
     remeasure: bool = False,
     again: str | None = None,
     watch: Callable[[Step[Any]], None] = lambda _: None,
-    elsewhere: Elsewhere | None = None,
+    scheduler: str | None = None,
 ) -> Built:
     """Run everything ``prepared`` asks for and pick; failures block only what needs them.
 
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. ``again``
     names a candidate that runs live beside the finalists, to be compared with an earlier build.
-    ``watch`` is told of every step that begins to run. ``elsewhere`` makes what is not timed.
+    ``watch`` is told of every step that begins to run. ``scheduler``: the address of a dask
+    cluster that makes what is not timed.
     """
     home = cook_home()
     expected = _expected(prepared)
-    executor = Executor(
-        Store(home / "store"),
-        output,
-        logs=home / "logs",
-        jobs=jobs,
-        threads=threads,
-        fresh=fresh,
-        remeasure=remeasure,
-        reckon=nominal_seconds,
-        expected={key: step.seconds or 0.0 for key, step in expected.items()},
-        alone=frozenset(key for key, step in expected.items() if step.timed),
-        watch=watch,
-        needs=needs_of,
-        elsewhere=elsewhere,
-    )
-    with executor:
+    with (
+        _cluster(scheduler, threads, fresh) as elsewhere,
+        Executor(
+            Store(home / "store"),
+            output,
+            logs=home / "logs",
+            jobs=jobs,
+            threads=threads,
+            fresh=fresh,
+            remeasure=remeasure,
+            reckon=nominal_seconds,
+            expected={key: step.seconds or 0.0 for key, step in expected.items()},
+            alone=frozenset(key for key, step in expected.items() if step.timed),
+            watch=watch,
+            needs=needs_of,
+            elsewhere=elsewhere,
+        ) as executor,
+    ):
         _require_room(executor.store, prepared.layouts)
-        for layout in prepared.layouts:
-            executor.run(layout.making())
+        executor.run(step for layout in prepared.layouts for step in layout.making())
         with _nothing_removed(executor.outcomes):
             over = _over_the_limits(prepared, executor.outcomes)
             qualified = tuple(layout.without(over) for layout in prepared.layouts)
@@ -119,6 +121,20 @@ def build(
         tuple(error.message.splitlines()[0] for error in failures),
         _files(prepared, outcomes),
     )
+
+
+@contextmanager
+def _cluster(scheduler: str | None, threads: int | None, fresh: bool) -> Iterator[Elsewhere | None]:
+    """The cluster of ``scheduler``; None where there is none."""
+    if scheduler is None:
+        yield None
+        return
+    from cook.graph.cluster import connected
+
+    with connected(
+        scheduler, threads=threads, fresh=fresh, reckon=nominal_seconds, needs=needs_of
+    ) as cluster:
+        yield cluster
 
 
 @contextmanager

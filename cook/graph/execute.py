@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.worker.kept_workers import FREE_SHARE, KeptWorkers
-from cook.errors import CookError, Interrupted, PrerequisiteError, StepError
-from cook.files import Identity, identity
+from cook.errors import CookError, InputError, Interrupted, PrerequisiteError, StepError
+from cook.files import Identity, digest, identity
 from cook.graph.locks import machine_lock
 from cook.graph.step import Needs, Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Store
@@ -153,9 +153,10 @@ class Executor(Closing):
     stored is looked at before it is used; what is damaged is told and made again. ``reckon``:
     nominal seconds of a step, kept beside those that it took, to reckon others from; ``expected``:
     seconds of what is likely to run, by key, ``alone`` those of them that are timed; ``watch`` is
-    told of every step that begins to run, from whichever thread runs it. ``needs``: what a step
-    takes of the machine; those that run side by side fit into it together. ``elsewhere`` makes
-    what is not timed; timings are this machine's. ``going_on`` raises when it is time to stop.
+    told of every step that begins to run, from whichever thread runs it, ``advancing`` what share
+    of it is done. ``needs``: what a step takes of the machine; those that run side by side fit
+    into it together. ``elsewhere`` makes what is not timed; timings are this machine's.
+    ``going_on`` raises when it is time to stop.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class Executor(Closing):
         needs: Callable[[Step[Any]], Needs] = lambda _: Needs(),
         elsewhere: Elsewhere | None = None,
         going_on: Callable[[], None] = require_going_on,
+        advancing: Callable[[Step[Any], float], None] = lambda *_: None,
     ) -> None:
         self.store = store
         self.output = output
@@ -187,6 +189,7 @@ class Executor(Closing):
         self.watch = watch
         self.elsewhere = elsewhere
         self.going_on = going_on
+        self.advancing = advancing
         self.remaining = Remaining(expected, alone, elsewhere.lanes if elsewhere else jobs)
         self.steps = output.steps(self._total, self._left)
         self.outcomes = Outcomes()
@@ -244,7 +247,7 @@ class Executor(Closing):
         will_run = [step for step in graph.values() if self._will_run(step)]
         self._pending = {step.key for step in will_run}
         for engine in filter(None, (step.uses() for step in will_run)):
-            self._engines.setdefault(engine.identity.digest, _files_of(engine))
+            self._engines.setdefault(engine.identity.digest, files_of(engine))
         if self.elsewhere is not None:
             self.elsewhere.require_able([step for step in will_run if not step.timed])
         order = {key: place for place, key in enumerate(graph)}
@@ -423,18 +426,23 @@ class Executor(Closing):
 
         self.logs.mkdir(parents=True, exist_ok=True)
         with (
-            self._supervised(Supervisor(self.logs / _slug(step)), step) as supervisor,
+            self._supervised(Supervisor(step_log(self.logs, step)), step) as supervisor,
             self.store.workspace() as directory,
             self.steps.step(step.label) as part,
         ):
             self.watch(step)
+
+            def advance(share: float) -> None:
+                part.to(share)
+                self.advancing(step, share)
+
             bench = Workbench(
                 directory=directory,
                 supervisor=supervisor,
                 workers=self.workers,
                 artifact=self.outcomes.artifact,
                 threads=self.threads,
-                advance=part.to,
+                advance=advance,
             )
             sources = [node for node in step.inputs().values() if isinstance(node, Source)]
             for source in sources:
@@ -470,9 +478,9 @@ class Executor(Closing):
         engine = step.uses()
         if engine is None:
             return
-        now = _files_of(engine)
+        now = files_of(engine)
         for path, before in self._engines.setdefault(engine.identity.digest, now).items():
-            if now.get(path) != before:
+            if now.get(path) != before and not _as_it_was(engine, path):
                 raise PrerequisiteError(
                     f"{step.label}: {path} was replaced while this ran",
                     hint="the same command again runs what is missing on the engine as it is now",
@@ -511,9 +519,7 @@ class Executor(Closing):
 
     def _waiting_for_the_machine(self, step: Step[Any]) -> Callable[[], None]:
         why = "works" if step.timed else "is timing"
-        return lambda: self.output.say(
-            f"{step.label}: waiting, another cook {why} on this machine"
-        )
+        return lambda: self.output.say(f"{step.label}: waiting, another cook {why} on this machine")
 
 
 class _Places:
@@ -585,7 +591,16 @@ class _PlacesElsewhere:
             self._timed = None
 
 
-def _files_of(engine: Engine) -> dict[Path, Identity]:
+def _as_it_was(engine: Engine, path: Path) -> bool:
+    """Whether the bytes are still those of the engine's identity, whatever else shows."""
+    try:
+        return digest(path) == f"sha256:{engine.facts.files[path.name]}"
+    except InputError:
+        return False
+
+
+def files_of(engine: Engine) -> dict[Path, Identity]:
+    """The engine's files as they are now."""
     return {path: identity(path) for path in engine.files}
 
 
@@ -605,6 +620,7 @@ def closure(wanted: Iterable[Step[Any]]) -> dict[str, Step[Any]]:
     return found
 
 
-def _slug(step: Step[Any]) -> str:
+def step_log(logs: Path, step: Step[Any]) -> Path:
+    """The folder below ``logs`` for what the programs of ``step`` say."""
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in step.label)
-    return f"{name[:80]}-{step.key[:8]}"
+    return logs / f"{name[:80]}-{step.key[:8]}"
