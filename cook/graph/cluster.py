@@ -349,13 +349,14 @@ class Cluster(Closing):
 
     def require_workers(self, engines: tuple[Engine, ...] = ()) -> None:
         """PrerequisiteError where a worker is not what it must be."""
-        workers = self._workers()
-        if not workers:
+        try:
+            self._client.wait_for_workers(1, timeout=CONNECT_S)  # one may be starting again
+        except TimeoutError:
             raise PrerequisiteError(
                 f"no worker is connected to {self._address}",
                 hint=f"on every machine, with the same COOK_HOME: dask worker {self._address} "
                 "--nthreads 1",
-            )
+            ) from None
         found: dict[str, WorkerFacts | Exception] = self._client.run(
             look, self._home, engines, on_error="return"
         )
