@@ -23,6 +23,7 @@ from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.scale import scale
 from bench.study import Study
+from bench.two_workers import two_workers
 
 STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
@@ -37,6 +38,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "copies": copies,
     "ik-agreement": ik_agreement,
     "scale": scale,
+    "two-workers": two_workers,
 }
 
 

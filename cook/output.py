@@ -292,12 +292,19 @@ class Progress:
         self._output.say(f"{self._label}: {text}")
 
 
+SHOWN_STEPS = 16
+"""Of those that run side by side."""
+
+
 @dataclass
 class RunningStep:
-    """A step that runs. ``share`` of it is done."""
+    """A step that runs. ``share`` of it is done; ``where``: on another machine, which it
+    ``waits`` for at first."""
 
     label: str
     share: float = 0.0
+    where: str = ""
+    waits: bool = False
 
     def to(self, share: float) -> None:
         """That much of it is done, of 1."""
@@ -352,7 +359,8 @@ class Steps:
         self.ended += 1
         if self._live is None:
             told = [duration(time.monotonic() - started), self.left()]
-            self.output.say(f"{self._place(self.ended)}: {label}, {', '.join(filter(None, told))}")
+            text = ", ".join(filter(None, told))
+            self.output.say(f"{self._place(self.ended)}: {_named(part)}, {text}")
 
     def _place(self, number: int) -> str:
         return f"step {number} of {max(number, self.total())}"
@@ -364,8 +372,15 @@ class Steps:
         clock = f"{spent_s // 3600}:{spent_s // 60 % 60:02}:{spent_s % 60:02}"
         told = [self._place(self.ended + 1), f"{clock} elapsed", self.left()]
         lines = [", ".join(filter(None, told))]
-        lines += [f"  {p.share:4.0%}  {printable(p.label)}" for p in list(self.running)]
+        running = [p for p in list(self.running) if not p.waits]
+        lines += [f"  {p.share:4.0%}  {_named(p)}" for p in running[:SHOWN_STEPS]]
+        if hidden := len(self.running) - min(len(running), SHOWN_STEPS):
+            lines.append(f"  and {hidden} more, running or waiting for a place")
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+
+def _named(step: RunningStep) -> str:
+    return printable(f"{step.label}, on {step.where}" if step.where else step.label)
 
 
 def _broken(text: str, width: int | None) -> str:

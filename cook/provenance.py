@@ -81,6 +81,11 @@ def cook_version() -> str:
     return cook.__version__
 
 
+def installing(extra: str) -> str:
+    """The command that installs what an optional part of cook needs."""
+    return f"pip install 'cook-gguf[{extra}]'"
+
+
 def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -67,6 +67,7 @@ UNIMPORTED = {
     "cook.cli.predict": _COMMAND,
     "cook.cli.publish": _COMMAND,
     "cook.cli.recipes": _COMMAND,
+    "cook.cli.run": _COMMAND,
     "cook.cli.report": _COMMAND,
     "cook.cli.score": _COMMAND,
     "cook.cli.serve": _COMMAND,

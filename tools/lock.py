@@ -25,8 +25,9 @@ OLDEST = (3, 11)
 def requirements() -> list[str]:
     """Everything cook needs to run, to be tested and to be built."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    groups = document["dependency-groups"]
-    return [*document["project"]["dependencies"], *groups["dev"], *groups["build"]]
+    project, groups = document["project"], document["dependency-groups"]
+    extras = [need for needs in project["optional-dependencies"].values() for need in needs]
+    return [*project["dependencies"], *extras, *groups["dev"], *groups["build"]]
 
 
 def compile_lock(wanted: list[str], previous: str, *, upgrade: bool) -> str:

@@ -121,6 +121,16 @@ class Layout:
                 if step is not None:
                     yield step
 
+    def all_steps(self) -> Iterator[Step[Any]]:
+        """Every step that may be asked for, whatever the race and the live runs come to."""
+        yield from self.making()
+        if self.forecast is not None:
+            yield from self.forecast.steps()
+        yield from interleaved([c for c in (self.baseline, *self.grid) if c is not None])
+        yield from (c.compare for c in self.grid if c.compare is not None)
+        for checks in self.checks(self.grid).values():
+            yield from checks.steps()
+
     def without(self, names: Collection[str]) -> Layout:
         """The layout with the drafts ``names`` made and measured, but neither forecast nor run."""
         grid = tuple(c for c in self.grid if c.draft is None or c.draft.name not in names)

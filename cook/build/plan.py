@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from cook.build.needs import needs_of
 from cook.build.phases import Phase, phase_of
 from cook.build.reckon import MachinePace, effort_of, model_bytes
 from cook.graph.execute import closure
@@ -18,7 +19,6 @@ from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes
 from cook.recipe.active import ActiveBytes
 from cook.recipe.groups import Group
-from cook.steps.live import LiveStep
 from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Planned:
     seconds_reason: str | None
     loads: int = 0
     memory_bytes: int = 0
+    timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -434,7 +435,8 @@ def _planned(
         seconds=seconds,
         seconds_reason=told,
         loads=len(effort.models) if effort is not None else 0,
-        memory_bytes=_at_once(step, effort.models) if effort is not None else 0,
+        memory_bytes=needs_of(step).memory_bytes if artifact is None else 0,
+        timed=step.timed,
     )
 
 
@@ -459,18 +461,6 @@ def _sharing(steps: Sequence[Step[Any]], planned: Sequence[Planned]) -> tuple[Pl
             )
         found.append(plan)
     return tuple(found)
-
-
-def _at_once(step: Step[Any], loaded: Sequence[float]) -> int:
-    """Bytes of models in memory: only a live run has two at once; what else loads two does so in
-    turn; a worker's may be there from an earlier step."""
-    if step.kind == LiveStep.kind:
-        return round(sum(loaded))
-    kept = (node for name, node in step.inputs().items() if name in _MODELS and step.in_worker)
-    return round(max((*loaded, *(model_bytes(node) or 0.0 for node in kept)), default=0.0))
-
-
-_MODELS = ("model", "target", "draft")
 
 
 def _reason(step: Step[Any], store: Store, history: Sequence[Artifact]) -> tuple[Reason, str]:

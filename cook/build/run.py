@@ -16,11 +16,12 @@ from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
 from cook.build.layout import Configuration, Layout, checks_of, interleaved
 from cook.build.live_runs import measured_seconds, within_budget
-from cook.build.plan import State, plan
+from cook.build.needs import needs_of
+from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
 from cook.build.reckon import nominal_seconds
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
-from cook.graph.execute import Executor, Outcomes, closure
+from cook.graph.execute import Elsewhere, Executor, Outcomes, closure
 from cook.graph.step import Step
 from cook.graph.store import Store
 from cook.output import Output
@@ -52,30 +53,37 @@ def build(
     remeasure: bool = False,
     again: str | None = None,
     watch: Callable[[Step[Any]], None] = lambda _: None,
+    scheduler: str | None = None,
 ) -> Built:
     """Run everything ``prepared`` asks for and pick; failures block only what needs them.
 
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. ``again``
     names a candidate that runs live beside the finalists, to be compared with an earlier build.
-    ``watch`` is told of every step that begins to run.
+    ``watch`` is told of every step that begins to run. ``scheduler``: the address of a dask
+    cluster that makes what is not timed.
     """
     home = cook_home()
-    executor = Executor(
-        Store(home / "store"),
-        output,
-        logs=home / "logs",
-        jobs=jobs,
-        threads=threads,
-        fresh=fresh,
-        remeasure=remeasure,
-        reckon=nominal_seconds,
-        expected=_expected(prepared),
-        watch=watch,
-    )
-    with executor:
+    expected = _expected(prepared)
+    with (
+        _cluster(scheduler, threads, fresh) as elsewhere,
+        Executor(
+            Store(home / "store"),
+            output,
+            logs=home / "logs",
+            jobs=jobs,
+            threads=threads,
+            fresh=fresh,
+            remeasure=remeasure,
+            reckon=nominal_seconds,
+            expected={key: step.seconds or 0.0 for key, step in expected.items()},
+            alone=frozenset(key for key, step in expected.items() if step.timed),
+            watch=watch,
+            needs=needs_of,
+            elsewhere=elsewhere,
+        ) as executor,
+    ):
         _require_room(executor.store, prepared.layouts)
-        for layout in prepared.layouts:
-            executor.run(layout.making())
+        executor.run(step for layout in prepared.layouts for step in layout.making())
         with _nothing_removed(executor.outcomes):
             over = _over_the_limits(prepared, executor.outcomes)
             qualified = tuple(layout.without(over) for layout in prepared.layouts)
@@ -116,6 +124,20 @@ def build(
 
 
 @contextmanager
+def _cluster(scheduler: str | None, threads: int | None, fresh: bool) -> Iterator[Elsewhere | None]:
+    """The cluster of ``scheduler``; None where there is none."""
+    if scheduler is None:
+        yield None
+        return
+    from cook.graph.cluster import connected
+
+    with connected(
+        scheduler, threads=threads, fresh=fresh, reckon=nominal_seconds, needs=needs_of
+    ) as cluster:
+        yield cluster
+
+
+@contextmanager
 def _nothing_removed(outcomes: Outcomes) -> Iterator[None]:
     """What cannot be read because another cook's ``store gc`` took it is no fault of the recipe."""
     try:
@@ -130,11 +152,11 @@ def _nothing_removed(outcomes: Outcomes) -> Iterator[None]:
         ) from error
 
 
-def _expected(prepared: Prepared) -> dict[str, float]:
-    """Seconds that each step is reckoned to take, of those that would run; by key."""
+def _expected(prepared: Prepared) -> dict[str, Planned]:
+    """Steps that would run, of those that it is reckoned how long they take; by key."""
     planned = plan(prepared)
     return {
-        step.key: step.seconds
+        step.key: step
         for step in (*planned.steps, *planned.later_steps)
         if step.state is State.RUN and step.seconds is not None
     }

@@ -14,6 +14,7 @@ from cook.cli.options import (
     JsonOption,
     QuietOption,
     RecipeArgument,
+    SchedulerOption,
     StrictOption,
     ThreadsOption,
     UnsafeArgsOption,
@@ -32,6 +33,7 @@ def command(
     strict: StrictOption = False,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    scheduler: SchedulerOption = None,
     allow_unsafe_args: UnsafeArgsOption = False,
     fresh: Annotated[
         bool,
@@ -54,6 +56,7 @@ def command(
       cook build recipes/demo.yaml
       cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build
       cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build --demo
+      cook build recipes/demo.yaml --scheduler tcp://10.0.0.1:8786
     """
     output = open_output(json, quiet)
     from cook.build.answer import answer
@@ -71,7 +74,7 @@ def command(
             unsafe_args=allow_unsafe_args,
             output=output,
         )
-        return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
+        return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh, scheduler=scheduler)
 
     question: dict[str, object] = {
         "build": recipe,

@@ -24,6 +24,7 @@ COMMANDS: dict[str, CommandHelp] = {
     "trace": CommandHelp("Record what a target says, to score drafts on it."),
     "predict": CommandHelp("Predict the speed of drafts from a trace, or from numbers."),
     "plan": CommandHelp("Show what a build would run, why, and what it takes."),
+    "run": CommandHelp("Make one step of a plan, for Slurm, GNU parallel, ssh or CI."),
     "sweep": CommandHelp("Run recipes on engines, night after night, and compare."),
     "demo": CommandHelp("Run the whole job on the bundled models."),
     "recipes": CommandHelp(

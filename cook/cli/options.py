@@ -133,6 +133,15 @@ JobsOption = Annotated[
         help="Quantize N candidates side by side.",
     ),
 ]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="tcp://HOST:PORT of a dask scheduler whose workers share COOK_HOME: they run all that "
+        "is not timed.",
+    ),
+]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(

@@ -11,6 +11,7 @@ from cook.cli.options import (
     JobsOption,
     JsonOption,
     QuietOption,
+    SchedulerOption,
     ThreadsOption,
     UnsafeArgsOption,
     complete_pipeline,
@@ -57,6 +58,7 @@ def command(
     ] = False,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    scheduler: SchedulerOption = None,
     allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -87,6 +89,7 @@ def command(
         verbose=verbose,
         jobs=jobs,
         threads=threads,
+        scheduler=scheduler,
         unsafe_args=allow_unsafe_args,
     )
     tonight(asked, output)

@@ -1,26 +1,31 @@
-"""Run steps in dependency order: what is stored is reused, a failure blocks its dependents only."""
+"""Run steps as soon as their inputs are there and the machine has room for them: what is stored is
+reused, a failure blocks its dependents only, and nothing runs beside a timing."""
 
 from __future__ import annotations
 
 import graphlib
 import os
+import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cook.closing import Closing
-from cook.engines.worker.kept_workers import KeptWorkers
-from cook.errors import CookError, Interrupted, StepError
-from cook.graph.locks import file_lock, timing_lock_path
+from cook.engines.base import Engine
+from cook.engines.worker.kept_workers import FREE_SHARE, KeptWorkers
+from cook.errors import CookError, InputError, Interrupted, PrerequisiteError, StepError
+from cook.files import Identity, digest, identity
+from cook.graph.locks import machine_lock
 from cook.graph.piece import Pieces
-from cook.graph.step import Source, Step, Workbench, decode
+from cook.graph.step import Needs, Source, Step, Workbench, decode
 from cook.graph.store import Artifact, Entry, Store
-from cook.output import Output
+from cook.output import Output, RunningStep
+from cook.provenance import available_memory_bytes
 from cook.signals import require_going_on
 from cook.units import duration
 
@@ -31,6 +36,12 @@ R = TypeVar("R")
 
 CANCEL_S = 15.0
 """A program has 5 s to end by itself (TERM_GRACE_S) before it is killed."""
+
+LOOK_S = 0.5
+"""How often it is looked at whether cook is to stop, while steps run."""
+
+ASKED_AT_ONCE = 256
+"""Steps that are asked of other machines at a time."""
 
 TRUSTED = 0.2
 """Share of a run for which what was expected of it counts as much as what it takes."""
@@ -76,28 +87,35 @@ class Remaining:
     """About how long a run goes on: what its steps are ``expected`` to take, in seconds by key,
     and what those that ran did take.
 
-    A step that nobody expected stands for others that were: which ones run is known only later.
+    Those of ``alone`` run one after the other, of the others ``lanes`` side by side. A step that
+    nobody expected stands for others that were: which ones run is known only later.
     """
 
     expected: Mapping[str, float]
-    over_s: float = 0.0
-    """Expected seconds that are over."""
+    alone: Collection[str] = frozenset()
+    lanes: int = 1
+    over_s: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
+    """Expected seconds that are over, of steps alone and of others."""
     taken_s: float = 0.0
 
-    def ran(self, key: str, seconds: float) -> None:
+    def ran(self, key: str, seconds: float, *, alone: bool = False) -> None:
         """The step ``key`` took ``seconds``."""
-        self.over_s += self.expected.get(key, seconds)
+        self.over_s[alone] += self.expected.get(key, seconds)
         self.taken_s += seconds
 
     @property
     def seconds(self) -> float | None:
         """What is left; None where nothing was expected, or all of that is over."""
         total_s = sum(self.expected.values())
-        left_s = total_s - self.over_s
-        if left_s <= 0:
+        over_s = sum(self.over_s.values())
+        if total_s <= over_s:
             return None
+        total_alone_s = sum(self.expected[key] for key in self.alone)
+        # What ran in the place of another may have been of the other kind.
+        alone_s = min(max(total_alone_s - self.over_s[True], 0.0), total_s - over_s)
+        left_s = alone_s + (total_s - over_s - alone_s) / self.lanes
         believed_s = TRUSTED * total_s  # a few short steps say little of the rest
-        return left_s * (self.taken_s + believed_s) / (self.over_s + believed_s)
+        return left_s * (self.taken_s + believed_s) / (over_s + believed_s)
 
     def told(self, since_s: float = 0.0) -> str:
         """What is left ``since_s`` seconds after the last step ended; empty where that is not
@@ -108,6 +126,26 @@ class Remaining:
         return f"about {duration(left_s) if left_s >= 60 else f'{left_s} s'} left"
 
 
+class Elsewhere(Protocol):
+    """Other machines that make steps, over the same store."""
+
+    @property
+    def lanes(self) -> int:
+        """How many steps they take at once."""
+
+    def require_able(self, steps: Collection[Step[Any]]) -> None:
+        """PrerequisiteError where none of them has what one of ``steps`` needs."""
+
+    def make(self, step: Step[Any], part: RunningStep) -> bool:
+        """Have ``step``, whose inputs are stored, made or found; whether it ran.
+
+        What it fails with is raised as if it had run here. ``part`` is told where it runs.
+        """
+
+    def cancel(self) -> None:
+        """Give up all that was asked of them, unless somebody else wants it as well."""
+
+
 class Executor(Closing):
     """Runs steps against a store; ``jobs`` untimed steps side by side, timed ones alone.
 
@@ -115,8 +153,11 @@ class Executor(Closing):
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
     stored is looked at before it is used; what is damaged is told and made again. ``reckon``:
     nominal seconds of a step, kept beside those that it took, to reckon others from; ``expected``:
-    seconds of what is likely to run, by key; ``watch`` is told of every step that begins to run,
-    from whichever thread runs it.
+    seconds of what is likely to run, by key, ``alone`` those of them that are timed; ``watch`` is
+    told of every step that begins to run, from whichever thread runs it, ``advancing`` what share
+    of it is done. ``needs``: what a step takes of the machine; those that run side by side fit
+    into it together. ``elsewhere`` makes what is not timed; timings are this machine's.
+    ``going_on`` raises when it is time to stop.
     """
 
     def __init__(
@@ -131,7 +172,12 @@ class Executor(Closing):
         remeasure: bool = False,
         reckon: Callable[[Step[Any]], float | None] = lambda _: None,
         expected: Mapping[str, float] = MappingProxyType({}),
+        alone: Collection[str] = frozenset(),
         watch: Callable[[Step[Any]], None] = lambda _: None,
+        needs: Callable[[Step[Any]], Needs] = lambda _: Needs(),
+        elsewhere: Elsewhere | None = None,
+        going_on: Callable[[], None] = require_going_on,
+        advancing: Callable[[Step[Any], float], None] = lambda *_: None,
     ) -> None:
         self.store = store
         self.output = output
@@ -142,11 +188,16 @@ class Executor(Closing):
         self.remeasure = remeasure
         self.reckon = reckon
         self.watch = watch
-        self.remaining = Remaining(expected)
+        self.elsewhere = elsewhere
+        self.going_on = going_on
+        self.advancing = advancing
+        self.remaining = Remaining(expected, alone, elsewhere.lanes if elsewhere else jobs)
         self.steps = output.steps(self._total, self._left)
         self.outcomes = Outcomes()
         self.workers = KeptWorkers(logs / "workers")
         """Loaded models that wait for the next step that wants them."""
+
+        self._places = _Places(jobs, needs) if elsewhere is None else _PlacesElsewhere(elsewhere)
 
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
@@ -159,6 +210,9 @@ class Executor(Closing):
 
         self._ended_at = time.monotonic()
         """When the last step did."""
+
+        self._engines: dict[str, dict[Path, Identity]] = {}
+        """The files of every engine as they were when it was first met, by its digest."""
 
         self._running: list[Supervisor] = []
         self._cancelled = threading.Event()
@@ -174,19 +228,80 @@ class Executor(Closing):
         for key in list(graph):
             if key in self.outcomes.artifacts or key in self.outcomes.failures:
                 del graph[key]
+        return self._run_all(graph)
+
+    def run_one(self, step: Step[Any], *, wait_s: float = 0.0) -> Outcomes:
+        """Run ``step`` and nothing that it needs.
+
+        PrerequisiteError where an input is not stored, nor shows within ``wait_s``.
+        """
+        for needed in step.steps():
+            self.store.awaited(needed.kind, needed.key, wait_s)
+            stored = self._stored(needed)
+            if stored is None:
+                raise PrerequisiteError(f"{step.label}: its input {needed.label} is not made yet")
+            self.outcomes.artifacts[needed.key] = stored
+        return self._run_all({step.key: step})
+
+    def _run_all(self, graph: Mapping[str, Step[Any]]) -> Outcomes:
         sorter = graphlib.TopologicalSorter(
             {key: [s.key for s in step.steps() if s.key in graph] for key, step in graph.items()}
         )
         sorter.prepare()
-        self._pending = {step.key for step in graph.values() if self._will_run(step)}
+        will_run = [step for step in graph.values() if self._will_run(step)]
+        self._pending = {step.key for step in will_run}
+        for engine in filter(None, (step.uses() for step in will_run)):
+            self._engines.setdefault(engine.identity.digest, files_of(engine))
+        if self.elsewhere is not None:
+            self.elsewhere.require_able([step for step in will_run if not step.timed])
+        order = {key: place for place, key in enumerate(graph)}
+        ended: queue.SimpleQueue[tuple[Step[Any], BaseException | None]] = queue.SimpleQueue()
+        ready: list[Step[Any]] = []
         with self.steps:
-            while sorter.is_active():
-                ready = [graph[key] for key in sorter.get_ready()]
-                self._wave([s for s in ready if not s.timed])
-                for step in (s for s in ready if s.timed):
-                    self._one(step)
-                sorter.done(*(s.key for s in ready))
+            try:
+                while sorter.is_active():
+                    ready += (graph[key] for key in sorter.get_ready())
+                    ready.sort(key=lambda step: order[step.key])
+                    while (step := self._places.take(ready)) is not None:
+                        ready.remove(step)
+                        self._begin(step, ended)
+                    step = self._wait(ended)
+                    self._places.free(step)
+                    sorter.done(step.key)
+            except BaseException:
+                self._cancel()
+                raise
         return self.outcomes
+
+    def _begin(
+        self, step: Step[Any], ended: queue.SimpleQueue[tuple[Step[Any], BaseException | None]]
+    ) -> None:
+        """Run ``step`` in a thread, which suffices: it spends its time waiting for an engine.
+
+        Ctrl-C reaches the main thread, and so never breaks off a step that is tidying up.
+        """
+
+        def work() -> None:
+            try:
+                self._one(step)
+            except BaseException as error:
+                ended.put((step, error))
+            else:
+                ended.put((step, None))
+
+        threading.Thread(target=work, name=step.label, daemon=True).start()
+
+    def _wait(self, ended: queue.SimpleQueue[tuple[Step[Any], BaseException | None]]) -> Step[Any]:
+        """The next step that ends; what no step may fail with is raised."""
+        while True:
+            self.going_on()
+            try:
+                step, error = ended.get(timeout=LOOK_S)
+            except queue.Empty:
+                continue
+            if error is not None:
+                raise error
+            return step
 
     def _will_run(self, step: Step[Any]) -> bool:
         """As far as can be told without looking at what is stored."""
@@ -203,32 +318,28 @@ class Executor(Closing):
     def _left(self) -> str:
         return self.remaining.told(time.monotonic() - self._ended_at)
 
-    def _wave(self, steps: list[Step[Any]]) -> None:
-        if self.jobs <= 1 or len(steps) <= 1:
-            for step in steps:
-                self._one(step)
-            return
-        from joblib import Parallel, delayed
-
-        # Threads suffice: each step spends its time waiting for an engine's process.
-        try:
-            Parallel(n_jobs=self.jobs, prefer="threads")(delayed(self._one)(s) for s in steps)
-        except BaseException:
-            self._cancel()
-            raise
-
     def _cancel(self) -> None:
-        """End what runs in other threads, and wait while each removes its own workspace.
+        """End what runs, and wait while each step removes its own workspace.
 
-        Ctrl-C reaches this thread only; theirs would die with the process, half done.
+        Ctrl-C reaches the main thread only; the others would die with the process, half done. The
+        second one kills what has not ended.
         """
         self._cancelled.set()
+        try:
+            if self.elsewhere is not None:
+                self.elsewhere.cancel()
+            self._end(now=False)
+        except KeyboardInterrupt:
+            self._end(now=True)
+            raise
+
+    def _end(self, *, now: bool) -> None:
         until = time.monotonic() + CANCEL_S
         with self._ended:
             while self._running and time.monotonic() < until:
-                self.workers.cancel()
+                self.workers.cancel(now=now)
                 for supervisor in self._running:
-                    supervisor.cancel()
+                    supervisor.cancel(now=now)
                 self._ended.wait(0.1)
 
     def _one(self, step: Step[Any]) -> None:
@@ -251,15 +362,18 @@ class Executor(Closing):
         except Interrupted:
             raise
         except CookError as error:
+            if self._cancelled.is_set():  # it failed of that
+                raise Interrupted(f"{step.label}: interrupted") from None
             self.outcomes.failures[step.key] = Failure(step.label, error, optional=step.optional)
             self.output.warn(f"{step.label}: {error.message}", hint=error.hint)
 
     def make(self, step: Step[Any]) -> Artifact:
         """The artifact of one step whose inputs are there; what it fails with is raised."""
-        require_going_on()
         anew = self._anew(step)
         if not anew and (artifact := self._stored(step)):
             return artifact
+        if self.elsewhere is not None and not step.timed:
+            return self._made_elsewhere(step, self.elsewhere)
 
         def waiting() -> None:
             self.output.say(f"{step.label}: waiting, another cook is making it")
@@ -267,10 +381,29 @@ class Executor(Closing):
         with self.store.locked(step.kind, step.key, waiting):
             if not anew and (artifact := self._stored(step)):
                 return artifact
-            if step.timed:
-                with file_lock(timing_lock_path(), self._waiting_to_time(step)):
-                    return self._run(step)
-            return self._run(step)
+            with machine_lock(alone=step.timed, waiting=self._waiting_for_the_machine(step)):
+                return self._run(step)
+
+    def _made_elsewhere(self, step: Step[Any], elsewhere: Elsewhere) -> Artifact:
+        with self.steps.step(step.label) as part:
+            self.watch(step)
+            ran = elsewhere.make(step, part)
+            artifact = self.store.awaited(step.kind, step.key)
+            if artifact is None:
+                raise StepError(
+                    f"{step.label}: a worker has made it, but it is not in the store here",
+                    hint="is COOK_HOME on a file system that all machines share?",
+                )
+        if ran:
+            self._count(step, artifact.seconds)
+        return artifact
+
+    def _count(self, step: Step[Any], seconds: float) -> None:
+        """``step`` ran, and took ``seconds``."""
+        self.remaining.ran(step.key, seconds, alone=step.timed)
+        self._ended_at = time.monotonic()
+        self._pending.discard(step.key)
+        self.outcomes.ran.append(step.label)
 
     def _stored(self, step: Step[Any]) -> Artifact | None:
         """The stored artifact, if it may be used: undamaged, and made from what was."""
@@ -297,12 +430,17 @@ class Executor(Closing):
 
         self.logs.mkdir(parents=True, exist_ok=True)
         with (
-            self._supervised(Supervisor(self.logs / _slug(step)), step) as supervisor,
+            self._supervised(Supervisor(step_log(self.logs, step)), step) as supervisor,
             self.store.workspace() as directory,
             self.steps.step(step.label) as part,
         ):
             self.watch(step)
             pieces = Pieces(self.store, self.output, self._pieces_anew)
+
+            def advance(share: float) -> None:
+                part.to(share)
+                self.advancing(step, share)
+
             bench = Workbench(
                 directory=directory,
                 supervisor=supervisor,
@@ -310,11 +448,12 @@ class Executor(Closing):
                 artifact=self.outcomes.artifact,
                 pieces=pieces,
                 threads=self.threads,
-                advance=part.to,
+                advance=advance,
             )
             sources = [node for node in step.inputs().values() if isinstance(node, Source)]
             for source in sources:
                 source.require_unchanged()
+            self._require_same_engine(step)
             if not step.in_worker:
                 self.workers.make_room(self._read_by(step), devices=True)
             started = time.monotonic()
@@ -322,6 +461,7 @@ class Executor(Closing):
             seconds = time.monotonic() - started
             for source in sources:
                 source.require_unchanged()
+            self._require_same_engine(step)
             adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
             artifact = self.store.commit(
                 directory,
@@ -339,11 +479,22 @@ class Executor(Closing):
                     pieces=frozenset(pieces.used),
                 ),
             )
-            self.remaining.ran(step.key, seconds)
-            self._ended_at = time.monotonic()
-            self._pending.discard(step.key)
-            self.outcomes.ran.append(step.label)
+            self._count(step, seconds)
         return artifact
+
+    def _require_same_engine(self, step: Step[Any]) -> None:
+        """PrerequisiteError where the engine was replaced since this run began: what it makes now
+        would be kept under the key of the one that it was."""
+        engine = step.uses()
+        if engine is None:
+            return
+        now = files_of(engine)
+        for path, before in self._engines.setdefault(engine.identity.digest, now).items():
+            if now.get(path) != before and not _as_it_was(engine, path):
+                raise PrerequisiteError(
+                    f"{step.label}: {path} was replaced while this ran",
+                    hint="the same command again runs what is missing on the engine as it is now",
+                )
 
     def _read_by(self, step: Step[Any]) -> dict[Path, int]:
         """Bytes of every file that ``step`` is given."""
@@ -376,10 +527,91 @@ class Executor(Closing):
                 self._running.remove(supervisor)
                 self._ended.notify_all()
 
-    def _waiting_to_time(self, step: Step[Any]) -> Callable[[], None]:
-        return lambda: self.output.say(
-            f"{step.label}: waiting, another cook is timing on this machine"
+    def _waiting_for_the_machine(self, step: Step[Any]) -> Callable[[], None]:
+        why = "works" if step.timed else "is timing"
+        return lambda: self.output.say(f"{step.label}: waiting, another cook {why} on this machine")
+
+
+class _Places:
+    """Who may begin on one machine: ``jobs`` untimed steps that fit together, or a timed one."""
+
+    def __init__(self, jobs: int, needs: Callable[[Step[Any]], Needs]) -> None:
+        self._jobs, self._needs = jobs, needs
+        self._taken: dict[str, Needs] = {}
+        self._timed: str | None = None
+        self._timing = False
+        """Whether the last that began was timed: then so is the next, if one is ready, as their
+        order was chosen with care."""
+        available = available_memory_bytes()
+        self._memory_bytes = FREE_SHARE * available if available is not None else float("inf")
+
+    def take(self, ready: Iterable[Step[Any]]) -> Step[Any] | None:
+        """The step of ``ready`` that begins now, if any does."""
+        if self._timed is not None:
+            return None
+        timed = next((step for step in ready if step.timed), None)
+        if timed is None or not self._timing:
+            for step in ready:
+                if not step.timed and self._fits(needs := self._needs(step)):
+                    self._taken[step.key], self._timing = needs, False
+                    return step
+        if timed is None or self._taken:
+            return None
+        self._timed, self._timing = timed.key, True
+        return timed
+
+    def free(self, step: Step[Any]) -> None:
+        """``step`` has ended."""
+        self._taken.pop(step.key, None)
+        if self._timed == step.key:
+            self._timed = None
+
+    def _fits(self, needs: Needs) -> bool:
+        beside = self._taken.values()
+        if not beside:
+            return True
+        return (
+            len(beside) < self._jobs
+            and not (needs.device and any(other.device for other in beside))
+            and needs.memory_bytes + sum(n.memory_bytes for n in beside) <= self._memory_bytes
         )
+
+
+class _PlacesElsewhere:
+    """Who may begin where others make what is untimed: their scheduler knows what fits where."""
+
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        self._elsewhere = elsewhere
+        self._taken: set[str] = set()
+        self._timed: str | None = None
+
+    def take(self, ready: Iterable[Step[Any]]) -> Step[Any] | None:
+        for step in ready:
+            if not step.timed and len(self._taken) < ASKED_AT_ONCE:
+                self._taken.add(step.key)
+                return step
+            if step.timed and self._timed is None:
+                self._timed = step.key
+                return step
+        return None
+
+    def free(self, step: Step[Any]) -> None:
+        self._taken.discard(step.key)
+        if self._timed == step.key:
+            self._timed = None
+
+
+def _as_it_was(engine: Engine, path: Path) -> bool:
+    """Whether the bytes are still those of the engine's identity, whatever else shows."""
+    try:
+        return digest(path) == f"sha256:{engine.facts.files[path.name]}"
+    except InputError:
+        return False
+
+
+def files_of(engine: Engine) -> dict[Path, Identity]:
+    """The engine's files as they are now."""
+    return {path: identity(path) for path in engine.files}
 
 
 def closure(wanted: Iterable[Step[Any]]) -> dict[str, Step[Any]]:
@@ -398,6 +630,7 @@ def closure(wanted: Iterable[Step[Any]]) -> dict[str, Step[Any]]:
     return found
 
 
-def _slug(step: Step[Any]) -> str:
+def step_log(logs: Path, step: Step[Any]) -> Path:
+    """The folder below ``logs`` for what the programs of ``step`` say."""
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in step.label)
-    return f"{name[:80]}-{step.key[:8]}"
+    return logs / f"{name[:80]}-{step.key[:8]}"

@@ -1,7 +1,7 @@
-"""Locks between cooks: one artifact made by one process, one timing at a time on a machine.
+"""Locks between cooks: one artifact made by one process, nothing beside a timing on a machine.
 
-A lock is a file that a living process has locked. It is removed by whoever holds it, so that none
-is left when nobody works; what a killed process leaves is no lock any more, and :func:`sweep`
+A lock is a file that a living process has locked. It is removed by whoever holds it last, so that
+none is left when nobody works; what a killed process leaves is no lock any more, and :func:`sweep`
 removes it.
 """
 
@@ -12,23 +12,26 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
-def file_lock(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold an exclusive lock on ``path`` (created if absent); the kernel frees it at death.
+def file_lock(
+    path: Path, waiting: Callable[[], None] | None = None, *, shared: bool = False
+) -> Iterator[None]:
+    """Hold a lock on ``path`` (created if absent); the kernel frees it at death.
 
-    ``waiting`` is called once if another process holds it.
+    Exclusive, or ``shared`` with others who share it. ``waiting`` is called once if another
+    process holds it.
     """
-    descriptor = _take(path)
+    descriptor = _take(path, shared=shared)
     if descriptor is None and waiting:
         waiting()
     while descriptor is None:
         # A poll, not a blocking call: a signal handler must be able to stop us.
         time.sleep(0.1)
-        descriptor = _take(path)
+        descriptor = _take(path, shared=shared)
     try:
         yield
     finally:
@@ -68,29 +71,65 @@ def sweep(folder: Path) -> None:
             pass
 
 
+@contextmanager
+def machine_lock(*, alone: bool, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """A place on this machine, among all cooks of this user, whatever their COOK_HOME.
+
+    Beside others, or ``alone``. Who waits to be alone goes before those that come later, so that a
+    machine that is always busy lets it in, too. ``waiting`` is called once where there is none yet.
+    """
+    told = False
+
+    def tell() -> None:
+        nonlocal told
+        if waiting and not told:
+            waiting()
+        told = True
+
+    path = timing_lock_path()
+    with ExitStack() as place:
+        with file_lock(path.with_suffix(".gate"), tell):
+            place.enter_context(file_lock(path, tell, shared=not alone))
+        yield
+
+
 def timing_lock_path() -> Path:
-    """One lock for all cooks of this user on this machine, whatever their COOK_HOME."""
+    """Held by who is alone on this machine, shared by those beside each other."""
     return Path(tempfile.gettempdir()) / f"cook-timing-{os.getuid()}.lock"
 
 
-def _take(path: Path) -> int | None:
+def _take(path: Path, *, shared: bool = False) -> int | None:
     """A descriptor that holds the lock; None where another holds it."""
+    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
-        # Between the two calls its last holder may have removed the file: that is no lock then.
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-                return descriptor
+        if _is_at(path, descriptor):
+            return descriptor
         os.close(descriptor)
 
 
 def _let_go(path: Path, descriptor: int) -> None:
-    """Remove the file while it is still held, then free it."""
-    path.unlink(missing_ok=True)
-    os.close(descriptor)
+    """Free the lock; its last holder removes the file first, while nobody else can hold it."""
+    try:
+        # Of a shared lock this makes an exclusive one, or none where others share it: so it goes.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(path, descriptor):
+            path.unlink()
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the file is the one at ``path``: its last holder may have removed it meanwhile, and
+    another may have made a new one."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    return False

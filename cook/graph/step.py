@@ -102,6 +102,17 @@ def _header(path: Path) -> str:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a step takes of a machine while it runs, beside one of the ``--jobs`` places.
+
+    ``device``: it loads something onto accelerators, whose free memory nobody tells.
+    """
+
+    memory_bytes: int = 0
+    device: bool = False
+
+
+@dataclass(frozen=True)
 class Workbench:
     """What a running step may use.
 

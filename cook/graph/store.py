@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 import uuid
@@ -30,6 +31,8 @@ FORMAT = 1
 META = "artifact.json"
 SEAL = "sha256"
 """The hash in ``artifact.json`` over all else that is in it."""
+SHARED_S = 60.0
+"""A network file system may show a file late to machines that looked before it was there."""
 MEND = "`cook store verify --mend` removes what is damaged; the next build makes it again"
 """The hint where a stored file is not what it was."""
 
@@ -146,6 +149,17 @@ class Store:
             except OSError:
                 return None
         return artifact
+
+    def awaited(self, kind: str, key: str, timeout_s: float = SHARED_S) -> Artifact | None:
+        """:meth:`find`, of what another machine has committed: it may not show at once."""
+        until = time.monotonic() + timeout_s
+        while True:
+            with suppress(OSError):  # to list the folder makes a client of NFS look again
+                os.listdir(self.root / kind)  # noqa: PTH208
+            artifact = self.find(kind, key)
+            if artifact is not None or time.monotonic() >= until:
+                return artifact
+            time.sleep(0.1)
 
     @contextmanager
     def locked(

@@ -43,6 +43,7 @@ def run_cell(
     *,
     jobs: int = 1,
     threads: int | None = None,
+    scheduler: str | None = None,
     into: Path | None = None,
     told: Callable[[str], None] = lambda _: None,
 ) -> CellOutcome:
@@ -71,6 +72,7 @@ def run_cell(
             output,
             jobs=jobs,
             threads=threads,
+            scheduler=scheduler,
             remeasure=True,
             again=before.pick if before is not None else None,
             watch=progress.begins,

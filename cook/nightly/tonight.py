@@ -38,6 +38,7 @@ class NightRequest:
     verbose: bool = False
     jobs: int = 1
     threads: int | None = None
+    scheduler: str | None = None
     unsafe_args: bool = False
 
     def __post_init__(self) -> None:
@@ -144,6 +145,7 @@ def _run(loaded: LoadedPipeline, asked: NightRequest, output: Output) -> None:
             silent,
             jobs=asked.jobs,
             threads=asked.threads,
+            scheduler=asked.scheduler,
             into=asked.into,
             told=output.say,
         )

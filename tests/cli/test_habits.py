@@ -29,6 +29,7 @@ INVOCATIONS: dict[str, list[str]] = {
     "trace": ["absent.gguf"],
     "predict": ["absent.trace", "absent.gguf"],
     "plan": ["absent.yaml"],
+    "run": ["0123456789abcdef", "absent.yaml"],
     "sweep": ["demo", "--plan"],
     "demo": ["--engine", "absent"],
     "recipes ls": [],

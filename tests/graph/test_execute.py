@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -11,16 +12,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cook.engines.base import EngineIdentity, Flavour
 from cook.engines.process.outcome import ProcessSpec
-from cook.errors import StepError
+from cook.errors import PrerequisiteError, StepError
 from cook.graph.execute import Executor, Remaining
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench, source
+from cook.graph.step import Input, JsonValue, Needs, Source, Step, Workbench, source
 from cook.graph.store import Store
 from cook.output import Mode, Output
 
@@ -335,3 +338,269 @@ def test_steps_count_on_over_runs_and_none_is_counted_that_was_stored(tmp_path: 
         "step 1 of 1: join b",
         "step 2 of 2: join c",
     ]
+
+
+@dataclass
+class Board:
+    """Which steps run now, and which ran beside which."""
+
+    running: set[str] = field(default_factory=set)
+    beside: set[frozenset[str]] = field(default_factory=set)
+    order: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, word: str) -> None:
+        with self.lock:
+            self.order.append(word)
+            self.beside |= {frozenset({word, other}) for other in self.running}
+            self.running.add(word)
+
+    def end(self, word: str) -> None:
+        with self.lock:
+            self.running.discard(word)
+
+
+@dataclass(frozen=True)
+class Watched(Step[Text]):
+    """Takes ``seconds``, and says on the ``board`` when it runs."""
+
+    word: str
+    board: Board = field(compare=False)
+    seconds: float = 0.1
+    below: tuple[Step[Any], ...] = ()
+    memory_bytes: int = 0
+    device: bool = False
+
+    kind: ClassVar[str] = "watched"
+    result_type: ClassVar[type] = Text
+
+    @property
+    def label(self) -> str:
+        return f"watched {self.word}"
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {str(i): s for i, s in enumerate(self.below)}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"word": self.word}
+
+    def run(self, bench: Workbench) -> Text:
+        self.board.begin(self.word)
+        time.sleep(self.seconds)
+        self.board.end(self.word)
+        return Text(self.word)
+
+
+class Timing(Watched):
+    """The same, timed."""
+
+    kind: ClassVar[str] = "timing"
+    timed: ClassVar[bool] = True
+
+
+def needs(step: Step[Any]) -> Needs:
+    assert isinstance(step, Watched)
+    return Needs(step.memory_bytes, step.device)
+
+
+def test_a_step_begins_once_its_own_inputs_are_there(tmp_path: Path) -> None:
+    """No wave: what follows the quick one does not wait for the slow one."""
+    board = Board()
+    slow = Watched("slow", board, 1.0)
+    after = Watched("after", board, below=(Watched("quick", board),))
+    executor(tmp_path, jobs=2).run([slow, after])
+    assert frozenset({"slow", "after"}) in board.beside
+
+
+def test_no_more_than_jobs_side_by_side(tmp_path: Path) -> None:
+    board = Board()
+    steps = [Watched(str(n), board) for n in range(6)]
+    executor(tmp_path / "two", jobs=2).run(steps)
+    assert board.beside
+    triples = [
+        {a, b, c}
+        for a in "012345"
+        for b in "012345"
+        for c in "012345"
+        if {frozenset({a, b}), frozenset({b, c}), frozenset({a, c})} <= board.beside
+        and len({a, b, c}) == 3
+    ]
+    alone = Board()
+    executor(tmp_path / "one").run([Watched(str(n), alone) for n in range(3)])
+    assert alone.beside == set()
+    assert triples == []
+
+
+def test_what_does_not_fit_waits_and_what_fits_goes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cook.graph.execute.available_memory_bytes", lambda: 1000)
+    board = Board()
+    sizes = {"large": 600, "larger": 700, "small": 200, "huge": 5000}
+    steps = [Watched(word, board, 0.3, memory_bytes=size) for word, size in sizes.items()]
+    outcomes = executor(tmp_path, jobs=4, needs=needs).run(steps)
+    assert len(outcomes.artifacts) == 4, "what never fits beside others runs alone"
+    assert board.order[:2] == ["large", "small"]
+    assert not any({"huge"} & pair for pair in board.beside)
+    assert frozenset({"large", "larger"}) not in board.beside
+
+
+def test_a_device_is_one_steps_at_a_time(tmp_path: Path) -> None:
+    board = Board()
+    on_it = [Watched(f"on-{n}", board, device=True) for n in range(3)]
+    beside = Watched("beside", board, 0.3)
+    executor(tmp_path, jobs=4, needs=needs).run([*on_it, beside])
+    assert all("beside" in pair for pair in board.beside)
+    assert board.beside
+
+
+def test_nothing_runs_beside_a_timing_and_timings_keep_their_order(tmp_path: Path) -> None:
+    board = Board()
+    first = [Timing(f"t{n}", board) for n in range(3)]
+    after = Watched("after", board, below=(first[0],))
+    outcomes = executor(tmp_path, jobs=4).run([*first, after, Watched("before", board)])
+    assert len(outcomes.artifacts) == 5
+    assert board.beside == set()
+    # What a timing makes possible does not come between timings whose order was chosen.
+    assert board.order == ["before", "t0", "t1", "t2", "after"]
+
+
+def test_nothing_of_another_cook_runs_beside_a_timing(tmp_path: Path) -> None:
+    """Two cooks, two homes, one machine."""
+    board = Board()
+    timings = [Timing(f"t{n}", board) for n in range(3)]
+    others = [Watched(f"o{n}", board) for n in range(6)]
+
+    def one() -> None:
+        executor(tmp_path / "one").run(timings)
+
+    thread = threading.Thread(target=one)
+    thread.start()
+    executor(tmp_path / "other", jobs=2).run(others)
+    thread.join()
+    assert len(board.order) == 9
+    assert not any(word.startswith("t") for pair in board.beside for word in pair)
+
+
+def test_one_step_alone_wants_its_inputs_stored(tmp_path: Path) -> None:
+    below = Join("a")
+    top = Join("top", (below,))
+    with pytest.raises(PrerequisiteError, match="join top: its input join a is not made yet"):
+        executor(tmp_path).run_one(top)
+    executor(tmp_path).run_one(below)
+    outcomes = executor(tmp_path).run_one(top)
+    assert (outcomes.ran, outcomes.result(top)) == (["join top"], Text("top(a())"))
+
+
+@dataclass(frozen=True)
+class Stubborn(Step[Text]):
+    """A program that ends only when it must."""
+
+    interrupts: int
+
+    kind: ClassVar[str] = "stubborn"
+    result_type: ClassVar[type] = Text
+
+    @property
+    def label(self) -> str:
+        return "stubborn"
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {}
+
+    def run(self, bench: Workbench) -> Text:
+        script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+        spec = ProcessSpec(("/bin/sh", "-c", script), "stubborn", env={"PATH": os.defpath})
+        running = bench.supervisor.start(spec)
+        while b"ready" not in (running.folder / "stdout.log").read_bytes():
+            time.sleep(0.01)
+
+        def interrupt() -> None:
+            for _ in range(self.interrupts):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.7)
+
+        threading.Thread(target=interrupt).start()
+        running.wait().check()
+        return Text("ended")
+
+
+def test_the_second_ctrl_c_waits_for_nobody(tmp_path: Path) -> None:
+    took = {}
+    for interrupts in (1, 2):
+        made = executor(tmp_path / str(interrupts))
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            made.run([Stubborn(interrupts)])
+        took[interrupts] = time.monotonic() - started
+        workspaces = tmp_path / str(interrupts) / "store" / "tmp"
+        assert [p for p in workspaces.iterdir() if p.is_dir()] == []
+    assert 5 < took[1] < 12, "the first leaves programs the time to end by themselves"
+    assert took[2] < 3
+
+
+@dataclass(frozen=True)
+class Program:
+    """As much of an engine as is looked at: its files."""
+
+    files: tuple[Path, ...]
+
+    @property
+    def identity(self) -> EngineIdentity:
+        return EngineIdentity(Flavour.LLAMA_CPP, "b1", None, "digest")
+
+    @property
+    def facts(self) -> Any:
+        hashes = {file.name: hashlib.sha256(b"a build").hexdigest() for file in self.files}
+        return SimpleNamespace(files=hashes)
+
+
+@dataclass(frozen=True)
+class Runs(Join):
+    """Uses an engine, and has it replaced while it runs if ``replaces``."""
+
+    engine: Program = field(default=Program(()), compare=False)
+    replaces: bool = False
+
+    def uses(self) -> Any:
+        return self.engine
+
+    def run(self, bench: Workbench) -> Text:
+        if self.replaces:
+            self.engine.files[0].write_text("another build")
+        return super().run(bench)
+
+
+def test_an_engine_replaced_under_a_run_makes_nothing_more(tmp_path: Path) -> None:
+    """What it made would be kept under the key of the build that it was."""
+    file = tmp_path / "llama-quantize"
+    file.write_text("a build")
+    engine = Program((file,))
+    fine = Runs("fine", engine=engine)
+    replacing = Runs("replacing", (fine,), engine=engine, replaces=True)
+    later = Runs("later", (fine,), engine=engine)
+    touched = executor(tmp_path / "touched")
+    touched.run([fine])
+    file.write_text("a build")
+    assert touched.run([Runs("after", engine=engine)]).ran == ["join fine", "join after"]
+    outcomes = executor(tmp_path).run([fine, replacing, later])
+    assert outcomes.ran == ["join fine"]
+    for step in (replacing, later):
+        error = outcomes.failures[step.key].error
+        assert f"{file} was replaced while this ran" in error.message
+
+
+def test_what_is_left_is_shared_by_those_side_by_side() -> None:
+    expected = {"a": 30.0, "b": 30.0, "t": 40.0}
+    one = Remaining(expected, alone={"t"})
+    two = Remaining(expected, alone={"t"}, lanes=2)
+    assert (one.seconds, two.seconds) == (100.0, 70.0)
+    two.ran("t", 40.0, alone=True)
+    assert two.seconds == pytest.approx(30)
+    two.ran("a", 30.0)
+    assert two.seconds == pytest.approx(15)
+    two.ran("another", 30.0, alone=True)  # in the place of one that was to run beside others
+    assert two.seconds is None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 
-from cook.graph.locks import file_lock, is_locked
+import pytest
+
+from cook.graph.locks import file_lock, is_locked, machine_lock, timing_lock_path
 
 HOLD = """
 import fcntl, sys
@@ -45,3 +49,43 @@ def test_who_waits_is_told_and_gets_it_when_the_holder_dies(tmp_path: Path) -> N
         assert told.is_set()
         holder.communicate()
         assert is_locked(path)
+
+
+def test_shared_locks_exclude_exclusive_ones_only(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with file_lock(path, shared=True):
+        with file_lock(path, lambda: pytest.fail("waits"), shared=True):
+            assert is_locked(path)
+        assert is_locked(path)
+    assert not is_locked(path)
+
+
+def test_who_waits_to_be_alone_goes_before_those_that_come_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is never idle would else never time anything."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    order: list[str] = []
+    waits = threading.Event()
+
+    def alone() -> None:
+        with machine_lock(alone=True, waiting=waits.set):
+            order.append("alone")
+            time.sleep(0.3)
+            order.append("alone no more")
+
+    def late() -> None:
+        with machine_lock(alone=False):
+            order.append("late")
+
+    threads = [threading.Thread(target=alone), threading.Thread(target=late)]
+    with machine_lock(alone=False):
+        threads[0].start()
+        assert waits.wait(10)
+        threads[1].start()
+        time.sleep(0.5)
+        assert order == [], "the one waits for us, the other for it"
+    for thread in threads:
+        thread.join()
+    assert order == ["alone", "alone no more", "late"]
+    assert not is_locked(timing_lock_path())

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cook.engines.process import keeper, system
@@ -34,10 +35,25 @@ TERM_GRACE_S = 5.0
 _TICK_S = 0.25
 
 
+@dataclass
+class Cancelling:
+    """Whether what runs is to end, and ``at_once``, without its time to end by itself."""
+
+    at_once: bool = False
+    _asked: threading.Event = field(default_factory=threading.Event)
+
+    def set(self, *, now: bool = False) -> None:
+        self.at_once |= now
+        self._asked.set()
+
+    def is_set(self) -> bool:
+        return self._asked.is_set()
+
+
 class Child:
     """One running program and the loop that watches it."""
 
-    def __init__(self, log_dir: Path, cancelled: threading.Event, spec: ProcessSpec) -> None:
+    def __init__(self, log_dir: Path, cancelled: Cancelling, spec: ProcessSpec) -> None:
         if cancelled.is_set():
             raise Interrupted(f"{spec.name}: not started, cook is stopping")
         self.cancelled, self.spec = cancelled, spec
@@ -104,7 +120,7 @@ class Child:
                     if self.verdict is not None:
                         self._kill_group(signal.SIGTERM)
                         kill_at = now + TERM_GRACE_S
-                elif now > kill_at:
+                elif now > kill_at or self.cancelled.at_once:
                     self._kill_group(signal.SIGKILL)
                     kill_at = now + TERM_GRACE_S
             # The leader is a zombie, so its group number is still ours: end what it left.

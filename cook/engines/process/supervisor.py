@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from cook.engines.process.child import Child
+from cook.engines.process.child import Cancelling, Child
 from cook.engines.process.outcome import OnOutput, ProcessResult, ProcessSpec
 from cook.errors import InternalError
 
@@ -68,11 +68,14 @@ class Supervisor:
     ) -> None:
         self.log_dir = log_dir.absolute()
         self.on_progress = on_progress
-        self._cancelled = threading.Event()
+        self._cancelled = Cancelling()
 
-    def cancel(self) -> None:
-        """End every program that runs and refuse new ones (for a signal handler or a pool)."""
-        self._cancelled.set()
+    def cancel(self, *, now: bool = False) -> None:
+        """End every program that runs and refuse new ones (for a signal handler or a pool).
+
+        Each has its time to end by itself, unless it must be ``now``.
+        """
+        self._cancelled.set(now=now)
 
     def run(self, spec: ProcessSpec) -> ProcessResult:
         """Run ``spec`` to its end; does not raise for its failure (see ProcessResult.check).

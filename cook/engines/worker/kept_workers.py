@@ -93,9 +93,9 @@ class KeptWorkers(Closing):
             while self._waiting and not self._fits(files):
                 self._waiting.pop(next(iter(self._waiting))).worker.close()
 
-    def cancel(self) -> None:
-        """End every worker, waiting or not, and refuse new ones."""
-        self._supervisor.cancel()
+    def cancel(self, *, now: bool = False) -> None:
+        """End every worker, waiting or not, and refuse new ones (see :meth:`Supervisor.cancel`)."""
+        self._supervisor.cancel(now=now)
 
     def close(self) -> None:
         """End those that wait."""

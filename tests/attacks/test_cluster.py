@@ -1,0 +1,167 @@
+"""Workers of a cluster killed in mid-step: their programs die with them, and the build goes on to
+the artifacts that an undisturbed one makes. A hundred under ``make soak``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.attacks.builds import (
+    SMALL,
+    build,
+    contents,
+    require_no_process,
+    require_nothing_left,
+    said,
+    workspaces,
+)
+from tests.clusters import Processes, children, cluster, worker_pids
+
+pytestmark = pytest.mark.engine
+
+TEXT = SMALL.replace("chunks: 2,", "chunks: 12,").replace("chunks: 1,", "chunks: 4,")
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    (tmp_path / "cluster").mkdir()
+    with cluster(tmp_path / "cluster", tmp_path / "home") as running:
+        yield running
+
+
+def programs(worker: int) -> list[int]:
+    """What a worker's step runs now: the engine's own programs."""
+    found = []
+    for child in children(worker):
+        try:
+            line = Path(f"/proc/{child}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"/llama-" in line.partition(b"\0")[0]:
+            found.append(child)
+    return found
+
+
+def disturb(
+    kills: int, seed: int, folder: Path, processes: Processes, attacks: Counter[str]
+) -> None:
+    recipe, home = folder / "recipe.yaml", folder / "home"
+    recipe.write_text(TEXT)
+    # The undisturbed one has the same path, since a GGUF names its imatrix by path.
+    assert build(recipe, home).wait() == 0, said(home)
+    expected = contents(home)
+    shutil.rmtree(home)
+    random = Random(seed)
+    done = 0
+    while done < kills:
+        client = build(recipe, home, "--scheduler", processes.address)
+        here = 0  # a step that is killed four times fails
+        while client.poll() is None:
+            time.sleep(random.uniform(0.0, 0.3))
+            busy = [(pid, found) for pid in worker_pids(processes) if (found := programs(pid))]
+            if busy and here < 3 and done < kills:
+                worker, running = random.choice(busy)
+                os.kill(worker, signal.SIGKILL)
+                attacks["workers of a cluster killed in mid-step"] += 1
+                done, here = done + 1, here + 1
+                deadline = time.monotonic() + 5
+                while any(pid in programs_anywhere() for pid in running):
+                    assert time.monotonic() < deadline, f"{running} run on without {worker}"
+                    time.sleep(0.02)
+        where = f"after {done} kills: {said(home)[-2000:]}"
+        assert client.returncode == 0, where
+        assert "Traceback" not in said(home), where
+        assert contents(home) == expected, where
+        if done < kills:
+            shutil.rmtree(home)
+    processes.close()
+    require_no_process(home)
+    # What was killed leaves its workspace to the next build.
+    assert build(recipe, home, "--fresh").wait() == 0, said(home)
+    assert workspaces(home) == []
+    assert contents(home) == expected
+    require_nothing_left(home)
+
+
+def programs_anywhere() -> set[int]:
+    """Every living program of an engine."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"/llama-" in line.partition(b"\0")[0]:
+                found.add(int(entry.name))
+    return found
+
+
+def test_a_few_workers_killed(
+    tmp_path: Path, bundled: Any, processes: Processes, attacks: Counter[str]
+) -> None:
+    disturb(3, 20_261_122, tmp_path, processes, attacks)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hundred_workers_killed(
+    seed: int, tmp_path: Path, bundled: Any, processes: Processes, attacks: Counter[str]
+) -> None:
+    disturb(20, seed, tmp_path, processes, attacks)
+
+
+def test_two_cooks_with_one_recipe_make_each_step_once(
+    tmp_path: Path, bundled: Any, processes: Processes
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(TEXT)
+    alone, home = tmp_path / "alone", tmp_path / "home"
+    assert build(recipe, alone).wait() == 0, said(alone)
+    cooks = [build(recipe, home, "--scheduler", processes.address, "--json") for _ in range(2)]
+    assert [cook.wait() for cook in cooks] == [0, 0], said(home)
+    assert contents(home).keys() == contents(alone).keys()
+    assert commands(home) == commands(alone)
+
+
+def commands(home: Path) -> list[str]:
+    """Every program that steps have run, by its folder of logs: a second run has one of its own."""
+    logs = home / "logs"
+    return sorted(str(path.relative_to(logs)) for path in logs.rglob("command.json"))
+
+
+def test_ctrl_c_at_the_client_ends_its_programs(
+    tmp_path: Path, bundled: Any, processes: Processes
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(TEXT.replace("chunks: 12,", "chunks: 400,"))
+    home = tmp_path / "home"
+    client = build(recipe, home, "--scheduler", processes.address)
+    deadline = time.monotonic() + 60
+    while not any(programs(pid) for pid in worker_pids(processes)):
+        assert time.monotonic() < deadline, said(home)
+        assert client.poll() is None, said(home)
+        time.sleep(0.1)
+    client.send_signal(signal.SIGINT)
+    try:
+        assert client.wait(20) == 130, said(home)
+    except subprocess.TimeoutExpired:
+        client.kill()
+        raise
+    assert "Traceback" not in said(home)
+    deadline = time.monotonic() + 10
+    while left := [pid for worker in worker_pids(processes) for pid in programs(worker)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+    assert workspaces(home) == []

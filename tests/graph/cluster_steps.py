@@ -1,0 +1,79 @@
+"""Steps that workers in other processes can run: they import this file."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cook.engines.process.outcome import ProcessSpec
+from cook.errors import StepError
+from cook.graph.step import Input, JsonValue, Step, Workbench
+
+
+@dataclass(frozen=True)
+class Slept:
+    text: str
+
+
+@dataclass(frozen=True)
+class Nap(Step[Slept]):
+    """Sleeps ``seconds`` in a program of its own, and notes in ``diary`` that it did."""
+
+    word: str
+    diary: Path = field(compare=False)
+    seconds: float = 0.0
+    below: tuple[Step[Any], ...] = ()
+    fails: str = ""
+
+    kind: ClassVar[str] = "nap"
+    result_type: ClassVar[type] = Slept
+
+    @property
+    def label(self) -> str:
+        return f"nap {self.word}"
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {str(number): step for number, step in enumerate(self.below)}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"word": self.word}
+
+    def run(self, bench: Workbench) -> Slept:
+        with self.diary.open("a") as diary:
+            diary.write(f"{self.word} {os.getpid()}\n")
+        if self.fails == "worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fails:
+            raise StepError(f"{self.word} broke", hint="mend it", log=Path("broken.log"))
+        # An argument that no other sleeps by tells it from theirs.
+        spec = ProcessSpec(("/bin/sleep", f"{self.seconds:.3f}", "0.000077"), "sleep", env={})
+        bench.supervisor.run(spec).check()
+        parts = [bench.file(step, "text").read_text() for step in self.below]
+        text = f"{self.word}({','.join(parts)})"
+        (bench.directory / "text").write_text(text)
+        return Slept(text)
+
+
+class TimedNap(Nap):
+    """The same, timed."""
+
+    kind: ClassVar[str] = "timed-nap"
+    timed: ClassVar[bool] = True
+
+
+def naps() -> list[int]:
+    """Processes that sleep for a :class:`Nap`, whoever started them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if line.startswith(b"/bin/sleep\0") and line.endswith(b"\x000.000077\0"):
+                found.append(int(entry.name))
+    return found
