@@ -51,7 +51,10 @@ CONNECT_S = 4.0
 RELAYS = 5
 """Times that a step is asked for again which another client's leaving has broken off."""
 TOPIC = "cook-steps"
-"""Where workers tell what they begin."""
+"""Where workers tell what they begin, and how far they are."""
+SAY_S = 1.0
+FRESH_S = 5.0
+"""So old may be what is known of the workers while steps run."""
 EXTRA = "cluster"
 NOBODY_S = 60.0
 """A step waits so long for a worker that has what it needs, where the last such one left."""
@@ -122,13 +125,14 @@ def make(task: Task) -> bool:
             hint=f"the same build on every machine, or workers with --resources "
             f"'engine:{engine.name}=1' only where it is",
         )
-    told = [0.0]
+    worker = get_worker()  # of this thread, which is not the one that says how far the step is
+    told_at = 0.0
 
     def say(share: float) -> None:
-        if share == 0.0 or time.monotonic() - told[0] > 1.0:
-            told[0] = time.monotonic()
-            event = {"key": step.key, "host": platform.node(), "share": share}
-            get_worker().log_event(TOPIC, event)
+        nonlocal told_at
+        if time.monotonic() - told_at > SAY_S:
+            told_at = time.monotonic()
+            worker.log_event(TOPIC, {"key": step.key, "host": platform.node(), "share": share})
 
     say(0.0)
     home = cook_home()
@@ -159,7 +163,8 @@ def _wanted() -> Callable[[], None]:
 
     def check() -> None:
         state = worker.state.tasks.get(key)
-        if state is None or state.state == "cancelled" or worker.status != Status.running:
+        ending = worker.status in (Status.closing, Status.closed, Status.failed)
+        if state is None or state.state == "cancelled" or ending:
             raise Interrupted("given up by who asked for it")
 
     return check
@@ -227,6 +232,8 @@ class Cluster(Closing):
         self._futures: dict[str, Future] = {}
         self._parts: dict[str, RunningStep] = {}
         self._cancelled = threading.Event()
+        self._known: tuple[float, Mapping[str, Any]] = (float("-inf"), {})
+        """The workers, and when they were asked after."""
         client.subscribe_topic(TOPIC, self._told)
 
     @property
@@ -240,7 +247,7 @@ class Cluster(Closing):
             return
         engines = {e.name: e for s in steps if (e := s.uses()) and e.name not in self._engines}
         self.require_workers(tuple(engines.values()))
-        workers = self._workers()
+        workers = self._workers(now=True)
         for step in steps:
             wanted = self._resources(step, workers)
             if not any(_offers(worker["resources"], wanted) for worker in workers.values()):
@@ -343,8 +350,12 @@ class Cluster(Closing):
     def _address(self) -> str:
         return str(self._client.scheduler.address)
 
-    def _workers(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+    def _workers(self, *, now: bool = False) -> Mapping[str, Any]:
+        """What the scheduler says of every worker, by address; ``now``: asked anew."""
+        asked_at, found = self._known
+        if now or time.monotonic() - asked_at > FRESH_S:
+            found = self._client.scheduler_info(n_workers=-1)["workers"]
+            self._known = time.monotonic(), found
         return found
 
     def require_workers(self, engines: tuple[Engine, ...] = ()) -> None:

@@ -55,7 +55,7 @@ def run_cell(
     """
     progress = CellProgress(cell.name, told)
     started = time.monotonic()
-    directory = into or cook_home() / "sweeps" / loaded.pipeline.name
+    directory = into or kept_in(loaded)
     outcome: CellOutcome
     try:
         prepared = prepare(
@@ -85,6 +85,11 @@ def run_cell(
         outcome = _failed(cell, error, started)
     write_outcome(outcome, directory)
     return outcome
+
+
+def kept_in(loaded: LoadedPipeline) -> Path:
+    """Where the cells of a pipeline leave their outcomes, unless told where."""
+    return cook_home() / "sweeps" / loaded.pipeline.name
 
 
 class CellProgress:

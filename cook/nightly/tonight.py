@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cook.errors import CookError, GateError, InputError, StepError
 from cook.files import atomic_write
+from cook.graph.execute import Remaining
 from cook.nightly.cell_outcome import CellOutcome, CellStatus, read_outcomes, worst
 from cook.nightly.junit import junit
 from cook.nightly.pipeline import Cell, LoadedPipeline, load_pipeline
@@ -133,12 +135,14 @@ def _accept(loaded: LoadedPipeline, name: str, output: Output) -> None:
 
 
 def _run(loaded: LoadedPipeline, asked: NightRequest, output: Output) -> None:
-    from cook.nightly.cells import run_cell
+    from cook.nightly.cells import kept_in, run_cell
 
     # The lines of the cells are the output: what their builds say stays aside unless asked for.
     silent = output if asked.verbose else Output(Mode.QUIET, output.stdout, output.stderr)
-    outcomes = []
-    for cell, fresh in _chosen(loaded, asked):
+    outcomes: list[CellOutcome] = []
+    chosen = _chosen(loaded, asked)
+    remaining = _remaining(chosen, asked.into or kept_in(loaded))
+    for cell, fresh in chosen:
         outcome = fresh or run_cell(
             loaded,
             cell,
@@ -151,11 +155,25 @@ def _run(loaded: LoadedPipeline, asked: NightRequest, output: Output) -> None:
         )
         output.say(_line(outcome)) if output.mode is Mode.JSON else output.data(_line(outcome))
         outcomes.append(outcome)
+        if fresh is None:
+            remaining.ran(cell.name, outcome.seconds)
+        if len(outcomes) < len(chosen):
+            told = (f"{len(outcomes)} of {len(chosen)} cells", remaining.told())
+            output.say(", ".join(filter(None, told)))
     if asked.cell is None:
         report(loaded.pipeline.name, outcomes, output, asked.into)
     else:  # the job that merges the cells reports
         output.emit({"pipeline": loaded.pipeline.name, "cells": outcomes})
         raise_for(outcomes)
+
+
+def _remaining(chosen: Sequence[tuple[Cell, CellOutcome | None]], directory: Path) -> Remaining:
+    """As long as each cell took the last time; of no use where one has not run before."""
+    running = {cell.name for cell, fresh in chosen if fresh is None}
+    expected: dict[str, float] = {}
+    with suppress(InputError):  # what an earlier night left is nobody's fault now
+        expected = {o.cell: o.seconds for o in read_outcomes([directory]) if o.cell in running}
+    return Remaining(expected if expected.keys() == running else {})
 
 
 def _chosen(loaded: LoadedPipeline, asked: NightRequest) -> list[tuple[Cell, CellOutcome | None]]:

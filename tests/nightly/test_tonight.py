@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cook.errors import GateError, StepError
-from cook.nightly.cell_outcome import worst
-from cook.nightly.tonight import raise_for, report
+from cook.nightly import cells
+from cook.nightly.cell_outcome import CellOutcome, worst, write_outcome
+from cook.nightly.pipeline import Cell
+from cook.nightly.tonight import NightRequest, raise_for, report, tonight
 from cook.output import Mode, Output
+from tests.builds import TINY
 from tests.nightly.outcomes import FAILED, WORSE, outcome
 
 
@@ -36,3 +40,28 @@ def test_a_report_writes_its_files_and_one_document(
     assert document["exit_code"] == 4
     assert [c["cell"] for c in document["cells"]] == ["demo-bundled", "demo-ik"]
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["junit.xml", "summary.md"]
+
+
+def test_a_sweep_says_how_many_cells_there_are_and_how_long_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as each took the last time, at the pace of tonight."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(TINY)
+    pipeline = tmp_path / "p.yaml"
+    pipeline.write_text(
+        "version: 1\nname: p\nrecipes: [r.yaml]\nengines: [bundled, ik_llama.cpp]\n"
+    )
+
+    def run_cell(loaded: object, cell: Cell, output: Output, **more: object) -> CellOutcome:
+        return replace(outcome(), cell=cell.name, seconds=240.0)
+
+    monkeypatch.setattr(cells, "run_cell", run_cell)
+    asked = NightRequest(pipeline, all_cells=True, into=tmp_path / "night")
+    tonight(asked, Output(Mode.HUMAN))
+    assert "1 of 2 cells\n" in capsys.readouterr().err
+    for name in ("tiny-bundled", "tiny-ik_llama.cpp"):
+        write_outcome(replace(outcome(), cell=name, seconds=120.0), tmp_path / "night")
+    tonight(asked, Output(Mode.HUMAN))
+    assert "1 of 2 cells, about 3 min" in capsys.readouterr().err
