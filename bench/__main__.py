@@ -17,6 +17,7 @@ from bench.prediction import prediction, prediction_in_cache, prediction_in_prop
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.study import Study
+from bench.tensor_reuse import tensor_reuse
 
 STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
@@ -29,6 +30,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "prediction-16384": partial(prediction_in_proportion, 16_384),
     "copies": copies,
     "ik-agreement": ik_agreement,
+    "tensor-reuse": tensor_reuse,
 }
 
 
