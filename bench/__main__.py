@@ -23,11 +23,8 @@ from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.scale import scale
 from bench.study import Study
-<<<<<<< HEAD
-from bench.two_workers import two_workers
-=======
 from bench.tensor_reuse import tensor_reuse
->>>>>>> tensors
+from bench.two_workers import two_workers
 
 STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
@@ -41,12 +38,9 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "prediction-16384": partial(prediction_in_proportion, 16_384),
     "copies": copies,
     "ik-agreement": ik_agreement,
-<<<<<<< HEAD
     "scale": scale,
     "two-workers": two_workers,
-=======
     "tensor-reuse": tensor_reuse,
->>>>>>> tensors
 }
 
 
