@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook import config
-from cook.errors import ConfigError, Problem
+from cook.errors import ConfigError, InputError, Problem
 
 GOOD = """\
 home = "~/cook"

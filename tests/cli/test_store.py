@@ -15,8 +15,13 @@ from cook.record.find import keep_record, kept_records
 from tests import bare_records as bare
 
 
-def fill(root: Path, kind: str = "quantize", inputs: dict[str, str] | None = None) -> Path:
-    """One artifact made from ``inputs``; its directory."""
+def fill(
+    root: Path,
+    kind: str = "quantize",
+    inputs: dict[str, str] | None = None,
+    pieces: frozenset[str] = frozenset(),
+) -> Path:
+    """One artifact made from ``inputs`` and of ``pieces``; its directory."""
     store = Store(root)
     parts = {"metric": 1, "kind": kind, "inputs": inputs or {}}
     canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"))
@@ -33,6 +38,7 @@ def fill(root: Path, kind: str = "quantize", inputs: dict[str, str] | None = Non
                 result={},
                 seconds=1.0,
                 work=None,
+                pieces=pieces,
             ),
         )
     return artifact.directory
@@ -122,6 +128,23 @@ def test_gc_spares_what_a_record_names(cook: Any, monkeypatch: pytest.MonkeyPatc
     assert directory.is_dir()
     assert cook("store", "gc", "--all", "--named").status == 0
     assert not directory.exists()
+
+
+def test_tensors_are_told_by_the_models_that_they_are_part_of(cook: Any) -> None:
+    """One line for all, or each with its models; gc leaves those of models that stay."""
+    root = cook.directory / "cook-home" / "store"
+    used, unused = fill(root, "tensor"), fill(root, "tensor", {"source": "x"})
+    model = fill(root, "quantize", pieces=frozenset({used.name}))
+    assert "2 tensors, 1 of no model" in cook("store", "ls").stdout
+    listed = cook("store", "ls", "--kind", "tensor").stdout
+    assert listed.count("Q4_0, of Q4_0") == 1
+    found = json.loads(cook("store", "ls", "--kind", "tensor", "--json").stdout)["artifacts"]
+    assert {a["key"]: a["part_of"] for a in found} == {used.name: [model.name], unused.name: []}
+    assert cook("store", "gc", "--kind", "tensor").status == 0
+    assert (used.is_dir(), unused.is_dir()) == (True, False)
+    assert cook("store", "gc", "--all").status == 0
+    assert not used.exists()
+    assert not model.exists()
 
 
 def test_gc_of_records_leaves_what_a_name_means(cook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
