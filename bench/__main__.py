@@ -18,6 +18,7 @@ from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.scale import scale
 from bench.study import Study
+from bench.tensor_reuse import tensor_reuse
 
 STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
@@ -31,6 +32,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "copies": copies,
     "ik-agreement": ik_agreement,
     "scale": scale,
+    "tensor-reuse": tensor_reuse,
 }
 
 

@@ -7,6 +7,7 @@ not known is an error, with file, line and column. Its reference is the docstrin
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,11 +46,18 @@ class ConfigSpec(Spec):
     """Threads of every engine program, as `--threads`; `COOK_THREADS`."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None
     """Candidates quantized side by side, as `--jobs`; `COOK_JOBS`."""
+    memory: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """GiB that quantizing may use; `COOK_MEMORY`."""
     engines: Annotated[dict[EngineName, TextLine], Field(max_length=64, default_factory=dict)]
     """Build directories by name, as `--engine NAME=DIR`; `COOK_ENGINE_<NAME>`."""
 
 
-VARIABLES = {"home": "COOK_HOME", "threads": "COOK_THREADS", "jobs": "COOK_JOBS"}
+VARIABLES = {
+    "home": "COOK_HOME",
+    "threads": "COOK_THREADS",
+    "jobs": "COOK_JOBS",
+    "memory": "COOK_MEMORY",
+}
 """The keys that stand for a variable of the environment."""
 _applied: dict[str, str] = {}
 
@@ -62,6 +70,7 @@ class Config:
     home: Path | None = None
     threads: int | None = None
     jobs: int | None = None
+    memory: float | None = None
     engines: Mapping[str, Path] | None = None
 
 
@@ -82,6 +91,7 @@ def load(path: Path | None = None) -> Config:
         home=_directory(spec.home, path) if spec.home is not None else None,
         threads=spec.threads,
         jobs=spec.jobs,
+        memory=spec.memory,
         engines={name: _directory(value, path) for name, value in spec.engines.items()},
     )
 
@@ -98,6 +108,20 @@ def apply() -> None:
         value = getattr(config, key)
         if value is not None and not os.environ.get(name):
             os.environ[name] = _applied[name] = str(value)
+
+
+def memory_bytes() -> int | None:
+    """Bytes that quantizing may use, where the user said; ConfigError for what is no number."""
+    text = os.environ.get(VARIABLES["memory"])
+    if not text:
+        return None
+    try:
+        gib = float(text)
+    except ValueError:
+        gib = math.nan
+    if not 0 < gib <= 1e6:
+        raise ConfigError(f"COOK_MEMORY: {text[:60]!r} is no number of GiB above 0")
+    return int(gib * 2**30)
 
 
 def source(name: str) -> str | None:

@@ -285,7 +285,11 @@ class FileRange:
         """Copy them to the end of ``out``, in the kernel, where the file system can by sharing
         blocks; InputError where they cannot be read."""
         out.flush()
-        with self.path.open("rb", buffering=0) as file:
+        try:
+            source = self.path.open("rb", buffering=0)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from None
+        with source as file:
             at, end = self.offset, self.offset + self.size_bytes
             in_kernel = hasattr(os, "copy_file_range")
             while at < end:

@@ -109,3 +109,14 @@ def test_any_text_is_read_or_refused(tmp_path_factory: Any, text: str) -> None:
     except ConfigError as error:
         refused = error.problems
     assert all(problem.line >= 1 and problem.column >= 1 for problem in refused)
+
+
+def test_memory_is_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COOK_MEMORY", raising=False)
+    assert config.memory_bytes() is None
+    monkeypatch.setenv("COOK_MEMORY", "0.5")
+    assert config.memory_bytes() == 1 << 29
+    for text in ("much", "-1", "nan", "inf"):
+        monkeypatch.setenv("COOK_MEMORY", text)
+        with pytest.raises(ConfigError, match="no number of GiB"):
+            config.memory_bytes()

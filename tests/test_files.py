@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from cook import files
 from cook.errors import InputError
+from cook.files import FileRange
 
 
 @pytest.fixture(autouse=True)
@@ -227,3 +229,40 @@ def test_what_a_tool_wrote_is_published_or_gone(tmp_path: Path) -> None:
         files.publish(partial, target)
     assert target.read_bytes() == b"whole"
     assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("in_kernel", [True, False])
+def test_a_range_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
+) -> None:
+    if not in_kernel:
+
+        def refused(*_: object) -> int:
+            raise OSError(errno.EXDEV, "another file system")
+
+        monkeypatch.setattr(os, "copy_file_range", refused)
+    source = tmp_path / "source"
+    source.write_bytes(bytes(range(256)))
+    with (tmp_path / "out").open("wb") as out:
+        out.write(b"head")
+        FileRange(source, 10, 20).append_to(out)
+        out.write(b"tail")
+    assert (tmp_path / "out").read_bytes() == b"head" + bytes(range(10, 30)) + b"tail"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [("short", "ends at byte 3, expected 9"), ("absent", "cannot be read: No such file")],
+)
+def test_a_range_that_is_not_there_is_told(tmp_path: Path, path: str, told: str) -> None:
+    (tmp_path / "short").write_bytes(b"abc")
+    with (tmp_path / "out").open("wb") as out, pytest.raises(InputError, match=told):
+        FileRange(tmp_path / path, 1, 8).append_to(out)
+
+
+def test_a_block_that_the_disk_does_not_give_is_told(tmp_path: Path) -> None:
+    """Of a process's memory nothing can be read where nothing is mapped: the same error."""
+    with (tmp_path / "out").open("wb") as out:
+        told = "cannot be read at byte 4096: Input/output error"
+        with pytest.raises(InputError, match=told):
+            FileRange(Path("/proc/self/mem"), 4096, 8).append_to(out)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cook.closing import Closing
+from cook.config import memory_bytes
 from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.gguf"
 MEMORY_SHARE = 0.25
-"""Of the machine's memory, what quantizing may use at most."""
+"""Of the machine's memory, what quantizing may use where nobody says otherwise."""
 _PLAIN = frozenset({"f32", "f16", "bf16"})
 
 
@@ -364,7 +365,7 @@ class _LazyWorker(Closing):
             rows,
             path,
             threads=self._bench.threads,
-            memory_bytes=int(MEMORY_SHARE * memory_limit_bytes()),
+            memory_bytes=memory_bytes() or int(MEMORY_SHARE * memory_limit_bytes()),
             advance=advance,
         )
 

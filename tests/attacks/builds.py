@@ -122,7 +122,9 @@ def workspaces(home: Path) -> list[Path]:
 
 
 def require_nothing_left(home: Path) -> None:
-    """No process, no workspace, no file half written."""
+    """No process, no workspace, no file half written, no lock."""
     require_no_process(home)
     assert workspaces(home) == []
     assert [p for p in home.rglob("*.tmp") if p.is_file()] == []
+    locks = home / "store" / "locks"
+    assert not locks.is_dir() or not list(locks.iterdir())

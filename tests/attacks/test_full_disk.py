@@ -55,7 +55,7 @@ def fill(text: str, step_kib: int, disk: Path, attacks: Counter[str]) -> None:
     """Builds on a disk that grows by ``step_kib`` until one ends well."""
     recipe = disk.parent / "recipe.yaml"
     recipe.write_text(text)
-    # One path for both, since a GGUF names its imatrix by path.
+    # One path for both, since an imatrix names its corpus by path.
     home = disk / "home"
     resize(disk, 1 << 20)
     assert build(recipe, home).wait() == 0, said(home)

@@ -42,7 +42,7 @@ def disturb(
     """``count`` signals to builds of ``text``, each build going on where the last was ended."""
     recipe = folder / "recipe.yaml"
     recipe.write_text(text)
-    # One path for all, since a GGUF names its imatrix by path.
+    # One path for all, since an imatrix names its corpus by path.
     home = folder / "home"
     started = time.monotonic()
     assert build(recipe, home).wait() == 0, said(home)

@@ -209,8 +209,8 @@ def test_threads_and_memory_make_no_difference(
     """Also where a chunk of one thread alone is more than what is allowed."""
     step = step_of(bundled, models.whole(), "iq4_nl", models.imatrix(bundled.flavour))
     expected = made(step, tmp_path / "one", threads=1)
-    for home, share in (("few", 1e-5), ("none", 0.0)):
-        monkeypatch.setattr("cook.steps.quantize.MEMORY_SHARE", share)
+    for home, gib in (("few", "0.001"), ("none", "1e-9")):
+        monkeypatch.setenv("COOK_MEMORY", gib)
         found = made(step, tmp_path / home, threads=3)
         assert found.path.read_bytes() == expected.path.read_bytes()
 

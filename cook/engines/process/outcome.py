@@ -122,7 +122,7 @@ def classify(returncode: int, output: str, *, oom_killed: bool, writes: Iterable
     """
     if returncode == 0:
         return Outcome.OK
-    if _DISK_FULL.search(output) or any(_is_full(path) for path in writes):
+    if tells_of_full_disk(output) or any(_is_full(path) for path in writes):
         return Outcome.DISK_FULL
     if returncode == -signal.SIGKILL and oom_killed:
         return Outcome.OUT_OF_MEMORY
@@ -229,6 +229,11 @@ def assertion_of(output: str) -> str | None:
     """The failed assertion or uncaught exception in ``output``, if it has one."""
     found = _ASSERT.search(output)
     return " ".join(clean(found.group()).split()) if found else None
+
+
+def tells_of_full_disk(output: str) -> bool:
+    """Whether ``output`` says that there was no room to write."""
+    return _DISK_FULL.search(output) is not None
 
 
 def signal_name(returncode: int) -> str:

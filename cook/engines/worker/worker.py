@@ -28,7 +28,7 @@ import numpy.typing as npt
 from cook.closing import Closing
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.load_log import LoadedModel, contradictions, read_load_log
-from cook.engines.process.outcome import ProcessSpec, signal_name, tail
+from cook.engines.process.outcome import ProcessSpec, signal_name, tail, tells_of_full_disk
 from cook.engines.process.supervisor import Running, Supervisor
 from cook.engines.worker.compile import build_worker, locate
 from cook.engines.worker.messages import (
@@ -408,7 +408,18 @@ class Worker(Closing):
         total, some = matrix_rows * matrices, max(1, _AT_ONCE // columns)
         for first in range(0, total, some):
             end = min(first + some, total)
-            self._request("quantize", {**fields, "first": first, "end": end}, arrays)
+            try:
+                self._request("quantize", {**fields, "first": first, "end": end}, arrays)
+            except StepError as error:
+                if not tells_of_full_disk(error.message):
+                    raise
+                raise StepError(
+                    error.message,
+                    hint="free disk space (`cook store gc` helps); the next build goes on with "
+                    "what was made",
+                    log=error.log,
+                    passing=True,
+                ) from None
             advance((end - first) * rows.source.size_bytes // total)
 
     def _request(

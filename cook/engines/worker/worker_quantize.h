@@ -120,8 +120,9 @@ static int64_t wide_integer(const char * key, int64_t low) {
 }
 
 static enum ggml_type tensor_type(const char * key) {
-    const int32_t id = integer(key, -1, 0, GGML_TYPE_COUNT - 1);
-    if (ggml_blck_size((enum ggml_type) id) < 1 || ggml_type_size((enum ggml_type) id) < 1) { fail("this engine has no type %d", id); }
+    const int32_t id = integer(key, -1, 0, INT32_MAX);
+    const bool known = id < GGML_TYPE_COUNT && ggml_blck_size((enum ggml_type) id) > 0 && ggml_type_size((enum ggml_type) id) > 0;
+    if (!known) { fail("this engine has no type %d", id); }
     return (enum ggml_type) id;
 }
 
