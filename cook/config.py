@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 
 from cook.documents.spec import Spec, TextLine, fault
-from cook.errors import ConfigError
+from cook.errors import ConfigError, InputError
 from cook.paths import config_file
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def apply() -> None:
 
 
 def memory_bytes() -> int | None:
-    """Bytes that quantizing may use, where the user said; ConfigError for what is no number."""
+    """Bytes that quantizing may use, where the user said; InputError for what is no number."""
     text = os.environ.get(VARIABLES["memory"])
     if not text:
         return None
@@ -120,7 +120,7 @@ def memory_bytes() -> int | None:
     except ValueError:
         gib = math.nan
     if not 0 < gib <= 1e6:
-        raise ConfigError(f"COOK_MEMORY: {text[:60]!r} is no number of GiB above 0")
+        raise InputError(f"COOK_MEMORY: {text[:60]!r} is no number of GiB above 0")
     return int(gib * 2**30)
 
 

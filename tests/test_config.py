@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook import config
-from cook.errors import ConfigError, Problem
+from cook.errors import ConfigError, InputError, Problem
 
 GOOD = """\
 home = "~/cook"
@@ -118,5 +118,5 @@ def test_memory_is_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.memory_bytes() == 1 << 29
     for text in ("much", "-1", "nan", "inf"):
         monkeypatch.setenv("COOK_MEMORY", text)
-        with pytest.raises(ConfigError, match="no number of GiB"):
+        with pytest.raises(InputError, match="no number of GiB"):
             config.memory_bytes()
