@@ -25,6 +25,7 @@ ROOMS = (
     "service",
     "inspection",
     "score_url",
+    "acceptance_csv",
     "build",
     "hub",
     "logs",

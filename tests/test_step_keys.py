@@ -40,7 +40,7 @@ from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
-from cook.steps.published import PublishedTensor
+from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import ReplayStep

@@ -28,7 +28,7 @@ from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
-from cook.steps.published import PublishedTensor
+from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def command(
 
 def _write_acceptance(output: Output, record: Record, path: Path, reference: str | None) -> None:
     """The table, and what it says nothing of."""
-    from cook.report.acceptance_csv import acceptance_table, write_acceptance_csv
+    from cook.acceptance_csv import acceptance_table, write_acceptance_csv
 
     table = acceptance_table(record, reference)
     write_acceptance_csv(table, path)

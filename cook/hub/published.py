@@ -24,7 +24,7 @@ from cook.hub.signature import signature_of
 from cook.provenance import HubOrigin
 from cook.recipe.rules import TensorsFrom
 from cook.recipe.sources import HubRef
-from cook.steps.published import PublishedTensor
+from cook.steps.published_tensor import PublishedTensor
 
 MAP, MAP_SIGNATURE = "tensors.map", "tensors.map.sig"
 _MAX_SIGNATURE_BYTES = 1 << 16

@@ -41,7 +41,7 @@ from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.published import PublishedTensor
+from cook.steps.published_tensor import PublishedTensor
 from cook.steps.tensors import Importance, quantizer_of, tensor_piece
 
 if TYPE_CHECKING:

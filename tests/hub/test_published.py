@@ -17,6 +17,8 @@ from cook.engines.process.supervisor import ask
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
 from cook.graph.store import Store
+from cook.hub.published import MAP, MAP_SIGNATURE
+from cook.hub.signature import NOT_CHECKED, UNSIGNED
 from cook.output import Mode, Output
 from cook.paths import cook_home
 from tests.hub import hub_server
@@ -77,7 +79,7 @@ def test_the_file_is_the_one_that_would_have_been_made_here(
     planned = prepared(path, plan_only=True)
     assert hub.count("SPECIAL_TENSOR") == 0, "a plan reads the map alone"
     assert planned.left_bytes > 1_000_000
-    assert planned.warnings[0].startswith(f"hf://{REPO}: tensors.map: unsigned")
+    assert planned.warnings[0].startswith(f"hf://{REPO}: {MAP}: {UNSIGNED}")
     built = build(prepared(path), Output(Mode.QUIET)).record
     drafts = {d.quant: Path(d.path or "") for d in built.drafts}
     theirs, here, tool = (read_gguf(p) for p in (drafts["theirs"], drafts["here"], quantized))
@@ -91,7 +93,7 @@ def test_the_file_is_the_one_that_would_have_been_made_here(
     assert theirs.string("cook.published") == f"Thireus/tiny: {changed} tensors"
     assert here.string("cook.published") is None
     (origin,) = built.sources
-    assert (origin.commit, origin.signature) == (commit, "unsigned")
+    assert (origin.commit, origin.signature) == (commit, UNSIGNED)
     assert origin.role == "tensors as q8_0"
     assert f":{dict(origin.files)[shard_of(files, LARGE)]}:" in line_of(files, LARGE)
     by_maker: dict[bool, list[Any]] = {True: [], False: []}
@@ -290,7 +292,7 @@ def gpg(*arguments: str) -> subprocess.CompletedProcess[str]:
 def signed(files: dict[str, bytes], folder: Path) -> dict[str, bytes]:
     (folder / "tensors.map").write_bytes(files["tensors.map"])
     gpg("--detach-sign", str(folder / "tensors.map"))
-    return {**files, "tensors.map.sig": (folder / "tensors.map.sig").read_bytes()}
+    return {**files, MAP_SIGNATURE: (folder / MAP_SIGNATURE).read_bytes()}
 
 
 @pytest.mark.engine
@@ -336,7 +338,7 @@ def test_a_signature_that_cannot_be_checked_is_told(
         reason = "gpg is not installed"
     found = prepared(recipe(tmp_path, tiny_model), plan_only=True)
     assert found.origins[0].signature is not None
-    assert "signature not checked: " in found.warnings[0]
+    assert f"{NOT_CHECKED}: " in found.warnings[0]
     assert reason in found.warnings[0] or "the key " in found.warnings[0]
     with pytest.raises(PrerequisiteError, match="signature not checked"):
         prepared(recipe(tmp_path, tiny_model, key=keyring), plan_only=True)

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from cook.acceptance_csv import acceptance_table, write_acceptance_csv
 from cook.errors import InputError
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import by_name
 from cook.record.measured import ReplayedPrompts
 from cook.record.record import Record, write_record
-from cook.report.acceptance_csv import acceptance_table, write_acceptance_csv
+from tests.report import records
 
 NAMES = ("token_embd.weight", "blk.0.attn_q.weight", "blk.0.attn_v.weight", "blk.0.ffn_up.weight")
 BASE = dict.fromkeys(NAMES, "q8_0")
@@ -49,7 +50,7 @@ def replayed(draft: str, accepted: int, **other: Any) -> ReplayedPrompts:
 
 
 @pytest.fixture
-def make(tmp_path: Path, records: Any) -> Any:
+def make(tmp_path: Path) -> Any:
     def made(drafts: dict[str, tuple[dict[str, str], ReplayedPrompts]]) -> Record:
         found = []
         for index, (name, (types, _)) in enumerate(drafts.items()):
@@ -123,7 +124,7 @@ def test_prompts_that_only_one_replayed_do_not_count(make: Any) -> None:
     assert table.lost["q4_0"]["blk.0.attn_q.weight"] == pytest.approx(1 - 60 / 80)
 
 
-def test_no_replay_no_draft_no_file(make: Any, records: Any) -> None:
+def test_no_replay_no_draft_no_file(make: Any) -> None:
     with pytest.raises(InputError, match="no draft of this record was replayed"):
         acceptance_table(replace(records.record(), replayed=()))
     record = make({"base": (BASE, replayed("base", 80)), "attn": (BASE, replayed("attn", 60))})
