@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -282,6 +283,14 @@ def test_a_raw_flag_makes_another_key(found: dict[str, Step[Any]]) -> None:
     for name, step in loaded.items():
         flagged = replace(step, args=replace(step.args, extra=("--rope-freq-base", "9")))
         assert flagged.key != step.key, name
+
+
+def test_a_step_has_its_key_on_every_machine_that_it_is_sent_to(
+    found: dict[str, Step[Any]],
+) -> None:
+    for name, step in found.items():
+        sent = pickle.loads(pickle.dumps(step))  # noqa: S301
+        assert replace(sent).key == step.key, name  # reckoned there, not brought along
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
