@@ -23,7 +23,7 @@ from typing import Any
 
 from cook import files
 from cook.errors import InputError
-from cook.graph.locks import file_lock, file_lock_if_free, is_locked, sweep
+from cook.graph.locks import file_lock, file_lock_if_free, sweep
 from cook.provenance import cook_version, machine
 from cook.signals import undisturbed
 
@@ -323,16 +323,14 @@ class Store:
             self._locks_swept = True
             sweep(self.root / "locks")
         tmp = self.root / "tmp"
-        for path in list(tmp.iterdir()) if tmp.is_dir() else []:
-            if path.suffix == ".lock":
-                if not path.with_suffix("").exists() and not is_locked(path):
-                    path.unlink(missing_ok=True)
-                continue
-            lock = path.with_suffix(".lock")
-            if path.suffix == ".old" or (lock.exists() and not is_locked(lock)):
-                freed += sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-                _delete(path)
-                lock.unlink(missing_ok=True)
+        found = list(tmp.iterdir()) if tmp.is_dir() else []
+        for path in found:
+            # Whoever makes a workspace holds its lock before it is there; so does who removes it,
+            # as others may sweep as well.
+            with file_lock_if_free(path.with_suffix(".lock")) as free:
+                if free and path.suffix != ".lock":
+                    freed += _bytes_below(path)
+                    _delete(path)
         return freed
 
     def _directories(self) -> Iterator[Path]:
@@ -437,6 +435,16 @@ def _inputs(artifact: Artifact) -> frozenset[str]:
     sources = (name for name, key in inputs.items() if key.startswith("sha256:"))
     shards = (h for name in sources for h in (artifact.made_from or {}).get(name, {}).values())
     return frozenset({*inputs.values(), *(f"sha256:{h}" for h in shards), *artifact.pieces})
+
+
+def _bytes_below(folder: Path) -> int:
+    """Of all files, of which some may be going at the moment (an ``.old`` by who put it there)."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).lstat().st_size
+    return total
 
 
 def _delete(path: Path) -> None:
