@@ -132,15 +132,16 @@ def test_two_cooks_with_one_recipe_make_each_step_once(
     cooks = [build(recipe, home, "--scheduler", processes.address, "--json") for _ in range(2)]
     assert [cook.wait() for cook in cooks] == [0, 0], said(home)
     assert contents(home).keys() == contents(alone).keys()
-    assert quantized(home) == quantized(alone)
-    assert len(quantized(home)) == 2
+    ran = quantized(home)
+    assert 1 <= len(ran) == len({step for step, _ in ran}) <= 2
 
 
-def quantized(home: Path) -> list[str]:
-    """Programs that quantized, by their folders of logs: a second run has one of its own. Others
-    may be run again by their step, where one ended before its log was whole."""
+def quantized(home: Path) -> list[tuple[str, str]]:
+    """Programs that quantized, by their step and their folder of logs: a second run of a step has
+    one of its own. A step whose tensors are all there needs none."""
     logs = home / "logs"
-    return sorted(str(path.relative_to(logs)) for path in logs.glob("quantize-*/*/command.json"))
+    found = logs.glob("quantize-*/*/command.json")
+    return [(path.parent.parent.name, path.parent.name) for path in found]
 
 
 def test_ctrl_c_at_the_client_ends_its_programs(
