@@ -182,6 +182,7 @@ def plan(prepared: Prepared) -> Plan:
     steps = _sharing(
         tuple(certain.values()),
         tuple(_planned(step, store, history, pace) for step in certain.values()),
+        pace,
     )
     rest = [s for s in closure(_later_steps(layouts)).values() if s.key not in certain]
     later = tuple(_planned(step, store, history, pace) for step in rest)
@@ -440,9 +441,11 @@ def _planned(
     )
 
 
-def _sharing(steps: Sequence[Step[Any]], planned: Sequence[Planned]) -> tuple[Planned, ...]:
-    """``planned`` with the disk of the pieces that each of ``steps`` is the first to make, and no
-    time for those that it is not; a stored step's are taken to be there."""
+def _sharing(
+    steps: Sequence[Step[Any]], planned: Sequence[Planned], pace: MachinePace
+) -> tuple[Planned, ...]:
+    """``planned`` with the disk of the pieces that each of ``steps`` is the first to make, and
+    without quantizing those that it is not; a stored step's are taken to be there."""
     made: set[Hashable] = set()
     for step, plan in zip(steps, planned, strict=True):
         if plan.state is State.STORED:
@@ -454,10 +457,13 @@ def _sharing(steps: Sequence[Step[Any]], planned: Sequence[Planned]) -> tuple[Pl
             new_bytes = sum(size for piece, size in pieces.items() if piece not in made)
             made.update(pieces)
             share = new_bytes / (sum(pieces.values()) or 1)
+            effort = effort_of(step)
+            if effort is not None:
+                effort = replace(effort, quantizing_s=effort.quantizing_s * share)
             plan = replace(
                 plan,
                 size_bytes=None if plan.size_bytes is None else plan.size_bytes + new_bytes,
-                seconds=None if plan.seconds is None else plan.seconds * share,
+                seconds=pace.seconds(step, effort)[0],
             )
         found.append(plan)
     return tuple(found)
