@@ -252,7 +252,7 @@ def ensure(lock: Path | None) -> None:
     log = Path(sys.prefix if in_venv else tempfile.gettempdir()) / LOG_NAME
     for cached in (True, False):
         started = time.monotonic()
-        say(f"building {PACKAGE} {VERSION} with its tools (5 to 10 minutes; log: {log})")
+        say(f"building {PACKAGE} {VERSION} with its tools (3 to 8 minutes; log: {log})")
         build(pip_install(lock, cached=cached), arguments, log)
         importlib.invalidate_caches()
         broken = failures()

@@ -138,7 +138,7 @@ def _bundled_dir() -> Path:
     if not (directory / "llama-quantize").exists():
         raise PrerequisiteError(
             f"llama-cpp-python was installed without its command-line tools (none in {directory})",
-            hint="`make setup` builds them (5 to 10 minutes, once)",
+            hint="`make setup` builds them (3 to 8 minutes, once)",
         )
     return directory
 
