@@ -22,7 +22,7 @@ import numpy as np
 
 from cook.engines.threads import engine_threads
 from cook.errors import CookError
-from cook.formats.headers import header
+from cook.formats.headers import header, header_if_there
 from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
@@ -79,7 +79,7 @@ WIDE = 0.1
 PROBE_BYTES = 64 << 20
 """Of memory, over all cores: more than most caches, and less than a plan takes itself."""
 PROBE_ROWS = 768
-PROBE_S = 0.15
+PROBE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -352,10 +352,13 @@ def _read_corpus(model: Input, chunks: int | None, corpus: Input, context: int) 
 
 
 def _quantize(step: QuantizeStep) -> Effort:
-    shapes = _shapes(step.source.path)
+    model = header_if_there(step.source.path)
     copied = {tensor.tensor for tensor in step.published}
-    quantized = ((name, t) for name, t in step.expected if name not in copied)
-    seconds = sum(shapes.get(name, 0.0) * _seconds_a_weight(t) for name, t in quantized)
+    seconds = sum(
+        tensor.elements * _seconds_a_weight(type_name)
+        for name, type_name in step.expected
+        if model is not None and name not in copied and (tensor := model.find(name)) is not None
+    )
     return Effort(quantizing_s=seconds, copied_bytes=float(step.source.size_bytes))
 
 
@@ -366,17 +369,10 @@ def _seconds_a_weight(tensor_type: str) -> float:
     return next(known, OTHER_SECONDS_A_WEIGHT)
 
 
-@cache
-def _shapes(path: Path) -> Mapping[str, float]:
-    """Weights of every tensor; none of a file that is not there yet or is no model."""
-    try:
-        return {t.name: float(t.elements) for t in header(path).tensors}
-    except CookError:
-        return {}
-
-
-def _weights(path: Path) -> float:
-    return sum(_shapes(path).values())
+def _weights(path: Path) -> int:
+    """0 of a file that is not there yet or is no model."""
+    model = header_if_there(path)
+    return sum(tensor.elements for tensor in model.tensors) if model is not None else 0
 
 
 def _memory(step: MemoryStep) -> Effort | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
+from cook.errors import CookError
 from cook.files import Identity, identity
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.naming import shard_path, split_name
@@ -25,6 +26,14 @@ def header(path: Path) -> GgufFile:
     beside = (shard_path(path, number + 1, count) for number in range(count))
     shards = [file for file in beside if file.exists()]  # a shard that is missing is told below
     return _read(path, tuple(identity(file) for file in shards or [path]))
+
+
+def header_if_there(path: Path) -> GgufFile | None:
+    """:func:`header`, or None for a file that is not there yet or is no model."""
+    try:
+        return header(path)
+    except CookError:
+        return None
 
 
 @lru_cache(maxsize=KEPT)

@@ -1,4 +1,4 @@
-"""A piece: a piece that steps share, made once and kept, named by all that decides its bytes.
+"""A piece: a file that steps share, made once and kept, named by all that decides its bytes.
 
 A step knows its pieces only while it runs, so they are no steps of the plan: it asks the workbench
 for those that it wants, and is given artifacts of the store like any other. Those that are not
@@ -11,8 +11,6 @@ there. It waits only while it holds nothing itself, so that no two wait for each
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cook.errors import InternalError
+from cook.graph.key import as_read_back, key_of
 from cook.graph.store import Artifact, Entry, Store
 from cook.output import Output
 from cook.signals import require_going_on
@@ -55,21 +54,19 @@ class Piece:
     @cached_property
     def key_parts(self) -> Mapping[str, Any]:
         """What the key is made of, in the form of a step's."""
-        pieces: dict[str, Any] = {
-            "kind": self.kind,
-            "version": self.version,
-            "engine": None,
-            "params": dict(self.params),
-            "inputs": dict(sorted(self.sources.items())),
-        }
-        # As it will be read back, so that what is stored compares equal to what is asked.
-        normal: dict[str, Any] = json.loads(json.dumps(pieces, allow_nan=False))
-        return normal
+        return as_read_back(
+            {
+                "kind": self.kind,
+                "version": self.version,
+                "engine": None,
+                "params": dict(self.params),
+                "inputs": dict(sorted(self.sources.items())),
+            }
+        )
 
     @cached_property
     def key(self) -> str:
-        text = json.dumps(self.key_parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return key_of(self.key_parts)
 
 
 Make = Callable[[Piece, Path], None]

@@ -7,7 +7,6 @@ how fast a step runs (threads, progress) stays out of the key; each step says wh
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from cook import files
 from cook.engines.base import Engine, EngineIdentity
+from cook.graph.key import as_read_back, key_of
 from cook.provenance import machine
 
 if TYPE_CHECKING:
@@ -199,14 +199,11 @@ class Step(ABC, Generic[R]):
         }
         if self.timed:
             parts["machine"] = machine().digest
-        # As it will be read back, so that what is stored compares equal to what is asked.
-        normal: dict[str, JsonValue] = json.loads(json.dumps(parts, allow_nan=False))
-        return normal
+        return as_read_back(parts)
 
     @cached_property
     def key(self) -> str:
-        text = json.dumps(self.key_parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return key_of(self.key_parts)
 
     @cached_property
     def provisional(self) -> bool:

@@ -9,7 +9,6 @@ removed with all that was made of it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from typing import Any
 
 from cook import files
 from cook.errors import InputError
+from cook.graph.key import as_read_back, key_of
 from cook.graph.locks import file_lock, file_lock_if_free, sweep
 from cook.provenance import cook_version, machine
 from cook.signals import undisturbed
@@ -250,7 +250,7 @@ class Store:
             if artifact.key != directory.name:
                 message = f"is recorded under another key, {artifact.key}"
                 yield Fault(directory, message, keys, directory)
-            if _key_of(artifact.key_parts) != artifact.key:
+            if key_of(artifact.key_parts) != artifact.key:
                 message = "its key does not follow from its recorded inputs"
                 yield Fault(directory, message, keys, directory)
             known = {META} | {f.name for f in artifact.files}
@@ -372,7 +372,7 @@ def _describe(directory: Path, entry: Entry) -> list[Path]:
         document["pieces"] = sorted(entry.pieces)
     meta = directory / META
     # As it will be read back: the seal is of what a reader sees.
-    document = json.loads(json.dumps(document, allow_nan=False))
+    document = as_read_back(document)
     document[SEAL] = _seal(document)
     meta.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False))
     return [*found, meta, directory]
@@ -454,11 +454,6 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _key_of(parts: Mapping[str, Any]) -> str:
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _seal(document: Mapping[str, Any]) -> str:
     """The hash over a whole ``artifact.json`` but for the seal itself."""
-    return _key_of({name: value for name, value in document.items() if name != SEAL})
+    return key_of({name: value for name, value in document.items() if name != SEAL})

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-SCHEMES = ("hf://", "demo://")
-
 _HUB = re.compile(
     r"hf://(?P<dataset>datasets/)?"
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})"

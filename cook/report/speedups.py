@@ -34,11 +34,6 @@ class Speedup:
     interval: Interval | None
     prompts: int
 
-    @property
-    def shown_slower(self) -> bool:
-        """Its interval lies below no draft."""
-        return self.interval is not None and self.interval.high < 1
-
     def ends_within(self, low: float, high: float) -> tuple[float, float] | None:
         """The interval, as far as a plot from ``low`` to ``high`` shows it."""
         if self.interval is None:

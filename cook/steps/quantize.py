@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,11 +22,11 @@ from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
 from cook.engines.worker.messages import RowsOfTensor
-from cook.errors import CookError, PrerequisiteError, StepError
+from cook.errors import PrerequisiteError, StepError
 from cook.files import FileRange
 from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
 from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_gguf_file
-from cook.formats.headers import header
+from cook.formats.headers import header_if_there
 from cook.formats.quant_types import (
     QuantType,
     by_id,
@@ -113,13 +112,14 @@ class QuantizeStep(Step[QuantizeResult]):
     def shared_bytes(self) -> Mapping[Hashable, int]:
         here = self.imatrix.key if self.imatrix is not None else None, self.engine.identity.digest
         shards = {published.tensor: published.shard.digest for published in self.published}
-        source = _tensors(self.source.path)
+        if (model := header_if_there(self.source.path)) is None:
+            return {}
         return {
             (self.source.key, shards.get(name, here), name, type_name): bytes_as(
-                type_name, source[name].shape
+                type_name, tensor.shape
             )
             for name, type_name in self.expected
-            if name in source and source[name].type_name != type_name
+            if (tensor := model.find(name)) is not None and tensor.type_name != type_name
         }
 
     def job(self, output: Any, imatrix: Any, threads: int) -> QuantizeJob:
@@ -231,7 +231,7 @@ class QuantizeStep(Step[QuantizeResult]):
                 for t in changed
                 if t.name not in published
                 and importance.imatrix is not None
-                and importance.of(t) is None
+                and not importance.covers(t)
             ),
         )
 
@@ -302,23 +302,16 @@ def _resolved(
         types[tensor.name] = wanted
         if wanted.id == source.id or tensor.name in published:
             continue
-        bare = importance.of(tensor) is None
         if (
             wanted.id not in ids
             or (source.name not in _PLAIN and not job.allow_requantize)
-            or (bare and needs_imatrix(tensor.name, wanted, job.ftype, engine.flavour))
+            or (
+                needs_imatrix(tensor.name, wanted, job.ftype, engine.flavour)
+                and not importance.covers(tensor)
+            )
         ):
             raise _ForTheToolError
     return types
-
-
-@cache
-def _tensors(path: Path) -> Mapping[str, TensorInfo]:
-    """Every candidate of a sweep asks. None of a file that is not there yet."""
-    try:
-        return {tensor.name: tensor for tensor in header(path).tensors}
-    except CookError:
-        return {}
 
 
 def _type_of(tensor: TensorInfo) -> QuantType:

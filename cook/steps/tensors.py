@@ -23,7 +23,7 @@ from cook.graph.step import Source
 
 if TYPE_CHECKING:
     from cook.formats.arrays import Floats32
-    from cook.formats.imatrix_file import Imatrix
+    from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 
 KIND = "tensor"
 _QUANTIZERS = ("libggml-base.", "libggml.")
@@ -83,6 +83,14 @@ class Importance:
 
         InputError where the imatrix is of another model.
         """
+        entry = self._entry(tensor)
+        return entry.mean().ravel() if entry is not None else None
+
+    def covers(self, tensor: TensorInfo) -> bool:
+        """Whether there is any for ``tensor``; InputError likewise."""
+        return self._entry(tensor) is not None
+
+    def _entry(self, tensor: TensorInfo) -> ImatrixEntry | None:
         from cook.formats.imatrix_file import entry_for
 
         if self.imatrix is None:
@@ -98,11 +106,7 @@ class Importance:
                 f"{self.path}: {tensor.name} has {entry.sums.size} values, needs {needed}",
                 hint="is it of another model?",
             )
-        return entry.mean().ravel()
-
-    def covers(self, tensor: TensorInfo) -> bool:
-        """Whether there is any for ``tensor``."""
-        return self.of(tensor) is not None
+        return entry
 
     def digest(self, tensor: TensorInfo) -> str | None:
         """SHA-256 of :meth:`of`."""

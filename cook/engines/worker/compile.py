@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,21 +32,24 @@ SOURCES = (
     "worker_generate.h",
     "worker_params.h",
     "worker_quantize.h",
+    "worker_reduce.c",
     "worker_reduce.h",
 )
 COMPILERS = ("cc", "gcc", "clang")
 _BUILDING = "build-"
 _LEFTOVER_S = 3600.0
 """No build of the worker takes as long; another cook may be at it."""
-BASE_FLAGS = ("-O3", "-std=gnu11")
-# The reductions vectorise only when sums may be reassociated; NaN is looked for by its bits.
-MATH_FLAGS = (
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-signed-zeros",
-    "-fassociative-math",
-    "-ffinite-math-only",
-)
+STANDARD = "-std=gnu11"
+UNITS = {
+    # It waits for the engine: what compiles fast will do.
+    "worker.c": ("-O1",),
+    # It vectorises only when sums may be reassociated; NaN is looked for by its bits.
+    "worker_reduce.c": (
+        *("-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
+        *("-fassociative-math", "-ffinite-math-only"),
+    ),
+}
+"""What is compiled, each with its own flags."""
 # Features told from the header's text, so that one source serves every version of both flavours.
 FEATURES = {
     "COOK_HAS_HYBRID": r"\bllama_model_is_hybrid\b",
@@ -225,7 +229,8 @@ def build_worker(files: EngineFiles) -> Path:
     defines = _defines(files)
     version = ask(cc, "--version").stdout_tail
     key = hashlib.sha256()
-    parts = [files.digest, version, _cpu(), *BASE_FLAGS, *MATH_FLAGS, *defines]
+    parts = [files.digest, version, _cpu(), STANDARD, *defines]
+    parts += [word for unit, flags in UNITS.items() for word in (unit, *flags)]
     parts += [*map(str, files.library_dirs), _members(_header(files))]
     for part in parts:
         key.update(part.encode() + b"\0")
@@ -244,21 +249,33 @@ def build_worker(files: EngineFiles) -> Path:
         supervisor = Supervisor(folder / "logs")
         # The compiler's own temporary files go with the folder, also when cook is killed.
         env = {**os.environ, "TMPDIR": temp}
-        errors = ""
+
+        def run(*words: str) -> str | None:
+            """What the compiler has against it, None where nothing."""
+            result = supervisor.run(ProcessSpec((cc, *words), "cc", env, writes=(place,)))
+            if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR, Outcome.CRASH):
+                raise failure(result)
+            return None if result.outcome is Outcome.OK else clean(result.stderr_tail)
+
+        includes = [f"-I{d}" for d in (folder, *files.include_dirs)]
+        objects = [str(folder / f"{unit}.o") for unit in UNITS]
+        faults: list[str] = []
         for arch in (("-march=native",), ()):
-            argv = [cc, *BASE_FLAGS, *arch, *MATH_FLAGS, *defines, f"-I{folder}"]
-            argv += [f"-I{d}" for d in files.include_dirs]
-            argv += [str(here / "worker.c"), "-o", str(fresh), *_library_flags(files)]
-            result = supervisor.run(ProcessSpec(tuple(argv), "cc", env, writes=(place,)))
-            if result.outcome is Outcome.OK:
+            words = (STANDARD, *arch, *defines, *includes, "-c")
+            with ThreadPoolExecutor() as pool:
+                asked = [
+                    pool.submit(run, *flags, *words, str(here / unit), "-o", made)
+                    for (unit, flags), made in zip(UNITS.items(), objects, strict=True)
+                ]
+            told = [job.result() for job in asked]
+            if told == [None] * len(UNITS):
+                told = [run(*objects, "-o", str(fresh), *_library_flags(files))]
+            if not (faults := [text for text in told if text is not None]):
                 fresh.replace(program)
                 return program
-            if result.outcome not in (Outcome.TOOL_ERROR, Outcome.CRASH):
-                raise failure(result)
-            errors = clean(result.stderr_tail)
     raise StepError(
         "the worker does not compile against this engine's headers and libraries:\n"
-        + "\n".join(errors.strip().splitlines()[-15:]),
+        + "\n".join("\n".join(faults).strip().splitlines()[-15:]),
         hint="the engine may be newer or older than cook knows; please report its version",
     )
 

@@ -1,6 +1,6 @@
 // cook's worker: one engine library, one model, one sequence, driven over pipes.
 //
-// Public llama.h/ggml.h calls only, compiled by worker_build.py against the engine's own headers
+// Public llama.h/ggml.h calls only, compiled by compile.py against the engine's own headers
 // and libraries; worker_compat.h holds all that differs between flavours and ages of the engine.
 // The Python client is worker.py.
 //

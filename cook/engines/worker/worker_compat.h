@@ -1,5 +1,5 @@
 // What differs between the flavours and ages of the engine: COOK_IK is ik_llama.cpp, and each
-// COOK_HAS_... a feature that worker_build.py found in the header's text.
+// COOK_HAS_... a feature that compile.py found in the header's text.
 #ifndef COOK_WORKER_COMPAT_H
 #define COOK_WORKER_COMPAT_H
 

@@ -2,6 +2,8 @@
 #ifndef COOK_WORKER_GENERATE_H
 #define COOK_WORKER_GENERATE_H
 
+#include <math.h>
+
 static uint64_t mix(uint64_t x) {  // splitmix64
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

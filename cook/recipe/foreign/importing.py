@@ -141,7 +141,6 @@ def grouped(
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./@+~-]*(?:://[A-Za-z0-9_./@+~-]+)?", re.ASCII)
-_WIDTH = 100
 
 
 @dataclass(frozen=True)

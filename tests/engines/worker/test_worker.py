@@ -484,7 +484,7 @@ def test_code_that_does_not_compile_is_told(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = locate(engine)
-    monkeypatch.setattr(compile, "MATH_FLAGS", ("-include", "no-such-header.h"))
+    monkeypatch.setitem(compile.UNITS, "worker_reduce.c", ("-include", "no-such-header.h"))
     with pytest.raises(StepError, match="does not compile"):
         build_worker(EngineFiles(files.flavour, "bad", files.include_dirs, files.library_dirs))
 
