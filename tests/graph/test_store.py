@@ -19,9 +19,9 @@ def put(
     made_from: dict[str, dict[str, str]] | None = None,
     pieces: frozenset[str] = frozenset(),
 ) -> Artifact:
-    from cook.graph.store import _key_of
+    from cook.graph.store import key_of
 
-    key = _key_of(parts)
+    key = key_of(parts)
     with store.workspace() as directory:
         (directory / "model.gguf").write_bytes(data)
         return store.commit(
@@ -226,8 +226,8 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
             put(store, {"a": 1})
         os._exit(0)
     os.read(reader, 1)
-    from cook.graph.store import _key_of
+    from cook.graph.store import key_of
 
     with store.locked("quantize", "k"):
-        assert store.find("quantize", _key_of({"a": 1})) is not None
+        assert store.find("quantize", key_of({"a": 1})) is not None
     assert os.waitpid(child, 0)[1] == 0

@@ -225,8 +225,7 @@ def _library_flags(files: EngineFiles) -> tuple[str, ...]:
 def build_worker(files: EngineFiles) -> Path:
     """Path of the worker program for this engine, compiled now if it was not before."""
     cc = compiler()
-    here = Path(__file__).parent
-    defines = _defines(files)
+    here, defines = Path(__file__).parent, _defines(files)
     version = ask(cc, "--version").stdout_tail
     key = hashlib.sha256()
     parts = [files.digest, version, _cpu(), STANDARD, *defines]
@@ -244,40 +243,50 @@ def build_worker(files: EngineFiles) -> Path:
     _sweep(place)
     with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as temp:
         folder = Path(temp)
-        fresh = folder / "worker"
         (folder / _MEMBERS).write_text(_members(_header(files)), encoding="utf-8")
-        supervisor = Supervisor(folder / "logs")
-        # The compiler's own temporary files go with the folder, also when cook is killed.
-        env = {**os.environ, "TMPDIR": temp}
-
-        def run(*words: str) -> str | None:
-            """What the compiler has against it, None where nothing."""
-            result = supervisor.run(ProcessSpec((cc, *words), "cc", env, writes=(place,)))
-            if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR, Outcome.CRASH):
-                raise failure(result)
-            return None if result.outcome is Outcome.OK else clean(result.stderr_tail)
-
-        includes = [f"-I{d}" for d in (folder, *files.include_dirs)]
-        objects = [str(folder / f"{unit}.o") for unit in UNITS]
-        faults: list[str] = []
         for arch in (("-march=native",), ()):
-            words = (STANDARD, *arch, *defines, *includes, "-c")
-            with ThreadPoolExecutor() as pool:
-                asked = [
-                    pool.submit(run, *flags, *words, str(here / unit), "-o", made)
-                    for (unit, flags), made in zip(UNITS.items(), objects, strict=True)
-                ]
-            told = [job.result() for job in asked]
-            if told == [None] * len(UNITS):
-                told = [run(*objects, "-o", str(fresh), *_library_flags(files))]
-            if not (faults := [text for text in told if text is not None]):
-                fresh.replace(program)
+            errors = _compile(cc, (*arch, *defines), files, folder)
+            if errors is None:
+                (folder / program.name).replace(program)
                 return program
     raise StepError(
         "the worker does not compile against this engine's headers and libraries:\n"
-        + "\n".join("\n".join(faults).strip().splitlines()[-15:]),
+        + "\n".join(errors.strip().splitlines()[-15:]),
         hint="the engine may be newer or older than cook knows; please report its version",
     )
+
+
+def _compile(cc: str, words: tuple[str, ...], files: EngineFiles, folder: Path) -> str | None:
+    """Every unit at once, then ``worker`` in ``folder`` of them; or what the compiler has against
+    it."""
+    here = Path(__file__).parent
+    supervisor = Supervisor(folder / "logs")
+    # The compiler's own temporary files go with the folder, also when cook is killed.
+    env = {**os.environ, "TMPDIR": str(folder)}
+
+    def run(*argv: str) -> str | None:
+        job = ProcessSpec((cc, *argv), "cc", env, writes=(folder.parent,))
+        result = supervisor.run(job)
+        if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR, Outcome.CRASH):
+            raise failure(result)
+        return None if result.outcome is Outcome.OK else clean(result.stderr_tail)
+
+    words = (STANDARD, *words, *(f"-I{d}" for d in (folder, *files.include_dirs)), "-c")
+    objects = [str(folder / f"{unit}.o") for unit in UNITS]
+    with ThreadPoolExecutor() as pool:
+        running = [
+            pool.submit(run, *flags, *words, str(here / unit), "-o", made)
+            for (unit, flags), made in zip(UNITS.items(), objects, strict=True)
+        ]
+        try:
+            errors = [job.result() for job in running]
+        except BaseException:
+            supervisor.cancel()  # the pool waits for all of them
+            raise
+    found = [text for text in errors if text is not None]
+    if found:
+        return "\n".join(found)
+    return run(*objects, "-o", str(folder / "worker"), *_library_flags(files))
 
 
 def _sweep(place: Path) -> None:

@@ -11,13 +11,25 @@
 
 enum { BLOCK = 1024, GROUP = 32, CONFIDENCE_TOP = 10, REF_CHUNK = 256 };
 
+// What is inside is computed first: sums outside of it may be reassociated.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_assoc_barrier)
+#define FIRST(x) __builtin_assoc_barrier(x)
+#elif __has_builtin(__arithmetic_fence)
+#define FIRST(x) __arithmetic_fence(x)
+#endif
+#endif
+#ifndef FIRST
+#define FIRST(x) (x)
+#endif
+
 // exp(x) for -87 <= x <= 0. Cephes' polynomial after reduction by ln 2 in two parts; relative
 // error below 2e-7 (tests/engines/test_worker.py checks it).
 static inline float exp_near(float x) {
     const float k = x * 1.44269504088896341f;
     const int32_t i = (int32_t) (k - 0.5f);  // k <= 0: truncation rounds to nearest
     const float n = (float) i;
-    float r = x - n * 0.693359375f;
+    float r = FIRST(x - n * 0.693359375f);  // exact; ln 2 in one part would cost five bits
     r -= n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
