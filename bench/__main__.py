@@ -11,6 +11,7 @@ from functools import partial
 from bench.comparisons import COMPARISONS
 from bench.copies import copies
 from bench.counts import counts
+from bench.decision import decision
 from bench.ik_agreement import ik_agreement
 from bench.pairs import describe, measure
 from bench.prediction import (
@@ -36,6 +37,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "prediction-256": partial(prediction_in_proportion, 256),
     "prediction-4096": partial(prediction_in_proportion, 4096),
     "prediction-16384": partial(prediction_in_proportion, 16_384),
+    "decision": decision,
     "copies": copies,
     "ik-agreement": ik_agreement,
     "scale": scale,
@@ -44,7 +46,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
 }
 
 
-HOURS = frozenset({"prediction-256", "prediction-4096", "prediction-16384"})
+HOURS = frozenset({"decision", "prediction-256", "prediction-4096", "prediction-16384"})
 """Studies that run only where they are named."""
 
 

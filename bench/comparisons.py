@@ -19,7 +19,7 @@ from bench.pairs import Pair, Side
 
 ROOT = Path(__file__).resolve().parent.parent
 COOK = str(Path(sys.executable).with_name("cook"))
-BUILD = (COOK, "build", str(ROOT / "bench" / "recipe.yaml"), "--engine", "bundled", "--json")
+RECIPE = ROOT / "bench" / "recipe.yaml"
 IMPORT_TYPER = Side(((sys.executable, "-c", "import typer"),))
 _WORKSPACE = re.compile(r"/\S*/store/tmp/[0-9a-f]{32}")
 
@@ -36,8 +36,8 @@ def empty_rebuild() -> Iterator[Pair]:
     """A build whose every step is in the store already."""
     with tempfile.TemporaryDirectory(prefix="cook-bench-") as directory:
         home = Path(directory, "home")
-        _built(home)
-        subject = Side((BUILD,), {"COOK_HOME": str(home)})
+        built(RECIPE, home)
+        subject = Side((_build(RECIPE),), {"COOK_HOME": str(home)})
         yield Pair("empty rebuild", subject, IMPORT_TYPER, most_ratio=4, most_extra_s=0, repeats=11)
 
 
@@ -50,7 +50,7 @@ def build() -> Iterator[Pair]:
     """
     with tempfile.TemporaryDirectory(prefix="cook-bench-") as directory:
         recorded, fresh, by_hand = (Path(directory, n) for n in ("recorded", "fresh", "by-hand"))
-        steps = [step for step in _built(recorded)["steps"] if step["command"]]
+        steps = [step for step in built(RECIPE, recorded)["steps"] if step["command"]]
         commands = tuple(
             tuple(_WORKSPACE.sub(str(by_hand / str(index)), word) for word in step["command"])
             for index, step in enumerate(steps)
@@ -64,7 +64,7 @@ def build() -> Iterator[Pair]:
             for index in range(len(commands)):
                 (by_hand / str(index)).mkdir(parents=True)
 
-        subject = Side((BUILD,), {"COOK_HOME": str(fresh)}, empty_home)
+        subject = Side((_build(RECIPE),), {"COOK_HOME": str(fresh)}, empty_home)
         reference = Side(commands, prepare=empty_folders)
         yield Pair("cook build", subject, reference, most_ratio=1.03, most_extra_s=2, repeats=3)
 
@@ -80,10 +80,14 @@ def logs() -> Iterator[Pair]:
         yield Pair("cook logs", subject, reference, most_ratio=1, most_extra_s=2, repeats=5)
 
 
-def _built(home: Path) -> dict[str, Any]:
+def _build(recipe: Path) -> tuple[str, ...]:
+    return (COOK, "build", str(recipe), "--engine", "bundled", "--json")
+
+
+def built(recipe: Path, home: Path) -> dict[str, Any]:
     """The record of one build into ``home``."""
     environment = {**os.environ, "COOK_HOME": str(home)}
-    done = subprocess.run(BUILD, env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(_build(recipe), env=environment, stdout=subprocess.PIPE, check=True)
     record: dict[str, Any] = json.loads(done.stdout)
     return record
 

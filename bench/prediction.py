@@ -12,12 +12,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from statistics import mean, median, stdev
-from tempfile import TemporaryDirectory
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
-from bench.proportions import DENSE, TARGET, proportions_layout
+from bench.proportions import DENSE, TARGET, pair_folder, proportions_layout, write_recipe
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
 from bench.study import Study, empty_executor
@@ -95,24 +94,17 @@ def prediction_dense() -> Study:
 
 
 def prediction_in_proportion(tokens: int) -> Study:
-    """The pair of real proportions on prompts of ``tokens`` tokens.
-
-    It is kept in ``COOK_BENCH_PAIR``, a folder, where that is set.
-    """
+    """The pair of real proportions on prompts of ``tokens`` tokens."""
     return _of_first_layers("real proportions", TARGET, tokens, turns=3)
 
 
 def _of_first_layers(pair: str, shape: Shape, tokens: int, turns: int) -> Study:
     threads = len(os.sched_getaffinity(0))
-    with TemporaryDirectory(prefix="cook-pair-") as temporary:
-        kept = os.environ.get("COOK_BENCH_PAIR") if shape is TARGET else None
-        folder = Path(kept or temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with pair_folder(shape) as folder:
+        recipe = write_recipe(folder, tokens, n_max=LENGTHS, shape=shape, threads=threads)
         return _study(
             f"{pair}, {tokens} tokens",
-            lambda engine: proportions_layout(
-                folder, tokens, engine=engine, n_max=LENGTHS, shape=shape, threads=threads
-            ),
+            partial(proportions_layout, recipe),
             FIRST_LAYERS[1],
             turns=turns,
         )

@@ -8,14 +8,18 @@ of which is a token. Prompts of 256, 4,096 and 16,384 tokens.
 from __future__ import annotations
 
 import json
+import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bench.random_model import Shape, write_random_model
 from cook.build.layout import Layout
 from cook.build.prepare import prepare
-from cook.recipe.load import parse_recipe
+from cook.recipe.load import load_recipe
 
 TARGET = Shape(
     vocabulary=122_880,
@@ -51,6 +55,17 @@ pick: {maximize: decode_speed}
 """
 
 
+@contextmanager
+def pair_folder(shape: Shape = TARGET) -> Iterator[Path]:
+    """A folder for the pair of ``shape``, gone after the block; the large pair's is the one that
+    ``COOK_BENCH_PAIR`` names, and stays, where that is set."""
+    with TemporaryDirectory(prefix="cook-pair-") as temporary:
+        kept = os.environ.get("COOK_BENCH_PAIR") if shape is TARGET else None
+        folder = Path(kept or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+
+
 def write_pair(folder: Path, shape: Shape = TARGET) -> None:
     """``target.gguf`` and a ``first-N.gguf`` of each number of layers, where they are missing."""
     wanted = {"target": shape.layers, **dict(zip(DRAFTS, DRAFT_LAYERS, strict=True))}
@@ -73,18 +88,17 @@ def write_prompts(path: Path, tokens: int, count: int) -> Path:
     return path
 
 
-def proportions_layout(
+def write_recipe(
     folder: Path,
     tokens: int,
     *,
-    engine: str,
     n_max: tuple[int, ...],
     shape: Shape = TARGET,
     prompts: int | None = None,
     max_tokens: int = 96,
     threads: int = 1,
-) -> Layout:
-    """The pair in ``folder``, written there first, on prompts of ``tokens`` tokens."""
+) -> Path:
+    """A recipe over the pair in ``folder``, all written there, on prompts of ``tokens`` tokens."""
     write_pair(folder, shape)
     path = write_prompts(folder / f"prompts-{tokens}.jsonl", tokens, prompts or PROMPTS[tokens])
     drafts = [{"name": name, "source": str(folder / f"{name}.gguf")} for name in DRAFTS]
@@ -100,5 +114,11 @@ def proportions_layout(
     text = RECIPE
     for name, value in values.items():
         text = text.replace(name, str(value), 1 if name in ("DRAFTS", "PROMPTS") else -1)
-    loaded = parse_recipe(text, folder / "proportions.yaml")
-    return prepare(loaded, engines=[engine]).layouts[0]
+    recipe = folder / f"proportions-{tokens}.yaml"
+    recipe.write_text(text, encoding="utf-8")
+    return recipe
+
+
+def proportions_layout(recipe: Path, engine: str) -> Layout:
+    """What the ``recipe`` of :func:`write_recipe` asks of ``engine``."""
+    return prepare(load_recipe(recipe), engines=[engine]).layouts[0]

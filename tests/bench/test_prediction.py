@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from bench.prediction import Compared, compared, told
-from bench.proportions import DRAFTS, SMALL, proportions_layout, write_pair, write_prompts
+from bench.proportions import (
+    DRAFTS,
+    SMALL,
+    proportions_layout,
+    write_pair,
+    write_prompts,
+    write_recipe,
+)
 from cook.formats.gguf import read_gguf
 from cook.prompts.prompt_set import load_prompts
 
@@ -69,9 +76,8 @@ def test_prompts_have_about_the_length_asked_for(tmp_path: Path) -> None:
 @pytest.mark.engine
 @pytest.mark.soak
 def test_the_pair_in_small_is_predicted(tmp_path: Path) -> None:
-    layout = proportions_layout(
-        tmp_path, 256, engine="bundled", n_max=(2, 4), shape=TINY, prompts=8, max_tokens=24
-    )
+    recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=TINY, prompts=8, max_tokens=24)
+    layout = proportions_layout(recipe, "bundled")
     found = compared(layout, "first-4", 2)
     assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]
     assert all(c.predicted > 0 and np.isfinite(c.error) for c in found)
