@@ -57,9 +57,9 @@ class LlamaCpp(Engine):
         others = unwanted(kinds, self.flavour, drafting=job.draft is not None)
         args.add_if_known("--no-spec-type", ",".join(others))
         if job.draft is not None:
-            self._draft_args(args, job, job.draft)
             # The counters of every kind of speculation are told at trace level only.
             args.add_if_known("--verbosity", "4")
+            self._draft_args(args, job, job.draft)
         return args.argv(job.target_args.extra)
 
     def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:

@@ -18,6 +18,8 @@ from cook.formats.quant_types import Flavour
 NONE = "none"
 BY_DRAFT: Mapping[str, str] = {Flavour.LLAMA_CPP: "draft-simple", Flavour.IK_LLAMA_CPP: "draft"}
 """What a flavour calls speculation by a draft model of its own."""
+UNNAMED = "speculation of an unnamed kind"
+"""Of a server that only says that it speculates, as ik does until it counts."""
 NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 """Kinds without a model of mainline, for a build whose help does not list its kinds."""
 
@@ -78,11 +80,11 @@ def read_speculators(lines: Iterable[str]) -> tuple[Speculator, ...]:
             found.setdefault(told["name"], Speculator(told["name"]))
         started = started or _STARTED in line
     if started and not found:
-        return (Speculator("speculation of an unnamed kind"),)
+        return (Speculator(UNNAMED),)
     return tuple(found.values())
 
 
 def unwanted(names: Iterable[str], flavour: str, *, drafting: bool) -> tuple[str, ...]:
     """Those of ``names`` that a server with a draft (``drafting``), or without, may not have."""
-    allowed = BY_DRAFT[flavour] if drafting else None
-    return tuple(dict.fromkeys(name for name in names if name != allowed))
+    allowed = (BY_DRAFT[flavour], UNNAMED) if drafting else ()
+    return tuple(dict.fromkeys(name for name in names if name not in allowed))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cook.errors import GateError, InputError
 from cook.files import atomic_write
+from cook.nightly.causes import Cause
 from cook.nightly.gates import Finding, Verdict
 
 VERSION = 1
@@ -49,6 +50,8 @@ class CellOutcome:
     pick: str | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    """What is not what it was on the night that this one is compared with."""
     against: str | None = None
     """When the night was that this one is compared with; None: there is none."""
     record: str | None = None

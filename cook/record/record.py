@@ -62,6 +62,8 @@ class Draft:
     """Types by layer and tensor group, read from the file's header; empty without a file."""
     speed: DraftSpeed | None = None
     speed_reason: str | None = None
+    digest: Annotated[str | None, LATER] = None
+    """``sha256:`` of the file's bytes."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,10 @@ class Record:
     """Everything that came from the Hub, with its commit."""
     replayed: tuple[ReplayedPrompts, ...] = ()
     """Replayed acceptance of every draft; empty where candidates are scored live only."""
+    target_digest: Annotated[str | None, LATER] = None
+    """``sha256:`` of the target's bytes."""
+    defaults: Annotated[dict[str, dict[str, str]] | None, LATER] = None
+    """What each engine's server does where nothing is said, by its help: flag -> value."""
 
     def candidate(self, name: str) -> Candidate | None:
         return next((c for c in self.candidates if c.name == name), None)
