@@ -91,7 +91,9 @@ def _defaults(now: Night, before: Night) -> Iterator[Cause]:
             )
         if len(moved) > MOST_TOLD:
             more = plural(len(moved) - MOST_TOLD, "more default")
-            yield Cause(CauseKind.DEFAULT, f"{more} of {name} moved: {', '.join(moved[MOST_TOLD:])}")
+            yield Cause(
+                CauseKind.DEFAULT, f"{more} of {name} moved: {', '.join(moved[MOST_TOLD:])}"
+            )
 
 
 def _engines(now: Night, before: Night) -> Iterator[Cause]:

@@ -202,9 +202,7 @@ def night_of(record: Record, cell: str | None = None) -> Night:
         target_digest=record.target_digest,
         draft_digests={d.quant: d.digest for d in record.drafts if d.digest is not None} or None,
         defaults=record.defaults,
-        said=tuple(
-            sorted({w for c in record.candidates for w in c.command if w.startswith("--")})
-        ),
+        said=tuple(sorted({w for c in record.candidates for w in c.command if w.startswith("--")})),
     )
 
 

@@ -13,6 +13,7 @@ from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.facts import parse_defaults
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
+from cook.engines.server_api import Completion
 from cook.engines.speculation import (
     Speculator,
     read_speculators,
@@ -32,6 +33,12 @@ TEXT = "one two three four one two three four one two three four one two three"
 
 def job(target: Path, draft: Path | None = None) -> ServerJob:
     return ServerJob(target, ONE, 512, draft, ONE, DraftSettings(4) if draft else None)
+
+
+def asked(engine: Any, what: ServerJob, supervisor: Supervisor) -> Completion:
+    """The answer to one request that repeats itself, on a server of its own."""
+    with Server(engine, what, supervisor) as server:
+        return server.complete(TEXT, 96, ignore_eos=True)
 
 
 @pytest.fixture
@@ -159,8 +166,7 @@ def test_hidden_speculation_is_never_counted(
     draft = tiny_draft if drafting else None
     told = "beside its draft" if drafting else "although given no draft"
     with pytest.raises(StepError, match=f"speculates {told}") as caught:
-        with Server(engine, job(tiny_model, draft), supervisor) as server:
-            server.complete(TEXT, 96, ignore_eos=True)
+        asked(engine, job(tiny_model, draft), supervisor)
     assert caught.value.hint is not None
     assert "--no-spec-type" in caught.value.hint
 
@@ -177,15 +183,12 @@ def test_hidden_speculation_is_switched_off_where_that_can_be_said(
 ) -> None:
     engine = standin_engine("speculates_unless_told", "server", real=bundled.facts.bin_dir)
     draft = tiny_draft if drafting else None
-    with Server(offering(engine), job(tiny_model, draft), supervisor) as server:
-        told = server.complete(TEXT, 96, ignore_eos=True)
-    with Server(bundled, job(tiny_model, draft), supervisor) as server:
-        real = server.complete(TEXT, 96, ignore_eos=True)
+    told = asked(offering(engine), job(tiny_model, draft), supervisor)
+    real = asked(bundled, job(tiny_model, draft), supervisor)
     assert told.tokens == real.tokens
     assert (told.draft_n, told.draft_n_accepted) == (real.draft_n, real.draft_n_accepted)
-    with pytest.raises(StepError, match="ngram-mod|/slots"):
-        with Server(engine, job(tiny_model, draft), supervisor) as server:
-            server.complete(TEXT, 96, ignore_eos=True)
+    with pytest.raises(StepError, match=r"ngram-mod|/slots"):
+        asked(engine, job(tiny_model, draft), supervisor)
 
 
 @pytest.mark.ik
@@ -217,5 +220,4 @@ def test_hidden_speculation_of_ik_is_never_counted(
         "speculates_on_ik", "server", flavour="ik_llama.cpp", real=ik_engine.facts.bin_dir
     )
     with pytest.raises(StepError, match="speculates"):
-        with Server(engine, job(tiny_model, tiny_draft if drafting else None), supervisor) as one:
-            one.complete(TEXT, 48, ignore_eos=True)
+        asked(engine, job(tiny_model, tiny_draft if drafting else None), supervisor)

@@ -14,7 +14,7 @@ from cook.nightly.causes import UNCHANGED, CauseKind, causes
 from cook.nightly.gates import Policy, Verdict, judge
 from cook.nightly.history import History, append, read_history
 from cook.nightly.night import Night
-from tests.nightly.nights import PICK, WORLDS, Harm, Series
+from tests.nightly.nights import WORLDS, Harm, Series
 
 KEPT: dict[str, Any] = {
     "target_digest": "sha256:" + "a" * 64,
@@ -47,7 +47,7 @@ TOLD = {
 def pair() -> tuple[Night, Night]:
     """(earlier, later), the later one with a loss that a gate sees."""
     series = Series(WORLDS["CPU"], seed=11)
-    harm = Harm(acceptance_points=8.0, only=(PICK,))
+    harm = Harm(acceptance_points=8.0)
     earlier, later = (replace(n, **KEPT) for n in (series.measure(), series.measure(harm)))
     return earlier.judged((), ()), later
 
@@ -100,7 +100,7 @@ def test_a_default_that_cook_says_itself_is_told_last(pair: tuple[Night, Night])
 
 def test_nights_before_it_was_kept_name_what_they_can(pair: tuple[Night, Night]) -> None:
     earlier, later = pair
-    bare = dict.fromkeys(KEPT) | {"said": ()}
+    bare: dict[str, Any] = dict.fromkeys(KEPT) | {"said": ()}
     assert causes(later, replace(earlier, **bare)) == ()
     assert causes(replace(later, **bare), earlier) == ()
     provisional = replace(later, target_digest="header:" + "9" * 64)
