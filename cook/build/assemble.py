@@ -284,6 +284,8 @@ def _candidate(
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
         prompts=by_prompt(runs) if runs else None,
         serving=Serving(step.context, step.target_args, step.draft_args),
+        repeats=len({s.repeat for s in configuration.rounds if outcomes.result(s)}) or None,
+        log=first.log if first else None,
     )
 
 

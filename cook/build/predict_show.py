@@ -375,6 +375,7 @@ def _typed_verdict(ends: Sequence[TypedPrediction]) -> str:
         f"{ends[0].no_draft_tokens_per_s:.2f}; a draft twice as fast: "
         f"{_ends([r.decode_tokens_per_s for r in twice])} t/s "
         f"({_ends([r.speedup for r in twice])}x)"
+        + ("; every batch taken to cost one token's time" if ends[0].constant else "")
     )
     if first[0].speedup > 1:
         return f"drafting pays: {told}"

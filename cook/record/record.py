@@ -111,6 +111,10 @@ class Candidate:
     prompts: PromptFigures | None = None
     """``live``, prompt by prompt."""
     serving: Serving | None = None
+    repeats: Annotated[int | None, LATER] = None
+    """How often each prompt ran live; times are medians over these."""
+    log: Annotated[str | None, LATER] = None
+    """Folder of the first live run's log under ``COOK_HOME/logs``, if it is still there."""
 
     @property
     def key(self) -> CandidateKey:

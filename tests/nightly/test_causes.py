@@ -11,9 +11,13 @@ import pytest
 from cook.engines.base import EngineIdentity
 from cook.formats.quant_types import Flavour
 from cook.nightly.causes import UNCHANGED, CauseKind, causes
+from cook.nightly.cell_outcome import read_outcomes
 from cook.nightly.gates import Policy, Verdict, judge
 from cook.nightly.history import History, append, read_history
 from cook.nightly.night import Night
+from cook.nightly.tonight import NightRequest, tonight
+from cook.output import Mode, Output
+from tests.builds import TINY
 from tests.nightly.nights import WORLDS, Harm, Series
 
 KEPT: dict[str, Any] = {
@@ -136,3 +140,45 @@ def test_another_recipe_text_is_told_beside_what_else_changed(
     assert [c.kind for c in judged.causes] == [CauseKind.TARGET]
     assert "the recipe is not the same text as then" in judged.notes
     assert "the cell's last good night is of" in judged.notes[0]
+
+
+@pytest.mark.engine
+def test_a_real_night_names_the_default_that_a_new_build_moved(
+    bundled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundled tools behind a server whose help tells another p_min on the second night."""
+    tools = Path(bundled.facts.bin_dir)
+    build = tmp_path / "build" / "bin"
+    build.mkdir(parents=True)
+    for tool in tools.glob("llama-*"):
+        if tool.name != "llama-server":
+            (build / tool.name).symlink_to(tool)
+
+    def new_build(p_min: str) -> None:
+        real = f'"{tools / "llama-server"}"'
+        told = f"sed 's/(greedy) (default: 0.00)/(greedy) (default: {p_min})/'"
+        server = build / "llama-server"
+        asked = f'[ "$1" = --help ] && {{ {real} --help | {told}; exit; }}'
+        server.write_text(f'#!/bin/sh\n{asked}\nexec {real} "$@"\n')
+        server.chmod(0o755)
+
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COOK_ENGINE_MINE", str(build))
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (tmp_path / "tiny.yaml").write_text(TINY.replace("engine: bundled\n", ""))
+    pipeline = tmp_path / "p.yaml"
+    gates = "gates: {speed_percent: 90, no_draft_percent: 90}\n"
+    pipeline.write_text(f"version: 1\nname: p\nrecipes: [tiny.yaml]\nengines: mine\n{gates}")
+    for p_min in ("0.75", "0.00"):
+        new_build(p_min)
+        tonight(NightRequest(pipeline, all_cells=True, into=tmp_path / p_min), Output(Mode.QUIET))
+    (first,) = read_outcomes([tmp_path / "0.75"])
+    assert not first.causes
+    (second,) = read_outcomes([tmp_path / "0.00"])
+    assert second.causes is not None
+    default, engine = second.causes
+    assert default.kind is CauseKind.DEFAULT
+    assert default.text.startswith("--spec-draft-p-min of mine was 0.75 then, is 0.00 now")
+    assert "cook says it" in default.text
+    assert engine.kind is CauseKind.ENGINE
+    assert f"changed since then: {default}" in second.notes
