@@ -61,15 +61,17 @@ def post_format(name: str) -> PostFormat:
 
 @dataclass(frozen=True)
 class Arm:
-    """One candidate's requests; speeds in tokens after the first per second, a prompt each."""
+    """One candidate's requests; speeds in tokens after the first per second."""
 
     candidate: Candidate
     prompts: PromptFigures
 
     @property
-    def speeds(self) -> tuple[float, ...]:
-        pairs = zip(self.prompts.tokens, self.prompts.decode_ms, strict=True)
-        return tuple(1000 * tokens / ms for tokens, ms in pairs if tokens and ms > 0)
+    def speeds(self) -> dict[str, float]:
+        """By prompt; a reply of one token has none."""
+        of = self.prompts
+        timed = zip(of.ids, of.tokens, of.decode_ms, strict=True)
+        return {name: 1000 * tokens / ms for name, tokens, ms in timed if tokens and ms > 0}
 
     @property
     def acceptance(self) -> float | None:
@@ -89,7 +91,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class MedianSpeed:
-    """A figure with its percentile interval over resampled prompts; None with too few prompts."""
+    """A median (or a ratio of two) over prompts, with the interval of resampled prompts.
+
+    None with fewer prompts than :data:`cook.scoring.intervals.FEWEST_PROMPTS`.
+    """
 
     value: float
     low: float | None
@@ -107,7 +112,7 @@ def post(record: Record, form: PostFormat, candidate: str | None = None) -> str:
     InputError where it did not run live, or nothing did that it could stand beside.
     """
     shown = public(record)
-    chosen = _chosen(record, candidate)
+    chosen = _chosen(shown, candidate)
     arm = _arm(shown, chosen)
     if form is PostFormat.SPEED_BENCH:
         return _speed_bench(shown, arm)
@@ -163,34 +168,30 @@ def _arm(record: Record, name: str) -> Arm:
 
 
 def median_of(arm: Arm, base: Arm | None = None) -> MedianSpeed:
-    """The median over prompts of an arm's speeds, or of its ratio to ``base`` prompt by prompt.
+    """The median over prompts of an arm's speeds, over that of ``base`` on the same prompts.
 
-    Both medians of a ratio come from the same resampled prompts.
+    Both medians of a ratio come from the same resampled prompts. InputError where nothing has a
+    speed.
     """
     import numpy as np
 
-    place = {p: i for i, p in enumerate(base.prompts.ids)} if base is not None else {}
-    rows = [
-        (arm.prompts.tokens[i], arm.prompts.decode_ms[i], place.get(p, -1))
-        for i, p in enumerate(arm.prompts.ids)
-        if base is None or p in place
-    ]
-    mine = np.array([1000 * tokens / ms for tokens, ms, _ in rows])
-    theirs = np.ones(len(rows))
-    if base is not None:
-        of = base.prompts
-        theirs = np.array([1000 * of.tokens[at] / of.decode_ms[at] for *_, at in rows])
+    mine = arm.speeds
+    theirs = dict.fromkeys(mine, 1.0) if base is None else base.speeds
+    common = [name for name in mine if name in theirs]
+    if not common:
+        raise InputError(f"{arm.candidate.name}: no reply of two tokens or more: nothing to time")
+    columns = np.array([[mine[name], theirs[name]] for name in common])
 
-    def figure(index: Any) -> Any:
-        below = np.median(theirs[index], axis=-1) if base is not None else 1.0
-        return np.median(mine[index], axis=-1) / below
+    def ratio(rows: Any) -> Any:
+        top, bottom = np.moveaxis(np.median(columns[rows], axis=-2), -1, 0)
+        return top / bottom
 
-    value = float(figure(np.arange(len(rows))))
-    if len(rows) < FEWEST_PROMPTS:
+    value = float(ratio(np.arange(len(common))))
+    if len(common) < FEWEST_PROMPTS:
         return MedianSpeed(value, None, None)
-    drawn = np.random.default_rng(SEED).integers(0, len(rows), (_RESAMPLES, len(rows)))
+    drawn = np.random.default_rng(SEED).integers(0, len(common), (_RESAMPLES, len(common)))
     tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(figure(drawn), [tail, 100 - tail])
+    low, high = np.percentile(ratio(drawn), [tail, 100 - tail])
     return MedianSpeed(value, float(low), float(high))
 
 
@@ -262,7 +263,7 @@ def _llama_cpp(record: Record, base: Arm, arm: Arm) -> Iterator[str]:
     yield "|---|---:|---:|---:|"
     for one in (base, arm):
         rate = "n/a" if one.acceptance is None else f"{one.acceptance:.3f}"
-        mean = f"{statistics.mean(one.speeds):.1f}" if one.speeds else "n/a"
+        mean = f"{statistics.mean(one.speeds.values()):.1f}" if one.speeds else "n/a"
         yield f"| {_cell(one.candidate.name)} | {one.wall_s:.2f} | {rate} | {mean} |"
     yield ""
     yield f"| prompt | n={_n_max(arm)} |"

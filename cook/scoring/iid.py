@@ -89,6 +89,10 @@ def iid_row(
     )
 
 
+LEAST_VERIFICATION = 0.9
+"""Of one token's time: a verification takes that time or more, but for the figures' rounding."""
+
+
 @dataclass(frozen=True)
 class SeenCycle:
     """Where the time of a cycle goes at a speed that was seen, and what a faster draft would give.
@@ -117,16 +121,17 @@ def seen_cycle(
     draft_s: float,
     profile: Profile,
 ) -> SeenCycle:
-    """``seen_tokens_per_s`` taken apart; InputError where drafting alone would take longer."""
+    """``seen_tokens_per_s`` taken apart; InputError where that leaves verification no time."""
     length = tokens_per_cycle(alpha, n_max)
     cycle = length / seen_tokens_per_s
     drafting = (n_max + (1 if RULES[profile].mirrors else 0)) * draft_s
     rest = cycle - drafting
-    if rest <= 0:
+    if rest < LEAST_VERIFICATION * plain_s:
         raise InputError(
-            f"{seen_tokens_per_s:g} t/s cannot be: a cycle would take {cycle * 1000:.0f} ms, and "
-            f"drafting {n_max} tokens alone {drafting * 1000:.0f} ms",
-            hint="is that the n_max that ran, and the draft's speed at this context?",
+            f"{seen_tokens_per_s:g} t/s cannot be: a cycle of {cycle * 1000:.0f} ms, of which the "
+            f"draft takes {drafting * 1000:.0f} ms, leaves less for verification than one token "
+            f"takes ({plain_s * 1000:.0f} ms)",
+            hint="are that the n_max that ran, its acceptance, and the speeds at this context?",
         )
     return SeenCycle(
         n_max=n_max,
