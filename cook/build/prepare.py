@@ -13,7 +13,6 @@ from cook.build.drafting import DraftLayout
 from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, ForecastPlan, Layout, LeftOut
 from cook.build.locate import SourceReader, local_path
-from cook.documents.tree import Keys
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
@@ -29,8 +28,7 @@ from cook.recipe.lint import lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, Quant
 from cook.recipe.schema import ModelArgsSpec, Recipe
-from cook.recipe.sources import HubRef
-from cook.recipe.traps import MODEL, TARGET, trap_problems
+from cook.recipe.traps import models_at, trap_problems
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.type_speed import TypeSpeedStep, type_speed
@@ -187,13 +185,7 @@ def _lay(
 def _traps(loaded: LoadedRecipe, engine: Engine, reader: SourceReader) -> tuple[Problem, ...]:
     """What ``engine`` would do with the recipe's models without a word."""
     recipe = loaded.recipe
-    refs: dict[Keys, Path | HubRef] = {}
-    if recipe.score is not None:
-        refs[TARGET] = recipe.score.target.source
-    if recipe.model is not None:
-        refs[MODEL] = recipe.model.source
-    refs |= {("drafts", i, "source"): d.source for i, d in enumerate(recipe.drafts)}
-    headers = {place: reader.model(ref).file for place, ref in refs.items()}
+    headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
     return tuple(trap_problems(recipe, loaded.locations, engine.flavour, headers))
 
 

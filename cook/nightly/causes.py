@@ -8,7 +8,7 @@ it is what changed. Where nothing of it changed, that is told as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -99,11 +99,12 @@ def _defaults(now: Night, before: Night) -> Iterator[Cause]:
 def _engines(now: Night, before: Night) -> Iterator[Cause]:
     for name, identity in now.engines.items():
         earlier = before.engines.get(name)
-        if earlier is not None and earlier.digest != identity.digest:
-            yield Cause(
-                CauseKind.ENGINE,
-                f"{name} was {_named(earlier, identity)} then, is {_named(identity, earlier)} now",
-            )
+        if earlier is None or earlier.digest == identity.digest:
+            continue
+        made = [q for q in _moved_drafts(now, before) if (now.quantized_by or {}).get(q) == name]
+        anew = f"; it made other files of {_some(made)}" if made else ""
+        then, now_is = _named(earlier, identity), _named(identity, earlier)
+        yield Cause(CauseKind.ENGINE, f"{name} was {then} then, is {now_is} now{anew}")
 
 
 def _named(one: EngineIdentity, other: EngineIdentity) -> str:
@@ -111,17 +112,29 @@ def _named(one: EngineIdentity, other: EngineIdentity) -> str:
     return one.build if one.build != other.build else f"{one.build} [{one.digest[:12]}]"
 
 
+def _moved_drafts(now: Night, before: Night) -> list[str]:
+    """Quants whose files have other bytes."""
+    mine, theirs = now.draft_digests or {}, before.draft_digests or {}
+    return [quant for quant in mine if theirs.get(quant, mine[quant]) != mine[quant]]
+
+
 def _drafts(now: Night, before: Night) -> Iterator[Cause]:
-    theirs: Mapping[str, str] = before.draft_digests or {}
-    mine = now.draft_digests or {}
-    moved = [quant for quant in mine if theirs.get(quant, mine[quant]) != mine[quant]]
+    """Drafts that changed by themselves; what a new engine quantized anew is of that engine."""
+    changed = {name for name, one in now.engines.items() if before.engines.get(name) != one}
+    mine, theirs = now.draft_digests or {}, before.draft_digests or {}
+    by = now.quantized_by or {}
+    moved = [quant for quant in _moved_drafts(now, before) if by.get(quant) not in changed]
     for quant in moved[:MOST_TOLD]:
         then, now_is = _short(theirs[quant]), _short(mine[quant])
         yield Cause(CauseKind.DRAFT, f"the file of {quant} was {then} then, is {now_is} now")
     if len(moved) > MOST_TOLD:
-        yield Cause(
-            CauseKind.DRAFT, f"the files of {plural(len(moved) - MOST_TOLD, 'more draft')} changed"
-        )
+        yield Cause(CauseKind.DRAFT, f"the files of {_some(moved[MOST_TOLD:])} changed, too")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    told = ", ".join(names[:MOST_TOLD])
+    return f"{told} and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else told
 
 
 def _short(digest: str | None) -> str | None:

@@ -109,6 +109,8 @@ class Night:
     """None on nights before it was kept, as is all that follows."""
     draft_digests: dict[str, str] | None = None
     """Quant -> ``sha256:`` of its file."""
+    quantized_by: dict[str, str] | None = None
+    """Quant -> the engine that made its file; one that was given is not here."""
     defaults: dict[str, dict[str, str]] | None = None
     """Engine -> flag -> what its server does where that is not said."""
     said: tuple[str, ...] = ()
@@ -201,6 +203,8 @@ def night_of(record: Record, cell: str | None = None) -> Night:
         excluded=tuple((e.candidate, e.reason) for e in record.pick.excluded),
         target_digest=record.target_digest,
         draft_digests={d.quant: d.digest for d in record.drafts if d.digest is not None} or None,
+        # A given file is its own key.
+        quantized_by={d.quant: d.engine for d in record.drafts if d.key != d.digest} or None,
         defaults=record.defaults,
         said=tuple(sorted({w for c in record.candidates for w in c.command if w.startswith("--")})),
     )

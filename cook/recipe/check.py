@@ -13,7 +13,7 @@ from cook.errors import Problem
 from cook.recipe.lint import flavour_of, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes
-from cook.recipe.traps import TARGET, draft_places, trap_problems
+from cook.recipe.traps import models_at, trap_problems
 
 if TYPE_CHECKING:
     from cook.documents.tree import Keys
@@ -93,13 +93,10 @@ def _headers(loaded: LoadedRecipe) -> Mapping[Keys, GgufFile]:
     from cook.formats.gguf import is_gguf, read_gguf
 
     found: dict[Keys, GgufFile] = {}
-    for place in (TARGET, *draft_places(loaded.recipe)):
-        part: object = loaded.recipe
-        for key in place:
-            part = part[key] if isinstance(part, tuple) else getattr(part, str(key), None)  # type: ignore[index]
-        if isinstance(part, Path) and part.is_file() and is_gguf(part):
+    for place, ref in models_at(loaded.recipe).items():
+        if isinstance(ref, Path) and ref.is_file() and is_gguf(ref):
             with suppress(InputError):
-                found[place] = read_gguf(part, complete=False)
+                found[place] = read_gguf(ref, complete=False)
     return found
 
 

@@ -21,8 +21,11 @@ from cook.formats.quant_types import Flavour, by_name
 from cook.units import size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cook.formats.gguf import GgufFile
     from cook.recipe.schema import Recipe, ScoreSpec
+    from cook.recipe.sources import HubRef
 
 TARGET: Keys = ("score", "target", "source")
 MODEL: Keys = ("model", "source")
@@ -62,10 +65,14 @@ def trap_problems(
         yield from _draft_context(recipe.score, locations, headers)
 
 
-def draft_places(recipe: Recipe) -> tuple[Keys, ...]:
-    """Where ``recipe`` names files that drafts are, or are made of."""
-    listed: tuple[Keys, ...] = tuple(("drafts", i, "source") for i in range(len(recipe.drafts)))
-    return (*((MODEL,) if recipe.model is not None else ()), *listed)
+def models_at(recipe: Recipe) -> Mapping[Keys, Path | HubRef]:
+    """Every model that ``recipe`` names, by its place."""
+    found: dict[Keys, Path | HubRef] = {}
+    if recipe.score is not None:
+        found[TARGET] = recipe.score.target.source
+    if recipe.model is not None:
+        found[MODEL] = recipe.model.source
+    return found | {("drafts", i, "source"): d.source for i, d in enumerate(recipe.drafts)}
 
 
 def has_state(file: GgufFile) -> bool:

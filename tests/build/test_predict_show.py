@@ -92,7 +92,7 @@ def test_the_field_thread_s_question(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_is_not_worth_it_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", *THREAD, "--draft-speed", "8", "--n-max", "2", "--seen", "5"]) == 0
+    assert main(["predict", *THREAD, "--draft-speed", "8", "--n-max", "2", "--seen", "3.5"]) == 0
     verdict, seen = capsys.readouterr().out.splitlines()[-2:]
     assert verdict.startswith("not worth it: the fastest, n_max=2 is 0.")
     assert seen.startswith("not worth it: 3.5 t/s seen with n_max=2 are 0.56x")

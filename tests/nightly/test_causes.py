@@ -23,6 +23,7 @@ from tests.nightly.nights import WORLDS, Harm, Series
 KEPT: dict[str, Any] = {
     "target_digest": "sha256:" + "a" * 64,
     "draft_digests": {"Q4": "sha256:" + "b" * 64, "Q2": "sha256:" + "c" * 64},
+    "quantized_by": {"Q4": "bundled"},
     "defaults": {"bundled": {"--spec-draft-p-min": "0.75", "--spec-type": "none"}},
     "said": ("--spec-draft-p-min",),
 }
@@ -119,6 +120,17 @@ def test_builds_of_one_name_are_told_apart(pair: tuple[Night, Night]) -> None:
     assert "[ffffffffffff]" in cause.text
 
 
+def test_what_a_new_engine_quantized_anew_is_of_the_engine(pair: tuple[Night, Night]) -> None:
+    """A file names what quantized it, so that its bytes change with the engine."""
+    earlier, later = pair
+    anew = {"Q4": "sha256:" + "0" * 64, "Q2": "sha256:" + "d" * 64}
+    engine, draft = causes(replace(later, engines={"bundled": NEW}, draft_digests=anew), earlier)
+    assert engine.text == "bundled was b0 then, is b1 now; it made other files of Q4"
+    assert (draft.kind, "Q2" in draft.text) == (CauseKind.DRAFT, True)
+    (alone, given) = causes(replace(later, draft_digests=anew), earlier)
+    assert {alone.kind, given.kind} == {CauseKind.DRAFT}
+
+
 def test_many_moved_defaults_are_counted(pair: tuple[Night, Night]) -> None:
     earlier, later = pair
     then = {f"--flag-{n:02}": "0" for n in range(20)}
@@ -181,4 +193,5 @@ def test_a_real_night_names_the_default_that_a_new_build_moved(
     assert default.text.startswith("--spec-draft-p-min of mine was 0.75 then, is 0.00 now")
     assert "cook says it" in default.text
     assert engine.kind is CauseKind.ENGINE
+    assert engine.text.endswith("; it made other files of Q4_0")
     assert f"changed since then: {default}" in second.notes
