@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
+from cook.engines.speculation import unwanted
 from cook.errors import InputError, StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
@@ -59,6 +60,8 @@ class UrlScore:
     categories: dict[str, UrlFigures]
     runs: tuple[PromptRun, ...]
     warnings: tuple[str, ...]
+    speculators: tuple[str, ...] = ()
+    """What it speculates by, where it tells (mainline)."""
 
 
 def score_url(
@@ -98,12 +101,12 @@ def score_url(
         )
     # Warms the server up, and parts us from whatever it was asked before
     # (ik: docs/internals/engines.md#a-prompt-that-was-asked-before).
-    _ask(remote, WARM_UP, WARM_UP_TOKENS, Sampling())
+    kinds = _ask(remote, WARM_UP, WARM_UP_TOKENS, Sampling()).speculators
     runs = []
     for prompt, text in fitting:
         runs.append(_run(remote, prompt, text, max_tokens, sampling or Sampling()))
         on_prompt()
-    warnings += _doubts(facts, runs, [text for _, text in fitting])
+    warnings += _doubts(facts, runs, [text for _, text in fitting], kinds)
     return UrlScore(
         url=remote.url,
         flavour=str(facts.flavour),
@@ -119,6 +122,7 @@ def score_url(
         },
         runs=tuple(runs),
         warnings=tuple(warnings),
+        speculators=kinds,
     )
 
 
@@ -185,10 +189,19 @@ def _busy(remote: Remote) -> list[str]:
     return [f"{remote.url} is serving somebody else as well: its times are not its best"]
 
 
-def _doubts(facts: ServerFacts, runs: Sequence[PromptRun], texts: Sequence[str]) -> list[str]:
+def _doubts(
+    facts: ServerFacts, runs: Sequence[PromptRun], texts: Sequence[str], kinds: Sequence[str]
+) -> list[str]:
     told = []
     silent = sum(not run.draft_n for run in runs)
-    if silent == len(runs):
+    if others := unwanted(kinds, facts.flavour, drafting=True):
+        told.append(
+            f"the server speculates by {', '.join(others)}: no figure here is a draft model's "
+            "alone, nor one without speculation"
+        )
+    if silent == len(runs) and kinds:
+        told.append(f"the server drafted nothing, though it speculates by {', '.join(kinds)}")
+    elif silent == len(runs):
         told.append(
             "the server drafted nothing: it needs a draft and a --spec-type; a draft model alone "
             "is loaded and not used"

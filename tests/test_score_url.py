@@ -38,10 +38,12 @@ def prompts(*texts: str) -> PromptSet:
 
 @pytest.fixture
 def fake() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
-    """``fake(props, timings, slots=[])`` -> (url, the /completion payloads it was sent)."""
+    """``fake(props, timings, slots=[], settings=None)`` -> (url, the /completion payloads)."""
     servers: list[ThreadingHTTPServer] = []
 
-    def start(props: Any, timings: Any, slots: Any = ()) -> tuple[str, list[Any]]:
+    def start(
+        props: Any, timings: Any, slots: Any = (), settings: Any = None
+    ) -> tuple[str, list[Any]]:
         asked: list[Any] = []
 
         class Handler(BaseHTTPRequestHandler):
@@ -62,7 +64,8 @@ def fake() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
                     return
                 asked.append(payload)
                 told = timings(len(asked)) if callable(timings) else timings
-                self._send({"content": "x", "timings": told, "stop_type": "limit"})
+                answer = {"content": "x", "timings": told, "stop_type": "limit"}
+                self._send(answer | {"generation_settings": settings})
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -210,3 +213,26 @@ def check_real(engine: Any, tmp_path: Path) -> None:
     assert found is not None
     assert found.numerator == sum(r.draft_n_accepted or 0 for r in first.runs) > 0
     assert first.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "drafted", "told"),
+    [
+        ("ngram-mod", 0, "by ngram-mod: no figure here is a draft model's alone"),
+        ("ngram-mod,draft-simple", 9, "by ngram-mod: no figure here is a draft model's alone"),
+        ("draft-simple", 0, "the server drafted nothing, though it speculates by draft-simple"),
+        ("draft-simple", 9, None),
+    ],
+)
+def test_a_server_s_kinds_of_speculation_are_named(
+    fake: Any, kinds: str, drafted: int, told: str | None
+) -> None:
+    counts = timings(drafted or None, drafted // 3)
+    url, _ = fake(ML, counts, settings={"speculative.types": kinds})
+    with Remote(url) as remote:
+        score = score_url(remote, prompts("a", "b"))
+    assert score.speculators == tuple(kinds.split(","))
+    if told is None:
+        assert score.warnings == ()
+    else:
+        assert told in score.warnings[0]

@@ -131,6 +131,8 @@ def assemble(finished: Finished) -> Record:
         demo=finished.demo,
         target=str(layout.target.path) if layout.target else "",
         target_bytes=layout.target.size_bytes if layout.target else 0,
+        target_digest=layout.target.digest if layout.target else None,
+        defaults={m.engine.name: m.engine.facts.defaults for m in finished.layouts},
         prompts=layout.prompts.name if layout.prompts else "",
         prompts_sha256=layout.prompts.sha256 if layout.prompts else "",
         max_tokens=recipe.score.max_tokens if recipe.score else 0,
@@ -282,6 +284,8 @@ def _candidate(
         counts_reason=_why_not_counted(checks, outcomes) if checks else None,
         prompts=by_prompt(runs) if runs else None,
         serving=Serving(step.context, step.target_args, step.draft_args),
+        repeats=len({s.repeat for s in configuration.rounds if outcomes.result(s)}) or None,
+        log=first.log if first else None,
     )
 
 

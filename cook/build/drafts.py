@@ -41,13 +41,15 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
     memory = outcomes.result(plan.memory) if plan.memory else None
     made = outcomes.artifacts.get(plan.quantize.key) if plan.quantize else None
     result = outcomes.result(plan.quantize) if plan.quantize else None
-    path = file_bytes = tensor_bytes = None
+    path = file_bytes = tensor_bytes = digest = None
     if isinstance(plan.model, Source):
+        digest = plan.model.digest
         path, file_bytes = str(plan.model.path), plan.model.size_bytes
         tensor_bytes = plan.predicted_tensor_bytes
     elif made is not None and result is not None:
         file = made.file(MODEL_FILE)
         path, file_bytes, tensor_bytes = str(file), file.stat().st_size, result.tensor_bytes
+        digest = next((f"sha256:{f.sha256}" for f in made.files if f.name == MODEL_FILE), None)
     speed, speed_reason = draft_speed(layout, plan, outcomes)
     counts: dict[str, int] = {}
     for type_name in result.types.values() if result else ():
@@ -70,6 +72,7 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         types=type_map(path),
         speed=speed,
         speed_reason=speed_reason,
+        digest=digest,
     )
 
 

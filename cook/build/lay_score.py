@@ -257,18 +257,6 @@ def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
 
 
-def inert_warning(engine: Engine, score: ScoreSpec) -> str | None:
-    """A warning where settings that the recipe tells apart are one on ``engine``."""
-    asked, kept = score.draft.settings(score.method), settings_on(engine, score)
-    if len(kept) == len(asked):
-        return None
-    chances = ", ".join(f"{p:g}" for p in dict.fromkeys(s.p_min for s in asked))
-    return (
-        f"score.draft.p_min: on {engine.name} p_min never ends a draft, so {chances} are one "
-        f"setting, scored once as {kept[0].p_min:g}"
-    )
-
-
 def has_template(file: GgufFile) -> bool:
     """Whether prompts are rendered by the target's own chat template."""
     return "tokenizer.chat_template" in file.metadata

@@ -19,7 +19,7 @@ from cook.graph.step import Source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
-from cook.scoring.iid import IidRow, alpha_of, best_length, iid_row
+from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES, Profile, simulate
@@ -52,7 +52,9 @@ class PredictRequest:
     draft_ms: float | None = None
     overhead_ms: float = 0.0
     acceptance: float | None = None
+    acceptance_to: float | None = None
     acceptance_at: int | None = None
+    seen: float | None = None
     flash_attention: bool | None = None
     gpu_layers: int | None = None
     cache_type: str | None = None
@@ -179,10 +181,13 @@ class TracePrediction:
 class TypedPrediction:
     """What typed numbers say, as if tokens were accepted independently with chance ``alpha``.
 
-    ``best_length`` by the closed form, where every batch is taken to cost the same.
+    ``best_length`` by the closed form, where every batch is taken to cost the same. ``twice``: the
+    same lengths with a draft twice as fast. ``seen``: the speed that was seen, taken apart.
     """
 
     rows: tuple[IidRow, ...]
+    twice: tuple[IidRow, ...]
+    seen: SeenCycle | None
     alpha: float
     no_draft_tokens_per_s: float
     best_length: float | None
@@ -191,8 +196,11 @@ class TypedPrediction:
     warnings: tuple[str, ...] = ()
 
 
-def predict_typed(request: PredictRequest) -> TypedPrediction:
-    """What the typed numbers say. InputError for those that are missing."""
+def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
+    """What the typed numbers say, for the least acceptance and, of a range, for the greatest.
+
+    InputError for those that are missing.
+    """
     if request.trace is not None:
         raise InputError("--acceptance replaces the trace: give one of them")
     curve = request.verify_curve
@@ -201,18 +209,41 @@ def predict_typed(request: PredictRequest) -> TypedPrediction:
             "--acceptance needs the times of target and draft",
             hint="--target-ms 146 --draft-ms 12, and better --verify 1:146,2:170,5:220",
         )
-    alpha = request.acceptance
+    least, most = request.acceptance, request.acceptance_to
+    if most is not None and most < least:
+        raise InputError(f"--acceptance-to {most:g} is below --acceptance {least:g}")
+    ends = (least,) if most is None else (least, most)
+    return tuple(_typed(request, curve, request.draft_ms / 1000, end) for end in ends)
+
+
+def _typed(
+    request: PredictRequest, curve: BatchCurve, draft_s: float, acceptance: float
+) -> TypedPrediction:
+    """At one ``acceptance``."""
+    alpha = acceptance
     if request.acceptance_at is not None:
-        alpha = alpha_of(alpha, request.acceptance_at)
+        alpha = alpha_of(acceptance, request.acceptance_at)
     profile = request.named_profile or Profile.MAINLINE_2026_10
-    draft_s, plain_s = request.draft_ms / 1000, float(curve.at(1, 0))
+    plain_s = float(curve.at(1, 0))
     constant = len(curve.widths) == 1
     closed = constant and 0 < alpha < 1 and draft_s < plain_s
+    seen = None
+    if request.seen is not None:
+        ran = (request.acceptance_at,) if request.acceptance_at else request.lengths
+        if len(ran) > 1 or ran[0] is None:
+            raise InputError("--seen needs the n_max that ran", hint="--n-max N, once")
+        seen = seen_cycle(request.seen, alpha, ran[0], plain_s, draft_s, profile)
+
+    def rows(draft_s: float) -> tuple[IidRow, ...]:
+        overhead_s = request.overhead_ms / 1000
+        return tuple(
+            iid_row(alpha, n, curve, draft_s, profile, overhead_s) for n in request.lengths
+        )
+
     return TypedPrediction(
-        rows=tuple(
-            iid_row(alpha, n, curve, draft_s, profile, request.overhead_ms / 1000)
-            for n in request.lengths
-        ),
+        rows=rows(draft_s),
+        twice=rows(draft_s / 2),
+        seen=seen,
         alpha=alpha,
         no_draft_tokens_per_s=1 / plain_s,
         best_length=best_length(alpha, plain_s, draft_s) if closed else None,
@@ -310,6 +341,8 @@ def _require_consistent(request: PredictRequest) -> None:
         )
     if request.overhead_ms or request.acceptance_at is not None:
         raise InputError("--overhead-ms and --acceptance-at go with --acceptance")
+    if request.seen is not None or request.acceptance_to is not None:
+        raise InputError("--seen and --acceptance-to go with --acceptance")
     if request.target is not None and (request.verify or request.target_ms):
         raise InputError("--target measures what --verify and --target-ms type: give one of them")
     if request.lengths[0] < 1 or request.lengths[-1] > MAX_TRACE_LENGTH:

@@ -11,17 +11,19 @@ from cook.build.predict import (
     PredictRequest,
     SettingPrediction,
     TracePrediction,
+    TypedPrediction,
     predict_on_trace,
     predict_typed,
 )
 from cook.output import Column, Output, plain
-from cook.scoring.iid import CAVEAT
+from cook.scoring.iid import CAVEAT, IidRow, SeenCycle
 from cook.scoring.price import Breakdown, PricedReplies
 from cook.scoring.sampled import SampledPrediction
 from cook.units import plural
 
 TAIL = "the draft draws at the target's temperature from all its tokens"
 NO_DRAFT = "no draft"
+NOT_WORTH_IT = "not worth it"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
 
 
@@ -238,7 +240,7 @@ def _verdict(ordered: Sequence[DraftPrediction], whole: TracePrediction) -> str:
         others = (f"{_named(d)} {_speedup(d.best.priced, whole):.2f}x" for d in rest)
         told += f"; {', '.join(others)}"
     if not _pays(first.best.priced, whole):
-        return f"drafting does not pay: the fastest, {told}"
+        return f"{NOT_WORTH_IT}: the fastest, {told}"
     return f"drafting pays: {told}"
 
 
@@ -305,28 +307,18 @@ def _parts(spent: Breakdown) -> list[tuple[str, str]]:
 
 
 def _show_typed(request: PredictRequest, out: Output) -> None:
-    """The table from typed numbers, with what it leaves out."""
-    prediction = predict_typed(request)
-    rows, speed = prediction.rows, prediction.no_draft_tokens_per_s
-    if prediction.constant:
+    """The table from typed numbers, what they come to in a line, and what that leaves out."""
+    least, *most = predict_typed(request)
+    rows, speed = least.rows, least.no_draft_tokens_per_s
+    if least.constant:
         out.warn(
             CONSTANT,
             hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures",
         )
-    for warning in prediction.warnings:
+    for warning in least.warnings:
         out.warn(warning)
-    best = max(rows, key=lambda row: row.decode_tokens_per_s)
-    out.emit(
-        {
-            "alpha": prediction.alpha,
-            "no_draft_tokens_per_s": speed,
-            "settings": rows,
-            "best": rows.index(best),
-            "best_length_closed_form": prediction.best_length,
-            "warnings": prediction.warnings,
-            "caveat": CAVEAT,
-        }
-    )
+    best = _fastest(least.rows)
+    out.emit(_typed_document(least) | ({"at_most": _typed_document(most[0])} if most else {}))
     bare = (NO_DRAFT, None, None, None, _number(speed), "1.00x", None, "")
     cells: list[tuple[object, ...]] = [
         (
@@ -346,14 +338,68 @@ def _show_typed(request: PredictRequest, out: Output) -> None:
         "pays from",
     )
     out.table([bare, *cells], [*(Column(t, "right") for t in titles), ""])
-    told = f"n_max={best.n_max} is {best.speedup:.2f}x as fast as no draft decoding, predicted"
     out.data("")
-    out.data(
-        f"drafting pays: {told}"
-        if best.speedup > 1
-        else f"drafting does not pay: the fastest, {told}"
-    )
+    out.data(_typed_verdict([least, *most]))
+    if least.seen is not None:
+        out.data(_seen([one.seen for one in (least, *most) if one.seen is not None]))
     out.warn(CAVEAT)
+
+
+def _typed_document(prediction: TypedPrediction) -> dict[str, Any]:
+    rows = prediction.rows
+    return {
+        "alpha": prediction.alpha,
+        "no_draft_tokens_per_s": prediction.no_draft_tokens_per_s,
+        "settings": rows,
+        "best": rows.index(_fastest(rows)),
+        "best_length_closed_form": prediction.best_length,
+        "twice_draft_speed": prediction.twice,
+        "seen": prediction.seen,
+        "warnings": prediction.warnings,
+        "caveat": CAVEAT,
+    }
+
+
+def _fastest(rows: Sequence[IidRow]) -> IidRow:
+    return max(rows, key=lambda row: row.decode_tokens_per_s)
+
+
+def _typed_verdict(ends: Sequence[TypedPrediction]) -> str:
+    """Does it pay, at which length, and what would a draft twice as fast give: in a line."""
+    first = [_fastest(one.rows) for one in ends]
+    twice = [_fastest(one.twice) for one in ends]
+    lengths = " to ".join(dict.fromkeys(f"n_max={row.n_max}" for row in first))
+    told = (
+        f"{lengths} is {_ends([r.speedup for r in first])}x as fast as no draft decoding, "
+        f"predicted: {_ends([r.decode_tokens_per_s for r in first])} t/s for "
+        f"{ends[0].no_draft_tokens_per_s:.2f}; a draft twice as fast: "
+        f"{_ends([r.decode_tokens_per_s for r in twice])} t/s "
+        f"({_ends([r.speedup for r in twice])}x)"
+        + ("; every batch taken to cost one token's time" if ends[0].constant else "")
+    )
+    if first[0].speedup > 1:
+        return f"drafting pays: {told}"
+    return f"{NOT_WORTH_IT}: the fastest, {told}"
+
+
+def _seen(ends: Sequence[SeenCycle]) -> str:
+    """Where the time goes at the speed that was seen, and what is left to gain: in a line."""
+    one = ends[0]
+    gain = max(end.twice_tokens_per_s for end in ends) / one.tokens_per_s - 1
+    told = (
+        f"{one.tokens_per_s:g} t/s seen with n_max={one.n_max} are {one.speedup:.2f}x: a cycle "
+        f"takes {_ends([e.cycle_ms for e in ends], 0)} ms, the draft {one.draft_ms:.0f} ms of it, "
+        f"and verification with all else the time of {_ends([e.rest_tokens for e in ends])} "
+        f"single tokens; a draft twice as fast would give "
+        f"{_ends([e.twice_tokens_per_s for e in ends])} t/s ({gain:+.0%} at most), one that costs "
+        f"nothing {_ends([e.free_tokens_per_s for e in ends])}"
+    )
+    return told if one.speedup > 1 else f"{NOT_WORTH_IT}: {told}"
+
+
+def _ends(values: Sequence[float], digits: int = 2) -> str:
+    """One value, or the two ends of a range, each once."""
+    return " to ".join(dict.fromkeys(f"{value:.{digits}f}" for value in sorted(values)))
 
 
 def _percent(share: float | None) -> str | None:

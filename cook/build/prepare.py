@@ -10,12 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.build.drafting import DraftLayout
-from cook.build.lay_score import (
-    inert_warning,
-    lay_score,
-    shared_device_warning,
-    trace_warning,
-)
+from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, ForecastPlan, Layout, LeftOut
 from cook.build.locate import SourceReader, local_path
 from cook.engines.base import Engine, ModelArgs, ServerJob
@@ -23,7 +18,7 @@ from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
 from cook.engines.worker.flags import of_the_server
 from cook.engines.worker.loading import model_load
-from cook.errors import InputError, PrerequisiteError
+from cook.errors import InputError, PrerequisiteError, Problem
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
 from cook.output import Output
@@ -33,6 +28,7 @@ from cook.recipe.lint import lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, Quant
 from cook.recipe.schema import ModelArgsSpec, Recipe
+from cook.recipe.traps import models_at, trap_problems
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.type_speed import TypeSpeedStep, type_speed
@@ -157,6 +153,9 @@ def _lay(
     ]
     drafts = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
     scored = lay_score(engine, recipe, reader, drafts, suffix)
+    traps = _traps(loaded, engine, reader)
+    raise_problems(traps, strict=strict)
+    warnings += [str(p) for p in traps]
     if scored is not None:
         _check_arguments(engine, (scored.baseline, *scored.grid))
         if scored.forecast is not None:
@@ -165,7 +164,6 @@ def _lay(
         found_too = (
             shared_device_warning(recipe.score),
             trace_warning(recipe.score),
-            inert_warning(engine, recipe.score),
         )
         warnings += [warning for warning in found_too if warning is not None]
     return Layout(
@@ -182,6 +180,13 @@ def _lay(
         left_out=left_out,
         types=_types(engine, recipe, drafts, reader),
     )
+
+
+def _traps(loaded: LoadedRecipe, engine: Engine, reader: SourceReader) -> tuple[Problem, ...]:
+    """What ``engine`` would do with the recipe's models without a word."""
+    recipe = loaded.recipe
+    headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
+    return tuple(trap_problems(recipe, loaded.locations, engine.flavour, headers))
 
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:

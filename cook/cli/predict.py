@@ -37,12 +37,24 @@ def command(
     target_ms: Annotated[
         float | None, typer.Option("--target-ms", min=1e-6, help="One token of the target, in ms.")
     ] = None,
+    target_speed: Annotated[
+        float | None,
+        typer.Option(
+            "--target-speed", metavar="T/S", min=1e-6, help="The same as tokens per second."
+        ),
+    ] = None,
     verify: Annotated[
         str | None,
         typer.Option("--verify", metavar="N:MS,...", help="Batches of the target, in ms."),
     ] = None,
     draft_ms: Annotated[
         float | None, typer.Option("--draft-ms", min=1e-6, help="One token of the draft, in ms.")
+    ] = None,
+    draft_speed: Annotated[
+        float | None,
+        typer.Option(
+            "--draft-speed", metavar="T/S", min=1e-6, help="The same as tokens per second."
+        ),
     ] = None,
     overhead_ms: Annotated[
         float, typer.Option("--overhead-ms", min=0.0, help="Of each cycle, with typed numbers.")
@@ -51,6 +63,10 @@ def command(
         float | None,
         typer.Option("--acceptance", min=0.0, max=1.0, help="Predict from this, without a trace."),
     ] = None,
+    acceptance_to: Annotated[
+        float | None,
+        typer.Option("--acceptance-to", min=0.0, max=1.0, help="Its upper end, of a range."),
+    ] = None,
     acceptance_at: Annotated[
         int | None,
         typer.Option(
@@ -58,6 +74,15 @@ def command(
             min=1,
             max=256,
             help="n_max at which --acceptance is accepted/drafted; absent: of one token.",
+        ),
+    ] = None,
+    seen: Annotated[
+        float | None,
+        typer.Option(
+            "--seen",
+            metavar="T/S",
+            min=1e-6,
+            help="The speed that you see with this draft: where its time goes.",
         ),
     ] = None,
     flash_attention: Annotated[
@@ -86,15 +111,21 @@ def command(
 
     With a trace every draft is replayed: acceptance comes from the target's own text, without the
     target. Speeds need its times: measured (--target) or typed (--verify). Without a trace
-    everything is typed, and tokens count as accepted independently of each other.
+    everything is typed, and tokens count as accepted independently of each other; one line says
+    whether it is worth it, and what a draft twice as fast would give. With --seen another one says
+    where the time of a speed that you see goes.
 
     Examples:
 
       cook predict ling.trace Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf --target Ling-1T.gguf
       cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --p-min 0 --p-min 0.5
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
+      cook predict --acceptance 0.62 --acceptance-to 0.66 --target-speed 6.27 --draft-speed 100
+      --n-max 4 --seen 7
     """
     options = dict(locals())
+    for model in ("target", "draft"):
+        _as_ms(options, model)
     output = open_output(options.pop("json"), options.pop("quiet"))
     from cook.build.predict import PredictRequest
     from cook.build.predict_show import answer
@@ -106,3 +137,14 @@ def command(
         if value is not None
     }
     answer(PredictRequest(**typed), output)
+
+
+def _as_ms(options: dict[str, Any], model: str) -> None:
+    """The time of one token of ``model``, which may be typed as a speed."""
+    from cook.errors import InputError
+
+    speed = options.pop(f"{model}_speed")
+    if speed is not None and options[f"{model}_ms"] is not None:
+        raise InputError(f"--{model}-speed and --{model}-ms say the same: give one of them")
+    if speed is not None:
+        options[f"{model}_ms"] = 1000 / speed

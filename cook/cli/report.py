@@ -59,6 +59,20 @@ def command(
             help="What --acceptance-csv compares with; absent: the largest draft.",
         ),
     ] = None,
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="FORMAT",
+            help="Print the row that people post: qwen38-mtp, mtp-bench, llama.cpp, speed-bench.",
+        ),
+    ] = None,
+    candidate: Annotated[
+        str | None,
+        typer.Option(
+            "--candidate", metavar="NAME", help="Whom --as shows; absent: the pick's draft."
+        ),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List the records that are kept.", show_default=False)
     ] = False,
@@ -82,6 +96,8 @@ def command(
       cook report record.json --against ~/.local/share/cook/history/nightly.jsonl
       cook report --markdown - >> "$GITHUB_STEP_SUMMARY"
       cook report my-sweep --acceptance-csv acceptance_results.csv --reference Q8_0
+      cook report my-sweep --as qwen38-mtp
+      cook report my-sweep --as speed-bench --candidate "no draft" > baseline.json
     """
     output = open_output(json, quiet)
     from cook.nightly import comparison
@@ -95,6 +111,13 @@ def command(
         return
     path = find_record(record)
     found = read_record(path)
+    if as_ is not None:
+        from cook.report.posts import post, post_format
+
+        text = post(found, post_format(as_), candidate)
+        output.emit({"record": path, "format": as_, "post": text})
+        output.block(text)
+        return
     judgement = comparison.compare(found, against) if against is not None else None
     shown = document(found)
     to_stdout = str(markdown) == "-"

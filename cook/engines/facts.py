@@ -26,6 +26,7 @@ from typing import Any
 from cook.engines.environment import engine_environment, loader_environment
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.speculation import speculators_in_help
 from cook.errors import InputError, PrerequisiteError
 from cook.files import atomic_write, identity
 from cook.files import digest as digest_of
@@ -34,12 +35,16 @@ from cook.paths import cook_home
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
 # More tools that cook can use; they count in the identity where present.
 OPTIONAL_TOOLS = ("sweep-bench", "spec-bench", "gguf-split")
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True)
 class Facts:
-    """One engine build. ``files`` is name -> SHA-256 of what runs; ``digest`` sums them up."""
+    """One engine build. ``files`` is name -> SHA-256 of what runs; ``digest`` sums them up.
+
+    ``speculators`` are the kinds of speculation of its server, ``defaults`` what that does where
+    nothing is said (flag -> value), both by its help.
+    """
 
     bin_dir: str
     library_dirs: tuple[str, ...]
@@ -53,6 +58,8 @@ class Facts:
     flags: dict[str, tuple[str, ...]]
     library_path: tuple[str, ...]
     repack: bool
+    speculators: tuple[str, ...] = ()
+    defaults: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def facts_of(directory: Path) -> Facts:
@@ -144,6 +151,8 @@ def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
         flags={name: tuple(sorted(parse_flags(text))) for name, text in helps.items()},
         library_path=tuple(map(str, library_path)),
         repack=repack,
+        speculators=speculators_in_help(helps.get("server", "")),
+        defaults=parse_defaults(helps.get("server", "")),
     )
     return facts, files
 
@@ -254,13 +263,14 @@ def _save(cache: Path, entry: dict[str, Any]) -> None:
 
 
 def _revive(fields: dict[str, Any]) -> Facts:
-    lists = ("library_dirs", "ftypes", "library_path")
+    lists = ("library_dirs", "ftypes", "library_path", "speculators")
     values: dict[str, Any] = dict(fields) | {key: tuple(fields[key]) for key in lists}
     values["flags"] = {tool: tuple(flags) for tool, flags in fields["flags"].items()}
     return Facts(**values)
 
 
 _TIMEOUT_S = 60.0
+_DEFAULT = re.compile(r"\(?default: '?([\w.,+-]{1,60}?)'?[),]")
 _FLAG = re.compile(r"(?<![\w<\[|/.-])(--?[A-Za-z][\w-]*)")
 _FTYPE = re.compile(r"^\s+(?:\d+\s+or\s+)?([A-Z][A-Z0-9_]*[A-Z0-9])\s+:?", re.MULTILINE)
 _LOADED = re.compile(r"^\s*(\S+) => (not found|\S+)", re.MULTILINE)
@@ -425,6 +435,21 @@ def parse_flags(text: str) -> frozenset[str]:
         head = stripped if usage else re.split(r"\s{2,}(?![\s-])|: ", stripped, maxsplit=1)[0]
         flags.update(_FLAG.findall(head))
     return frozenset(flags)
+
+
+def parse_defaults(text: str) -> dict[str, str]:
+    """Flag -> its default, as a tool's help tells it: ``--spec-draft-p-min`` -> ``0.00``.
+
+    By the longest of a flag's spellings. Words and numbers only: a sentence is no value, and a
+    path is this machine's.
+    """
+    found: dict[str, str] = {}
+    for block in re.split(r"\n(?=[ \t]{0,11}-)", text):
+        told = _DEFAULT.search(" ".join(block.split()))
+        flags = sorted(parse_flags(block.split("\n", 1)[0]), key=lambda f: (-len(f), f))
+        if told is not None and flags:
+            found.setdefault(flags[0], told[1])
+    return dict(sorted(found.items()))
 
 
 def parse_ftypes(text: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import BATCH, Engine, ModelArgs, QuantizeJob, ServerJob
+from cook.engines.speculation import BY_DRAFT
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 
@@ -118,7 +119,7 @@ class IkLlamaCpp(Engine):
             p_min = f"{settings.p_min:g}"
             keys = f":n_max={settings.n_max},n_min={settings.n_min},p_min={p_min}"
         # -md alone does not even load the draft.
-        args.add("--spec-type", f"draft{keys}")
+        args.add("--spec-type", f"{BY_DRAFT[self.flavour]}{keys}")
         add_draft_args(self, args, job)
 
     @property

@@ -417,6 +417,8 @@ _REFUSED = (
          "-lsim --layer-similarity"),
     *_no(_IK, Harm.ENDS, "-fdn --fused-delta-net", why="the engine no longer uses it"),
     *_no(_IK, Harm.ENDS, "-rcache --rope-cache", why="the engine no longer uses it"),
+    *_no(_LLAMA, Harm.ENDS, "--spec-draft-p-split --draft-p-split",
+         why="the engine reads it and does nothing with it"),
 )  # fmt: skip
 
 # What cook or a key of the recipe says: two of them would fight, or a secret would show in a
@@ -434,7 +436,7 @@ _OURS = tuple(
         "`score.draft:`": (
             *("--spec-type", "--draft --draft-max --draft-n", "--draft-min --draft-n-min"),
             *("--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min --draft-p-min"),
-            *("--spec-draft-p-split --draft-p-split", "--draft-params -draft", "--spec-stage"),
+            *("--draft-params -draft", "--spec-stage"),
             *("--spec-ngram-mod-n-min", "--spec-ngram-mod-n-max", "--spec-ngram-mod-n-match"),
             *("--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"),
             *("--spec-ngram-simple-min-hits", "--spec-ngram-map-k-size-n"),

@@ -2,7 +2,8 @@
 
 It listens on loopback, on a free port, with a key that is in a file of mode 0600 and nowhere
 else. A server that was given a draft is shown to draft, or refused: both engines otherwise
-serve on without a word (docs/internals/engines.md#serving-without-drafting).
+serve on without a word (docs/internals/engines.md#serving-without-drafting). One that speculates
+in any other way is refused, too (docs/internals/engines.md#hidden-speculation).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -28,6 +29,7 @@ from cook.engines.process import system
 from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Running, Supervisor
 from cook.engines.server_api import Api, Completion
+from cook.engines.speculation import read_speculators, unwanted
 from cook.errors import InputError, InternalError, StepError
 from cook.formats.quant_types import Flavour
 
@@ -102,6 +104,9 @@ class Server:
         traceback: TracebackType | None,
     ) -> None:
         self._close()
+        if error is None and not self._argv and self._running is not None:
+            # The counters of all that was asked; one that serves others has a log without end.
+            self._prove_counters(self._running)
 
     @property
     def peak_rss_bytes(self) -> int:
@@ -173,8 +178,9 @@ class Server:
         if completion.predicted_n > max(n_predict, 1):
             told = f"{completion.predicted_n} tokens for the {n_predict} asked for"
             raise StepError(f"{self._name} wrote {told}", log=self.log)
+        self._refuse_hidden(completion.speculators)
         if completion.draft_n is not None and not draft:
-            raise StepError(f"{self._name} drafted although it was given no draft", log=self.log)
+            raise self._hidden(f"{completion.draft_n} tokens in one reply")
         return completion
 
     def tokenize(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
@@ -281,23 +287,43 @@ class Server:
             )
 
     def _prove_drafting(self) -> None:
-        """Raise unless a server with a draft says that it will draft."""
-        if self.job.draft is None:
-            return
+        """Raise unless a server with a draft says that it will draft, and one without does not."""
+        drafting = self.job.draft is not None
         said = self.log.read_text(encoding="utf-8", errors="replace")
-        if found := _NO_DRAFT.search(said):
+        if drafting and (found := _NO_DRAFT.search(said)):
             raise self._not_drafting(found.group().strip())
         if self.engine.flavour is Flavour.LLAMA_CPP:
             status, slots = self._ask(lambda api: api.get("/slots"))
-            drafting = (
-                status == 200
-                and isinstance(slots, list)
-                and bool(slots)
-                and isinstance(slots[0], dict)
-                and slots[0].get("speculative") is True
+            told = status == 200 and isinstance(slots, list) and bool(slots)
+            says = told and any(
+                isinstance(slot, dict) and slot.get("speculative") is True for slot in slots
             )
-            if not drafting:
+            if drafting and not says:
                 raise self._not_drafting("/slots does not say speculative")
+            if says and not drafting:
+                raise self._hidden("/slots says speculative")
+        self._refuse_hidden(one.name for one in read_speculators(said.splitlines()))
+
+    def _prove_counters(self, running: Running) -> None:
+        """Raise where the log counts drafts of a kind that was not asked for."""
+        with running.stderr_log.open(encoding="utf-8", errors="replace") as log:
+            counted = {one.name: str(one) for one in read_speculators(log)}
+        self._refuse_hidden(counted, counted)
+
+    def _refuse_hidden(self, names: Iterable[str], told: Mapping[str, str] | None = None) -> None:
+        """Raise where one of ``names`` is a kind of speculation that was not asked for."""
+        drafting = self.job.draft is not None
+        if found := unwanted(names, self.engine.flavour, drafting=drafting):
+            raise self._hidden(", ".join((told or {}).get(name, name) for name in found))
+
+    def _hidden(self, told: str) -> StepError:
+        given = "beside its draft" if self.job.draft is not None else "although given no draft"
+        return StepError(
+            f"{self._name} speculates {given}: {told}",
+            hint="a wrapper, a configuration file or the build itself adds it, and it has no "
+            "--no-spec-type that would end it: use another build (--engine)",
+            log=self._running.stderr_log if self._running else None,
+        )
 
     def _not_drafting(self, told: str) -> StepError:
         return StepError(

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cook.engines.speculation import speculators_of
 from cook.errors import StepError
 from cook.formats import strict_json
 
@@ -67,7 +68,8 @@ class Completion:
     them: a text that is a beginning of the other is no difference there. ``prompt_n`` counts the
     prompt tokens that were evaluated (none are taken from a cache). ``draft_n`` and
     ``draft_n_accepted`` are None when nothing was drafted: the engines then leave them out.
-    ``stop`` is why it ended: ``eos``, ``limit``, ``word`` or ``none``.
+    ``stop`` is why it ended: ``eos``, ``limit``, ``word`` or ``none``. ``speculators`` are the
+    kinds of speculation that the server has, where it tells (mainline).
     """
 
     text: str
@@ -82,6 +84,7 @@ class Completion:
     truncated: bool
     probabilities: tuple[TokenProbability, ...] = ()
     by_depth: tuple[DepthCount, ...] = ()
+    speculators: tuple[str, ...] = ()
 
     @property
     def decode_tokens_per_s(self) -> float | None:
@@ -275,7 +278,12 @@ def parse_completion(answer: Mapping[str, Any]) -> Completion:
         truncated=answer.get("truncated") is True,
         probabilities=_probabilities(answer.get("completion_probabilities")),
         by_depth=_depths(timings.get("draft_by_depth")),
+        speculators=_speculators(answer.get("generation_settings")),
     )
+
+
+def _speculators(settings: Any) -> tuple[str, ...]:
+    return speculators_of(settings.get("speculative.types")) if isinstance(settings, dict) else ()
 
 
 def _stop(answer: Mapping[str, Any]) -> str:

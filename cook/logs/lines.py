@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 
 from cook.engines.server_api import DepthCount
+from cook.engines.speculation import TOTALS
 from cook.formats.naming import model_stem
 
 MAX_NAME = 200
@@ -193,11 +194,6 @@ _TASK = re.compile(r" id_slot=(\d{1,9}) id_task=(-?\d{1,9})")
 _LOADED = re.compile(r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors from ")
 _LOADING = re.compile(r"loading (draft )?model '([^']{1,4096})'\s{0,4}$")
 _GENERAL_NAME = re.compile(r"general\.name {1,12}= (.{1,400})$")
-_TOTALS = re.compile(
-    r"statistics {1,20}(?P<name>[\w-]{1,40}): #calls\(b,g,a\) = {0,8}\d{1,12} {1,8}\d{1,12} {1,8}"
-    r"\d{1,12}, #gen drafts = {0,8}(?P<drafts>\d{1,12}), #acc drafts = {0,8}\d{1,12},"
-    r" #gen tokens = {0,8}(?P<drafted>\d{1,12}), #acc tokens = {0,8}(?P<accepted>\d{1,12})"
-)
 _DURATION = re.compile(r"dur\(b,g,a\) = \d{1,12}\.\d{3}, (\d{1,12}\.\d{3}), \d{1,12}\.\d{3} ms")
 _SENT = (' to_send="', ' response="')
 
@@ -335,7 +331,7 @@ def _text(rest: str, where: Where, place: _Place) -> Iterable[Event]:
         return (Loading(where, readable(told[1]), None, False),)
     if first[:1] == "|" and (told := _ROW.match(rest)) and not rest[told.end() :].strip():
         return (_sweep(told),)
-    if first == "sta" and (told := _TOTALS.match(rest)):
+    if first == "sta" and (told := TOTALS.match(rest)):
         return (_drafter(rest, told, where),)
     return ()
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
 from cook.errors import GateError, InputError
 from cook.files import atomic_write
+from cook.nightly.causes import Cause
 from cook.nightly.gates import Finding, Verdict
+from cook.record.measured import LATER
 
 VERSION = 1
 FILE = "cell.json"
@@ -49,6 +52,8 @@ class CellOutcome:
     pick: str | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    causes: Annotated[tuple[Cause, ...] | None, LATER] = None
+    """What is not what it was on the night that this one is compared with."""
     against: str | None = None
     """When the night was that this one is compared with; None: there is none."""
     record: str | None = None

@@ -150,6 +150,7 @@ def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) ->
         pick=night.pick,
         findings=judgement.findings,
         notes=(*judgement.notes, *history.warnings),
+        causes=judgement.causes,
         against=judgement.before.created if judgement.before else None,
         record=RECORD,
     )
@@ -203,6 +204,8 @@ def _summary(
         parts = [f"REGRESSION: {worst.gate} of {worst.subject}: {worst.text}"]
         if len(judgement.regressions) > 1:
             parts[0] += f" and {len(judgement.regressions) - 1} more"
+        kinds = dict.fromkeys(str(cause.kind) for cause in judgement.causes)
+        parts[0] += f" (changed: {', '.join(kinds) or 'nothing known'})"
     elif error is not None:
         parts = [f"failed: {_short(error)}"]
     winner = record.candidate(night.pick) if night.pick else None

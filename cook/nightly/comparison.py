@@ -48,7 +48,12 @@ def as_document(judgement: Judgement | None) -> dict[str, object] | None:
     if judgement is None:
         return None
     before = judgement.before.created if judgement.before else None
-    return {"before": before, "findings": judgement.findings, "notes": judgement.notes}
+    return {
+        "before": before,
+        "findings": judgement.findings,
+        "causes": judgement.causes,
+        "notes": judgement.notes,
+    }
 
 
 def show(judgement: Judgement, output: Output) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from cook.nightly.causes import UNCHANGED, Cause, causes
 from cook.nightly.changes import Change, GatedFigure, Incomparable, changes
 from cook.nightly.night import Night, NightDraft
 from cook.scoring.racing import student_quantile
@@ -93,12 +94,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Tonight against an earlier night; ``before`` None: there is nothing to compare with."""
+    """Tonight against an earlier night; ``before`` None: there is nothing to compare with.
+
+    ``causes``: what is not what it was that night.
+    """
 
     now: Night
     before: Night | None
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    causes: tuple[Cause, ...] = ()
 
     @property
     def regressions(self) -> tuple[Finding, ...]:
@@ -110,7 +115,7 @@ def judge(
 ) -> Judgement:
     """Every gate of one cell."""
     if before is None:
-        return Judgement(now, None, (), ("no good night of this series to compare with",))
+        return _apart(now, history)
     found, refused = changes(now, before, history)
     moving = [c for c in found if not _stored(c)]
     alarms = _alarms(moving, now, before, policy)
@@ -121,8 +126,36 @@ def judge(
     findings += [*quality, *_unqualified(now, before)]
     still = [(str(c.figure), c.candidate) for c in found if _stored(c)]
     findings += _identical([*still, *same])
-    notes = (*_notes(now, before), *_lost(now, before, _by_draft(found, refused, findings)))
-    return Judgement(now, before, tuple(findings), notes)
+    changed = causes(now, before)
+    verdicts = {f.verdict for f in findings}
+    moved = bool(verdicts & {Verdict.REGRESSION, Verdict.IMPROVEMENT})
+    notes = (
+        *_told(changed, moved),
+        *_notes(now, before),
+        *_lost(now, before, _by_draft(found, refused, findings)),
+    )
+    return Judgement(now, before, tuple(findings), notes, changed)
+
+
+def _apart(now: Night, history: History | None) -> Judgement:
+    """Without a night of this series; one of the cell's may tell what set them apart."""
+    none = "no good night of this series to compare with"
+    other = history.last_of_cell(now) if history is not None else None
+    if other is None:
+        return Judgement(now, None, (), (none,))
+    changed = causes(now, other)
+    why = [*_told(changed, moved=False)]
+    if now.recipe_sha256 != other.recipe_sha256:
+        why.append("the recipe is not the same text as then")
+    since = f"{none}; the cell's last good night is of {other.created}"
+    return Judgement(now, None, (), (since, *why), changed)
+
+
+def _told(changed: Sequence[Cause], moved: bool) -> Iterator[str]:
+    """What changed, as notes; that nothing did, where a figure ``moved``."""
+    yield from (f"changed since then: {cause}" for cause in changed)
+    if moved and not changed:
+        yield UNCHANGED
 
 
 def _by_draft(
@@ -182,10 +215,6 @@ def _unqualified(now: Night, before: Night) -> Iterator[Finding]:
 
 
 def _notes(now: Night, before: Night) -> Iterator[str]:
-    for name, identity in now.engines.items():
-        earlier = before.engines.get(name)
-        if earlier is not None and earlier.digest != identity.digest:
-            yield f"engine {name}: {earlier.build} then, {identity.build} now"
     if now.recipe_sha256 != before.recipe_sha256:
         yield "the recipe is not the same text as then"
     if now.pick != before.pick:

@@ -46,6 +46,10 @@ class History:
         """The night that ``night`` is judged against."""
         return _last_good(self.of(night))
 
+    def last_of_cell(self, night: Night) -> Night | None:
+        """The cell's newest good night of any series: another recipe's text, or machine."""
+        return _last_good([n for n in self.nights if n.cell == night.cell and n.id != night.id])
+
     def last_good_of(self, series: Series) -> Night | None:
         """The night that the next one of ``series`` will be judged against."""
         return _last_good([n for n in self.nights if n.series == series])

@@ -105,6 +105,16 @@ class Night:
     """Every draft's replayed acceptance; empty on nights before it was kept."""
     excluded: tuple[tuple[str, str], ...] = ()
     """(candidate, why it may not win), of those over a limit or without a figure."""
+    target_digest: str | None = None
+    """None on nights before it was kept, as is all that follows."""
+    draft_digests: dict[str, str] | None = None
+    """Quant -> ``sha256:`` of its file."""
+    quantized_by: dict[str, str] | None = None
+    """Quant -> the engine that made its file; one that was given is not here."""
+    defaults: dict[str, dict[str, str]] | None = None
+    """Engine -> flag -> what its server does where that is not said."""
+    said: tuple[str, ...] = ()
+    """Flags that the servers of the live runs were given: no default decides there."""
 
     def plain(self, engine: str) -> CandidateNight | None:
         """The engine's own speed, without a draft."""
@@ -191,6 +201,12 @@ def night_of(record: Record, cell: str | None = None) -> Night:
         ),
         replays=tuple(_replay(found, order) for found in record.replayed),
         excluded=tuple((e.candidate, e.reason) for e in record.pick.excluded),
+        target_digest=record.target_digest,
+        draft_digests={d.quant: d.digest for d in record.drafts if d.digest is not None} or None,
+        # A given file is its own key.
+        quantized_by={d.quant: d.engine for d in record.drafts if d.key != d.digest} or None,
+        defaults=record.defaults,
+        said=tuple(sorted({w for c in record.candidates for w in c.command if w.startswith("--")})),
     )
 
 

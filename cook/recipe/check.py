@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,11 @@ from cook.errors import Problem
 from cook.recipe.lint import flavour_of, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes
+from cook.recipe.traps import models_at, trap_problems
 
 if TYPE_CHECKING:
+    from cook.documents.tree import Keys
+    from cook.formats.gguf import GgufFile
     from cook.formats.imatrix_file import Imatrix
 
 
@@ -69,6 +73,8 @@ def check_recipe(
         )
     if any(p.kind == "prerequisite" for p in problems):
         raise_problems(problems)
+    traps = trap_problems(loaded.recipe, loaded.locations, flavour, _headers(loaded))
+    problems = tuple(sorted({*problems, *traps}, key=lambda p: (p.line, p.column, p.message)))
     quants = _quants(loaded, model, flavour) if model is not None else ()
     return CheckResult(loaded.path, flavour, problems, quants)
 
@@ -79,6 +85,19 @@ def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
 
     path = loaded.recipe.imatrix.file if loaded.recipe.imatrix else None
     return read_imatrix(path) if isinstance(path, Path) and path.is_file() else None
+
+
+def _headers(loaded: LoadedRecipe) -> Mapping[Keys, GgufFile]:
+    """Of every model that the recipe names and that is on this disk and sound."""
+    from cook.errors import InputError
+    from cook.formats.gguf import is_gguf, read_gguf
+
+    found: dict[Keys, GgufFile] = {}
+    for place, ref in models_at(loaded.recipe).items():
+        if isinstance(ref, Path) and ref.is_file() and is_gguf(ref):
+            with suppress(InputError):
+                found[place] = read_gguf(ref, complete=False)
+    return found
 
 
 def read_tensors(path: Path) -> ModelTensors:

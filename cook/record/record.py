@@ -62,6 +62,8 @@ class Draft:
     """Types by layer and tensor group, read from the file's header; empty without a file."""
     speed: DraftSpeed | None = None
     speed_reason: str | None = None
+    digest: Annotated[str | None, LATER] = None
+    """``sha256:`` of the file's bytes."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,10 @@ class Candidate:
     prompts: PromptFigures | None = None
     """``live``, prompt by prompt."""
     serving: Serving | None = None
+    repeats: Annotated[int | None, LATER] = None
+    """How often each prompt ran live; times are medians over these."""
+    log: Annotated[str | None, LATER] = None
+    """Folder of the first live run's log under ``COOK_HOME/logs``, if it is still there."""
 
     @property
     def key(self) -> CandidateKey:
@@ -248,6 +254,10 @@ class Record:
     """Everything that came from the Hub, with its commit."""
     replayed: tuple[ReplayedPrompts, ...] = ()
     """Replayed acceptance of every draft; empty where candidates are scored live only."""
+    target_digest: Annotated[str | None, LATER] = None
+    """``sha256:`` of the target's bytes."""
+    defaults: Annotated[dict[str, dict[str, str]] | None, LATER] = None
+    """What each engine's server does where nothing is said, by its help: flag -> value."""
 
     def candidate(self, name: str) -> Candidate | None:
         return next((c for c in self.candidates if c.name == name), None)

@@ -15,6 +15,7 @@ MEASURING = (
     ("--fit", "off"),  # mainline's; ik's is a switch
     ("--no-log-prefix",),
     ("--no-log-timestamps",),
+    ("--verbosity", "4"),  # tells the counters of every kind of speculation
 )
 """What a server is told so that it can be measured, and nobody wants of one that serves: there,
 requests that begin alike are to be fast, and the log is to tell when. The speed of a request does

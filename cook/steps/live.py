@@ -132,6 +132,8 @@ class LiveOutcome:
     lost: tuple[str, ...] = ()
     serve: tuple[str, ...] = ()
     """The server's command where ``command`` is another tool's."""
+    log: str | None = None
+    """The folder of its log, among the logs of ``COOK_HOME``."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -227,6 +229,7 @@ class LiveStep(Step[LiveOutcome]):
                     server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
                 runs.append(self._ask(server, prompt))
                 bench.advance((index + 1) / len(self.prompts))
+            log = server.log.parent.name
             taken = _difference(server.cpu_s, cpu_before)
             others = watch.others_cores(taken)
         self._require_drafting(runs)
@@ -236,6 +239,7 @@ class LiveStep(Step[LiveOutcome]):
             peak_rss_bytes=server.peak_rss_bytes,
             command=server.command,
             others_cores=others,
+            log=log,
         )
 
     @property

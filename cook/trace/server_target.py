@@ -346,6 +346,8 @@ class ServerTarget:
         answer = self.remote.complete(payload)
         if answer.draft_n is not None:
             raise drafts_error(self.remote.url, "its timings have draft_n")
+        if answer.speculators:
+            raise drafts_error(self.remote.url, f"by {', '.join(answer.speculators)}")
         if answer.predicted_n > n_predict or len(answer.tokens or ()) > n_predict:
             raise StepError(
                 f"{self.remote.url} wrote {answer.predicted_n} tokens for the {n_predict} asked for"

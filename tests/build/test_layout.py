@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.build.lay_score import inert_warning
 from cook.build.layout import ROUNDS, Configuration, config_name, split_rounds
 from cook.build.live_runs import within_budget
 from cook.engines.base import DraftSettings
@@ -76,13 +75,6 @@ def test_where_p_min_never_ends_a_draft_all_are_one_setting() -> None:
         *found.forecast.settings
     ]
     assert {r.rollout_steps for d in found.forecast.drafts for r in d.replays} == {0}
-    assert inert_warning(ik, spec) == (
-        "score.draft.p_min: on ik p_min never ends a draft, so 0.5, 0, 0.8 are one setting, "
-        "scored once as 0.5"
-    )
-    bundled: Any = FakeEngine()
-    assert inert_warning(bundled, spec) is None
-    assert inert_warning(ik, score()) is None
 
 
 def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:

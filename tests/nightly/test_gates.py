@@ -246,7 +246,7 @@ def test_notes_name_what_is_not_the_same(pair: tuple[Night, Night]) -> None:
         now, engines={"bundled": other}, pick="no draft", candidates=now.candidates[:-1]
     )
     notes = "\n".join(judge(changed, before, POLICY).notes)
-    assert "b0 then, b10000 now" in notes
+    assert "engine: bundled was b0 then, is b10000 now" in notes
     assert "pick:" in notes
     assert f"not run live tonight: {now.candidates[-1].name}" in notes
 

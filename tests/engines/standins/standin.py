@@ -315,7 +315,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health" and self.fault == "never_ready":
             return self.answer({"error": {"message": "Loading model", "code": 503}}, 503)
         if self.path == "/slots":
-            return self.answer([{"id": 0, "speculative": self.fault != "no_drafting"}])
+            drafting = "--spec-type" in ARGS and self.fault != "no_drafting"
+            return self.answer([{"id": 0, "speculative": drafting}])
         return self.answer({"status": "ok"})
 
     def do_POST(self) -> None:
@@ -376,6 +377,29 @@ def server(fault: str) -> Callable[[], None]:
         HTTPServer(("127.0.0.1", int(value("--port"))), Handler).serve_forever()
 
     return run
+
+
+def speculates() -> None:
+    """Drafts from n-grams of the text whatever it is given, and repeats itself soon."""
+    ngrams = ("--spec-ngram-mod-n-match", "4", "--spec-ngram-mod-n-min", "1")
+    real([*ARGS, "--spec-type", "ngram-mod", *ngrams, "--spec-ngram-mod-n-max", "8"])
+
+
+def speculates_on_ik() -> None:
+    """A stage of n-grams before what it was given."""
+    at = ARGS.index("--spec-type") if "--spec-type" in ARGS else len(ARGS)
+    stage = "ngram-mod:n_max=8,n_min=1,ngram_size_n=4"
+    real([*ARGS[:at], "--spec-type", stage, *ARGS[at:]])
+
+
+def speculates_unless_told() -> None:
+    """As llama.cpp #28391 has it: n-grams unless --no-spec-type takes them away."""
+    if "--no-spec-type" not in ARGS:
+        speculates()
+    at = ARGS.index("--no-spec-type")
+    if "ngram-mod" not in ARGS[at + 1].split(","):
+        speculates()
+    real([*ARGS[:at], *ARGS[at + 2 :]])
 
 
 def port_taken() -> None:

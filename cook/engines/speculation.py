@@ -1,0 +1,90 @@
+"""What speculates in a server: which kinds a build has, and what each one counted.
+
+No draft means no speculation of any kind, and a draft means that draft alone. Both engines can
+also draft from n-grams of the text, without a model, and a build may do so unless it is told not
+to (llama.cpp #28391: on by default, ``--spec-type`` only adds, ``--no-spec-type`` takes away).
+So a server is held against its own words: its slots, the kinds that its answers name, and the
+counters of every kind in its log (docs/internals/engines.md#hidden-speculation).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cook.formats.quant_types import Flavour
+
+NONE = "none"
+BY_DRAFT: Mapping[str, str] = {Flavour.LLAMA_CPP: "draft-simple", Flavour.IK_LLAMA_CPP: "draft"}
+"""What a flavour calls speculation by a draft model of its own."""
+UNNAMED = "speculation of an unnamed kind"
+"""Of a server that only says that it speculates, as ik does until it counts."""
+NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+"""Kinds without a model of mainline, for a build whose help does not list its kinds."""
+
+TOTALS = re.compile(
+    r"statistics {1,20}(?P<name>[\w-]{1,40}): #calls\(b,g,a\) = {0,8}\d{1,12} {1,8}\d{1,12} {1,8}"
+    r"\d{1,12}, #gen drafts = {0,8}(?P<drafts>\d{1,12}), #acc drafts = {0,8}\d{1,12},"
+    r" #gen tokens = {0,8}(?P<drafted>\d{1,12}), #acc tokens = {0,8}(?P<accepted>\d{1,12})"
+)
+"""What one kind has counted since its server started; both engines write it after a request."""
+_ADDED = re.compile(r"adding speculative implementation '(?P<name>[\w-]{1,40})'")
+_STARTED = "speculative decoding context initialized"
+_LISTED = re.compile(r"(?:--spec-type\s+|^\s+types:\s+)(none,\s?[\w, -]{1,400})$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Speculator:
+    """One kind of speculation in a server; None where its log has no counts of it (yet)."""
+
+    name: str
+    drafts: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+    def __str__(self) -> str:
+        if self.drafted is None:
+            return self.name
+        return f"{self.name} ({self.accepted} of {self.drafted} tokens accepted)"
+
+
+def speculators_in_help(text: str) -> tuple[str, ...]:
+    """The kinds that the help of a server lists for ``--spec-type``, without ``none``."""
+    found = _LISTED.search(text)
+    names = (name.strip() for name in found[1].split(",")) if found else ()
+    return tuple(name for name in names if name and name != NONE)
+
+
+def speculators_of(types: object) -> tuple[str, ...]:
+    """The kinds in ``speculative.types`` of mainline's settings, ``ngram-mod,draft-simple``."""
+    if not isinstance(types, str):
+        return ()
+    names = (name.strip() for name in types[:400].split(","))
+    return tuple(name for name in names if re.fullmatch(r"[\w-]{1,40}", name) and name != NONE)
+
+
+def read_speculators(lines: Iterable[str]) -> tuple[Speculator, ...]:
+    """Every kind of which a server's log tells, with its last counts.
+
+    Mainline tells at ``-lv 4`` (docs/internals/engines.md#logs). A server that only says that it
+    speculates has one without a name.
+    """
+    found: dict[str, Speculator] = {}
+    started = False
+    for line in lines:
+        if told := TOTALS.search(line):
+            counts = (int(told[part]) for part in ("drafts", "drafted", "accepted"))
+            found[told["name"]] = Speculator(told["name"], *counts)
+        elif told := _ADDED.search(line):
+            found.setdefault(told["name"], Speculator(told["name"]))
+        started = started or _STARTED in line
+    if started and not found:
+        return (Speculator(UNNAMED),)
+    return tuple(found.values())
+
+
+def unwanted(names: Iterable[str], flavour: str, *, drafting: bool) -> tuple[str, ...]:
+    """Those of ``names`` that a server with a draft (``drafting``), or without, may not have."""
+    allowed = (BY_DRAFT[flavour], UNNAMED) if drafting else ()
+    return tuple(dict.fromkeys(name for name in names if name not in allowed))

@@ -1,0 +1,228 @@
+"""What an engine does with a recipe without a word: slower, of another size, or not at all.
+
+Each trap is told at its place in the recipe, with the mend, before anything runs: by ``cook plan``,
+``cook build`` and ``cook recipes check``. None is an error, but for a file that is no draft at
+all: the engines run all of it, and figures come out. What the engines do there, and where it was
+read or seen, is in docs/internals/engines.md#traps-of-drafting.
+
+Headers are given by their place in the recipe, as far as they are at hand; what needs one that is
+not is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cook.documents.places import Locations
+from cook.documents.tree import Keys
+from cook.errors import InputError, Problem
+from cook.formats.quant_types import Flavour, by_name
+from cook.units import size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cook.formats.gguf import GgufFile
+    from cook.recipe.schema import Recipe, ScoreSpec
+    from cook.recipe.sources import HubRef
+
+TARGET: Keys = ("score", "target", "source")
+MODEL: Keys = ("model", "source")
+
+_WITH_STATE = frozenset(
+    (
+        *("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"),
+        *("jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe"),
+        *("nemotron_h", "nemotron_h_moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp"),
+        *("kimi-linear", "kimi-k3", "bailingmoe3", "glm5-next", "deepseek4", "minimax-01"),
+    )
+)
+"""llm_arch_is_recurrent and llm_arch_is_hybrid of mainline's src/llama-arch.cpp at 0c1e570."""
+_STATE_TENSORS = (".ssm_", ".time_mix_", ".shortconv.")
+_HEADS = {"dflash": "a DFlash head", "eagle3": "an EAGLE-3 head"}
+"""Architectures of files that draft only from inside of another model's run."""
+_MUCH_CACHE = 0.5
+_LEAST_CACHE_BYTES = 1 << 30
+"""A draft's KV cache of this size, and of this part of its weights, is worth a word."""
+_WORDS_OF_SLOTS = ("-np", "--parallel")
+_WORDS_OF_EXPERTS = ("-ser", "--smart-expert-reduction")
+_WORDS_OF_SPLIT = ("-sm", "--split-mode")
+_EXTRAS = (("score", "target"), ("score", "baseline"), ("score", "draft"))
+
+
+def trap_problems(
+    recipe: Recipe, locations: Locations, flavour: str, headers: Mapping[Keys, GgufFile]
+) -> Iterator[Problem]:
+    """Every trap of ``recipe`` on ``flavour``, each with its place and its mend."""
+    yield from _heads(locations, headers, flavour)
+    if recipe.score is None:
+        return
+    yield from _inert(recipe, recipe.score, locations, flavour)
+    if flavour == Flavour.LLAMA_CPP:
+        yield from _state(locations, headers)
+        yield from _pinned(recipe.score, locations)
+        yield from _draft_context(recipe.score, locations, headers)
+
+
+def models_at(recipe: Recipe) -> Mapping[Keys, Path | HubRef]:
+    """Every model that ``recipe`` names, by its place."""
+    found: dict[Keys, Path | HubRef] = {}
+    if recipe.score is not None:
+        found[TARGET] = recipe.score.target.source
+    if recipe.model is not None:
+        found[MODEL] = recipe.model.source
+    return found | {("drafts", i, "source"): d.source for i, d in enumerate(recipe.drafts)}
+
+
+def has_state(file: GgufFile) -> bool:
+    """Whether a model has layers whose state cannot be cut back by single tokens."""
+    return file.architecture in _WITH_STATE or any(
+        part in tensor.name for tensor in file.tensors for part in _STATE_TENSORS
+    )
+
+
+def head_tensor(file: GgufFile) -> str | None:
+    """The tensor by which mainline takes a whole model for a multi-token-prediction head."""
+    layers = _number(file, "block_count")
+    name = f"blk.{layers - 1}.nextn.eh_proj.weight" if layers else ""
+    return name if name and file.find(name) is not None else None
+
+
+def cache_bytes_per_token(file: GgufFile, cache_type: str) -> float | None:
+    """Of keys and values of all layers; None where the header does not tell, as with MLA."""
+    layers, width = _number(file, "block_count"), _number(file, "embedding_length")
+    heads = _number(file, "attention.head_count")
+    kept = _number(file, "attention.head_count_kv") or heads
+    if not (layers and width and heads and kept) or _number(file, "attention.kv_lora_rank"):
+        return None
+    each = width // heads
+    key = _number(file, "attention.key_length") or each
+    value = _number(file, "attention.value_length") or each
+    stored = by_name(cache_type)
+    return layers * kept * (key + value) * stored.bpw / 8
+
+
+def _state(locations: Locations, headers: Mapping[Keys, GgufFile]) -> Iterator[Problem]:
+    target = headers.get(TARGET)
+    if target is not None and has_state(target):
+        yield locations.at(*TARGET).problem(
+            f"{target.architecture} has recurrent layers: with a plain draft mainline saves and "
+            "restores the target's whole state every round, which was seen to take three quarters "
+            "of it",
+            hint="expect a loss that replay does not predict and trust live runs only "
+            "(`score.method: live`); ik_llama.cpp has --spec-ckpt-mode per-step for it",
+            severity="warning",
+        )
+
+
+def _heads(
+    locations: Locations, headers: Mapping[Keys, GgufFile], flavour: str
+) -> Iterator[Problem]:
+    for place, file in headers.items():
+        if place == TARGET:
+            continue
+        at = locations.at(*place)
+        if (what := _HEADS.get(file.architecture)) is not None:
+            yield at.problem(
+                f"this is {what}, no model: it drafts only from the layers of its own target, "
+                "which cook does not score",
+                hint="name a whole model of the target's vocabulary",
+            )
+        elif flavour == Flavour.LLAMA_CPP and (tensor := head_tensor(file)) is not None:
+            yield at.problem(
+                f"the file holds {tensor}: `-md` alone takes the whole model for a "
+                "multi-token-prediction head",
+                hint="keep `--spec-type draft-simple` wherever you serve it; cook says it",
+                severity="warning",
+            )
+
+
+def _inert(
+    recipe: Recipe, score: ScoreSpec, locations: Locations, flavour: str
+) -> Iterator[Problem]:
+    """Settings that are taken and do nothing."""
+    if flavour != Flavour.IK_LLAMA_CPP:
+        return
+    if any(score.draft.p_min):
+        chances = ", ".join(f"{p:g}" for p in dict.fromkeys(score.draft.p_min))
+        alike = f"{chances} are one setting" if len(score.draft.p_min) > 1 else "it changes nothing"
+        yield locations.at("score", "draft", "p_min").problem(
+            f"on ik_llama.cpp p_min never ends a draft of a model (its first choice always has "
+            f"probability 1 there): {alike}",
+            hint="leave p_min out on this engine, and try shorter n_max",
+            severity="warning",
+        )
+    for place in _EXTRAS:
+        words = _extra(recipe, place)
+        for word in (*_WORDS_OF_EXPERTS, *_WORDS_OF_SLOTS):
+            if word not in words:
+                continue
+            at = locations.at(*place, "args", "extra", words.index(word))
+            if word in _WORDS_OF_SLOTS:
+                yield at.problem(
+                    "ik_llama.cpp speculates with one slot only: with more it refuses a draft, or "
+                    "serves without one",
+                    hint=f"leave {word} out: cook serves one slot",
+                    severity="warning",
+                )
+            else:
+                yield at.problem(
+                    f"ik_llama.cpp reads {word} and does nothing with it (since #840)",
+                    hint="leave it out; fewer experts have to be written into the file",
+                    severity="warning",
+                )
+
+
+def _pinned(score: ScoreSpec, locations: Locations) -> Iterator[Problem]:
+    """A draft on one device leaves the target's split by tensors."""
+    words = score.target.args.extra
+    split = next((words.index(w) for w in _WORDS_OF_SPLIT if w in words), None)
+    tensors = split is not None and words[split + 1 : split + 2] == ("tensor",)
+    devices = score.draft.args.devices
+    if tensors and len(devices) == 1:
+        yield locations.at("score", "draft", "args", "devices").problem(
+            f"the target is split by tensors, and a draft pinned to {devices[0]} is not: mainline "
+            "gives it `-sm layer`",
+            hint="leave `devices` out to split the draft as well, and compare with the baseline at "
+            "its best split (`score.baseline.args.extra`)",
+            severity="warning",
+        )
+
+
+def _draft_context(
+    score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile]
+) -> Iterator[Problem]:
+    """A draft's KV cache for as many tokens as the target has."""
+    own = score.draft.args.cache_type_k or score.draft.args.cache_type_v
+    types = (own,) if own else score.draft.cache_types
+    for place, file in headers.items():
+        weights = file.tensor_bytes
+        if place == TARGET or weights is None or file.architecture in _HEADS:
+            continue
+        known = [(b, t) for t in types if (b := cache_bytes_per_token(file, t)) is not None]
+        per_token, largest = max(known, default=(0.0, ""))
+        cache = round(per_token * score.context)
+        if cache < max(_LEAST_CACHE_BYTES, _MUCH_CACHE * weights):
+            continue
+        yield locations.at("score", "context").problem(
+            f"mainline gives a draft the target's context of {score.context} tokens: a KV cache of "
+            f"{size(cache)} in {largest} beside the {size(weights)} of {file.path.name}",
+            hint="a smaller `score.context`, or `score.draft.cache_types: [q8_0]`; only "
+            "ik_llama.cpp has a context of the draft's own (-cd)",
+            severity="warning",
+        )
+
+
+def _extra(recipe: Recipe, place: Sequence[str]) -> tuple[str, ...]:
+    part: object = recipe
+    for key in (*place, "args", "extra"):
+        part = getattr(part, key, None)
+    return part if isinstance(part, tuple) else ()
+
+
+def _number(file: GgufFile, key: str) -> int | None:
+    try:
+        return file.integer(f"{file.architecture}.{key}")
+    except InputError:
+        return None  # a list, one a layer

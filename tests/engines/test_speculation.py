@@ -1,0 +1,223 @@
+"""Hidden speculation: a server is what it was asked for, by its own words, or is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.facts import parse_defaults
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.server import Server
+from cook.engines.server_api import Completion
+from cook.engines.speculation import (
+    Speculator,
+    read_speculators,
+    speculators_in_help,
+    speculators_of,
+    unwanted,
+)
+from cook.errors import StepError
+from cook.formats.quant_types import Flavour
+from tests.conftest import STANDINS
+
+Make = Callable[..., Any]
+RECORDED = STANDINS / "recorded"
+ONE = ModelArgs(threads=1)
+TEXT = "one two three four one two three four one two three four one two three"
+
+
+def job(target: Path, draft: Path | None = None) -> ServerJob:
+    return ServerJob(target, ONE, 512, draft, ONE, DraftSettings(4) if draft else None)
+
+
+def asked(engine: Any, what: ServerJob, supervisor: Supervisor) -> Completion:
+    """The answer to one request that repeats itself, on a server of its own."""
+    with Server(engine, what, supervisor) as server:
+        return server.complete(TEXT, 96, ignore_eos=True)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Supervisor:
+    return Supervisor(tmp_path / "logs")
+
+
+def offering(engine: Any, flag: str = "--no-spec-type") -> Any:
+    """``engine`` as if the help of its server offered ``flag``."""
+    flags = engine.facts.flags
+    more = {**flags, "server": (*flags["server"], flag)}
+    return type(engine)(engine.name, dataclasses.replace(engine.facts, flags=more))
+
+
+def test_kinds_in_the_help_of_both_engines() -> None:
+    ml, ik = (
+        speculators_in_help((RECORDED / flavour / "server.txt").read_text())
+        for flavour in ("llama.cpp", "ik_llama.cpp")
+    )
+    assert ml[:2] == ("draft-simple", "draft-eagle3")
+    assert "ngram-mod" in ml
+    assert "none" not in ml
+    assert ik[0] == "draft"
+    assert ik[-1] == "suffix"
+    assert speculators_in_help("--spec-draft-n-max N  tokens (default: 3)") == ()
+
+
+def test_defaults_in_the_help_of_both_engines() -> None:
+    ml, ik = (
+        parse_defaults((RECORDED / flavour / "server.txt").read_text())
+        for flavour in ("llama.cpp", "ik_llama.cpp")
+    )
+    assert ml["--spec-draft-p-min"] == "0.00"
+    assert ml["--spec-draft-n-max"] == "3"
+    assert ml["--spec-ngram-mod-n-min"] == "48"
+    assert ml["--spec-type"] == "none"
+    assert ml["--cache-type-k-draft"] == "f16"
+    for told in (ml, ik):
+        assert (told["--batch-size"], told["--ubatch-size"]) == ("2048", "512")
+        assert told["--cache-type-k"] == "f16"
+        assert not any("/" in value or " " in value for value in told.values())
+
+
+def test_kinds_that_an_answer_names() -> None:
+    assert speculators_of("none") == ()
+    assert speculators_of("ngram-mod,draft-simple") == ("ngram-mod", "draft-simple")
+    assert speculators_of(None) == speculators_of(["ngram-mod"]) == speculators_of("a b") == ()
+
+
+def test_counters_of_every_kind_in_a_log() -> None:
+    line = (
+        "spec  print_stats: statistics {:>16}: #calls(b,g,a) = {} 9 7, #gen drafts = 7,"
+        " #acc drafts = 5, #gen tokens = {}, #acc tokens = 11"
+    )
+    log = [
+        "spec: adding speculative implementation 'draft-simple'",
+        "spec: adding speculative implementation 'ngram-cache'",
+        line.format("ngram-mod", 1, 20),
+        line.format("ngram-mod", 2, 40),
+    ]
+    assert read_speculators(log) == (
+        Speculator("draft-simple"),
+        Speculator("ngram-cache"),
+        Speculator("ngram-mod", 7, 40, 11),
+    )
+    assert str(read_speculators(log)[-1]) == "ngram-mod (11 of 40 tokens accepted)"
+    assert read_speculators(["a reply about speculation"]) == ()
+    (unnamed,) = read_speculators(["slot 0 | speculative decoding context initialized"])
+    assert "unnamed" in unnamed.name
+
+
+@pytest.mark.parametrize(
+    ("flavour", "draft"), [(Flavour.LLAMA_CPP, "draft-simple"), (Flavour.IK_LLAMA_CPP, "draft")]
+)
+def test_only_the_draft_is_wanted_and_nothing_without_one(flavour: Flavour, draft: str) -> None:
+    assert unwanted([draft, "ngram-mod"], flavour, drafting=True) == ("ngram-mod",)
+    assert unwanted([draft], flavour, drafting=True) == ()
+    assert unwanted([draft], flavour, drafting=False) == (draft,)
+
+
+def test_a_build_that_speculates_by_itself_is_told_not_to(
+    standin_engine: Make, tiny_model: Path, tiny_draft: Path
+) -> None:
+    engine = offering(standin_engine())
+    bare = engine.server_command(job(tiny_model), 8080, None)
+    taken = bare[bare.index("--no-spec-type") + 1].split(",")
+    assert {"ngram-mod", "ngram-cache", "draft-simple", "draft-mtp"} <= set(taken)
+    drafting = engine.server_command(job(tiny_model, tiny_draft), 8080, None)
+    at = drafting.index("--no-spec-type")
+    assert "draft-simple" not in drafting[at + 1].split(",")
+    assert "ngram-mod" in drafting[at + 1].split(",")
+    assert at < drafting.index("--spec-type")
+    assert "--no-spec-type" not in standin_engine(name="today").server_command(
+        job(tiny_model), 8080, None
+    )
+
+
+@pytest.mark.engine
+def test_the_bundled_engine_is_a_clean_baseline(
+    bundled: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
+) -> None:
+    with Server(bundled, job(tiny_model), supervisor) as server:
+        plain = server.complete(TEXT, 96, ignore_eos=True)
+    assert (plain.speculators, plain.draft_n) == ((), None)
+    with Server(bundled, job(tiny_model, tiny_draft), supervisor) as server:
+        drafted = server.complete(TEXT, 96, ignore_eos=True)
+        log = server.log
+    assert drafted.speculators == ("draft-simple",)
+    (counted,) = read_speculators(log.read_text().splitlines())
+    assert (counted.name, counted.drafted) == ("draft-simple", drafted.draft_n)
+    assert counted.accepted == drafted.draft_n_accepted
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("drafting", [False, True])
+def test_hidden_speculation_is_never_counted(
+    bundled: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_draft: Path,
+    drafting: bool,
+) -> None:
+    engine = standin_engine("speculates", "server", real=bundled.facts.bin_dir)
+    draft = tiny_draft if drafting else None
+    told = "beside its draft" if drafting else "although given no draft"
+    with pytest.raises(StepError, match=f"speculates {told}") as caught:
+        asked(engine, job(tiny_model, draft), supervisor)
+    assert caught.value.hint is not None
+    assert "--no-spec-type" in caught.value.hint
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("drafting", [False, True])
+def test_hidden_speculation_is_switched_off_where_that_can_be_said(
+    bundled: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_draft: Path,
+    drafting: bool,
+) -> None:
+    engine = standin_engine("speculates_unless_told", "server", real=bundled.facts.bin_dir)
+    draft = tiny_draft if drafting else None
+    told = asked(offering(engine), job(tiny_model, draft), supervisor)
+    real = asked(bundled, job(tiny_model, draft), supervisor)
+    assert told.tokens == real.tokens
+    assert (told.draft_n, told.draft_n_accepted) == (real.draft_n, real.draft_n_accepted)
+    with pytest.raises(StepError, match=r"ngram-mod|/slots"):
+        asked(engine, job(tiny_model, draft), supervisor)
+
+
+@pytest.mark.ik
+def test_ik_is_a_clean_baseline_and_told_when_not(
+    ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tiny_draft: Path
+) -> None:
+    with Server(ik_engine, job(tiny_model), supervisor) as server:
+        plain = server.complete(TEXT, 48, ignore_eos=True)
+    assert plain.draft_n is None
+    with Server(ik_engine, job(tiny_model, tiny_draft), supervisor) as server:
+        drafted = server.complete(TEXT, 48, ignore_eos=True)
+        log = server.log
+    (counted,) = read_speculators(log.read_text(errors="replace").splitlines())
+    assert counted.name == "draft"
+    assert drafted.draft_n is not None
+
+
+@pytest.mark.ik
+@pytest.mark.parametrize("drafting", [False, True])
+def test_hidden_speculation_of_ik_is_never_counted(
+    ik_engine: Any,
+    standin_engine: Make,
+    supervisor: Supervisor,
+    tiny_model: Path,
+    tiny_draft: Path,
+    drafting: bool,
+) -> None:
+    engine = standin_engine(
+        "speculates_on_ik", "server", flavour="ik_llama.cpp", real=ik_engine.facts.bin_dir
+    )
+    with pytest.raises(StepError, match="speculates"):
+        asked(engine, job(tiny_model, tiny_draft if drafting else None), supervisor)

@@ -1,0 +1,226 @@
+"""Traps of drafting, each told at its place with its mend, on the engine that has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.cli.main import main
+from cook.documents.tree import Keys
+from cook.errors import Problem
+from cook.formats.gguf import GgufFile, TensorInfo
+from cook.formats.quant_types import Flavour, by_name
+from cook.recipe.check import check_recipe
+from cook.recipe.load import parse_recipe
+from cook.recipe.traps import MODEL, TARGET, cache_bytes_per_token, has_state, trap_problems
+
+DRAFT: Keys = ("drafts", 0, "source")
+RECIPE = """\
+version: 1
+name: traps
+drafts:
+  - {{name: small, source: small.gguf}}
+score:
+  target:
+    source: big.gguf
+    args: {{extra: [{extra}]}}
+  context: {context}
+  draft:
+    p_min: [{p_min}]
+    args: {{devices: [{devices}]}}
+"""
+
+
+def file(architecture: str = "qwen3", *names: str, gib: float = 1.0, **more: Any) -> GgufFile:
+    """A header: one tensor of ``gib``, and others of one element each."""
+    sizes = {"token_embd.weight": int(gib * 2**29), **dict.fromkeys(names, 1)}
+    tensors = tuple(TensorInfo(n, (e,), by_name("f16").id, 0) for n, e in sizes.items())
+    known = {
+        "block_count": 32,
+        "embedding_length": 4096,
+        "attention.head_count": 32,
+        "attention.head_count_kv": 8,
+        **more,
+    }
+    metadata = {f"{architecture}.{k}": v for k, v in known.items()}
+    return GgufFile(
+        Path(f"{architecture}.gguf"),
+        3,
+        {"general.architecture": architecture, **metadata},
+        tensors,
+        32,
+        (0,),
+        0,
+        (),
+        (),
+        "",
+        {},
+    )
+
+
+def traps(
+    flavour: Flavour,
+    headers: dict[Keys, GgufFile] | None = None,
+    *,
+    extra: str = "",
+    context: int = 8192,
+    p_min: str = "0.0",
+    devices: str = "",
+) -> list[Problem]:
+    text = RECIPE.format(extra=extra, context=context, p_min=p_min, devices=devices)
+    loaded = parse_recipe(text, Path("/recipes/traps.yaml"))
+    return list(trap_problems(loaded.recipe, loaded.locations, flavour, headers or {}))
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+def test_an_ordinary_pair_has_none(flavour: Flavour) -> None:
+    assert traps(flavour, {TARGET: file(gib=40), DRAFT: file(gib=4)}) == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [file("qwen3next"), file("mamba2"), file("newhybrid", "blk.3.ssm_conv1d.weight")],
+    ids=lambda f: f.architecture,
+)
+def test_a_target_with_state_and_a_plain_draft_on_mainline(target: GgufFile) -> None:
+    assert has_state(target)
+    (found,) = traps(Flavour.LLAMA_CPP, {TARGET: target})
+    assert (found.line, found.column, found.severity) == (7, 13, "warning")
+    assert "whole state every round" in found.message
+    assert "score.method: live" in (found.hint or "")
+    assert traps(Flavour.IK_LLAMA_CPP, {TARGET: target}) == []
+
+
+def test_a_draft_that_mainline_takes_for_a_head() -> None:
+    whole = file("qwen35moe", "blk.31.nextn.eh_proj.weight", gib=4)
+    (found,) = traps(Flavour.LLAMA_CPP, {DRAFT: whole, TARGET: file(gib=40)})
+    assert (found.line, found.severity) == (4, "warning")
+    assert "blk.31.nextn.eh_proj.weight" in found.message
+    assert "--spec-type draft-simple" in (found.hint or "")
+    # In another layer it is none, and the target's own head is its own.
+    inner = file("qwen3", "blk.7.nextn.eh_proj.weight", gib=4)
+    assert traps(Flavour.LLAMA_CPP, {DRAFT: inner, TARGET: file("qwen3")}) == []
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+@pytest.mark.parametrize("architecture", ["dflash", "eagle3"])
+def test_a_head_is_no_draft(flavour: Flavour, architecture: str) -> None:
+    (found,) = traps(flavour, {DRAFT: file(architecture)}, context=1_000_000)
+    assert (found.line, found.severity) == (4, "error")
+    assert "head, no model" in found.message
+
+
+def test_the_draft_s_context_is_the_target_s_on_mainline() -> None:
+    header = file(gib=0.6)
+    assert cache_bytes_per_token(header, "f16") == 32 * 8 * 256 * 2
+    (found,) = traps(Flavour.LLAMA_CPP, {DRAFT: header}, context=131_072)
+    assert (found.line, found.severity) == (9, "warning")
+    assert "131072 tokens: a KV cache of 16" in found.message
+    assert "q8_0" in (found.hint or "")
+    assert traps(Flavour.LLAMA_CPP, {DRAFT: header}, context=4096) == []
+    assert traps(Flavour.LLAMA_CPP, {DRAFT: file(gib=80)}, context=131_072) == []
+    assert traps(Flavour.IK_LLAMA_CPP, {DRAFT: header}, context=131_072) == []
+    mla: dict[str, Any] = {"attention.kv_lora_rank": 512}
+    latent = file(gib=0.6, **mla)
+    assert traps(Flavour.LLAMA_CPP, {DRAFT: latent}, context=131_072) == []
+
+
+def test_a_pinned_draft_leaves_the_split_by_tensors() -> None:
+    split = "-sm, tensor"
+    (found,) = traps(Flavour.LLAMA_CPP, extra=split, devices="CUDA1")
+    assert (found.line, found.severity) == (12, "warning")
+    assert "pinned to CUDA1" in found.message
+    assert "score.baseline" in (found.hint or "")
+    assert traps(Flavour.LLAMA_CPP, extra=split, devices="CUDA0, CUDA1") == []
+    assert traps(Flavour.LLAMA_CPP, extra="-sm, layer", devices="CUDA1") == []
+    assert traps(Flavour.LLAMA_CPP, extra=split) == []
+
+
+def test_flags_of_ik_that_are_read_and_do_nothing() -> None:
+    (p_min,) = traps(Flavour.IK_LLAMA_CPP, p_min="0.5, 0.0")
+    assert (p_min.line, p_min.severity) == (11, "warning")
+    assert "0.5, 0 are one setting" in p_min.message
+    (alone,) = traps(Flavour.IK_LLAMA_CPP, p_min="0.5")
+    assert "it changes nothing" in alone.message
+    (experts,) = traps(Flavour.IK_LLAMA_CPP, extra='-ser, "5,1"')
+    assert (experts.line, experts.column) == (8, 20)
+    assert "does nothing" in experts.message
+    assert traps(Flavour.LLAMA_CPP, p_min="0.5") == []
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "traps.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_several_slots_are_told_where_the_flag_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (slots,) = traps_unchecked("-np")
+    assert "one slot only" in slots.message
+    text = RECIPE.format(extra="--parallel, '4'", context=8192, p_min="0.0", devices="")
+    assert main(["recipes", "check", str(written(tmp_path, text))]) == 2
+    assert "8:20" in capsys.readouterr().err
+
+
+def traps_unchecked(word: str) -> list[Problem]:
+    """As where the raw flag was let through: what reads it is no longer the language."""
+    loaded = parse_recipe(
+        RECIPE.format(extra="-ser, '5,1'", context=8192, p_min="0.0", devices=""), Path("/r/t.yaml")
+    )
+    score = loaded.recipe.score
+    assert score is not None
+    args = score.target.args.model_copy(update={"extra": (word, "4")})
+    target = score.target.model_copy(update={"args": args})
+    recipe = loaded.recipe.model_copy(update={"score": score.model_copy(update={"target": target})})
+    return list(trap_problems(recipe, loaded.locations, Flavour.IK_LLAMA_CPP, {}))
+
+
+def test_p_split_is_refused_as_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = RECIPE.format(extra="--spec-draft-p-split, '0.2'", context=8192, p_min="0.0", devices="")
+    assert main(["recipes", "check", str(written(tmp_path, text))]) == 2
+    assert "reads it and does nothing with it" in capsys.readouterr().err
+
+
+def test_recipes_check_reads_the_headers_of_files_that_are_there(
+    tmp_path: Path, tiny_model: Path, tiny_draft: Path
+) -> None:
+    text = RECIPE.format(extra="", context=4_194_304, p_min="0.0", devices="")
+    text = text.replace("small.gguf", str(tiny_draft)).replace("big.gguf", str(tiny_model))
+    loaded = parse_recipe(text, written(tmp_path, text))
+    (found,) = check_recipe(loaded).problems
+    assert "4194304 tokens" in found.message
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    loaded = parse_recipe(text.replace(str(tiny_draft), str(broken)), tmp_path / "r.yaml")
+    assert check_recipe(loaded).problems == ()
+
+
+@pytest.mark.engine
+def test_a_plan_tells_them(
+    bundled: Any,
+    tmp_path: Path,
+    tiny_model: Path,
+    tiny_draft: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = RECIPE.format(extra="", context=4_194_304, p_min="0.0", devices="")
+    text = text.replace("small.gguf", str(tiny_draft)).replace("big.gguf", str(tiny_model))
+    recipe = written(tmp_path, text + "  prompts: demo\n")
+    assert main(["plan", str(recipe)]) == 0
+    told = capsys.readouterr()
+    assert "traps.yaml:9:12: " in told.err + told.out
+    assert "gives a draft the target's context" in told.err + told.out
+
+
+def test_the_source_of_quants_is_a_draft_too() -> None:
+    text = "version: 1\nname: t\nmodel: {source: s.gguf}\nquants: [{name: A, type: Q4_0}]\n"
+    loaded = parse_recipe(text, Path("/recipes/t.yaml"))
+    header = file("qwen3", "blk.31.nextn.eh_proj.weight")
+    (found,) = trap_problems(loaded.recipe, loaded.locations, Flavour.LLAMA_CPP, {MODEL: header})
+    assert found.line == 3
