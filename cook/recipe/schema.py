@@ -31,6 +31,7 @@ from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.engines.base import LiveTool
+from cook.formats.reduce import Reduction, reductions
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
@@ -295,6 +296,40 @@ class TensorsFromSpec(Spec):
         return TensorsFrom(**self.model_dump())
 
 
+def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+    if len(set(values)) < len(values):
+        raise fault("lists a value twice")
+    return values
+
+
+def _layer_sets(value: object) -> object:
+    """Every item as a list: a layer alone is a list of one."""
+    return tuple(one_or_many(item) for item in one_or_many(value))
+
+
+def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(_distinct(layers)))  # type: ignore[type-var]
+
+
+_Layer = Annotated[int, Field(ge=0, le=100_000)]
+_Layers = Annotated[tuple[_Layer, ...], Field(max_length=1024), AfterValidator(_ascending)]
+_ExpertCount = Annotated[int, Field(ge=1, le=65_536)]
+Experts = Annotated[
+    tuple[_ExpertCount, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=_ExpertCount | list[_ExpertCount]),
+    Field(max_length=64),
+    AfterValidator(_distinct),
+]
+PruneLayers = Annotated[
+    tuple[_Layers, ...],
+    BeforeValidator(
+        _layer_sets, json_schema_input_type=_Layer | list[_Layer | list[_Layer]]
+    ),
+    Field(max_length=256),
+    AfterValidator(_distinct),
+]
+
+
 class QuantSpec(Spec):
     """One candidate quantization of the source model."""
 
@@ -324,6 +359,15 @@ class QuantSpec(Spec):
     tensors_from: TensorsFromSpec | None = None
     """Published tensors to take instead of quantizing; inherited if absent. They have the
     publisher's imatrix, not the recipe's."""
+    experts: Experts | None = None
+    """Routed experts that a token uses, of a mixture of experts: a number, or a list to try, as
+    `[8, 6, 5, 4]`. Each is a candidate, such as `IQ1_KT experts=4`, whose file says so and has
+    the quant's own tensors: nothing is quantized again. Inherited if absent; the model's own
+    number is the whole quant."""
+    prune_layers: PruneLayers | None = None
+    """Layers to leave out: a list of what to try, each a layer or a list of layers, as
+    `[3, [3, 7], []]`, where `[]` leaves out none. Candidates as those of `experts`, and with
+    both every combination. Inherited if absent."""
 
 
 _TypeName = Annotated[str, Field(min_length=1, max_length=32)]
@@ -356,6 +400,10 @@ class SweepSpec(Spec):
     """As in a quant."""
     tensors_from: TensorsFromSpec | None = None
     """As in a quant."""
+    experts: Experts | None = None
+    """As in a quant: every quant of the grid is tried with each."""
+    prune_layers: PruneLayers | None = None
+    """As in a quant."""
 
     @field_validator("over")
     @classmethod
@@ -385,12 +433,21 @@ class SweepSpec(Spec):
 
 
 class DraftFileSpec(Spec):
-    """A ready-made GGUF to score beside the quants, as it is."""
+    """A ready-made GGUF to score beside the quants."""
 
     name: Name
     """Its name in tables."""
     source: SourceField
     """The file (shard 1 if split): a path or `hf://org/name[@revision]/file`."""
+    experts: Experts = ()
+    """Routed experts that a token uses, as in a quant: the file is copied, with another number."""
+    prune_layers: PruneLayers = ()
+    """Layers to leave out, as in a quant."""
+
+    @property
+    def candidates(self) -> tuple[Reduction, ...]:
+        """What is tried of it: the whole of it alone, or what its lists say."""
+        return reductions(self.experts, self.prune_layers)
 
 
 PROMPT_SETS = tuple(name for name in BUNDLED if name not in OWN_SETS.values())
@@ -461,12 +518,6 @@ class SamplingSpec(Spec):
         from cook.formats.sampling import Sampling
 
         return Sampling(**self.model_dump())
-
-
-def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
-    if len(set(values)) < len(values):
-        raise fault("lists a value twice")
-    return values
 
 
 def _many(item: Any) -> BeforeValidator:

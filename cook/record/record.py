@@ -16,6 +16,7 @@ from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
+from cook.formats.reduce import Reduction
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
     LATER,
@@ -62,6 +63,8 @@ class Draft:
     """Types by layer and tensor group, read from the file's header; empty without a file."""
     speed: DraftSpeed | None = None
     speed_reason: str | None = None
+    reduction: Annotated[Reduction | None, LATER] = None
+    """What it does without: experts, layers."""
 
 
 @dataclass(frozen=True)
