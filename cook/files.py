@@ -336,9 +336,10 @@ def shares_blocks(directory: Path) -> bool:
     import fcntl
 
     try:
-        with tempfile.TemporaryFile(dir=directory) as one, tempfile.TemporaryFile(
-            dir=directory
-        ) as two:
+        with (
+            tempfile.TemporaryFile(dir=directory) as one,
+            tempfile.TemporaryFile(dir=directory) as two,
+        ):
             one.write(bytes(SHARED_BLOCK))
             one.flush()
             fcntl.ioctl(two.fileno(), _FICLONE, one.fileno())

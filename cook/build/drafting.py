@@ -17,7 +17,7 @@ from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import bytes_as
-from cook.formats.reduce import Reduction, kept_tensors, reductions
+from cook.formats.reduction import Reduction, kept_tensors, reductions
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.recipe.active import ActiveBytes, TokenReads, active_bytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.formats.reduce import Reduction
+from cook.formats.reduction import Reduction
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.active import ActiveBytes

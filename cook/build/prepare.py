@@ -96,7 +96,9 @@ def prepare(
     else:
         loaded = load_recipe(recipe, unsafe_args=unsafe_args)
     if demo:
-        loaded = replace(loaded, recipe=apply_demo(loaded.recipe), quants=demo_quants(loaded.quants))
+        loaded = replace(
+            loaded, recipe=apply_demo(loaded.recipe), quants=demo_quants(loaded.quants)
+        )
     if threads is not None:
         loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))

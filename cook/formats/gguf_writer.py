@@ -115,7 +115,11 @@ def _runs(tensors: Sequence[NewTensor], alignment: int) -> Iterator[NewTensor]:
     """``tensors``, those that lie one after the other in another file as one."""
     run: NewTensor | None = None
     for tensor in tensors:
-        if run is not None and isinstance(run.data, FileRange) and isinstance(tensor.data, FileRange):
+        if (
+            run is not None
+            and isinstance(run.data, FileRange)
+            and isinstance(tensor.data, FileRange)
+        ):
             before, after = run.data, tensor.data
             end = before.offset + before.size_bytes
             padded = end + -before.size_bytes % alignment

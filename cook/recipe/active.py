@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cook.formats.gguf import GgufFile
-from cook.formats.reduce import EXPERTS_USED
+from cook.formats.reduction import EXPERTS_USED
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 
 _EMBEDDINGS, _OUTPUT = "token_embd.weight", "output.weight"

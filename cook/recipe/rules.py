@@ -20,7 +20,7 @@ from typing import Protocol
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem
 from cook.formats.quant_types import LLAMA_CPP
-from cook.formats.reduce import Reduction, reductions
+from cook.formats.reduction import Reduction, reductions
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import Pattern, PatternTimeout, parse_pattern
 

@@ -31,7 +31,7 @@ from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.engines.base import LiveTool
-from cook.formats.reduce import Reduction, reductions
+from cook.formats.reduction import Reduction, reductions
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
@@ -304,11 +304,13 @@ def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
 
 def _layer_sets(value: object) -> object:
     """Every item as a list: a layer alone is a list of one."""
-    return tuple(one_or_many(item) for item in one_or_many(value))
+    listed = one_or_many(value)
+    return tuple(one_or_many(item) for item in listed) if isinstance(listed, tuple) else listed
 
 
 def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(_distinct(layers)))  # type: ignore[type-var]
+    _distinct(layers)
+    return tuple(sorted(layers))
 
 
 _Layer = Annotated[int, Field(ge=0, le=100_000)]
@@ -322,9 +324,7 @@ Experts = Annotated[
 ]
 PruneLayers = Annotated[
     tuple[_Layers, ...],
-    BeforeValidator(
-        _layer_sets, json_schema_input_type=_Layer | list[_Layer | list[_Layer]]
-    ),
+    BeforeValidator(_layer_sets, json_schema_input_type=_Layer | list[_Layer | list[_Layer]]),
     Field(max_length=256),
     AfterValidator(_distinct),
 ]

@@ -16,7 +16,7 @@ from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
-from cook.formats.reduce import Reduction
+from cook.formats.reduction import Reduction
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
     LATER,

@@ -1,6 +1,6 @@
 """Step: a draft that computes less of itself, with the tensors of another as they are.
 
-Nothing is quantized: :mod:`cook.formats.reduce` says what such a file is. Where the file system
+Nothing is quantized: :mod:`cook.formats.reduction` says what such a file is. Where the file system
 shares blocks it takes the room of its header; elsewhere it is a copy.
 """
 
@@ -15,7 +15,7 @@ from cook.engines.base import QuantizeResult
 from cook.files import shares_blocks
 from cook.formats.gguf import read_gguf
 from cook.formats.gguf_writer import write_gguf_file
-from cook.formats.reduce import Reduction, reduced
+from cook.formats.reduction import Reduction, reduced
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.paths import cook_home
 from cook.steps.quantize import MODEL_FILE
