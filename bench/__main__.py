@@ -44,6 +44,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "tensor-reuse": tensor_reuse,
     "active-experts": active_experts.acceptance,
     "active-experts-pick": active_experts.pick,
+    "active-experts-cost": active_experts.cost,
 }
 
 

@@ -311,13 +311,15 @@ def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:
 
 
 def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
-    """``args`` with both halves of the KV cache in ``cache_type``, unless they name types."""
+    """``args`` with the KV cache in ``cache_type`` (``q8_0``; ``q8_0/q5_1``: keys, values), unless
+    they name types."""
     if cache_type is None:
         return args
+    keys, _, values = cache_type.partition("/")
     return replace(
         args,
-        cache_type_k=args.cache_type_k or cache_type,
-        cache_type_v=args.cache_type_v or cache_type,
+        cache_type_k=args.cache_type_k or keys,
+        cache_type_v=args.cache_type_v or values or keys,
     )
 
 

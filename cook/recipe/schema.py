@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -108,6 +108,28 @@ Lines = Annotated[
 CacheType = Literal[
     "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "q6_0", "q8_KV"
 ]
+
+
+def _kv_types(value: object) -> object:
+    """``q8_0`` for keys and values alike, ``q8_0/q5_1`` for each its own."""
+    halves = value.split("/") if isinstance(value, str) else []
+    if unknown := [half for half in halves if half not in get_args(CacheType)]:
+        close = get_close_matches(unknown[0], get_args(CacheType), n=1)
+        known = ", ".join(get_args(CacheType))
+        hint = f"did you mean `{close[0]}`?" if close else f"they are {known}"
+        raise fault(f"no KV cache type `{unknown[0]}`", hint=hint)
+    if len(halves) > 2 or (len(halves) == 2 and halves[0] == halves[1]):
+        raise fault(f"`{value}` is not a type, nor two: keys/values", hint="q8_0, or q8_0/q5_1")
+    return value
+
+
+_ONE_TYPE = "|".join(get_args(CacheType))
+CacheTypes = Annotated[
+    str,
+    AfterValidator(_kv_types),
+    WithJsonSchema({"type": "string", "pattern": f"^({_ONE_TYPE})(/({_ONE_TYPE}))?$"}),
+]
+"""A type for the whole KV cache, or one for its keys and one for its values: ``q8_0/q5_1``."""
 Threads = Annotated[int, Field(ge=1, le=1024)]
 Batch = Annotated[int, Field(ge=1, le=1 << 20)]
 
@@ -548,9 +570,10 @@ class DraftSpec(Spec):
     ] = (0.0,)
     """Drafting stops below this probability; one, or a list."""
     cache_types: Annotated[
-        tuple[CacheType, ...], _many(CacheType), Some, AfterValidator(_distinct)
+        tuple[CacheTypes, ...], _many(CacheTypes), Some, AfterValidator(_distinct)
     ] = ("f16",)
-    """Types of the draft's KV cache (keys and values alike); one, or a list."""
+    """Types of the draft's KV cache; one, or a list. `q8_0` is of keys and values alike,
+    `q8_0/q5_1` of keys and of values. Each is a candidate of the same file."""
     args: ModelArgsSpec = ModelArgsSpec()
     """How the draft is placed and run."""
 
