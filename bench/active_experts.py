@@ -49,7 +49,7 @@ score:
   target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
   prompts: demo
   categories: [docstring, tests, prose, class, function-body, literal]
-  limit: 40
+  limit: 16
   max_tokens: 128
   context: 2048
   draft: {n_max: 4, args: {threads: 1}}

@@ -89,13 +89,15 @@ def prepare(
     Errors: RecipeError with every fault of the recipe; PrerequisiteError when no engine at hand
     has a type, naming the engine that has it; InputError for unusable files.
     """
-    from cook.recipe.demo import apply_demo, demo_quants
+    from cook.recipe.demo import apply_demo, demo_lacks, demo_quants
 
     if isinstance(recipe, LoadedRecipe):
         loaded = recipe
     else:
         loaded = load_recipe(recipe, unsafe_args=unsafe_args)
+    untried: tuple[str, ...] = ()
     if demo:
+        untried = demo_lacks(loaded.quants)
         loaded = replace(
             loaded, recipe=apply_demo(loaded.recipe), quants=demo_quants(loaded.quants)
         )
@@ -109,7 +111,8 @@ def prepare(
         for engine, share, left_out in _shares(loaded, chosen)
     )
     files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
-    told = tuple(w for publication in reader.publications.values() for w in publication.warnings)
+    published = (w for publication in reader.publications.values() for w in publication.warnings)
+    told = (*untried, *published)
     return Prepared(
         loaded, demo, layouts, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes, told
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cook.demo.unpack import UNPACKED
@@ -10,7 +10,7 @@ from cook.errors import InputError
 from cook.formats.headers import header
 from cook.formats.reduction import Reduction
 from cook.paths import demo_dir
-from cook.recipe.rules import Quant
+from cook.recipe.rules import Quant, some
 from cook.recipe.schema import Recipe
 
 SOURCE = "draft-f16.gguf"
@@ -61,3 +61,15 @@ def demo_quants(quants: Iterable[Quant]) -> tuple[Quant, ...]:
         )
         for quant in quants
     )
+
+
+def demo_lacks(quants: Sequence[Quant]) -> tuple[str, ...]:
+    """A warning where :func:`demo_quants` leaves candidates out."""
+    left = [
+        reduction.named(quant.name)
+        for quant, fewer in zip(quants, demo_quants(quants), strict=True)
+        for reduction in quant.candidates
+        if reduction not in fewer.candidates
+    ]
+    message = "the demo's draft has fewer experts or layers: not tried are"
+    return (f"{message} {some(left)}",) if left else ()

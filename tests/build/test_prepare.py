@@ -293,4 +293,7 @@ def test_the_demo_tries_what_its_model_has(recipe: Callable[..., Path], bundled:
         quants=[{"name": "A", "type": "Q8_0", "experts": [8, 4, 1], "prune_layers": [[], 20]}],
         score=score(),
     )
-    assert [d.name for d in prepare(path, demo=True).layouts[0].drafts] == ["A experts=1"]
+    prepared = prepare(path, demo=True)
+    assert [d.name for d in prepared.layouts[0].drafts] == ["A experts=1"]
+    (told,) = [w for w in prepared.warnings if "not tried" in w]
+    assert "A experts=8" in told
