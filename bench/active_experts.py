@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -161,14 +162,14 @@ def cost() -> Study:
         shared = shares_blocks(home)
         model = write_random_model(home / "model.gguf", SHAPE)
         whole = source([model])
-        copy_s = _seconds(lambda: _copied(model, home / "copy.gguf"))
+        copy_s = _seconds(partial(_copied, model, home / "copy.gguf"))
         (home / "copy.gguf").unlink()
         with Executor(Store(home / "store"), Output(Mode.QUIET), logs=home / "logs") as executor:
             for reduction in (Reduction(1), Reduction(None, (1,)), Reduction(1, (0, 2))):
                 step = ReduceStep(str(reduction), whole, reduction)
                 os.sync()
                 before = _used_bytes(home)
-                seconds = _seconds(lambda step=step: executor.run([step]))
+                seconds = _seconds(partial(executor.run, [step]))
                 os.sync()
                 new_bytes = _used_bytes(home) - before
                 within &= not shared or (seconds <= MOST_S and new_bytes <= MOST_BYTES)

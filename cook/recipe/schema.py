@@ -117,9 +117,9 @@ def _kv_types(value: object) -> object:
         close = get_close_matches(unknown[0], get_args(CacheType), n=1)
         known = ", ".join(get_args(CacheType))
         hint = f"did you mean `{close[0]}`?" if close else f"they are {known}"
-        raise fault(f"no KV cache type `{unknown[0]}`", hint=hint)
+        raise fault(f"`cache_types` has no type `{unknown[0]}`", hint=hint)
     if len(halves) > 2 or (len(halves) == 2 and halves[0] == halves[1]):
-        raise fault(f"`{value}` is not a type, nor two: keys/values", hint="q8_0, or q8_0/q5_1")
+        raise fault(f"`{value}` is neither a type nor two, keys/values", hint="q8_0/q5_1")
     return value
 
 

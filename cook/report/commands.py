@@ -52,9 +52,15 @@ def making_steps(record: Record, draft: Draft) -> tuple[StepRecord, ...]:
     if last is None or last.kind != "reduce":
         return (last,) if last is not None else ()
     made = quantize_command(last)
-    # In the store an artifact's folder is called after its step's key.
-    key = PurePosixPath(made.source).parent.name if made else None
-    quantized = (s for s in record.steps if s.kind == "quantize" and s.key == key)
+    source = PurePosixPath(made.source) if made else PurePosixPath()
+    # In the store a folder is called after its step's key; published, files have their own names.
+    quantized = (
+        s
+        for s in record.steps
+        if s.kind == "quantize"
+        and (whole := quantize_command(s)) is not None
+        and (s.key == source.parent.name or whole.output == str(source))
+    )
     return (*quantized, last)
 
 

@@ -276,7 +276,7 @@ def require_experts(record: Record) -> None:
     assert fewer.path is not None
     assert read_gguf(fewer.path).metadata["bailingmoe2.expert_used_count"] == 1
     rates = {r.draft: sum(r.accepted) / sum(r.drafted) for r in record.replayed}
-    assert rates["target experts=4"] > rates["Q8_0 experts=2"] > rates["Q8_0 experts=1"]
+    assert rates["target experts=4"] > max(rates["Q8_0 experts=2"], rates["Q8_0 experts=1"])
     for candidate in record.candidates:
         assert candidate.predicted is not None, candidate.reason
         if candidate.counts is not None:

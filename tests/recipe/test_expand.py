@@ -158,11 +158,11 @@ def test_candidates_count_as_quants_do(recipe: Make) -> None:
     ("keys", "message"),
     [
         ("experts: [4, 4]", "lists a value twice"),
-        ("experts: 0", "greater than or equal to 1"),
+        ("experts: 0", "must be at least 1"),
         ("prune_layers: [[3, 3]]", "lists a value twice"),
         ("prune_layers: [3, [3]]", "lists a value twice"),
-        ("prune_layers: [-1]", "greater than or equal to 0"),
-        ("experts: all", "valid integer"),
+        ("prune_layers: [-1]", "must be at least 0"),
+        ("experts: all", "must be a whole number"),
     ],
 )
 def test_bad_experts_and_layers_are_told(recipe: Make, keys: str, message: str) -> None:
