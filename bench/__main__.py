@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from bench import active_experts
 from bench.comparisons import COMPARISONS
 from bench.copies import copies
 from bench.counts import counts
@@ -43,6 +44,9 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "scale": scale,
     "two-workers": two_workers,
     "tensor-reuse": tensor_reuse,
+    "active-experts": active_experts.acceptance,
+    "active-experts-pick": active_experts.pick,
+    "active-experts-cost": active_experts.cost,
 }
 
 

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +29,8 @@ from cook.paths import cook_home
 
 BLOCK = 8 << 20
 """Bytes read at once where a file is read whole."""
+SHARED_BLOCK = 4096
+"""Files that share data share whole blocks of it, so it must lie alike in both."""
 
 SETTLED_S = 3.0
 """A file that changed within so many seconds is not remembered: its next change could carry the
@@ -293,7 +296,7 @@ class FileRange:
 
     def append_to(self, out: BinaryIO) -> None:
         """Copy them to the end of ``out``, in the kernel, where the file system can by sharing
-        blocks; InputError where they cannot be read."""
+        blocks (of data that lies in them alike); InputError where they cannot be read."""
         out.flush()
         try:
             source = self.path.open("rb", buffering=0)
@@ -305,7 +308,8 @@ class FileRange:
             while at < end:
                 try:
                     if in_kernel:
-                        wanted = min(end - at, 1 << 30)
+                        # Blocks are shared from where one begins.
+                        wanted = min(end - at, -at % SHARED_BLOCK or 1 << 30)
                         done = os.copy_file_range(file.fileno(), out.fileno(), wanted, at)
                     else:
                         piece = os.pread(file.fileno(), min(end - at, BLOCK), at)
@@ -325,6 +329,27 @@ class FileRange:
                 at += done
 
 
+@cache
+def shares_blocks(directory: Path) -> bool:
+    """Whether a copy within ``directory`` costs no room: its file system shares blocks (XFS,
+    btrfs, bcachefs). Tried with one block."""
+    import fcntl
+
+    try:
+        with (
+            tempfile.TemporaryFile(dir=directory) as one,
+            tempfile.TemporaryFile(dir=directory) as two,
+        ):
+            one.write(bytes(SHARED_BLOCK))
+            one.flush()
+            fcntl.ioctl(two.fileno(), _FICLONE, one.fileno())
+    except OSError:
+        return False
+    return True
+
+
+_FICLONE = 0x40049409
+"""``ioctl_ficlone(2)``."""
 _NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 """What copy_file_range says where these two files, or this kernel, cannot."""
 

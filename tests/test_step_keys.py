@@ -26,6 +26,7 @@ import cook
 # isort: split
 from cook.engines.base import Capabilities, DraftSettings, EngineIdentity, ModelArgs, TypeRule
 from cook.formats.quant_types import Flavour
+from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
 from cook.graph.step import Source, Step
 from cook.prompts.prompt_set import Prompt
@@ -44,6 +45,7 @@ from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
+from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
@@ -175,6 +177,12 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield (
         "quantize of published tensors",
         QuantizeStep(main, "Q4", bf16, None, "Q4_K_M", (), (), None, published=(theirs,)),
+    )
+
+    yield "reduce", ReduceStep("Q4 experts=4", draft, Reduction(4))
+    yield (
+        "reduce a file by layers",
+        ReduceStep("a file prune_layers=3,7", source("draft.gguf"), Reduction(None, (3, 7)), 100),
     )
 
     base = PerplexityStep(main, "source", bf16, corpus, 512, 20, vocabulary_size=320)

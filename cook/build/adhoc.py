@@ -24,12 +24,14 @@ def score_recipe(
     settings: Mapping[str, object],
     maximize: str | None = None,
     *,
+    experts: Sequence[int] = (),
     unsafe_args: bool = False,
 ) -> LoadedRecipe:
     """The recipe that scores ``drafts``, or the quants of ``recipe``, against ``target``.
 
     ``settings`` are keys of ``score`` that replace the recipe's or the defaults, maps within
-    them key by key; None and empty maps are "not given". ``maximize``: the pick's.
+    them key by key; None and empty maps are "not given". ``maximize``: the pick's. ``experts``:
+    numbers of active experts to try of each of ``drafts``.
     ``unsafe_args``: as :func:`cook.recipe.load.load_recipe`. InputError when there is nothing to
     score or nothing to score against.
     """
@@ -38,7 +40,8 @@ def score_recipe(
         given["target"] = _merged({"source": _absolute(target)}, given.get("target"))
     pick = {"maximize": maximize} if maximize else {}
     if recipe is not None:
-        return _override(load_recipe(recipe, unsafe_args=unsafe_args), drafts, given, pick)
+        loaded = load_recipe(recipe, unsafe_args=unsafe_args)
+        return _override(loaded, _named(drafts, _taken(loaded), experts), given, pick)
     if target is None:
         raise InputError("no target", hint="--target TARGET.gguf, or --recipe with a score.target")
     if not drafts:
@@ -46,7 +49,7 @@ def score_recipe(
     document = {
         "version": 1,
         "name": "score",
-        "drafts": _named(drafts),
+        "drafts": _named(drafts, (), experts),
         "score": given,
         "pick": pick,
     }
@@ -59,7 +62,7 @@ def score_recipe(
 
 def _override(
     loaded: LoadedRecipe,
-    drafts: Sequence[str],
+    drafts: Sequence[Mapping[str, object]],
     given: Mapping[str, object],
     pick: Mapping[str, object],
 ) -> LoadedRecipe:
@@ -71,8 +74,7 @@ def _override(
     document["score"] = score
     document["pick"] = _merged(document.get("pick") or {}, pick)
     if drafts:
-        taken = [*(q.name for q in loaded.quants), *(d.name for d in loaded.recipe.drafts)]
-        document["drafts"] = [*document.get("drafts", []), *_named(drafts, taken)]
+        document["drafts"] = [*document.get("drafts", []), *drafts]
     from pydantic import ValidationError
 
     from cook.recipe.schema import Recipe
@@ -96,16 +98,23 @@ def _merged(own: Mapping[str, Any], given: object) -> dict[str, Any]:
     return merged
 
 
-def _named(drafts: Sequence[str], taken: Sequence[str] = ()) -> list[dict[str, str]]:
+def _taken(loaded: LoadedRecipe) -> list[str]:
+    return [*(q.name for q in loaded.quants), *(d.name for d in loaded.recipe.drafts)]
+
+
+def _named(
+    drafts: Sequence[str], taken: Sequence[str], experts: Sequence[int]
+) -> list[dict[str, object]]:
     """Every file with its own name; a name that is taken (as the source's) gets a number."""
     names = {*taken, SOURCE_NAME}
-    found = []
+    found: list[dict[str, object]] = []
     for draft in drafts:
         stem = model_stem(Path(draft.rsplit("/", 1)[-1]))
         numbered = (f"{stem}-{number}" for number in count(2))
         name = stem if stem not in names else next(n for n in numbered if n not in names)
         names.add(name)
-        found.append({"name": name, "source": _absolute(draft)})
+        tried = {"experts": list(experts)} if experts else {}
+        found.append({"name": name, "source": _absolute(draft), **tried})
     return found
 
 

@@ -17,6 +17,7 @@ from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import bytes_as
+from cook.formats.reduction import Reduction, kept_tensors, reductions
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
@@ -30,6 +31,7 @@ from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
+from cook.steps.reduce import ReduceStep
 
 if TYPE_CHECKING:
     from cook.prompts.prompt_set import PromptSet
@@ -102,17 +104,23 @@ class DraftLayout:
         imatrix: ImatrixStep | Source | None,
         reference: PerplexityStep | None,
     ) -> Iterator[DraftPlan]:
-        """A plan for every quant, in the recipe's order."""
+        """A plan for every quant and all that is tried of it, in the recipe's order."""
+        assert self.source is not None or not resolved, "quants have a source"
         for quant, resolution in resolved:
-            yield self._quant(quant, resolution, imatrix, reference)
+            plan, types = self._quant(quant, resolution, imatrix, reference)
+            for reduction in quant.candidates:
+                yield self._reduced(plan, quant.name, self.source, types, reduction, reference)
 
     def ready(self, reference: PerplexityStep | None) -> Iterator[DraftPlan]:
-        """A plan for the source, where it is a candidate, and for every ready file."""
-        found = [(d.name, self.reader.model(d.source, d.name)) for d in self.recipe.drafts]
+        """A plan for the source, where it is a candidate, and for every ready file and all that
+        is tried of it."""
+        found = [
+            (d.name, self.reader.model(d.source, d.name), d.candidates) for d in self.recipe.drafts
+        ]
         if self.recipe.include_source and self.source is not None:
-            found.insert(0, ("source", self.source))
-        for name, model in found:
-            yield DraftPlan(
+            found.insert(0, ("source", self.source, reductions((), ())))
+        for name, model, tried in found:
+            plan = DraftPlan(
                 name=name + self.suffix,
                 model=model.source,
                 quantize=None,
@@ -123,6 +131,46 @@ class DraftLayout:
                 active=active_bytes(model.file),
                 type_counts=dict(Counter(t.type_name for t in model.file.tensors)),
             )
+            types = {t.name: t.type_name for t in model.file.tensors}
+            for reduction in tried:
+                yield self._reduced(plan, name, model, types, reduction, reference)
+
+    def _reduced(
+        self,
+        whole: DraftPlan,
+        name: str,
+        model: ModelFile | None,
+        types: Mapping[str, str],
+        reduction: Reduction,
+        reference: PerplexityStep | None,
+    ) -> DraftPlan:
+        """``whole``, a plan of ``model`` in ``types`` that the recipe calls ``name``, with
+        ``reduction``; the same file where that changes nothing."""
+        if reduction == Reduction():
+            return whole
+        assert model is not None, "there is a plan of it"
+        named = reduction.named(name)
+        changes = reduction.applied_to(model.file)
+        if changes is None:
+            return replace(whole, name=named + self.suffix, reduction=reduction)
+        kept = kept_tensors(model.file, changes)
+        sizes = _sizes(model.file, types)
+        sizes = {t: n for t, n in sizes.items() if t in kept} if sizes is not None else None
+        reads = TokenReads(model.file, changes.experts)
+        total = sum(sizes.values()) if sizes is not None else None
+        step = ReduceStep(named, whole.model, changes, total)
+        return replace(
+            whole,
+            name=named + self.suffix,
+            model=step,
+            reduction=reduction,
+            quality=self._quality(named, step, reference),
+            memory=self._memory(named, step),
+            predicted_tensor_bytes=total,
+            elements=sum(t.elements for t in model.file.tensors if t.name in kept),
+            active=reads.of(sizes) if sizes is not None and reads.known else None,
+            type_counts=dict(Counter(types[t] for t in kept if t in types)),
+        )
 
     def _quant(
         self,
@@ -130,7 +178,8 @@ class DraftLayout:
         resolution: Resolution,
         imatrix: ImatrixStep | Source | None,
         reference: PerplexityStep | None,
-    ) -> DraftPlan:
+    ) -> tuple[DraftPlan, Mapping[str, str]]:
+        """The plan, and the types as far as they are known."""
         assert self.source is not None, "quants have a source"
         assert self.recipe.model is not None, "quants have a source"
         known = {name: t for name, t in resolution.types.items() if t is not None}
@@ -149,7 +198,7 @@ class DraftLayout:
             step, known = self._with_mixture(step, self.source.file, known)
         if quant.tensors_from is not None:
             step = replace(step, imatrix=None, published=self._published(quant, known))
-        return DraftPlan(
+        plan = DraftPlan(
             name=quant.name + self.suffix,
             model=step,
             quantize=step,
@@ -160,6 +209,7 @@ class DraftLayout:
             active=self._active(known),
             type_counts=dict(Counter(known.values())),
         )
+        return plan, known
 
     def _published(self, quant: Quant, types: Mapping[str, str]) -> tuple[PublishedTensor, ...]:
         """The tensors of ``quant`` that change their type, as somebody published them.

@@ -39,8 +39,9 @@ def reference_quality(layout: Layout, outcomes: Outcomes) -> Quality | None:
 def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quality | None) -> Draft:
     quality, quality_reason = _quality(plan, outcomes, reference)
     memory = outcomes.result(plan.memory) if plan.memory else None
-    made = outcomes.artifacts.get(plan.quantize.key) if plan.quantize else None
-    result = outcomes.result(plan.quantize) if plan.quantize else None
+    step = plan.making_step
+    made = outcomes.artifacts.get(step.key) if step else None
+    result = outcomes.result(step) if step else None
     path = file_bytes = tensor_bytes = digest = None
     if isinstance(plan.model, Source):
         digest = plan.model.digest
@@ -73,6 +74,7 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         speed=speed,
         speed_reason=speed_reason,
         digest=digest,
+        reduction=plan.reduction,
     )
 
 

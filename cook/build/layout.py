@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.formats.reduction import Reduction
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.active import ActiveBytes
@@ -36,7 +37,11 @@ FEW_PROMPTS = 8
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """One draft file: made by ``quantize``, or the user's own when that is None."""
+    """One draft file: made by ``quantize``, or the user's own when that is None.
+
+    ``reduction``: what a candidate of fewer experts or layers does without; its ``model`` is then
+    a step of its own, unless the model uses no more experts anyway.
+    """
 
     name: str
     model: Input
@@ -48,6 +53,18 @@ class DraftPlan:
     type_counts: dict[str, int] = field(default_factory=dict)
     active: ActiveBytes | None = None
     """What one token reads of it; None where no header tells."""
+    reduction: Reduction | None = None
+
+    @property
+    def making_step(self) -> Step[Any] | None:
+        """The step whose artifact is the file."""
+        return self.model if isinstance(self.model, Step) else None
+
+    def making(self) -> Iterator[Step[Any]]:
+        """The steps that make the file and measure it by itself."""
+        for step in dict.fromkeys((self.quantize, self.making_step, self.quality, self.memory)):
+            if step is not None:
+                yield step
 
 
 @dataclass(frozen=True)
@@ -117,9 +134,7 @@ class Layout:
         if self.reference is not None:
             yield self.reference
         for draft in self.drafts:
-            for step in (draft.quantize, draft.quality, draft.memory):
-                if step is not None:
-                    yield step
+            yield from draft.making()
 
     def all_steps(self) -> Iterator[Step[Any]]:
         """Every step that may be asked for, whatever the race and the live runs come to."""
@@ -296,13 +311,15 @@ def _baseline_args(score: ScoreSpec) -> ModelArgsSpec:
 
 
 def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
-    """``args`` with both halves of the KV cache in ``cache_type``, unless they name types."""
+    """``args`` with the KV cache in ``cache_type`` (``q8_0``; ``q8_0/q5_1``: keys, values), unless
+    they name types."""
     if cache_type is None:
         return args
+    keys, _, values = cache_type.partition("/")
     return replace(
         args,
-        cache_type_k=args.cache_type_k or cache_type,
-        cache_type_v=args.cache_type_v or cache_type,
+        cache_type_k=args.cache_type_k or keys,
+        cache_type_v=args.cache_type_v or values or keys,
     )
 
 

@@ -27,6 +27,7 @@ _OF = {
     "trace-corpus": Phase.IMATRIX,
     "imatrix": Phase.IMATRIX,
     "quantize": Phase.QUANTIZE,
+    "reduce": Phase.QUANTIZE,
     "perplexity": Phase.QUALITY,
     "divergence": Phase.QUALITY,
     "memory": Phase.QUALITY,

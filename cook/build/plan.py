@@ -432,7 +432,7 @@ def _planned(
         state=State.STORED if artifact else State.RUN,
         reason=reason,
         detail=detail,
-        size_bytes=artifact.size_bytes if artifact else step.predicted_bytes(),
+        size_bytes=artifact.size_bytes if artifact else step.disk_bytes(),
         seconds=seconds,
         seconds_reason=told,
         loads=len(effort.models) if effort is not None else 0,

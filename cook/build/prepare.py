@@ -5,14 +5,14 @@ Nothing runs here but header reads, hashing of sources and the engines' own ``--
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.build.drafting import DraftLayout
 from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
 from cook.build.layout import Configuration, DraftPlan, ForecastPlan, Layout, LeftOut
-from cook.build.locate import SourceReader, local_path
+from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
@@ -85,15 +85,18 @@ def prepare(
     Errors: RecipeError with every fault of the recipe; PrerequisiteError when no engine at hand
     has a type, naming the engine that has it; InputError for unusable files.
     """
-    from cook.recipe.demo import apply_demo
+    from cook.recipe.demo import apply_demo, demo_lacks, demo_quants
 
     if isinstance(recipe, LoadedRecipe):
         loaded = recipe
     else:
         loaded = load_recipe(recipe, unsafe_args=unsafe_args)
+    untried: tuple[str, ...] = ()
     if demo:
-        here = tuple(replace(quant, tensors_from=None) for quant in loaded.quants)
-        loaded = replace(loaded, recipe=apply_demo(loaded.recipe), quants=here)
+        untried = demo_lacks(loaded.quants)
+        loaded = replace(
+            loaded, recipe=apply_demo(loaded.recipe), quants=demo_quants(loaded.quants)
+        )
     if threads is not None:
         loaded = replace(loaded, recipe=_with_threads(loaded.recipe, threads))
     loaded = replace(loaded, recipe=_with_trace(loaded.recipe))
@@ -104,7 +107,8 @@ def prepare(
         for engine, share, left_out in _shares(loaded, chosen)
     )
     files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
-    told = tuple(w for publication in reader.publications.values() for w in publication.warnings)
+    published = (w for publication in reader.publications.values() for w in publication.warnings)
+    told = (*untried, *published)
     return Prepared(
         loaded, demo, layouts, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes, told
     )
@@ -141,7 +145,7 @@ def _lay(
         imatrix=reader.imatrix(imatrix_file) if source and imatrix_file else None,
         strict=strict,
     )
-    raise_problems(found)
+    raise_problems((*found, *_reduction_problems(loaded, source, reader)))
     warnings = [str(p) for p in found]
     corpus = reader.text(recipe.evaluate.corpus, "evaluate.corpus") if recipe.evaluate else None
     drafting = DraftLayout(engine, recipe, reader, source, corpus, suffix)
@@ -187,6 +191,35 @@ def _traps(loaded: LoadedRecipe, engine: Engine, reader: SourceReader) -> tuple[
     recipe = loaded.recipe
     headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
     return tuple(trap_problems(recipe, loaded.locations, engine.flavour, headers))
+
+
+def _reduction_problems(
+    loaded: LoadedRecipe, source: ModelFile | None, reader: SourceReader
+) -> Iterator[Problem]:
+    """Experts and layers that a model has not, each told once."""
+    tried = [
+        (quant.name, quant.at or loaded.locations.at("quants"), source.file, quant.candidates)
+        for quant in loaded.quants
+        if source is not None
+    ]
+    tried += [
+        (
+            draft.name,
+            loaded.locations.at("drafts", index, "name"),
+            reader.model(draft.source, draft.name).file,
+            draft.candidates,
+        )
+        for index, draft in enumerate(loaded.recipe.drafts)
+    ]
+    for name, at, file, candidates in tried:
+        told = set()
+        for reduction in candidates:
+            try:
+                reduction.applied_to(file)
+            except InputError as error:
+                if error.message not in told:
+                    yield at.problem(f"{name}: {error.message}", hint=error.hint)
+                told.add(error.message)
 
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:

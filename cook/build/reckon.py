@@ -48,6 +48,7 @@ from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import REQUESTS, SelfCheckStep
+from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import RecordedTraceStep, Trace, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
@@ -205,9 +206,12 @@ def _predicted(step: Step[Any]) -> float | None:
 
 
 def _touched(model: Input) -> float:
-    """Bytes of weights that one token is computed with; of a quant by its source's shares."""
+    """Bytes of weights that one token is computed with; of a quant by its source's shares, of a
+    reduced model by those of the whole one."""
     size = model_bytes(model)
     assert size is not None, "asked only of models of a known size"
+    while isinstance(model, ReduceStep):
+        model = model.model
     source = model.source if isinstance(model, QuantizeStep) else model
     return size * (_share_used(source.path) if isinstance(source, Source) else 1.0)
 
@@ -362,6 +366,11 @@ def _quantize(step: QuantizeStep) -> Effort:
     return Effort(quantizing_s=seconds, copied_bytes=float(step.source.size_bytes))
 
 
+def _reduce(step: ReduceStep) -> Effort:
+    """Beside a copy of the file, or of its header, its bytes are read once to be hashed."""
+    return Effort(copied_bytes=float(step.disk_bytes() or 0), read_bytes=step.work())
+
+
 @cache
 def _seconds_a_weight(tensor_type: str) -> float:
     name = tensor_type.lower()
@@ -412,6 +421,7 @@ _RULES: Mapping[type, Callable[[Any], Effort | None]] = {
     PerplexityStep: lambda s: _read_corpus(s.model, s.chunks, s.corpus, s.context),
     DivergenceStep: lambda s: _read_corpus(s.model, s.base.chunks, s.base.corpus, s.base.context),
     QuantizeStep: _quantize,
+    ReduceStep: _reduce,
     ConvertStep: lambda s: Effort(copied_bytes=s.work()),
     MemoryStep: _memory,
     TypeTimeStep: _type,

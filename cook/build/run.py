@@ -189,7 +189,7 @@ def _require_room(store: Store, layouts: Sequence[Layout]) -> None:
     """Refuse before anything runs when the disk can't hold what would be made."""
     steps = [step for layout in layouts for step in layout.making()]
     missing = [s for s in closure(steps).values() if store.find(s.kind, s.key) is None]
-    needed = sum(step.predicted_bytes() or 0 for step in missing)
+    needed = sum(step.disk_bytes() or 0 for step in missing)
     free = free_bytes(store.root)
     if needed > free:
         raise PrerequisiteError(

@@ -229,6 +229,8 @@ def show(
                     "mixture": quant.mixture,
                     "imatrix": quant.use_imatrix,
                     "tensors_from": quant.tensors_from,
+                    "experts": quant.experts,
+                    "prune_layers": quant.prune_layers,
                     "rules": [{rule.selector: rule.type} for rule in quant.rules],
                 }
                 for quant in loaded.quants

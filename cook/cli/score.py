@@ -153,6 +153,12 @@ def command(
         list[str] | None,
         typer.Option("--draft-cache-type", metavar="TYPE", help="KV type of drafts; repeatable."),
     ] = None,
+    experts: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--experts", min=1, metavar="N", help="Active experts of the drafts; repeatable."
+        ),
+    ] = None,
     target_cache_type: Annotated[
         str | None,
         typer.Option("--target-cache-type", metavar="TYPE", help="KV type of the target."),
@@ -210,12 +216,13 @@ def command(
       cook score --target Ling-1T-smol-IQ4_KSS.gguf Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf
       cook score --target Ling-1T-smol-IQ4_KSS.gguf --recipe recipes/ling-flash-iq1kt.yaml
       cook score --target T.gguf D.gguf --n-max 4 --n-max 8 --limit 24 --budget 10
+      cook score --target T.gguf MOE.gguf --experts 8 --experts 6 --experts 4
       cook score --url http://127.0.0.1:8080 --limit 24
     """
     output = open_output(json, quiet)
     if url is not None:
         others: list[object] = [target, drafts, recipe, engine, context, n_max, p_min]
-        others += [draft_cache_type, target_cache_type, temperature, seed, method, trace]
+        others += [draft_cache_type, experts, target_cache_type, temperature, seed, method, trace]
         others += [maximize, budget, threads, live, allow_unsafe_args or None]
         alone = all(other in (None, []) for other in others)
         score_url_command(output, url, api_key_file, prompts, limit, max_tokens, alone=alone)
@@ -244,7 +251,9 @@ def command(
         from cook.build.run import build
 
         loaded = score_recipe(
-            target, drafts or [], recipe, settings, maximize, unsafe_args=allow_unsafe_args
+            *(target, drafts or [], recipe, settings, maximize),
+            experts=experts or (),
+            unsafe_args=allow_unsafe_args,
         )
         prepared = prepare(loaded, engines=engine or (), threads=threads, output=output)
         return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh)
@@ -254,6 +263,7 @@ def command(
         "maximize": maximize,
         "score": target,
         "drafts": drafts,
+        "experts": experts,
         "recipe": recipe,
         "from": Path.cwd(),
         "unsafe_args": allow_unsafe_args,

@@ -323,6 +323,12 @@ _HARMLESS = (
     _may(_IK, Sets.PROMPT, "--jinja", "the model's own chat template is rendered"),
 )  # fmt: skip
 
+OVERRIDE_KV = ("--override-kv", "-okv")
+REACHES_BOTH = (
+    "it reaches a target of the draft's architecture as well, and so changes the output; "
+    "`experts:` of a quant or a ready draft says it in the draft's own file"
+)
+
 _REFUSED = (
     *_no(_BOTH, Harm.DOWNLOADS, "-mu --model-url", "-hfr --hf-repo", "-hff --hf-file",
          "-hft --hf-token", "--mmproj-url -mmu"),
@@ -334,7 +340,8 @@ _REFUSED = (
          "--vision-gemma-12b-default"),
     *_no(_BOTH, Harm.MODEL, "--lora", "--lora-scaled", "--control-vector",
          "--control-vector-scaled", "--control-vector-layer-range", "--lora-init-without-apply",
-         "-mm --mmproj", "--override-kv -okv", "--no-mmproj-offload --mmproj-offload"),
+         "-mm --mmproj", "--no-mmproj-offload --mmproj-offload"),
+    *_no(_BOTH, Harm.MODEL, " ".join(OVERRIDE_KV), why=REACHES_BOTH),
     *_no(_IK, Harm.MODEL, "-mtprot --mtp-requantize-output-tensor", "--mtmd-kq-type"),
     *_no(_LLAMA, Harm.MODEL, "--models-dir", "--models-preset", "--models-max",
          "--models-autoload --no-models-autoload", "-mmdev --mmproj-device",

@@ -6,8 +6,8 @@ Enough for imatrix files, splices and tests; python ``gguf`` refuses the type id
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,8 +86,8 @@ def write_gguf_file(
     header = encode_header(metadata, tensors, alignment=alignment)
     with atomic_write(path) as file:
         file.write(header)
-        for tensor in tensors:
-            _write_tensor(file, tensor, alignment)
+        for data in _runs(tensors, alignment):
+            _write(file, data, alignment)
 
 
 def encode_header(
@@ -111,7 +111,30 @@ def encode_header(
     return bytes(header)
 
 
-def _write_tensor(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:
+def _runs(tensors: Sequence[NewTensor], alignment: int) -> Iterator[NewTensor]:
+    """``tensors``, those that lie one after the other in another file as one."""
+    run: NewTensor | None = None
+    for tensor in tensors:
+        if (
+            run is not None
+            and isinstance(run.data, FileRange)
+            and isinstance(tensor.data, FileRange)
+        ):
+            before, after = run.data, tensor.data
+            end = before.offset + before.size_bytes
+            padded = end + -before.size_bytes % alignment
+            if before.path == after.path and padded == after.offset:
+                size = padded - before.offset + after.size_bytes
+                run = replace(run, size_bytes=size, data=replace(before, size_bytes=size))
+                continue
+        if run is not None:
+            yield run
+        run = tensor
+    if run is not None:
+        yield run
+
+
+def _write(file: BinaryIO, tensor: NewTensor, alignment: int) -> None:
     written = 0
     if isinstance(tensor.data, FileRange):
         tensor.data.append_to(file)

@@ -18,7 +18,7 @@ from cook.formats.gguf import GgufFile, TensorInfo, ValueType
 from cook.formats.gguf_writer import encode
 from cook.formats.quant_types import Flavour
 
-_SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 _MOST_BYTES = 127
 """Of a text that an engine adds to the metadata."""
 _LAYER = re.compile(r"blk\.\s*([+-]?\d+)")
@@ -43,7 +43,7 @@ def quantized_metadata(
     imatrix: ImatrixFacts | None,
 ) -> dict[str, bytes]:
     """The metadata of one whole file (no shard) quantized from ``source``, encoded, in order."""
-    metadata = {k: source.raw_value(k) for k in source.metadata if k not in _SPLIT_KEYS}
+    metadata = {k: source.raw_value(k) for k in source.metadata if k not in SPLIT_KEYS}
 
     def put(key: str, value: int | str, kind: ValueType) -> None:
         if flavour is Flavour.LLAMA_CPP:

@@ -181,6 +181,10 @@ class Step(ABC, Generic[R]):
         """Bytes the artifact will take, where known beforehand."""
         return 0
 
+    def disk_bytes(self) -> int | None:
+        """Of :meth:`predicted_bytes` those that are new on the disk, where it shares blocks."""
+        return self.predicted_bytes()
+
     def shared_bytes(self) -> Mapping[Hashable, int]:
         """Bytes of every piece (:mod:`cook.graph.piece`) that it makes, where it is not stored; two
         steps' are one where they are equal."""

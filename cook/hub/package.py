@@ -15,7 +15,7 @@ from cook.graph.store import MEND, recorded_sha256
 from cook.recipe.sources import HubRef
 from cook.record.record import Draft, Record, to_json
 from cook.report.card import CardFacts, card, published
-from cook.report.commands import quantize_command, quantize_step
+from cook.report.commands import making_steps, quantize_command, quantize_step
 
 CARD = "README.md"
 BIG_BYTES = 50 * 1000**3
@@ -71,7 +71,7 @@ def pack(record: Record, wanted: PublishRequest) -> Package:
     if not _NAME.fullmatch(title):
         raise InputError(f"{title!r}: cannot be part of a file name", hint="give another --name")
     base = wanted.base_model or base_model(record)
-    items = [_file(f"{title}-{draft.quant}.gguf", _made(draft)) for draft in drafts]
+    items = [_file(f"{title}-{_in_a_name(draft.quant)}.gguf", _made(draft)) for draft in drafts]
     matrix = _imatrix(record, drafts, title)
     items += [matrix] if matrix else []
     facts = CardFacts(
@@ -138,6 +138,11 @@ def _drafts(record: Record, quants: Sequence[str]) -> list[Draft]:
     return found
 
 
+def _in_a_name(quant: str) -> str:
+    """``IQ1_KT experts=4`` as a part of a file's name: ``IQ1_KT-experts-4``."""
+    return re.sub("[ =,]", "-", quant)
+
+
 def _made(draft: Draft) -> Path:
     path = Path(draft.path) if draft.path else None
     if path is None or not path.is_file():
@@ -172,11 +177,11 @@ def _file(name: str, path: Path) -> Item:
 def _imatrix(record: Record, drafts: Sequence[Draft], title: str) -> Item | None:
     """The importance matrix of the published quants, while it is on this disk."""
     for draft in drafts:
-        step = quantize_step(record, draft)
-        made = quantize_command(step) if step else None
-        path = Path(made.imatrix) if made and made.imatrix else None
-        if path is not None and path.is_file():
-            return _file(f"imatrix-{title}{path.suffix}", path)
+        for step in making_steps(record, draft):
+            made = quantize_command(step)
+            path = Path(made.imatrix) if made and made.imatrix else None
+            if path is not None and path.is_file():
+                return _file(f"imatrix-{title}{path.suffix}", path)
     return None
 
 

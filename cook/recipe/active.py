@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cook.formats.gguf import GgufFile
+from cook.formats.reduction import EXPERTS_USED
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 
 _EMBEDDINGS, _OUTPUT = "token_embd.weight", "output.weight"
@@ -56,13 +57,14 @@ class _Use:
 class TokenReads:
     """How much of each tensor of one model a token reads, worked out once for all its quants.
 
+    ``experts``: routed experts that a token uses where that is not the model's own number.
     ``known`` is False where there are routed experts and the header does not say how many of them
     a token uses; they then count as read whole. ``mixture``: whether there are any.
     """
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: GgufFile, experts: int | None = None) -> None:
         """InputError where the header is none of a model."""
-        count, used = _number(file, "expert_count"), _number(file, "expert_used_count")
+        count, used = _number(file, "expert_count"), experts or _number(file, EXPERTS_USED)
         chosen = min(used / count, 1.0) if count and used else 1.0
         layers = mtp_layers_of(
             (t.name for t in file.tensors),

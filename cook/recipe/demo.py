@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
 from cook.demo.unpack import UNPACKED
+from cook.errors import InputError
+from cook.formats.headers import header
+from cook.formats.reduction import Reduction
 from cook.paths import demo_dir
+from cook.recipe.rules import Quant, some
 from cook.recipe.schema import Recipe
 
 SOURCE = "draft-f16.gguf"
@@ -31,3 +38,38 @@ def apply_demo(recipe: Recipe) -> Recipe:
         prompts = {"prompts": "demo", "categories": None, "weights": None}
         changes["score"] = recipe.score.model_copy(update={"target": target, **prompts})
     return recipe.model_copy(update=changes)
+
+
+def demo_quants(quants: Iterable[Quant]) -> tuple[Quant, ...]:
+    """``quants`` made of the demo's source: nobody published its tensors, and what it has too few
+    experts or layers for is not tried."""
+    file = header(demo_dir() / SOURCE)
+
+    def possible(reduction: Reduction) -> bool:
+        try:
+            reduction.applied_to(file)
+        except InputError:
+            return False
+        return True
+
+    return tuple(
+        replace(
+            quant,
+            tensors_from=None,
+            experts=tuple(n for n in quant.experts if possible(Reduction(n))),
+            prune_layers=tuple(n for n in quant.prune_layers if possible(Reduction(None, n))),
+        )
+        for quant in quants
+    )
+
+
+def demo_lacks(quants: Sequence[Quant]) -> tuple[str, ...]:
+    """A warning where :func:`demo_quants` leaves candidates out."""
+    left = [
+        reduction.named(quant.name)
+        for quant, fewer in zip(quants, demo_quants(quants), strict=True)
+        for reduction in quant.candidates
+        if reduction not in fewer.candidates
+    ]
+    message = "the demo's draft has fewer experts or layers: not tried are"
+    return (f"{message} {some(left)}",) if left else ()

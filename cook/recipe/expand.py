@@ -21,7 +21,8 @@ def expand(recipe: Recipe, locations: Locations | None = None) -> tuple[Quant, .
     """The candidates to quantize, in the recipe's order: quants, then sweeps.
 
     With ``locations`` (of a loaded recipe) quants and rules know their places. RecipeError for
-    unknown or cyclic ``extends``, a missing base type, equal names, or more than 1,024 quants.
+    unknown or cyclic ``extends``, a missing base type, equal names, or more than 1,024 quants,
+    each counted with all that is tried of it.
     """
     quants, problems = expand_parts(
         list(enumerate(recipe.quants)),
@@ -54,6 +55,7 @@ def expand_parts(
             job.problems.append(locations.at("sweep", index, "over").problem(message))
             continue
         found.extend(job.sweep(index, sweep))
+    _count(found, job)
     seen: dict[str, Quant] = {}
     for quant in found:
         # File systems may fold case, so names that differ only in it collide.
@@ -70,6 +72,18 @@ def expand_parts(
     return tuple(found), tuple(job.problems)
 
 
+def _count(found: Sequence[Quant], job: _Expansion) -> None:
+    """Tell the quant whose candidates are too many."""
+    total = 0
+    for quant in found:
+        total += len(quant.candidates)
+        if total > MAX_QUANTS and quant.at:
+            message = f"with `{quant.name}` there are {total} candidates: more than {MAX_QUANTS}"
+            hint = "fewer `experts` or `prune_layers`"
+            job.problems.append(quant.at.problem(message, hint=hint))
+            return
+
+
 @dataclass(frozen=True)
 class _Settings:
     """What a quant has after inheriting."""
@@ -79,14 +93,24 @@ class _Settings:
     mixture: str | None
     imatrix: bool | None
     tensors_from: TensorsFrom | None
+    experts: tuple[int, ...]
+    prune_layers: tuple[tuple[int, ...], ...]
 
 
-_NOTHING = _Settings(None, (), None, None, None)
+_NOTHING = _Settings(None, (), None, None, None, (), ())
 
 
 def _source_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> TensorsFrom | None:
     """Where its tensors are taken from: what it says itself, else what it inherits."""
     return spec.tensors_from.to_tensors_from() if spec.tensors_from else parent.tensors_from
+
+
+def _experts_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> tuple[int, ...]:
+    return parent.experts if spec.experts is None else spec.experts
+
+
+def _layers_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> tuple[tuple[int, ...], ...]:
+    return parent.prune_layers if spec.prune_layers is None else spec.prune_layers
 
 
 @dataclass
@@ -131,6 +155,8 @@ class _Expansion:
                 sweep.mixture or parent.mixture,
                 parent.imatrix if sweep.imatrix is None else sweep.imatrix,
                 _source_of(sweep, parent),
+                _experts_of(sweep, parent),
+                _layers_of(sweep, parent),
             )
             quant = self._finish(name, settings, where)
             if quant is None:
@@ -156,6 +182,8 @@ class _Expansion:
                 spec.mixture or parent.mixture,
                 parent.imatrix if spec.imatrix is None else spec.imatrix,
                 _source_of(spec, parent),
+                _experts_of(spec, parent),
+                _layers_of(spec, parent),
             )
         if self._by_name[spec.name][0] == index:
             self._done[spec.name] = settings
@@ -216,6 +244,8 @@ class _Expansion:
             mixture_stated=settings.mixture is not None,
             use_imatrix=settings.imatrix is not False,
             tensors_from=settings.tensors_from,
+            experts=settings.experts,
+            prune_layers=settings.prune_layers,
             at=at,
         )
 

@@ -202,6 +202,10 @@ def _quant(quant: Quant) -> dict[str, Any]:
     if quant.tensors_from is not None:
         asked = asdict(quant.tensors_from)
         found["tensors_from"] = {key: value for key, value in asked.items() if value is not None}
+    if quant.experts:
+        found["experts"] = list(quant.experts)
+    if quant.prune_layers:
+        found["prune_layers"] = [list(layers) for layers in quant.prune_layers]
     if quant.rules:
         found["rules"] = [{rule.selector: rule.type} for rule in quant.rules]
     return found

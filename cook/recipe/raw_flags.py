@@ -11,7 +11,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cook.documents.places import Locations
-from cook.engines.options import UNSAFE_FLAG, Reading, other_machines, read_flags
+from cook.engines.options import (
+    OVERRIDE_KV,
+    REACHES_BOTH,
+    UNSAFE_FLAG,
+    Reading,
+    normal,
+    other_machines,
+    read_flags,
+)
 from cook.errors import Problem
 from cook.formats.quant_types import Flavour
 
@@ -74,6 +82,9 @@ def flag_problems(
             at = locations.at(*place, "extra", passed[0].index)
             flags = ", ".join(f"`{words[r.index]}`" for r in passed)
             yield at.problem(f"{flags}: let through by {UNSAFE_FLAG}", severity="warning")
+            for index in (r.index for r in passed if normal(words[r.index]) in OVERRIDE_KV):
+                at = locations.at(*place, "extra", index)
+                yield at.problem(f"`{words[index]}`: {REACHES_BOTH}", severity="warning")
 
 
 def _problems(

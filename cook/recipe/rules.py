@@ -20,6 +20,7 @@ from typing import Protocol
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem
 from cook.formats.quant_types import LLAMA_CPP
+from cook.formats.reduction import Reduction, reductions
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import Pattern, PatternTimeout, parse_pattern
 
@@ -139,7 +140,8 @@ class Quant:
     ``ftype`` is the base type by its exact spelling; ``mixture`` is what happens to tensors
     that no rule hits: ``"engine"`` (its built-in mixture) or ``"pure"`` (the base type's own
     tensor type). ``use_imatrix``: quantize with the recipe's imatrix if it has one.
-    ``tensors_from``: who quantized its tensors, None for here.
+    ``tensors_from``: who quantized its tensors, None for here. ``experts`` and ``prune_layers``:
+    the values to try of each; every combination is a candidate.
     """
 
     name: str
@@ -149,7 +151,14 @@ class Quant:
     mixture_stated: bool = False
     use_imatrix: bool = True
     tensors_from: TensorsFrom | None = None
+    experts: tuple[int, ...] = ()
+    prune_layers: tuple[tuple[int, ...], ...] = ()
     at: Location | None = field(default=None, compare=False)
+
+    @property
+    def candidates(self) -> tuple[Reduction, ...]:
+        """What is tried of it: the whole of it alone, or what its lists say."""
+        return reductions(self.experts, self.prune_layers)
 
     @property
     def default_type(self) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -31,6 +31,7 @@ from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.engines.base import LiveTool
+from cook.formats.reduction import Reduction, reductions
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
@@ -107,6 +108,28 @@ Lines = Annotated[
 CacheType = Literal[
     "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "q6_0", "q8_KV"
 ]
+
+
+def _kv_types(value: object) -> object:
+    """``q8_0`` for keys and values alike, ``q8_0/q5_1`` for each its own."""
+    halves = value.split("/") if isinstance(value, str) else []
+    if unknown := [half for half in halves if half not in get_args(CacheType)]:
+        close = get_close_matches(unknown[0], get_args(CacheType), n=1)
+        known = ", ".join(get_args(CacheType))
+        hint = f"did you mean `{close[0]}`?" if close else f"they are {known}"
+        raise fault(f"`cache_types` has no type `{unknown[0]}`", hint=hint)
+    if len(halves) > 2 or (len(halves) == 2 and halves[0] == halves[1]):
+        raise fault(f"`{value}` is neither a type nor two, keys/values", hint="q8_0/q5_1")
+    return value
+
+
+_ONE_TYPE = "|".join(get_args(CacheType))
+CacheTypes = Annotated[
+    str,
+    AfterValidator(_kv_types),
+    WithJsonSchema({"type": "string", "pattern": f"^({_ONE_TYPE})(/({_ONE_TYPE}))?$"}),
+]
+"""A type for the whole KV cache, or one for its keys and one for its values: ``q8_0/q5_1``."""
 Threads = Annotated[int, Field(ge=1, le=1024)]
 Batch = Annotated[int, Field(ge=1, le=1 << 20)]
 
@@ -295,6 +318,40 @@ class TensorsFromSpec(Spec):
         return TensorsFrom(**self.model_dump())
 
 
+def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
+    if len(set(values)) < len(values):
+        raise fault("lists a value twice")
+    return values
+
+
+def _layer_sets(value: object) -> object:
+    """Every item as a list: a layer alone is a list of one."""
+    listed = one_or_many(value)
+    return tuple(one_or_many(item) for item in listed) if isinstance(listed, tuple) else listed
+
+
+def _ascending(layers: tuple[int, ...]) -> tuple[int, ...]:
+    _distinct(layers)
+    return tuple(sorted(layers))
+
+
+_Layer = Annotated[int, Field(ge=0, le=100_000)]
+_Layers = Annotated[tuple[_Layer, ...], Field(max_length=1024), AfterValidator(_ascending)]
+_ExpertCount = Annotated[int, Field(ge=1, le=65_536)]
+Experts = Annotated[
+    tuple[_ExpertCount, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=_ExpertCount | list[_ExpertCount]),
+    Field(max_length=64),
+    AfterValidator(_distinct),
+]
+PruneLayers = Annotated[
+    tuple[_Layers, ...],
+    BeforeValidator(_layer_sets, json_schema_input_type=_Layer | list[_Layer | list[_Layer]]),
+    Field(max_length=256),
+    AfterValidator(_distinct),
+]
+
+
 class QuantSpec(Spec):
     """One candidate quantization of the source model."""
 
@@ -324,6 +381,15 @@ class QuantSpec(Spec):
     tensors_from: TensorsFromSpec | None = None
     """Published tensors to take instead of quantizing; inherited if absent. They have the
     publisher's imatrix, not the recipe's."""
+    experts: Experts | None = None
+    """Routed experts that a token uses, of a mixture of experts: a number, or a list to try, as
+    `[8, 6, 5, 4]`. Each is a candidate, such as `IQ1_KT experts=4`, whose file says so and has
+    the quant's own tensors: nothing is quantized again. Inherited if absent; the model's own
+    number is the whole quant."""
+    prune_layers: PruneLayers | None = None
+    """Layers to leave out: a list of what to try, each a layer or a list of layers, as
+    `[3, [3, 7], []]`, where `[]` leaves out none. Candidates as those of `experts`, and with
+    both every combination. Inherited if absent."""
 
 
 _TypeName = Annotated[str, Field(min_length=1, max_length=32)]
@@ -356,6 +422,10 @@ class SweepSpec(Spec):
     """As in a quant."""
     tensors_from: TensorsFromSpec | None = None
     """As in a quant."""
+    experts: Experts | None = None
+    """As in a quant: every quant of the grid is tried with each."""
+    prune_layers: PruneLayers | None = None
+    """As in a quant."""
 
     @field_validator("over")
     @classmethod
@@ -385,12 +455,21 @@ class SweepSpec(Spec):
 
 
 class DraftFileSpec(Spec):
-    """A ready-made GGUF to score beside the quants, as it is."""
+    """A ready-made GGUF to score beside the quants."""
 
     name: Name
     """Its name in tables."""
     source: SourceField
     """The file (shard 1 if split): a path or `hf://org/name[@revision]/file`."""
+    experts: Experts = ()
+    """Routed experts that a token uses, as in a quant: the file is copied, with another number."""
+    prune_layers: PruneLayers = ()
+    """Layers to leave out, as in a quant."""
+
+    @property
+    def candidates(self) -> tuple[Reduction, ...]:
+        """What is tried of it: the whole of it alone, or what its lists say."""
+        return reductions(self.experts, self.prune_layers)
 
 
 PROMPT_SETS = tuple(name for name in BUNDLED if name not in OWN_SETS.values())
@@ -463,12 +542,6 @@ class SamplingSpec(Spec):
         return Sampling(**self.model_dump())
 
 
-def _distinct(values: tuple[object, ...]) -> tuple[object, ...]:
-    if len(set(values)) < len(values):
-        raise fault("lists a value twice")
-    return values
-
-
 def _many(item: Any) -> BeforeValidator:
     return BeforeValidator(one_or_many, json_schema_input_type=item | list[item])
 
@@ -497,9 +570,10 @@ class DraftSpec(Spec):
     ] = (0.0,)
     """Drafting stops below this probability; one, or a list."""
     cache_types: Annotated[
-        tuple[CacheType, ...], _many(CacheType), Some, AfterValidator(_distinct)
+        tuple[CacheTypes, ...], _many(CacheTypes), Some, AfterValidator(_distinct)
     ] = ("f16",)
-    """Types of the draft's KV cache (keys and values alike); one, or a list."""
+    """Types of the draft's KV cache; one, or a list. `q8_0` is of keys and values alike,
+    `q8_0/q5_1` of keys and of values. Each is a candidate of the same file."""
     args: ModelArgsSpec = ModelArgsSpec()
     """How the draft is placed and run."""
 

@@ -16,6 +16,7 @@ from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
+from cook.formats.reduction import Reduction
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
     LATER,
@@ -64,6 +65,8 @@ class Draft:
     speed_reason: str | None = None
     digest: Annotated[str | None, LATER] = None
     """``sha256:`` of the file's bytes."""
+    reduction: Annotated[Reduction | None, LATER] = None
+    """What it does without: experts, layers."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from cook.record.record import Candidate, Draft, Record
 from cook.report.commands import (
     imatrix_step,
+    making_steps,
     quantize_command,
     quantize_step,
     script,
@@ -75,11 +76,16 @@ def published(record: Record, facts: CardFacts) -> Record:
             continue
         if draft.path:
             names[draft.path] = facts.files[draft.quant]
-        step = quantize_step(record, draft)
-        made = quantize_command(step) if step else None
+        steps = making_steps(record, draft)
+        step, made = steps[0] if steps else None, quantize_command(steps[0]) if steps else None
         if step is None or made is None:
             continue
-        names[made.output] = PurePosixPath(facts.files[draft.quant]).name
+        name = PurePosixPath(facts.files[draft.quant]).name
+        if len(steps) > 1 and (less := quantize_command(steps[-1])) is not None:
+            names[less.output] = name
+            name = f"{facts.title}-{draft.quant.partition(' ')[0]}.gguf"  # the whole quant's
+            names[less.source] = name
+        names[made.output] = name
         if PurePosixPath(made.source).name == "model.gguf":  # converted here
             names[made.source] = f"{facts.title}-BF16.gguf"
         matrix = imatrix_step(record, step)
@@ -305,7 +311,7 @@ def _method(record: Record) -> str:
 
 def _making(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
     """One script that makes every file again, and what each consists of."""
-    made = [(d, step) for d in drafts if (step := quantize_step(record, d)) is not None]
+    made = [(d, step) for d in drafts for step in making_steps(record, d)]
     lines = []
     for draft in drafts:
         types = ", ".join(f"{n} x {t}" for t, n in sorted(draft.type_counts.items()))
@@ -315,7 +321,7 @@ def _making(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
         lines.append(told)
     parts = ["## How the files were made", "\n".join(lines)]
     if made:
-        steps = [step for _, step in made]
+        steps = list(dict.fromkeys(step for _, step in made))
         matrices = [m for step in steps if (m := imatrix_step(record, step)) is not None]
         engines = dict.fromkeys(d.engine for d, _ in made)
         known = [record.engines[name] for name in engines if name in record.engines]
@@ -337,9 +343,8 @@ def _files(facts: CardFacts) -> str:
 
 
 def _uses_imatrix(record: Record, draft: Draft) -> bool:
-    step = quantize_step(record, draft)
-    made = quantize_command(step) if step else None
-    return made is not None and made.imatrix is not None
+    made = [quantize_command(step) for step in making_steps(record, draft)]
+    return any(one is not None and one.imatrix is not None for one in made)
 
 
 def _cells(*cells: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from cook.record.record import Draft, Record, StepRecord
 
@@ -38,9 +39,30 @@ class QuantizeCommand:
 
 
 def quantize_step(record: Record, draft: Draft) -> StepRecord | None:
-    """The step that made ``draft``; None for a file that cook was given."""
-    steps = (s for s in record.steps if s.kind == "quantize" and quantize_command(s))
-    return next((s for s in steps if s.key == draft.key), None)
+    """The step that made ``draft``, quantized or reduced; None for a file that cook was given."""
+    made = (s for s in record.steps if s.kind in _MAKING and quantize_command(s))
+    return next((s for s in made if s.key == draft.key), None)
+
+
+_MAKING = ("quantize", "reduce")
+
+
+def making_steps(record: Record, draft: Draft) -> tuple[StepRecord, ...]:
+    """All steps that made ``draft``, in their order: a reduced one is quantized first."""
+    last = quantize_step(record, draft)
+    if last is None or last.kind != "reduce":
+        return (last,) if last is not None else ()
+    made = quantize_command(last)
+    source = PurePosixPath(made.source) if made else PurePosixPath()
+    # In the store a folder is called after its step's key; published, files have their own names.
+    quantized = (
+        s
+        for s in record.steps
+        if s.kind == "quantize"
+        and (whole := quantize_command(s)) is not None
+        and (s.key == source.parent.name or whole.output == str(source))
+    )
+    return (*quantized, last)
 
 
 def quantize_command(step: StepRecord) -> QuantizeCommand | None:

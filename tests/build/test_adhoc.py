@@ -51,6 +51,14 @@ def score_of(loaded: LoadedRecipe) -> ScoreSpec:
     return loaded.recipe.score
 
 
+def test_experts_are_of_the_files_that_are_named(recipe: Path) -> None:
+    loaded = score_recipe("T.gguf", ["D.gguf"], None, {}, experts=[8, 4])
+    (draft,) = loaded.recipe.drafts
+    assert [r.named(draft.name) for r in draft.candidates] == ["D experts=8", "D experts=4"]
+    both = score_recipe(None, ["D.gguf"], recipe, {}, experts=[4]).recipe.drafts
+    assert [(d.name, d.experts) for d in both] == [("own", ()), ("D", (4,))]
+
+
 def test_files_alone_make_a_recipe(tmp_path: Path) -> None:
     loaded = score_recipe("T.gguf", ["a/D-Q4_K_M.gguf", "b/D-Q4_K_M.gguf"], None, {})
     assert score_of(loaded).target.source == tmp_path / "T.gguf"

@@ -234,3 +234,66 @@ def test_a_flag_that_this_version_s_library_lacks_is_told_before_anything_runs(
     drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
     with pytest.raises(PrerequisiteError, match=r"`-lm`: this engine's library has no model\.load"):
         prepare(recipe(drafts=drafts, score=score(target=flagged)))
+
+
+def test_fewer_experts_are_drafts_that_share_a_quant(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    path = recipe(
+        model=SOURCE,
+        quants=[{"name": "A", "type": "Q8_0", "experts": [2, 1], "prune_layers": [[], 1]}],
+        drafts=[{"name": "f", "source": "demo://target-q8_0.gguf", "experts": [6, 3]}],
+        score=score(draft={"n_max": 4, "cache_types": ["f16", "q8_0/q5_1"]}),
+    )
+    (layout,) = prepare(path).layouts
+    drafts = {draft.name: draft for draft in layout.drafts}
+    assert list(drafts) == [
+        *("A experts=2", "A experts=2 prune_layers=1"),
+        *("A experts=1", "A experts=1 prune_layers=1"),
+        *("f experts=6", "f experts=3"),
+    ]
+    whole, fewer = drafts["A experts=2"], drafts["A experts=1"]
+    assert whole.model is whole.quantize, "a token uses two anyway"
+    assert len({draft.quantize for draft in layout.drafts}) == 2, "one quant, and none"
+    assert [step.kind for step in layout.making()].count("reduce") == 4
+    assert whole.active is not None
+    assert fewer.active is not None
+    assert fewer.active.read_bytes < whole.active.read_bytes
+    assert fewer.predicted_tensor_bytes == whole.predicted_tensor_bytes
+    pruned = drafts["A experts=2 prune_layers=1"]
+    assert pruned.elements is not None
+    assert whole.elements is not None
+    assert pruned.elements < whole.elements
+    assert layout.forecast is not None
+    key = [(d.draft.name, d.cache_type) for d in layout.forecast.drafts]
+    assert ("A experts=1", "q8_0/q5_1") in key
+    replayed = next(d for d in layout.forecast.drafts if d.cache_type == "q8_0/q5_1")
+    args = replayed.replays[0].args
+    assert (args.cache_type_k, args.cache_type_v) == ("q8_0", "q5_1")
+
+
+def test_experts_that_a_model_has_not_are_told_at_their_quant(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    path = recipe(
+        model=SOURCE,
+        quants=[{"name": "A", "type": "Q8_0", "experts": [4, 2]}],
+        drafts=[{"name": "f", "source": "demo://draft-f16.gguf", "prune_layers": [7]}],
+    )
+    with pytest.raises(RecipeError) as told:
+        prepare(path)
+    assert [p.message.split(": ")[0] for p in told.value.problems] == ["A", "f"]
+    assert "uses 2 experts, so it cannot use 4" in told.value.problems[0].message
+    assert "no layer 7" in told.value.problems[1].message
+
+
+def test_the_demo_tries_what_its_model_has(recipe: Callable[..., Path], bundled: Any) -> None:
+    path = recipe(
+        model=SOURCE,
+        quants=[{"name": "A", "type": "Q8_0", "experts": [8, 4, 1], "prune_layers": [[], 20]}],
+        score=score(),
+    )
+    prepared = prepare(path, demo=True)
+    assert [d.name for d in prepared.layouts[0].drafts] == ["A experts=1"]
+    (told,) = [w for w in prepared.warnings if "not tried" in w]
+    assert "A experts=8" in told

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cook.cli.main import main
+from cook.formats.gguf import read_gguf
 from cook.record.record import Record
 from tests.builds import build
 
@@ -226,3 +227,59 @@ def test_hopeless_drafts_leave_the_race_and_a_plan_knows_it(
     changed = home / "replay.yaml"
     changed.write_text(MANY.replace("max_tokens: 16", "max_tokens: 17"))
     assert main(asked) == 1
+
+
+EXPERTS = """\
+version: 1
+name: experts
+model: {source: "demo://draft-f16.gguf"}
+quants:
+  - {name: Q8_0, type: Q8_0, experts: [2, 1]}
+drafts:
+  - {name: target, source: "demo://target-q8_0.gguf", experts: 4, prune_layers: [[], 3]}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 12
+  max_tokens: 32
+  context: 2048
+  draft: {n_max: [2, 4], args: {threads: 1}}
+  live_budget: {minutes: 1}
+"""
+
+
+def test_fewer_experts_go_through_a_build_as_quants_do(tmp_path: Path, bundled: Any) -> None:
+    require_experts(build(tmp_path, "experts", EXPERTS))
+
+
+@pytest.mark.ik
+def test_fewer_experts_go_through_a_build_on_ik(tmp_path: Path, ik_engine: Any) -> None:
+    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
+    require_experts(build(tmp_path, "experts", EXPERTS, "--engine", engine))
+
+
+def require_experts(record: Record) -> None:
+    """The build of :data:`EXPERTS`: one quant, three files made of it and of the target, and
+    replay's counts those of the server."""
+    names = ["Q8_0 experts=2", "Q8_0 experts=1", "target experts=4"]
+    names += ["target experts=4 prune_layers=3"]
+    assert [draft.quant for draft in record.drafts] == names
+    kinds = [step.kind for step in record.steps if step.state == "ran"]
+    assert (kinds.count("quantize"), kinds.count("reduce")) == (1, 3)
+    whole, fewer, wide, short = record.drafts
+    assert whole.reduction is not None
+    assert fewer.reduction is not None
+    assert (whole.reduction.experts, fewer.reduction.experts) == (2, 1)
+    assert whole.tensor_bytes == fewer.tensor_bytes
+    assert (short.tensor_bytes or 0) < (wide.tensor_bytes or 0)
+    assert fewer.path is not None
+    assert read_gguf(fewer.path).metadata["bailingmoe2.expert_used_count"] == 1
+    rates = {r.draft: sum(r.accepted) / sum(r.drafted) for r in record.replayed}
+    assert rates["target experts=4"] > max(rates["Q8_0 experts=2"], rates["Q8_0 experts=1"])
+    for candidate in record.candidates:
+        assert candidate.predicted is not None, candidate.reason
+        if candidate.counts is not None:
+            assert candidate.counts.exact == candidate.counts.requests
+        if candidate.output is not None:
+            assert candidate.output.material == 0

@@ -8,7 +8,7 @@ import pytest
 
 from cook.errors import RecipeError
 from cook.recipe.expand import expand
-from cook.recipe.load import LoadedRecipe
+from cook.recipe.load import LoadedRecipe, parse_recipe, resolved
 
 Make = Callable[[str], LoadedRecipe]
 
@@ -118,3 +118,63 @@ def test_expand_without_places(recipe: Make) -> None:
     assert quant == loaded.quants[0]
     assert quant.at is not None
     assert quant.at.file == "<recipe>"
+
+
+def tried(loaded: LoadedRecipe) -> list[str]:
+    return [str(r.named(q.name)) for q in loaded.quants for r in q.candidates]
+
+
+def test_fewer_experts_and_layers_are_candidates_of_a_quant(recipe: Make) -> None:
+    loaded = recipe(
+        "quants:\n"
+        "  - {name: A, type: Q8_0, experts: [8, 4], prune_layers: [3, [7, 3], []]}\n"
+        "  - {name: B, extends: A, prune_layers: []}\n"
+        "  - {name: C, extends: A, experts: 6, prune_layers: [[1, 2]]}\n"
+        "  - {name: D, type: Q8_0}\n"
+    )
+    assert tried(loaded) == [
+        *("A experts=8 prune_layers=3", "A experts=8 prune_layers=3,7", "A experts=8"),
+        *("A experts=4 prune_layers=3", "A experts=4 prune_layers=3,7", "A experts=4"),
+        *("B experts=8", "B experts=4", "C experts=6 prune_layers=1,2", "D"),
+    ]
+
+
+def test_a_sweep_crosses_types_with_experts(recipe: Make) -> None:
+    loaded = recipe("sweep: {type: Q8_0, over: {output: [q8_0, q6_K]}, experts: [2, 1]}\n")
+    assert tried(loaded) == [f"{t} experts={n}" for t in ("q8_0", "q6_K") for n in (2, 1)]
+    assert len(loaded.quants) == 2, "quantized once each"
+
+
+def test_candidates_count_as_quants_do(recipe: Make) -> None:
+    layers = ", ".join(map(str, range(64)))
+    body = f"quants: [{{name: A, type: Q8_0, experts: [1, 2, 3, 4], prune_layers: [{layers}]}}"
+    crowd = ", ".join(f"{{name: B{i}, extends: A}}" for i in range(4))
+    assert len(tried(recipe(f"{body}]\n"))) == 256
+    with pytest.raises(RecipeError, match=r"with `B3` there are 1280 candidates: more than 1024"):
+        recipe(f"{body}, {crowd}]\n")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("experts: [4, 4]", "lists a value twice"),
+        ("experts: 0", "must be at least 1"),
+        ("prune_layers: [[3, 3]]", "lists a value twice"),
+        ("prune_layers: [3, [3]]", "lists a value twice"),
+        ("prune_layers: [-1]", "must be at least 0"),
+        ("experts: all", "must be a whole number"),
+    ],
+)
+def test_bad_experts_and_layers_are_told(recipe: Make, keys: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe(f"quants: [{{name: A, type: Q8_0, {keys}}}]\n")
+
+
+def test_a_resolved_recipe_says_what_is_tried(recipe: Make) -> None:
+    loaded = recipe(
+        "quants: [{name: A, type: Q8_0, experts: [2, 1], prune_layers: [[], 0]}]\n"
+        "drafts: [{name: f, source: f.gguf, experts: 1}]\n"
+    )
+    again = parse_recipe(resolved(loaded), loaded.path)
+    assert tried(again) == tried(loaded)
+    assert again.recipe.drafts[0].candidates == loaded.recipe.drafts[0].candidates

@@ -95,6 +95,17 @@ def test_the_user_s_own_word_lets_it_through_and_is_told(place: str) -> None:
     assert all(p.severity == "warning" for p in found)
 
 
+def test_experts_as_a_flag_would_change_the_target_too() -> None:
+    """Refused with the key that says it; let through, it is told all the same."""
+    words = ("--override-kv", "bailingmoe2.expert_used_count=int:1")
+    for place in ("score/target/args", "score/draft/args"):
+        with pytest.raises(RecipeError, match="reaches a target of the draft's architecture"):
+            loaded(place, *words)
+        found = lint(loaded(place, *words, unsafe=True), flavour=Flavour.LLAMA_CPP)
+        (told,) = [p for p in found if "`experts:`" in p.message]
+        assert told.severity == "warning"
+
+
 @pytest.mark.parametrize("flag", ["--port", "--api-key", "-m", "-ot", "--allow-unsafe-args"])
 def test_what_cook_says_itself_is_never_let_through(flag: str) -> None:
     with pytest.raises(RecipeError):

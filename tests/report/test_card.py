@@ -233,3 +233,33 @@ def test_bash_gives_back_any_words(
         ["llama-quantize", "--custom-q", joined, "IN", "OUT", "Q8_0", "8"]
     ]
     assert ran(shell(["llama-server", *words]), folder, *tools) == [["llama-server", *words]]
+
+
+def test_a_quant_of_fewer_experts_is_made_of_the_whole_one(record: Record) -> None:
+    """Both commands are in the script; only the second one's file is published."""
+    quantized = record.steps[1]
+    folder = f"/home/me/store/quantize/{quantized.key}"
+    reduced = StepRecord(
+        "reduce Q8_0 experts=4",
+        "reduce",
+        "b" * 64,
+        "ran",
+        0.1,
+        (
+            *("llama-quantize", "--override-kv", "bailingmoe2.expert_used_count=int:4"),
+            *(f"{folder}/model.gguf", "/home/me/store/tmp/ef56/model.gguf", "COPY", "1"),
+        ),
+    )
+    first, *rest = record.drafts
+    fewer = replace(first, quant="Q8_0 experts=4", key=reduced.key, path="/home/me/x/model.gguf")
+    record = replace(record, drafts=(fewer, *rest), steps=(*record.steps, reduced))
+    facts = replace(FACTS, files={"Q8_0 experts=4": "Ling-Q8_0-experts-4.gguf"})
+    text = card(record, facts)
+    making = text[text.index("Secret recipe") :]
+    assert making.count("llama-quantize") == 2
+    assert "Ling-Q8_0.gguf" in making
+    assert "expert_used_count=int:4" in making
+    assert "Ling-Q8_0-experts-4.gguf" in making
+    assert making.index("IQ1_KT") < making.index("COPY")
+    assert "/home/me" not in text
+    assert "imatrix" in text[: text.index("# Ling")], "its tag"

@@ -202,6 +202,8 @@ def _notes(
         yield f"{PLACEHOLDER} stands for {model.source}: download and convert it first"
     if script and imatrix is not None and imatrix.file is None and quant.use_imatrix:
         yield f"{IMATRIX} stands for the imatrix that cook computes from {imatrix.corpus}"
+    if quant.experts or quant.prune_layers:
+        yield "`experts` and `prune_layers` are not part of it: it makes the whole quant"
     if general and any(line.comment in frozenset(Group) for line in lines):
         yield (
             "groups are written as patterns; layers for multi-token prediction are told from "

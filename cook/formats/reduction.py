@@ -1,0 +1,238 @@
+"""A model that computes less of itself with the same weights: fewer active experts, fewer layers.
+
+Both are a matter of the file alone, so that nothing is quantized: how many routed experts a token
+uses is a number in the metadata (``<arch>.expert_used_count``), and a layer that is left out is
+tensors that are not copied, with those behind it renumbered. What is written is what mainline's
+``llama-quantize --override-kv <arch>.expert_used_count=int:N --prune-layers L,.. IN OUT COPY``
+writes (``llama_model_quantize_impl``), but where that leaves a file that no engine loads as meant:
+values that the metadata lists by layer lose those of the layers left out, and
+``leading_dense_block_count`` counts the dense layers that stay.
+
+A file system that shares blocks can share nearly all of such a file with the one it is made of,
+where the data lies at the same place of a block in both. Without layers the header is another
+length, so that a text of spaces in it (``cook.padding``) makes up for that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cook.errors import InputError
+from cook.files import SHARED_BLOCK, FileRange
+from cook.formats.gguf import SCALARS, GgufFile, MetadataArray, ValueType
+from cook.formats.gguf_writer import NewTensor, copy_of, encode, encode_header
+from cook.formats.splice import SPLIT_KEYS
+
+EXPERTS_USED = "expert_used_count"
+_PADDING = "cook.padding"
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_LAST = ("general.quantization_version", "general.file_type")
+"""What llama-quantize states anew, and so moves to the end."""
+_NOT_BY_LAYER = ("rope.dimension_sections",)
+"""Lists of as many values as a small model may happen to have layers."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a model does without. ``experts``: routed experts that a token uses, None for the
+    model's own number; ``prune_layers``: numbers of the layers that are left out, ascending."""
+
+    experts: int | None = None
+    prune_layers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """``experts=4 prune_layers=3,7``: how a candidate's name says it."""
+        parts = [f"experts={self.experts}"] if self.experts is not None else []
+        if self.prune_layers:
+            parts.append(f"prune_layers={','.join(map(str, self.prune_layers))}")
+        return " ".join(parts)
+
+    def named(self, model: str) -> str:
+        """``model``'s name with the reduction's."""
+        return f"{model} {self}".strip()
+
+    def flags(self, architecture: str) -> tuple[str, ...]:
+        """The same for mainline's ``llama-quantize``."""
+        layers = ",".join(map(str, self.prune_layers))
+        key = f"{architecture}.{EXPERTS_USED}"
+        return (
+            *(("--override-kv", f"{key}=int:{self.experts}") if self.experts is not None else ()),
+            *(("--prune-layers", layers) if layers else ()),
+        )
+
+    def applied_to(self, file: GgufFile) -> Reduction | None:
+        """What of it changes ``file``, None for nothing: a model may use so few experts anyway.
+
+        InputError where the model has no such experts or layers.
+        """
+        experts = self.experts
+        if experts is not None:
+            used = _experts_used(file)
+            if not 1 <= experts <= used:
+                raise InputError(
+                    f"{file.path}: a token uses {used} experts, so it cannot use {experts} of them",
+                    hint=f"experts are 1 to {used}",
+                )
+            experts = None if experts == used else experts
+        if self.prune_layers:
+            _require_layers(file, self.prune_layers)
+        changed = replace(self, experts=experts)
+        return changed if changed != Reduction() else None
+
+
+def reductions(
+    experts: Sequence[int], prune_layers: Sequence[tuple[int, ...]]
+) -> tuple[Reduction, ...]:
+    """Every combination of the numbers of experts and the sets of layers to leave out."""
+    return tuple(
+        Reduction(used, layers)
+        for used, layers in itertools.product(experts or (None,), prune_layers or ((),))
+    )
+
+
+@dataclass(frozen=True)
+class ReducedModel:
+    """A reduced model, ready for :func:`cook.formats.gguf_writer.write_gguf_file`."""
+
+    metadata: Mapping[str, bytes]
+    tensors: tuple[NewTensor, ...]
+
+
+def reduced(file: GgufFile, reduction: Reduction) -> ReducedModel:
+    """``file`` with ``reduction``, whole where it was split, its tensors copied in their order.
+
+    InputError where the model has no such experts or layers, or a tensor of unknown size.
+    """
+    found = reduction.applied_to(file) or Reduction()
+    numbers = layer_numbers(file, found)
+    tensors = tuple(
+        replace(copy_of(file, tensor.name), name=name)
+        for tensor in file.tensors
+        if (name := _renamed(tensor.name, numbers)) is not None
+    )
+    metadata = _metadata(file, found, numbers)
+    metadata |= _padding(metadata, tensors, file.alignment)
+    return ReducedModel(metadata, tensors)
+
+
+def kept_tensors(file: GgufFile, reduction: Reduction) -> dict[str, str]:
+    """Name in ``file`` -> name in the reduced one, of every tensor that stays."""
+    numbers = layer_numbers(file, reduction)
+    names = ((t.name, _renamed(t.name, numbers)) for t in file.tensors)
+    return {old: new for old, new in names if new is not None}
+
+
+def layer_numbers(file: GgufFile, reduction: Reduction) -> dict[int, int]:
+    """Number in ``file`` -> number in the reduced one, of every layer that stays."""
+    count = file.integer(f"{file.architecture}.block_count") or 0
+    stay = (layer for layer in range(count) if layer not in reduction.prune_layers)
+    return {layer: number for number, layer in enumerate(stay)}
+
+
+def _experts_used(file: GgufFile) -> int:
+    key = f"{file.architecture}.{EXPERTS_USED}"
+    value = file.metadata.get(key)
+    if isinstance(value, MetadataArray):
+        raise InputError(
+            f"{file.path}: {key} is stated by layer, and engines read that in different ways",
+            hint="leave `experts` out for this model",
+        )
+    if not (used := file.integer(key)):
+        raise InputError(
+            f"{file.path}: is no mixture of experts: it has no {key}",
+            hint="leave `experts` out for this model",
+        )
+    return used
+
+
+def _require_layers(file: GgufFile, layers: Sequence[int]) -> None:
+    name = file.architecture
+    count = file.integer(f"{name}.block_count") or 0
+    ahead = file.integer(f"{name}.nextn_predict_layers") or 0
+    own = max(count - ahead, 0)
+    if unknown := [layer for layer in layers if not 0 <= layer < own]:
+        told = f"; the last {ahead} only predict ahead" if ahead else ""
+        raise InputError(
+            f"{file.path}: has layers 0 to {own - 1}, and no layer {unknown[0]} to leave out{told}"
+        )
+    if len(layers) == own:
+        raise InputError(f"{file.path}: would be left without a layer", hint="leave out fewer")
+
+
+def _renamed(name: str, numbers: Mapping[int, int]) -> str | None:
+    """A tensor's name under its layer's new number; None where the layer is left out."""
+    found = _LAYER.search(name)
+    if found is None or not numbers:
+        return name
+    number = numbers.get(int(found[1]))
+    return None if number is None else name[: found.start(1)] + str(number) + name[found.end(1) :]
+
+
+def _metadata(file: GgufFile, found: Reduction, numbers: Mapping[int, int]) -> dict[str, bytes]:
+    """Of the reduced file; what changes comes last, as llama-quantize has it."""
+    architecture = file.architecture
+    metadata = {key: file.raw_value(key) for key in file.metadata if key not in SPLIT_KEYS}
+    for key in _LAST:
+        if key in metadata:
+            metadata[key] = metadata.pop(key)
+
+    def put(name: str, value: int) -> None:
+        key = f"{architecture}.{name}"
+        # As ik reads no other kind of number than the one it expects, the file's own stays.
+        kind = ValueType(struct.unpack("<I", metadata.pop(key)[:4])[0])
+        metadata[key] = encode(value, kind)
+
+    if found.experts is not None:
+        put(EXPERTS_USED, found.experts)
+    if not found.prune_layers:
+        return metadata
+    for key, value in file.metadata.items():
+        if isinstance(value, MetadataArray) and _is_by_layer(key, value, file):
+            metadata[key] = encode(_of_layers(value, list(numbers)))
+    dense = file.metadata.get(f"{architecture}.leading_dense_block_count")
+    left = sum(layer < dense for layer in numbers) if isinstance(dense, int) else None
+    if left is not None and left != dense:
+        put("leading_dense_block_count", left)
+    put("block_count", len(numbers))
+    return metadata
+
+
+def _is_by_layer(key: str, value: MetadataArray, file: GgufFile) -> bool:
+    architecture = file.architecture
+    return (
+        key.startswith(f"{architecture}.")
+        and value.element in SCALARS
+        and value.count == file.integer(f"{architecture}.block_count")
+        and key.removeprefix(f"{architecture}.") not in _NOT_BY_LAYER
+    )
+
+
+def _of_layers(value: MetadataArray, layers: Sequence[int]) -> MetadataArray:
+    size = struct.calcsize(f"<{SCALARS[value.element]}")
+    raw = b"".join(value.raw[layer * size : (layer + 1) * size] for layer in layers)
+    return MetadataArray(value.element, len(layers), raw)
+
+
+def _padding(
+    metadata: Mapping[str, bytes], tensors: Sequence[NewTensor], alignment: int
+) -> dict[str, bytes]:
+    """The text by which most of the data lies in its blocks as in the files it is copied from."""
+    shifts: Counter[int] = Counter()
+    offset = 0
+    for tensor in tensors:
+        if isinstance(tensor.data, FileRange):
+            shifts[(tensor.data.offset - offset) % SHARED_BLOCK] += tensor.size_bytes
+        offset += tensor.size_bytes + -tensor.size_bytes % alignment
+    if not shifts:
+        return {}
+    ((wanted, _),) = shifts.most_common(1)
+    if len(encode_header(metadata, tensors, alignment=alignment)) % SHARED_BLOCK == wanted:
+        return {}
+    empty = dict(metadata) | {_PADDING: encode("")}
+    header_bytes = len(encode_header(empty, tensors, alignment=alignment))
+    return {_PADDING: encode(" " * ((wanted - header_bytes) % SHARED_BLOCK))}

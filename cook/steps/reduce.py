@@ -1,0 +1,77 @@
+"""Step: a draft that computes less of itself, with the tensors of another as they are.
+
+Nothing is quantized: :mod:`cook.formats.reduction` says what such a file is. Where the file system
+shares blocks it takes the room of its header; elsewhere it is a copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cook.engines.base import QuantizeResult
+from cook.files import shares_blocks
+from cook.formats.gguf import read_gguf
+from cook.formats.gguf_writer import write_gguf_file
+from cook.formats.reduction import Reduction, reduced
+from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.paths import cook_home
+from cook.steps.quantize import MODEL_FILE
+
+
+@dataclass(frozen=True)
+class ReduceStep(Step[QuantizeResult]):
+    """``model`` with ``reduction``; artifact ``model.gguf``. No engine has a part in it.
+
+    ``name`` is the candidate's. The file of the result's ``command`` has the same tensors.
+    """
+
+    name: str
+    model: Input
+    reduction: Reduction
+    predicted_tensor_bytes: int | None = None
+
+    kind: ClassVar[str] = "reduce"
+    result_type: ClassVar[type] = QuantizeResult
+
+    @property
+    def label(self) -> str:
+        return f"reduce {self.name}"
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {"model": self.model}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "experts": self.reduction.experts,
+            "prune_layers": list(self.reduction.prune_layers),
+        }
+
+    def work(self) -> float:
+        return float(self.predicted_tensor_bytes or 0)
+
+    def predicted_bytes(self) -> int | None:
+        return self.predicted_tensor_bytes
+
+    def disk_bytes(self) -> int | None:
+        shared = isinstance(self.model, Step) and shares_blocks(cook_home())
+        return 0 if shared else self.predicted_bytes()
+
+    def run(self, bench: Workbench) -> QuantizeResult:
+        started = time.monotonic()
+        source = bench.file(self.model, MODEL_FILE)
+        file = read_gguf(source)
+        made = reduced(file, self.reduction)
+        output = bench.directory / MODEL_FILE
+        write_gguf_file(output, made.metadata, made.tensors, alignment=file.alignment)
+        tensors = read_gguf(output).tensors
+        flags = self.reduction.flags(file.architecture)
+        return QuantizeResult(
+            types={tensor.name: tensor.type_name for tensor in tensors},
+            tensor_bytes=sum(tensor.size_bytes or 0 for tensor in tensors),
+            seconds=time.monotonic() - started,
+            peak_rss_bytes=None,
+            command=("llama-quantize", *flags, str(source), str(output), "COPY", "1"),
+        )
