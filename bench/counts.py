@@ -24,7 +24,7 @@ from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import Profile, positions_of, simulate
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import MODEL_FILE
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import TRACE_FILE
 

@@ -229,6 +229,7 @@ def show(
                     "mixture": quant.mixture,
                     "imatrix": quant.use_imatrix,
                     "tensors_from": quant.tensors_from,
+                    "split": quant.split.as_typed if quant.split else None,
                     "rules": [{rule.selector: rule.type} for rule in quant.rules],
                 }
                 for quant in loaded.quants

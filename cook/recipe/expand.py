@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from cook.documents.places import Locations
 from cook.documents.spec import NAME_PATTERN
 from cook.errors import Problem, RecipeError
+from cook.formats.gguf_split import SplitLimit
 from cook.recipe.rules import Quant, Rule, TensorsFrom
 from cook.recipe.schema import MAX_QUANTS, QuantSpec, Recipe, RuleSpec, SweepSpec
 
@@ -79,14 +80,20 @@ class _Settings:
     mixture: str | None
     imatrix: bool | None
     tensors_from: TensorsFrom | None
+    split: SplitLimit | None
 
 
-_NOTHING = _Settings(None, (), None, None, None)
+_NOTHING = _Settings(None, (), None, None, None, None)
 
 
 def _source_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> TensorsFrom | None:
     """Where its tensors are taken from: what it says itself, else what it inherits."""
     return spec.tensors_from.to_tensors_from() if spec.tensors_from else parent.tensors_from
+
+
+def _split_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> SplitLimit | None:
+    """Where its files end, likewise."""
+    return spec.split.to_limit() if spec.split else parent.split
 
 
 @dataclass
@@ -131,6 +138,7 @@ class _Expansion:
                 sweep.mixture or parent.mixture,
                 parent.imatrix if sweep.imatrix is None else sweep.imatrix,
                 _source_of(sweep, parent),
+                _split_of(sweep, parent),
             )
             quant = self._finish(name, settings, where)
             if quant is None:
@@ -156,6 +164,7 @@ class _Expansion:
                 spec.mixture or parent.mixture,
                 parent.imatrix if spec.imatrix is None else spec.imatrix,
                 _source_of(spec, parent),
+                _split_of(spec, parent),
             )
         if self._by_name[spec.name][0] == index:
             self._done[spec.name] = settings
@@ -216,6 +225,7 @@ class _Expansion:
             mixture_stated=settings.mixture is not None,
             use_imatrix=settings.imatrix is not False,
             tensors_from=settings.tensors_from,
+            split=settings.split,
             at=at,
         )
 

@@ -202,6 +202,8 @@ def _quant(quant: Quant) -> dict[str, Any]:
     if quant.tensors_from is not None:
         asked = asdict(quant.tensors_from)
         found["tensors_from"] = {key: value for key, value in asked.items() if value is not None}
+    if quant.split is not None:
+        found["split"] = quant.split.as_typed
     if quant.rules:
         found["rules"] = [{rule.selector: rule.type} for rule in quant.rules]
     return found

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem
+from cook.formats.gguf_split import SplitLimit
 from cook.formats.quant_types import LLAMA_CPP
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import Pattern, PatternTimeout, parse_pattern
@@ -139,7 +140,7 @@ class Quant:
     ``ftype`` is the base type by its exact spelling; ``mixture`` is what happens to tensors
     that no rule hits: ``"engine"`` (its built-in mixture) or ``"pure"`` (the base type's own
     tensor type). ``use_imatrix``: quantize with the recipe's imatrix if it has one.
-    ``tensors_from``: who quantized its tensors, None for here.
+    ``tensors_from``: who quantized its tensors, None for here. ``split``: None for one file.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Quant:
     mixture_stated: bool = False
     use_imatrix: bool = True
     tensors_from: TensorsFrom | None = None
+    split: SplitLimit | None = None
     at: Location | None = field(default=None, compare=False)
 
     @property
