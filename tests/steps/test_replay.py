@@ -75,7 +75,7 @@ def test_a_share_says_the_same_as_the_whole(executor: Executor, trace: TraceStep
 def test_a_split_draft_says_the_same_as_the_whole(executor: Executor, trace: TraceStep) -> None:
     file = source([demo_dir() / "draft-f16.gguf"])
     whole = QuantizeStep(trace.engine, "whole", file, None, "Q8_0", (), (), None)
-    split = replace(whole, quant="split", split=SplitLimit(max_tensors=20))
+    split = replace(whole, quant="split", split=SplitLimit(max_tensors=9))
     found = [texts(executor, ReplayStep(trace.engine, "d", d, trace, ARGS)) for d in (whole, split)]
     assert len(executor.outcomes.artifact(whole).files) == 1
     assert len(executor.outcomes.artifact(split).files) > 2
