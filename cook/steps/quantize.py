@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 MEMORY_SHARE = 0.25
 """Of the machine's memory, what quantizing may use where nobody says otherwise."""
 IK_SHARDS = 60
-"""It has room for 64 contexts unless built for more, and each shard takes one: 63 load, 64 do not."""
+"""It has room for 64 contexts unless built for more, and each shard takes one: 63 load, 64 fail."""
 _PLAIN = frozenset({"f32", "f16", "bf16"})
 
 
