@@ -27,7 +27,7 @@ from cook.graph.execute import Executor
 from cook.graph.step import Source
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import Profile, positions_of, simulate
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import MODEL_FILE
 from cook.steps.trace import TRACE_FILE
 
 TOKENS, LENGTH = 256, 8

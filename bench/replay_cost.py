@@ -29,7 +29,7 @@ from cook.engines.worker.worker import Worker
 from cook.formats.arrays import Floats32, Ids
 from cook.formats.quant_types import Flavour
 from cook.paths import demo_dir
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import MODEL_FILE
 
 MOST_RATIO, MOST_GROWTH = 1.15, 1.2
 ROUNDS, PROMPT, REPLY, TOP = 15, 128, 384, 64

@@ -6,7 +6,12 @@ reference draft's acceptance that is lost, ``1 - rate / reference rate``, both r
 prompts at the same draft length. cook measures whole drafts. So a cell is written where a draft
 differs from the reference in tensors of one group alone, which all became one type, and nowhere
 else: it is what these tensors lose *together*, in the column of each, as that suite writes groups
-of tensors, too. Noise may make it negative.
+of tensors, too.
+
+What ``quant_assign.py`` makes of it decides the rest. It raises a cell to a fraction of a power and
+halves intervals from 0 upwards, so what noise makes negative is written as 0. It pairs the columns
+of a layer's up and gate experts, and wants as many of the one as of the other, so every matrix of a
+group that was measured has a column. It reads one row, and holds an empty cell for not measured.
 """
 
 from __future__ import annotations
@@ -21,24 +26,21 @@ from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats.gguf import GgufFile
 from cook.formats.headers import header
-from cook.recipe.groups import group_of, mtp_layers_of
+from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.record.measured import ReplayedPrompts
 from cook.record.record import Draft, Record
 
 
 @dataclass(frozen=True)
 class AcceptanceTable:
-    """``lost`` by type, then by tensor; ``left_out`` are drafts that tell nothing, with why."""
+    """``lost`` by type, then by tensor; ``tensors`` are those of the columns, in the order of the
+    reference's file; ``left_out`` are drafts that tell nothing, with why."""
 
     reference: str
     prompts: int
     lost: Mapping[str, Mapping[str, float]]
+    tensors: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """Every column, in the order of the reference's file."""
-        return tuple(dict.fromkeys(name for row in self.lost.values() for name in row))
 
 
 class _NothingToldError(Exception):
@@ -89,7 +91,10 @@ def acceptance_table(record: Record, reference: str | None = None) -> Acceptance
             lost.setdefault(tensor.type_name, {})[tensor.name] = 0.0
     for type_name, tensors, share in found:
         lost.setdefault(type_name, {}).update(dict.fromkeys(tensors, share))
-    return AcceptanceTable(base.quant, len(theirs.ids), lost, tuple(left_out))
+    groups = _groups(file)
+    measured = {groups[name] for name in changed}
+    columns = tuple(t.name for t in file.tensors if len(t.shape) > 1 and groups[t.name] in measured)
+    return AcceptanceTable(base.quant, len(theirs.ids), lost, columns, tuple(left_out))
 
 
 def write_acceptance_csv(table: AcceptanceTable, path: Path) -> None:
@@ -105,7 +110,7 @@ def write_acceptance_csv(table: AcceptanceTable, path: Path) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("QTYPE", *columns))
     for type_name, row in sorted(table.lost.items()):
-        cells = (f"{row[name]:.6f}" if name in row else "" for name in columns)
+        cells = (f"{max(row[name], 0.0):.6f}" if name in row else "" for name in columns)
         writer.writerow((type_name, *cells))
     with atomic_write(path) as file:
         file.write(text.getvalue().encode())
@@ -127,15 +132,21 @@ def _changed(reference: GgufFile, draft: GgufFile) -> tuple[str, tuple[str, ...]
     changed = tuple(name for name in before if after[name] != before[name])
     if not changed:
         raise _NothingToldError("its tensors have the reference's types")
-    architecture = reference.string("general.architecture") or ""
-    layers = mtp_layers_of(before)
-    groups = dict.fromkeys(group_of(name, architecture, layers) for name in changed)
+    of = _groups(reference)
+    groups = dict.fromkeys(of[name] for name in changed)
     if len(groups) > 1:
         raise _NothingToldError(f"it differs in {len(groups)} groups: {', '.join(groups)}")
     types = dict.fromkeys(after[name] for name in changed)
     if len(types) > 1:
         raise _NothingToldError(f"what differs has become {len(types)} types: {', '.join(types)}")
     return next(iter(types)), changed
+
+
+def _groups(file: GgufFile) -> dict[str, Group]:
+    """Of every tensor."""
+    names = [t.name for t in file.tensors]
+    architecture, layers = file.string("general.architecture") or "", mtp_layers_of(names)
+    return {name: group_of(name, architecture, layers) for name in names}
 
 
 def _lost(mine: ReplayedPrompts, reference: ReplayedPrompts) -> float:

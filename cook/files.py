@@ -36,7 +36,8 @@ SETTLED_S = 3.0
 """A file that changed within so many seconds is not remembered: its next change could carry the
 same time. File systems count in steps of up to two seconds (FAT), most in a few milliseconds."""
 
-_believed_since_ns = 0
+_own: set[str] | None = None
+"""Identities that this process has noted since it believes no other memory; None: all are."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,12 @@ def remember(path: Path, digest: str) -> None:
 
 
 def believe_nothing_older() -> None:
-    """From now on this process believes no digest that was noted before, its own included."""
-    global _believed_since_ns
-    _believed_since_ns = time.time_ns()
+    """From now on this process believes only digests that it notes itself.
+
+    Nothing of that hangs on a clock, which may have been set back since a digest was noted.
+    """
+    global _own
+    _own = set()
 
 
 @dataclass(frozen=True)
@@ -182,11 +186,6 @@ class _Noted:
     path: Path
     identity: str
     digest: str
-    noted_ns: int
-
-    @property
-    def believed(self) -> bool:
-        return self.noted_ns >= _believed_since_ns
 
     @property
     def holds(self) -> bool:
@@ -206,8 +205,10 @@ def _memo(of: Identity) -> Path:
 
 
 def _recall(now: Identity) -> str | None:
+    if _own is not None and str(now) not in _own:
+        return None
     noted = _read(_memo(now))
-    return noted.digest if noted and noted.identity == str(now) and noted.believed else None
+    return noted.digest if noted and noted.identity == str(now) else None
 
 
 def own_bytes(path: Path) -> bytes:
@@ -225,9 +226,7 @@ def own_bytes(path: Path) -> bytes:
 def _read(memo: Path) -> _Noted | None:
     try:
         fields = json.loads(own_bytes(memo))
-        return _Noted(
-            Path(fields["path"]), str(fields["identity"]), str(fields["digest"]), fields["noted_ns"]
-        )
+        return _Noted(Path(fields["path"]), str(fields["identity"]), str(fields["digest"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -238,12 +237,13 @@ def _note(path: Path, of: Identity, digest: str) -> None:
         "path": str(path.absolute()),
         "identity": str(of),
         "digest": digest,
-        "noted_ns": time.time_ns(),
     }
     with suppress(OSError):  # a home that may not be written only costs hashing again
         memo.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(memo, durable=False) as file:  # lost, it costs hashing again
             file.write(json.dumps(fields).encode())
+        if _own is not None:
+            _own.add(str(of))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server, free_port
 from cook.errors import InputError
 from cook.files import digest
-from cook.formats.naming import shard_path, split_name
+from cook.formats.naming import shards_of
 from cook.graph.store import MEND, recorded_sha256
 from cook.paths import cook_home
 from cook.record.record import Candidate, Record
@@ -297,10 +297,7 @@ _AGAIN = "`cook build RECIPE` (or the same `cook score`) makes what is missing a
 def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
     """The file if it is there and as large as it was when it was scored; a stored one whole."""
     path = Path(path_text)
-    name = split_name(path)
-    shards = (
-        [path] if name is None else [shard_path(path, i + 1, name.count) for i in range(name.count)]
-    )
+    shards = shards_of(path)
     try:
         found_bytes = sum(shard.stat().st_size for shard in shards)
     except OSError as error:
@@ -314,9 +311,10 @@ def _model(role: str, path_text: str, expected_bytes: int | None) -> Path:
             "it is another file",
             hint=_AGAIN,
         )
-    recorded = recorded_sha256(path)
-    if recorded is not None and digest(path) != f"sha256:{recorded}":
-        raise InputError(f"{role} {path}: has other content than was scored", hint=MEND)
+    for shard in shards:
+        recorded = recorded_sha256(shard)
+        if recorded is not None and digest(shard) != f"sha256:{recorded}":
+            raise InputError(f"{role} {shard}: has other content than was scored", hint=MEND)
     return path
 
 

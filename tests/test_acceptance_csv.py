@@ -88,8 +88,36 @@ def test_one_tensor_and_one_group(make: Any, tmp_path: Path) -> None:
     assert rows["q4_0"]["blk.0.attn_q.weight"] == "0.250000"
     assert rows["q4_0"]["blk.0.attn_v.weight"] == "0.050000"
     assert rows["q4_0"]["token_embd.weight"] == "", "not measured is not 0"
-    assert rows["q5_0"]["token_embd.weight"] == "-0.025000", "noise is told as it is"
+    assert table.lost["q5_0"]["token_embd.weight"] == pytest.approx(-0.025)
+    assert rows["q5_0"]["token_embd.weight"] == "0.000000", "no power of a negative share is real"
     assert {rows["q8_0"][name] for name in NAMES[:3]} == {"0.000000"}, "against itself"
+
+
+def test_a_layer_s_up_and_gate_have_columns_alike(make: Any, tmp_path: Path) -> None:
+    """quant_assign.py pairs them, layer by layer, and stops where one has more."""
+    experts = {
+        f"blk.{layer}.ffn_{part}_exps.weight": "q8_0"
+        for layer in (1, 2)
+        for part in ("down", "gate", "up")
+    }
+    base = BASE | experts | {"blk.1.ffn_norm.weight": "f32"}
+    record = make(
+        {
+            "base": (base, replayed("base", 80)),
+            "up": (base | {"blk.1.ffn_up_exps.weight": "q4_0"}, replayed("up", 60)),
+        }
+    )
+    table = acceptance_table(record)
+    write_acceptance_csv(table, tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open() as stream:
+        columns, *rows = csv.reader(stream)
+    assert columns == ["QTYPE", *experts]
+    for part in ("gate", "up"):
+        assert sum(f"ffn_{part}_exps" in name for name in columns) == 2
+    found = {row[0]: dict(zip(columns, row, strict=True)) for row in rows}
+    assert {name for name, cell in found["q4_0"].items() if cell} == {
+        *("QTYPE", "blk.1.ffn_up_exps.weight")
+    }
 
 
 @pytest.mark.parametrize(
@@ -152,6 +180,7 @@ def test_the_command(make: Any, tmp_path: Path) -> None:
     )
     assert done.stdout.strip() == str(wanted)
     assert "shares of the acceptance of base that are lost; 0 is none" in done.stderr
+    assert "of 2 tensors, q4_0 has 2, q8_0 has 2: quant_assign.py reads one row" in done.stderr
     assert "same tells nothing of one group: its tensors have the reference's types" in done.stderr
     assert wanted.read_text().startswith("QTYPE,blk.0.attn_q.weight,blk.0.attn_v.weight\nq4_0,0.25")
     assert not (tmp_path / "r.html").exists(), "nothing else was asked for"

@@ -137,16 +137,32 @@ def test_what_changed_a_moment_ago_is_not_remembered(
 def test_nothing_from_before_is_believed_after_forgetting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_believed_since_ns", 0)
+    """Whatever an older cook wrote of when: the clock may have been set back since."""
+    monkeypatch.setattr(files, "_own", None)
     file = settled(tmp_path / "a", b"model")
     (memo,) = memos_after(files.digest, file)
     noted = json.loads(memo.read_text())
-    memo.write_text(json.dumps({**noted, "digest": sha256(b"rotten")}))
+    memo.write_text(json.dumps({**noted, "digest": sha256(b"rotten"), "noted_ns": 1 << 62}))
     assert files.digest(file) == sha256(b"rotten")
     files.believe_nothing_older()
     assert files.digest(file) == sha256(b"model")
     monkeypatch.setattr(files, "file_sha256", refuse)
     assert files.digest(file) == sha256(b"model")
+
+
+@pytest.mark.usefixtures("_soon_settled")
+@pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
+def test_a_clock_that_jumps_makes_no_digest_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    """What is written later than it is now may change again at that time: it is not remembered."""
+    file = settled(tmp_path / "a", b"model")
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+    assert files.digest(file) == sha256(b"model")
+    assert (files.remembered(file) is None) == (jump_s < 0)
+    file.write_bytes(b"other")
+    assert files.digest(file) == sha256(b"other")
 
 
 def memos_after(call: object, path: Path) -> list[Path]:

@@ -104,7 +104,7 @@ def test_the_report_of_a_record_says_what_it_said(
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_of_a_record_says_what_it_said(name: str) -> None:
     record = read_record(RECORDS / f"{name}.json")
-    files = {d.quant: f"Model-{d.quant}.gguf" for d in record.drafts}
+    files = {d.quant: (f"Model-{d.quant}.gguf",) for d in record.drafts}
     facts = CardFacts("Model", files, "org/model", "mit", imatrix="imatrix.gguf")
     check(card(record, facts), RECORDS / f"{name}.card.md")
 

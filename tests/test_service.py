@@ -200,10 +200,14 @@ def test_files_that_moved_or_changed(ml: Any, tmp_path: Path) -> None:
         service_of(split)
 
 
-def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("model",), ("model-00001-of-00002", "model-00002-of-00002")])
+def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path, names: tuple[str, ...]) -> None:
     store = Store(tmp_path / "store")
     with store.workspace() as folder:
-        (folder / "model.gguf").write_bytes(DRAFT.read_bytes())
+        data = DRAFT.read_bytes()
+        for number, name in enumerate(names):
+            part = data[-1000:] if number else data[: len(data) - 1000 * (len(names) - 1)]
+            (folder / f"{name}.gguf").write_bytes(part)
         stored = store.commit(
             folder,
             Entry(
@@ -217,9 +221,12 @@ def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path) -> None:
                 work=None,
             ),
         )
-    made = record("ml", draft=stored.file("model.gguf"))
-    assert service_of(made).job.draft == stored.file("model.gguf")
-    with stored.file("model.gguf").open("r+b") as file:
+    first, last = (stored.file(f"{name}.gguf") for name in (names[0], names[-1]))
+    made = record("ml", draft=first)
+    drafts = (replace(made.drafts[0], file_bytes=len(data)), *made.drafts[1:])
+    made = replace(made, drafts=drafts)
+    assert service_of(made).job.draft == first
+    with last.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff" if DRAFT.read_bytes()[-1] != 255 else b"\x00")
     with pytest.raises(InputError, match="has other content than was scored") as caught:

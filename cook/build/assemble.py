@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
 from cook.provenance import HubOrigin, cook_version, machine
 from cook.recipe.load import LoadedRecipe
+from cook.recipe.rules import some
 from cook.recipe.schema import Recipe, ScoreSpec
 from cook.record.measured import (
     ImatrixCoverage,
@@ -432,9 +433,12 @@ def _pick(finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[
 
 def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str, ...]:
     warnings = [w for layout in finished.layouts for w in layout.warnings]
-    for step in (s for layout in finished.layouts for s in layout.making()):
-        result = finished.outcomes.result(step)
-        warnings += [f"{step.label}: {w}" for w in getattr(result, "warnings", ())]
+    made = (s for layout in finished.layouts for s in layout.making())
+    warnings += by_cause(
+        (step.label, warning)
+        for step in made
+        for warning in getattr(finished.outcomes.result(step), "warnings", ())
+    )
     for live in finished.live():
         if outcome := finished.outcomes.result(live):
             warnings += [f"{live.label}: left out {lost}" for lost in outcome.lost]
@@ -446,6 +450,19 @@ def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str,
     warnings += _unlike(finished, candidates)
     warnings += _contention(finished)
     return tuple(dict.fromkeys(warnings))
+
+
+NAMED = 12
+"""Steps that a warning names at most."""
+
+
+def by_cause(warnings: Iterable[tuple[str, str]]) -> list[str]:
+    """(step, warning) as one line a warning: what several steps say is told once, with their
+    names."""
+    steps: dict[str, dict[str, None]] = {}
+    for label, warning in warnings:
+        steps.setdefault(warning, {})[label] = None
+    return [f"{some([*labels], NAMED)}: {warning}" for warning, labels in steps.items()]
 
 
 def _unlike(finished: Finished, candidates: Sequence[Candidate]) -> list[str]:

@@ -193,6 +193,7 @@ class DraftLayout:
             expected=tuple(sorted(known.items())),
             predicted_tensor_bytes=predicted_bytes(self.source.file.tensors, resolution),
             allow_requantize=self.recipe.model.allow_requantize,
+            split=quant.split,
         )
         if not resolution.complete:
             step, known = self._with_mixture(step, self.source.file, known)

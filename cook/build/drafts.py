@@ -12,7 +12,7 @@ from cook.graph.execute import Outcomes
 from cook.graph.step import Source, Step
 from cook.record.measured import DraftSpeed, Quality, TypeSpan
 from cook.record.record import Draft
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_digest, model_paths
 
 if TYPE_CHECKING:
     from cook.formats.gguf import TensorInfo
@@ -48,9 +48,10 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         path, file_bytes = str(plan.model.path), plan.model.size_bytes
         tensor_bytes = plan.predicted_tensor_bytes
     elif made is not None and result is not None:
-        file = made.file(MODEL_FILE)
-        path, file_bytes, tensor_bytes = str(file), file.stat().st_size, result.tensor_bytes
-        digest = next((f"sha256:{f.sha256}" for f in made.files if f.name == MODEL_FILE), None)
+        files = model_paths(made)
+        path, file_bytes = str(files[0]), sum(file.stat().st_size for file in files)
+        tensor_bytes = result.tensor_bytes
+        digest = model_digest(made)
     speed, speed_reason = draft_speed(layout, plan, outcomes)
     counts: dict[str, int] = {}
     for type_name in result.types.values() if result else ():

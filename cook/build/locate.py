@@ -15,7 +15,7 @@ from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.headers import header
-from cook.formats.naming import shard_path, split_name
+from cook.formats.naming import shards_of
 from cook.graph.step import Source, source
 from cook.hub.choice import ChosenFiles, DownloadKind, choose
 from cook.hub.client import PATIENT, Retry, offline
@@ -111,10 +111,7 @@ def _local(
 
 
 def _with_shards(path: Path) -> tuple[Path, ...]:
-    split = split_name(path)
-    if split is None:
-        return (path,)
-    shards = tuple(shard_path(path, n + 1, split.count) for n in range(split.count))
+    shards = shards_of(path)
     return shards if all(s.is_file() for s in shards) else (path,)
 
 

@@ -231,6 +231,7 @@ def show(
                     "tensors_from": quant.tensors_from,
                     "experts": quant.experts,
                     "prune_layers": quant.prune_layers,
+                    "split": quant.split.as_typed if quant.split else None,
                     "rules": [{rule.selector: rule.type} for rule in quant.rules],
                 }
                 for quant in loaded.quants

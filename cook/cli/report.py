@@ -154,6 +154,8 @@ def _write_acceptance(output: Output, record: Record, path: Path, reference: str
     table = acceptance_table(record, reference)
     write_acceptance_csv(table, path)
     output.say(f"shares of the acceptance of {table.reference} that are lost; 0 is none")
+    rows = (f"{name} has {len(row)}" for name, row in sorted(table.lost.items()))
+    output.say(f"of {len(table.tensors)} tensors, {', '.join(rows)}: quant_assign.py reads one row")
     for quant, why in table.left_out:
         output.say(f"{quant} tells nothing of one group: {why}")
 

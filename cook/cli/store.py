@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cook.graph.store import Artifact, Store
     from cook.output import Output
 
+TOLD = 8
+"""Models named in a line at most."""
 RECORD = "record"
 """The kind of what is kept beside the store."""
 
@@ -189,6 +191,7 @@ def gc(
 
     from cook import units
     from cook.errors import InputError
+    from cook.recipe.rules import some
     from cook.record.find import files_named
 
     out = open_output(json, quiet)
@@ -206,11 +209,16 @@ def gc(
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
     needed = files_named() if chosen and not named else frozenset()
     spared = [a for a in chosen if any(path.is_relative_to(a.directory) for path in needed)]
+    parts: dict[str, list[Artifact]] = {}
     if not named:
         going = {a.directory for a in chosen if a not in spared}
         users = store.users()
-        stays = [a for a in chosen if any(u.directory not in going for u in users.get(a.key, ()))]
-        spared += [a for a in stays if a not in spared]
+        parts = {
+            a.key: stay
+            for a in chosen
+            if (stay := [u for u in users.get(a.key, ()) if u.directory not in going])
+        }
+        spared += [a for a in chosen if a.key in parts and a not in spared]
     doomed = [a for a in chosen if a not in spared]
     freed = 0 if dry_run else store.sweep_workspaces()
     for artifact in doomed:
@@ -224,6 +232,7 @@ def gc(
             "freed_bytes": freed,
             "removed": len(doomed),
             "named_by_records": len(spared),
+            "part_of": {key: [user.key for user in stay] for key, stay in parts.items()},
         }
     )
     verb = "would free" if dry_run else "freed"
@@ -233,6 +242,9 @@ def gc(
             f"{units.plural(len(spared), 'artifact')} kept, named by records "
             "(`cook report --list`) or part of models that stay: --named removes them as well"
         )
+    if parts:
+        of = sorted({user.label for stay in parts.values() for user in stay})
+        out.say(f"{units.plural(len(parts), 'tensor')} of {some(of, TOLD)}")
 
 
 def _drop_records(out: Output, before: str, *, dry_run: bool) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from cook.errors import CookError
 from cook.files import Identity, identity
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.formats.naming import shard_path, split_name
+from cook.formats.naming import shards_of
 
 KEPT = 16
 """Headers in memory at most: one with a large vocabulary takes some 10 MB."""
@@ -21,10 +21,8 @@ KEPT = 16
 def header(path: Path) -> GgufFile:
     """:func:`cook.formats.gguf.read_gguf` of the model at ``path``, read anew where any of its
     shards is another file than before. InputError likewise."""
-    split = split_name(path)
-    count = split.count if split is not None else 0
-    beside = (shard_path(path, number + 1, count) for number in range(count))
-    shards = [file for file in beside if file.exists()]  # a shard that is missing is told below
+    # A shard that is missing is told below.
+    shards = [file for file in shards_of(path) if file.exists()]
     return _read(path, tuple(identity(file) for file in shards or [path]))
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5,10})-of-(?P<count>\d{5,10})\.gguf")
 
+MAX_SHARDS = (1 << 16) - 1
+"""``split.count`` has 16 bits."""
+
 
 @dataclass(frozen=True)
 class SplitName:
@@ -24,7 +27,7 @@ def split_name(path: Path) -> SplitName | None:
     if found is None:
         return None
     number, count = int(found["number"]), int(found["count"])
-    return SplitName(found["stem"], number, count) if 1 <= number <= count else None
+    return SplitName(found["stem"], number, count) if 1 <= number <= count <= MAX_SHARDS else None
 
 
 def shard_path(path: Path, number: int, count: int) -> Path:
@@ -35,6 +38,14 @@ def shard_path(path: Path, number: int, count: int) -> Path:
     name = split_name(path)
     stem = name.stem if name else path.name
     return path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf")
+
+
+def shards_of(path: Path) -> tuple[Path, ...]:
+    """All files of the model that ``path`` is the file or any shard of, by their names alone."""
+    name = split_name(path)
+    if name is None:
+        return (path,)
+    return tuple(shard_path(path, number, name.count) for number in range(1, name.count + 1))
 
 
 def model_stem(path: Path) -> str:

@@ -78,8 +78,12 @@ def source(paths: Sequence[Path], *, plan_only: bool = False) -> Source:
         return Source(first, f"header:{_joined([_header(p) for p in paths])}", size_bytes)
     hashed = files.all_hashed(paths)
     digests = [h.digest for h in hashed]
-    digest = digests[0] if len(digests) == 1 else f"sha256:{_joined(digests)}"
-    return Source(first, digest, size_bytes, hashed)
+    return Source(first, digest_of_all(digests), size_bytes, hashed)
+
+
+def digest_of_all(digests: Sequence[str]) -> str:
+    """The digest of a model by those of its files, ``sha256:`` and all, in order."""
+    return digests[0] if len(digests) == 1 else f"sha256:{_joined(digests)}"
 
 
 def _joined(digests: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cook import files
 from cook.errors import InputError
-from cook.formats.naming import split_name
+from cook.formats.naming import shard_path, shards_of
 from cook.graph.store import MEND, recorded_sha256
 from cook.recipe.sources import HubRef
 from cook.record.record import Draft, Record, to_json
@@ -71,12 +71,13 @@ def pack(record: Record, wanted: PublishRequest) -> Package:
     if not _NAME.fullmatch(title):
         raise InputError(f"{title!r}: cannot be part of a file name", hint="give another --name")
     base = wanted.base_model or base_model(record)
-    items = [_file(f"{title}-{_in_a_name(draft.quant)}.gguf", _made(draft)) for draft in drafts]
+    models = {draft.quant: _model(draft, f"{title}-{_in_a_name(draft.quant)}") for draft in drafts}
+    items = [item for shards in models.values() for item in shards]
     matrix = _imatrix(record, drafts, title)
     items += [matrix] if matrix else []
     facts = CardFacts(
         title=title,
-        files={d.quant: item.path for d, item in zip(drafts, items, strict=False)},
+        files={quant: tuple(item.path for item in shards) for quant, shards in models.items()},
         base_model=base,
         license=wanted.license,
         imatrix=matrix.path if matrix else None,
@@ -143,24 +144,25 @@ def _in_a_name(quant: str) -> str:
     return re.sub("[ =,]", "-", quant)
 
 
-def _made(draft: Draft) -> Path:
-    path = Path(draft.path) if draft.path else None
-    if path is None or not path.is_file():
+def _model(draft: Draft, name: str) -> tuple[Item, ...]:
+    """The file of ``draft``, or its shards, to be called after ``name``."""
+    paths = shards_of(Path(draft.path)) if draft.path else ()
+    gone = next((path for path in paths if not path.is_file()), None)
+    if not paths or gone is not None:
         raise InputError(
-            f"{draft.quant}: its file is not there any more: {path or 'it was never made'}",
+            f"{draft.quant}: its file is not there any more: {gone or 'it was never made'}",
             hint="`cook build` with the record's recipe makes it again",
         )
-    if split_name(path) is not None:
+    found = sum(path.stat().st_size for path in paths)
+    if found != draft.file_bytes:
         raise InputError(
-            f"{path}: is one shard of several; cook publishes whole files",
-            hint="join them with `llama-gguf-split --merge`, or leave this quant out with --quant",
+            f"{paths[0]}: has {found} bytes, and the record says {draft.file_bytes}", hint=MEND
         )
-    if path.stat().st_size != draft.file_bytes:
-        raise InputError(
-            f"{path}: has {path.stat().st_size} bytes, and the record says {draft.file_bytes}",
-            hint=MEND,
-        )
-    return path
+    count = len(paths)
+    if count == 1:
+        return (_file(f"{name}.gguf", paths[0]),)
+    called = [shard_path(Path(name), number, count).name for number in range(1, count + 1)]
+    return tuple(_file(new, path) for new, path in zip(called, paths, strict=True))
 
 
 def _file(name: str, path: Path) -> Item:
@@ -202,8 +204,8 @@ def _text(path: str, content: str) -> Item:
 
 def _warnings(items: Sequence[Item], base: str | None, wanted: PublishRequest) -> list[str]:
     told = [
-        f"{item.path}: above 50 GB, which the Hub advises against: split it with "
-        "`llama-gguf-split --split-max-size 45G`"
+        f"{item.path}: above 50 GB, which the Hub advises against: `split: {{max_size: 45G}}` in "
+        "its quant makes several files of it"
         for item in items
         if item.size_bytes > BIG_BYTES
     ]

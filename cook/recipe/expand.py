@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from cook.documents.places import Locations
 from cook.documents.spec import NAME_PATTERN
 from cook.errors import Problem, RecipeError
+from cook.formats.gguf_split import SplitLimit
 from cook.recipe.rules import Quant, Rule, TensorsFrom
 from cook.recipe.schema import MAX_QUANTS, QuantSpec, Recipe, RuleSpec, SweepSpec
 
@@ -95,9 +96,10 @@ class _Settings:
     tensors_from: TensorsFrom | None
     experts: tuple[int, ...]
     prune_layers: tuple[tuple[int, ...], ...]
+    split: SplitLimit | None
 
 
-_NOTHING = _Settings(None, (), None, None, None, (), ())
+_NOTHING = _Settings(None, (), None, None, None, (), (), None)
 
 
 def _source_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> TensorsFrom | None:
@@ -111,6 +113,11 @@ def _experts_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> tuple[int, ..
 
 def _layers_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> tuple[tuple[int, ...], ...]:
     return parent.prune_layers if spec.prune_layers is None else spec.prune_layers
+
+
+def _split_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> SplitLimit | None:
+    """Where its files end, likewise."""
+    return spec.split.to_limit() if spec.split else parent.split
 
 
 @dataclass
@@ -157,6 +164,7 @@ class _Expansion:
                 _source_of(sweep, parent),
                 _experts_of(sweep, parent),
                 _layers_of(sweep, parent),
+                _split_of(sweep, parent),
             )
             quant = self._finish(name, settings, where)
             if quant is None:
@@ -184,6 +192,7 @@ class _Expansion:
                 _source_of(spec, parent),
                 _experts_of(spec, parent),
                 _layers_of(spec, parent),
+                _split_of(spec, parent),
             )
         if self._by_name[spec.name][0] == index:
             self._done[spec.name] = settings
@@ -246,6 +255,7 @@ class _Expansion:
             tensors_from=settings.tensors_from,
             experts=settings.experts,
             prune_layers=settings.prune_layers,
+            split=settings.split,
             at=at,
         )
 

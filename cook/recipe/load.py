@@ -206,6 +206,8 @@ def _quant(quant: Quant) -> dict[str, Any]:
         found["experts"] = list(quant.experts)
     if quant.prune_layers:
         found["prune_layers"] = [list(layers) for layers in quant.prune_layers]
+    if quant.split is not None:
+        found["split"] = quant.split.as_typed
     if quant.rules:
         found["rules"] = [{rule.selector: rule.type} for rule in quant.rules]
     return found

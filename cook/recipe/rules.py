@@ -19,6 +19,7 @@ from typing import Protocol
 
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem
+from cook.formats.gguf_split import SplitLimit
 from cook.formats.quant_types import LLAMA_CPP
 from cook.formats.reduction import Reduction, reductions
 from cook.recipe.groups import Group, group_of, mtp_layers_of
@@ -142,6 +143,7 @@ class Quant:
     tensor type). ``use_imatrix``: quantize with the recipe's imatrix if it has one.
     ``tensors_from``: who quantized its tensors, None for here. ``experts`` and ``prune_layers``:
     the values to try of each; every combination is a candidate.
+    ``tensors_from``: who quantized its tensors, None for here. ``split``: None for one file.
     """
 
     name: str
@@ -153,6 +155,7 @@ class Quant:
     tensors_from: TensorsFrom | None = None
     experts: tuple[int, ...] = ()
     prune_layers: tuple[tuple[int, ...], ...] = ()
+    split: SplitLimit | None = None
     at: Location | None = field(default=None, compare=False)
 
     @property

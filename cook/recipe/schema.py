@@ -31,6 +31,7 @@ from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.engines.base import LiveTool
+from cook.formats.gguf_split import UNITS, SplitLimit
 from cook.formats.reduction import Reduction, reductions
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
@@ -352,6 +353,31 @@ PruneLayers = Annotated[
 ]
 
 
+class SplitSpec(Spec):
+    """Where the files of a split GGUF end: one limit of the two, as llama-gguf-split has them.
+
+    Engines are given the first file, and find the others beside it. A quant that fits into one
+    file is not split."""
+
+    max_size: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[MG]$")] | None = None
+    """Of each file (`--split-max-size`): `45G` is 45,000,000,000 bytes of tensors, `500M` half a
+    billion. A tensor that is larger has a file of its own."""
+    max_tensors: Annotated[int, Field(ge=1, le=1 << 18)] | None = None
+    """In each file (`--split-max-tensors`)."""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> SplitSpec:
+        if (self.max_size is None) == (self.max_tensors is None):
+            raise fault("`split` has one limit", hint="max_size: 45G, or max_tensors: 128")
+        return self
+
+    def to_limit(self) -> SplitLimit:
+        """The same in bytes."""
+        if self.max_size is None:
+            return SplitLimit(max_tensors=self.max_tensors)
+        return SplitLimit(int(self.max_size[:-1]) * UNITS[self.max_size[-1]])
+
+
 class QuantSpec(Spec):
     """One candidate quantization of the source model."""
 
@@ -390,6 +416,8 @@ class QuantSpec(Spec):
     """Layers to leave out: a list of what to try, each a layer or a list of layers, as
     `[3, [3, 7], []]`, where `[]` leaves out none. Candidates as those of `experts`, and with
     both every combination. Inherited if absent."""
+    split: SplitSpec | None = None
+    """Write it as a split GGUF; inherited if absent. The tensors are the same bytes either way."""
 
 
 _TypeName = Annotated[str, Field(min_length=1, max_length=32)]
@@ -425,6 +453,8 @@ class SweepSpec(Spec):
     experts: Experts | None = None
     """As in a quant: every quant of the grid is tried with each."""
     prune_layers: PruneLayers | None = None
+    """As in a quant."""
+    split: SplitSpec | None = None
     """As in a quant."""
 
     @field_validator("over")

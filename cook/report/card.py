@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from cook.formats.naming import model_stem
 from cook.record.record import Candidate, Draft, Record
 from cook.report.commands import (
     imatrix_step,
@@ -36,14 +37,15 @@ MARK = "<!-- written by cook publish -->"
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says beyond the record. ``files`` is quant -> file in the repository.
+    """What a card says beyond the record. ``files`` is quant -> files in the repository, of
+    which a split one has several.
 
     ``base_model`` is the Hub name of the unquantized model, ``license`` the Hub's word for its
     licence; None where not known. ``imatrix`` is the file's name in the repository, if there.
     """
 
     title: str
-    files: Mapping[str, str]
+    files: Mapping[str, tuple[str, ...]]
     base_model: str | None = None
     license: str | None = None
     imatrix: str | None = None
@@ -75,12 +77,12 @@ def published(record: Record, facts: CardFacts) -> Record:
         if draft.quant not in facts.files:
             continue
         if draft.path:
-            names[draft.path] = facts.files[draft.quant]
+            names[draft.path] = facts.files[draft.quant][0]
         steps = making_steps(record, draft)
         step, made = steps[0] if steps else None, quantize_command(steps[0]) if steps else None
         if step is None or made is None:
             continue
-        name = PurePosixPath(facts.files[draft.quant]).name
+        name = _whole_name(facts.files[draft.quant])
         if len(steps) > 1 and (less := quantize_command(steps[-1])) is not None:
             names[less.output] = name
             name = f"{facts.title}-{draft.quant.partition(' ')[0]}.gguf"  # the whole quant's
@@ -94,6 +96,11 @@ def published(record: Record, facts: CardFacts) -> Record:
             if path and facts.imatrix:
                 names[path] = facts.imatrix
     return public(record, names)
+
+
+def _whole_name(files: Sequence[str]) -> str:
+    """What the one file is called that the shards ``files`` are of."""
+    return f"{model_stem(Path(files[0]))}.gguf"
 
 
 def _front_matter(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
@@ -315,7 +322,9 @@ def _making(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
     lines = []
     for draft in drafts:
         types = ", ".join(f"{n} x {t}" for t, n in sorted(draft.type_counts.items()))
-        told = f"- {code(facts.files[draft.quant])}: {text(types) or 'types not known'}"
+        files = facts.files[draft.quant]
+        more = f" (the first of {len(files)}; give it to the engine)" if len(files) > 1 else ""
+        told = f"- {code(files[0])}{more}: {text(types) or 'types not known'}"
         if quantize_step(record, draft) is None:
             told += "; not made by cook, here as it was measured"
         lines.append(told)

@@ -32,7 +32,7 @@ from cook.record.outcomes import CompareOutcome, Difference
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import NEAR_TIE_GAP
 from cook.steps.live import LiveOutcome, LiveStep
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 from cook.trace.chain import Draws
 from cook.trace.rendering import rendered
 
@@ -100,7 +100,7 @@ class CompareStep(Step[CompareOutcome]):
     ) -> tuple[tuple[Difference, ...], str | None]:
         """What is known of each difference, and why none is held against batch width: a control
         that fails is told, and fails nothing."""
-        path = bench.file(self.target, MODEL_FILE)
+        path = model_path(bench, self.target)
         texts = self._texts(bench, path, [a.id for a, _ in differing])
         try:
             load = model_load(self.engine, path, self.target_args, self.context)

@@ -30,12 +30,12 @@ from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.safetensors import parameters
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
+from cook.steps.made_model import MODEL_FILE
 
 if TYPE_CHECKING:
     from cook.output import Output
 
 SCRIPT = "convert_hf_to_gguf.py"
-MODEL_FILE = "model.gguf"
 MARKER = "Model successfully exported to"
 BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 LEAST_SHARE = 0.5

@@ -21,7 +21,7 @@ from cook.formats.trace_file import TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.price import BatchCurve
 from cook.steps.live import Watch, told
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 from cook.steps.trace import TRACE_FILE, Trace
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
@@ -128,7 +128,7 @@ class CurveStep(Step[CurveOutcome]):
         ends = [head.prompt_tokens + head.tokens for head in trace.heads]
         prompts = [head.prompt_tokens for head in trace.heads]
         beyond = max(self.widths)  # the deepest batch begins at a text's end
-        path = bench.file(self.model, MODEL_FILE)
+        path = model_path(bench, self.model)
         outputs = max(self.widths) if self.verifies else 1
         context = trace.header.context
         load = model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs)

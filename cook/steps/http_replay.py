@@ -21,7 +21,7 @@ from cook.errors import InputError, StepError
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.simulate import RULES, Positions, Profile
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 from cook.steps.replay import end_of
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -228,7 +228,7 @@ class HttpReplayStep(Step[HttpReplayOutcome]):
 
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         header = trace.header
-        job = ServerJob(bench.file(self.draft, MODEL_FILE), self.args, header.context)
+        job = ServerJob(model_path(bench, self.draft), self.args, header.context)
         matches: dict[str, Any] = {}
         requests, done, all_of_it = 0, 0, len(trace) * len(self.n_max)
         with Server(self.engine, job, bench.supervisor) as server:

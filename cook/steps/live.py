@@ -39,7 +39,7 @@ from cook.formats.sampling import Sampling
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import PromptRun
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 
 TOLERATED_CORES = 0.15
 """Processor use by others, in cores, that is said nothing about: timers, the kernel, a shell."""
@@ -205,10 +205,10 @@ class LiveStep(Step[LiveOutcome]):
     def server_job(self, bench: Workbench) -> ServerJob:
         """The engine's job for this configuration."""
         return ServerJob(
-            target=bench.file(self.target, MODEL_FILE),
+            target=model_path(bench, self.target),
             target_args=self.target_args,
             context=self.context,
-            draft=bench.file(self.draft, MODEL_FILE) if self.draft is not None else None,
+            draft=model_path(bench, self.draft) if self.draft is not None else None,
             draft_args=self.draft_args,
             settings=self.settings,
         )

@@ -16,7 +16,7 @@ from cook.engines.server import Server
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.graph.step import Input, JsonValue, Step, Workbench
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 
 _BUFFER = re.compile(
     rb"(?P<device>[\w\[\]:.\- ]*?)\s*"
@@ -75,7 +75,7 @@ class MemoryStep(Step[MemoryOutcome]):
             # Mainline prints its buffers at trace level only (docs/internals/engines.md#logs).
             args = replace(args, extra=(*args.extra, "-lv", "4"))
         job = ServerJob(
-            target=bench.file(self.model, MODEL_FILE), target_args=args, context=self.context
+            target=model_path(bench, self.model), target_args=args, context=self.context
         )
         with Server(self.engine, job, bench.supervisor) as server:
             server.complete("x", n_predict=1, temperature=0.0, seed=1)

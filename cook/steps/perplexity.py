@@ -10,7 +10,7 @@ from cook.engines import tool_runs
 from cook.engines.base import DivergenceJob, DivergenceResult, Engine, PerplexityJob
 from cook.formats.kld_base import base_bytes
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 
 BASE_FILE = "base.kld"
 
@@ -82,7 +82,7 @@ class PerplexityStep(Step[Evaluation]):
 
     def run(self, bench: Workbench) -> Evaluation:
         job = PerplexityJob(
-            model=bench.file(self.model, MODEL_FILE),
+            model=model_path(bench, self.model),
             corpus=self.corpus.path,
             context=self.context,
             chunks=self.chunks,
@@ -127,7 +127,7 @@ class DivergenceStep(Step[Evaluation]):
 
     def run(self, bench: Workbench) -> Evaluation:
         job = DivergenceJob(
-            model=bench.file(self.model, MODEL_FILE),
+            model=model_path(bench, self.model),
             base=bench.file(self.base, BASE_FILE),
             context=self.base.context,
             threads=bench.threads,

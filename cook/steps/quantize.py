@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,9 +25,11 @@ from cook.engines.worker.messages import RowsOfTensor
 from cook.errors import PrerequisiteError, StepError
 from cook.files import FileRange
 from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
-from cook.formats.gguf_writer import copy_of, encode, tensor_at, write_gguf_file
+from cook.formats.gguf_split import SplitLimit, write_split_gguf
+from cook.formats.gguf_writer import NewTensor, copy_of, encode, tensor_at, write_gguf_file
 from cook.formats.headers import header_if_there
 from cook.formats.quant_types import (
+    Flavour,
     QuantType,
     by_id,
     by_name,
@@ -40,21 +42,23 @@ from cook.graph.piece import FILE, Piece
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
 from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
+from cook.steps.made_model import MODEL_FILE
 from cook.steps.published_tensor import PublishedTensor
 from cook.steps.tensors import Importance, quantizer_of, tensor_piece
 
 if TYPE_CHECKING:
     from cook.engines.worker.worker import Worker
 
-MODEL_FILE = "model.gguf"
 MEMORY_SHARE = 0.25
 """Of the machine's memory, what quantizing may use where nobody says otherwise."""
+IK_SHARDS = 60
+"""It has room for 64 contexts unless built for more, and each shard takes one: 63 load, 64 fail."""
 _PLAIN = frozenset({"f32", "f16", "bf16"})
 
 
 @dataclass(frozen=True)
 class QuantizeStep(Step[QuantizeResult]):
-    """``source`` with base type ``ftype`` and ``rules``; artifact ``model.gguf``.
+    """``source`` with base type ``ftype`` and ``rules``; artifact ``model.gguf``, or shards of it.
 
     ``expected`` (tensor, type) pairs are what the rules resolved to; the engine's log and the
     written file are compared with them. The number of threads stays out of the key:
@@ -73,6 +77,8 @@ class QuantizeStep(Step[QuantizeResult]):
     allow_requantize: bool = False
     published: tuple[PublishedTensor, ...] = ()
     """Tensors that somebody else quantized; the rest is quantized here."""
+    split: SplitLimit | None = None
+    """None for one file, however large."""
 
     kind: ClassVar[str] = "quantize"
     version: ClassVar[int] = 2
@@ -101,6 +107,8 @@ class QuantizeStep(Step[QuantizeResult]):
         }
         if self.published:
             params["published"] = [p.in_key() for p in self.published]
+        if self.split is not None:
+            params["split"] = asdict(self.split)
         return params
 
     def work(self) -> float:
@@ -216,8 +224,8 @@ class QuantizeStep(Step[QuantizeResult]):
             imatrix=importance.facts,
         )
         metadata |= self._provenance(importance, quantizer.digest)
-        write_gguf_file(job.output, metadata, tensors, alignment=file.alignment)
-        written = {t.name: t.type_name for t in read_gguf(job.output).tensors}
+        paths = self._write(job.output, metadata, tensors, file.alignment)
+        written = {t.name: t.type_name for t in read_gguf(paths[0]).tensors}
         if differences := tool_runs.compare(job.expected, written, written):
             raise StepError(f"{self.label}: {differences[0]}")
         return QuantizeResult(
@@ -226,12 +234,15 @@ class QuantizeStep(Step[QuantizeResult]):
             seconds=time.monotonic() - started,
             peak_rss_bytes=peak_bytes,
             command=self.engine.quantize_command(job),
-            warnings=tuple(
-                f"{t.name}: no imatrix data"
-                for t in changed
-                if t.name not in published
-                and importance.imatrix is not None
-                and not importance.covers(t)
+            warnings=(
+                *(
+                    f"{t.name}: no imatrix data"
+                    for t in changed
+                    if t.name not in published
+                    and importance.imatrix is not None
+                    and not importance.covers(t)
+                ),
+                *self._too_many(paths),
             ),
         )
 
@@ -244,9 +255,35 @@ class QuantizeStep(Step[QuantizeResult]):
         file = read_gguf(whole)
         metadata = without_paths(file) | self._provenance(importance, self.engine.identity.digest)
         tensors = [copy_of(file, t.name) for t in file.tensors]
-        write_gguf_file(job.output, metadata, tensors, alignment=file.alignment)
+        paths = self._write(job.output, metadata, tensors, file.alignment)
         whole.unlink()
-        return replace(result, command=self.engine.quantize_command(job))
+        warnings = (*result.warnings, *self._too_many(paths))
+        return replace(result, command=self.engine.quantize_command(job), warnings=warnings)
+
+    def _write(
+        self,
+        path: Path,
+        metadata: Mapping[str, bytes],
+        tensors: Sequence[NewTensor],
+        alignment: int,
+    ) -> tuple[Path, ...]:
+        """Write the model, split where that is asked for; its files in order."""
+        if self.split is not None:
+            flavour = self.engine.flavour
+            return write_split_gguf(
+                path, metadata, tensors, self.split, flavour, alignment=alignment
+            )
+        write_gguf_file(path, metadata, tensors, alignment=alignment)
+        return (path,)
+
+    def _too_many(self, shards: Sequence[Path]) -> tuple[str, ...]:
+        """A warning where an engine as it is usually built cannot load so many."""
+        if self.engine.flavour is not Flavour.IK_LLAMA_CPP or len(shards) <= IK_SHARDS:
+            return ()
+        return (
+            f"{len(shards)} shards: ik_llama.cpp loads {IK_SHARDS}, and more only where it is "
+            "built with -DGGML_MAX_CONTEXTS=2048",
+        )
 
     @property
     def _published_names(self) -> frozenset[str]:
@@ -337,7 +374,7 @@ class _Quantizer:
             return cls(build_worker(files), quantizer_of(engine), quantization_version(files))
         except (PrerequisiteError, StepError) as error:
             raise _ForTheToolError(
-                f"llama-quantize made every tensor anew for this candidate alone: {error.message}"
+                f"llama-quantize made every tensor anew, shared with no other: {error.message}"
             ) from None
 
 

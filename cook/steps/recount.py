@@ -25,7 +25,7 @@ from cook.record.prompt_runs import PromptRun
 from cook.scoring.count_check import LiveReply, check_counts
 from cook.scoring.simulate import Profile
 from cook.steps.live import LiveOutcome, LiveStep
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 from cook.steps.trace import TRACE_FILE, Trace
 
 REQUESTS = 8
@@ -77,7 +77,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         recorded = {reply.head.id: reply for reply in trace}
         runs = [run for run in outcome.runs if run.id in recorded]
-        path = bench.file(self.draft, MODEL_FILE)
+        path = model_path(bench, self.draft)
         load = model_load(self.engine, path, self.args, self.live.context)
         with bench.workers.loaded(self.engine, load) as (worker, info):
             replies: list[LiveReply] = []

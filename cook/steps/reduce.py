@@ -18,7 +18,7 @@ from cook.formats.gguf_writer import write_gguf_file
 from cook.formats.reduction import Reduction, reduced
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.paths import cook_home
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import MODEL_FILE, model_path
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ReduceStep(Step[QuantizeResult]):
 
     def run(self, bench: Workbench) -> QuantizeResult:
         started = time.monotonic()
-        source = bench.file(self.model, MODEL_FILE)
+        source = model_path(bench, self.model)
         file = read_gguf(source)
         made = reduced(file, self.reduction)
         output = bench.directory / MODEL_FILE

@@ -13,7 +13,7 @@ from cook.errors import InputError
 from cook.formats.trace_file import Reply, ReplyHead, TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.simulate import Positions, positions_of
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import model_path
 from cook.steps.trace import TRACE_FILE, Trace
 from cook.trace.compatible import require_draft
 
@@ -107,7 +107,7 @@ class ReplayStep(Step[ReplayOutcome]):
     def run(self, bench: Workbench) -> ReplayOutcome:
         import numpy as np
 
-        path = bench.file(self.draft, MODEL_FILE)
+        path = model_path(bench, self.draft)
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         require_draft(trace, path, self.engine.flavour)
         temperature = trace.header.sampler.temperature or None

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,17 @@ TIMED = ("type-time", "type-speed", "live", "control")
 """Kinds of steps whose whole result follows from times."""
 
 
-def build(recipe: Path, home: Path, *more: str, **options: Any) -> subprocess.Popen[bytes]:
+COOK = ("-m", "cook")
+
+
+def build(
+    recipe: Path, home: Path, *more: str, cook: Sequence[str] = COOK, **options: Any
+) -> subprocess.Popen[bytes]:
     """``cook build`` started; its stderr goes to ``<home>.err``."""
-    with Path(f"{home}.err").open("wb") as err:
+    with Path(f"{home}.err").open("ab") as err:
+        err.truncate(0)  # two of one home write after each other
         return subprocess.Popen(
-            [sys.executable, "-m", "cook", "build", str(recipe), "--threads", "1", *more],
+            [sys.executable, *cook, "build", str(recipe), "--threads", "1", *more],
             # Its own folder for locks: a cook that times elsewhere on this machine holds none up.
             env={**os.environ, "COOK_HOME": str(home), "TMPDIR": str(recipe.parent)},
             stdin=subprocess.DEVNULL,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from bench.random_model import Shape, write_random_model
+from cook.graph.store import Store
 from tests.attacks.builds import (
     build,
     contents,
@@ -92,11 +96,59 @@ def test_two_hundred_kills(
     killed(200, model, tmp_path, attacks)
 
 
-def test_two_cooks_at_the_same_tensors(model: Path, tmp_path: Path, bundled: Any) -> None:
-    recipe, home = written(model, tmp_path), tmp_path / "home"
-    cooks = [build(recipe, home) for _ in range(2)]
-    assert [cook.wait() for cook in cooks] == [0, 0], said(home)
-    alone = tmp_path / "alone"
-    assert build(recipe, alone).wait() == 0, said(alone)
+def stored(
+    recipes: Sequence[Path], home: Path, folder: Path, *more: str
+) -> Mapping[str, list[str]]:
+    """Who stored what, by kind and key: builds of all ``recipes`` that begin at one moment."""
+    folder.mkdir()
+    os.mkfifo(folder / "ready")
+    ready = os.open(folder / "ready", os.O_RDWR)
+    cook = (str(Path(__file__).with_name("counting_cook.py")), str(folder))
+    with (folder / "go").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cooks = [build(recipe, home, *more, cook=cook) for recipe in recipes]
+        for _ in recipes:
+            assert os.read(ready, 1) == b"."
+    os.close(ready)
+    assert [cook.wait() for cook in cooks] == [0] * len(recipes), said(home)
+    found: dict[str, list[str]] = {}
+    for line in (folder / "stored").read_text().splitlines():
+        pid, _, what = line.partition(" ")
+        found.setdefault(what, []).append(pid)
+    return found
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_two_cooks_with_one_recipe_make_each_once(
+    model: Path, tmp_path: Path, bundled: Any, jobs: str
+) -> None:
+    """Each step and each tensor is stored by one of them, and once; the store is as if one had
+    been alone."""
+    recipe, home, alone = written(model, tmp_path), tmp_path / "home", tmp_path / "alone"
+    once = stored([recipe], alone, tmp_path / "once")
+    both = stored([recipe, recipe], home, tmp_path / "both", "--jobs", jobs)
+    assert both.keys() == once.keys() == contents(home).keys()
+    assert {what: pids for what, pids in both.items() if len(pids) != 1} == {}
     assert contents(home) == contents(alone)
+    require_nothing_left(home)
+
+
+def test_two_cooks_whose_candidates_share_tensors_make_each_tensor_once(
+    model: Path, tmp_path: Path, bundled: Any
+) -> None:
+    """No step is both's: each makes its own candidate, of tensors that either made."""
+    home = tmp_path / "home"
+    lines = RECIPE.replace("MODEL", str(model)).splitlines(keepends=True)
+    recipes = [tmp_path / f"{name}.yaml" for name in ("one", "other")]
+    for recipe, quant in zip(recipes, ("A", "B"), strict=True):
+        kept = [line for line in lines if "{name: " not in line or f"{{name: {quant}," in line]
+        recipe.write_text("".join(kept).replace("name: tensors", f"name: {recipe.stem}"))
+    both = stored(recipes, home, tmp_path / "both")
+    assert {what: pids for what, pids in both.items() if len(pids) != 1} == {}
+    assert both.keys() == contents(home).keys()
+    users = Store(home / "store").users()
+    shared = {key for key, models in users.items() if len(models) == 2}
+    assert len(shared) == 3 * SHAPE.layers, "the routed experts"
+    makers = {pid for key in shared for pid in both[f"tensor {key}"]}
+    assert len(makers) == 2, "they took turns"
     require_nothing_left(home)

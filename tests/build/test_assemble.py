@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cook.build.assemble import by_cause
 from cook.errors import InputError, StepError
 from cook.graph.store import Store
 from cook.record.record import Record, read_record
@@ -140,6 +141,14 @@ def test_steps_and_warnings(record: Record) -> None:
     assert len({step.key for step in record.steps}) == len(record.steps)
     assert record.warnings == ("a warning of the layout",)
     assert record.disturbed == 0
+
+
+def test_what_several_steps_warn_of_is_told_once_with_their_names() -> None:
+    why = "llama-quantize made every tensor anew"
+    told = [("quantize a", why), ("quantize b", "odd"), ("quantize b", why), ("quantize a", why)]
+    assert by_cause(told) == [f"quantize a, quantize b: {why}", "quantize b: odd"]
+    (many,) = by_cause((f"q{n}", why) for n in range(500))
+    assert many.endswith(f"q11 and 488 more: {why}")
 
 
 def test_a_failed_live_run_is_told_and_does_not_win(

@@ -140,7 +140,9 @@ def test_tensors_are_told_by_the_models_that_they_are_part_of(cook: Any) -> None
     assert listed.count("Q4_0, of Q4_0") == 1
     found = json.loads(cook("store", "ls", "--kind", "tensor", "--json").stdout)["artifacts"]
     assert {a["key"]: a["part_of"] for a in found} == {used.name: [model.name], unused.name: []}
-    assert cook("store", "gc", "--kind", "tensor").status == 0
+    done = cook("store", "gc", "--kind", "tensor")
+    assert done.status == 0
+    assert "1 tensor of Q4_0\n" in done.stderr
     assert (used.is_dir(), unused.is_dir()) == (True, False)
     assert cook("store", "gc", "--all").status == 0
     assert not used.exists()

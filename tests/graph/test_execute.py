@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -91,6 +92,23 @@ def test_a_change_reruns_only_what_depends_on_it(tmp_path: Path) -> None:
     executor(tmp_path).run([Join("top", (a, b))])
     outcomes = executor(tmp_path).run([Join("top", (a, Join("B")))])
     assert outcomes.ran == ["join B", "join top"]
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
+def test_a_clock_that_jumps_changes_nothing_but_dates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    """It jumps at every look."""
+    now, jumps = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: now() + next(jumps) * jump_s)
+    top = Join("top", (Join("a"), Join("b")))
+    first = executor(tmp_path, jobs=2, expected={top.key: 1.0})
+    outcomes = first.run([top])
+    assert sorted(outcomes.ran) == ["join a", "join b", "join top"]
+    assert all(0 <= a.seconds < 60 for a in outcomes.artifacts.values())
+    assert 0 <= first.remaining.taken_s < 60
+    assert executor(tmp_path).run([top]).ran == []
+    assert list(Store(tmp_path / "store").verify()) == []
 
 
 def test_a_failure_blocks_only_its_dependents(tmp_path: Path) -> None:

@@ -51,6 +51,23 @@ def test_who_waits_is_told_and_gets_it_when_the_holder_dies(tmp_path: Path) -> N
         assert is_locked(path)
 
 
+def test_what_a_dead_process_left_is_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    path.touch()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    holder.kill()
+    holder.communicate()
+    assert path.exists()
+    assert not is_locked(path)
+    with file_lock(path, lambda: pytest.fail("waits for a dead process")):
+        assert is_locked(path)
+    assert not path.exists()
+
+
 def test_shared_locks_exclude_exclusive_ones_only(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with file_lock(path, shared=True):

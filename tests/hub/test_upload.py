@@ -252,6 +252,45 @@ def test_a_login_in_the_recipe_is_not_published(hub: Any, record: Record) -> Non
         package(leaky)
 
 
+def in_two(record: Record) -> Record:
+    """``record``, its first quant in two files."""
+    first, *others = record.drafts
+    whole = Path(str(first.path))
+    data = whole.read_bytes()
+    paths = [whole.with_name(f"model-0000{n}-of-00002.gguf") for n in (1, 2)]
+    paths[0].write_bytes(data[:1000])
+    paths[1].write_bytes(data[1000:])
+    whole.unlink()
+    return replace(record, drafts=(replace(first, path=str(paths[0])), *others))
+
+
+def test_a_split_quant_goes_up_in_all_its_files(
+    hub: Any, login: str, record: Record, quiet: Output
+) -> None:
+    split = in_two(record)
+    name = record.drafts[0].quant
+    sent = package(split, quants=(name,))
+    publish(sent, quiet)
+    check(hub, sent)
+    names = [f"Tiny-{name}-0000{n}-of-00002.gguf" for n in (1, 2)]
+    assert [i.path for i in sent.items if i.path.endswith(".gguf")] == names
+    assert f"`{names[0]}` (the first of 2; give it to the engine)" in sent.card
+    assert f"Tiny-{name}.gguf" in sent.card, "what llama-quantize writes is whole"
+    document = json.loads(on_the_hub(hub)["record.json"])
+    assert document["drafts"][0]["path"] == names[0]
+
+
+def test_a_shard_that_is_gone_or_cut_is_told(record: Record) -> None:
+    split = in_two(record)
+    second = Path(str(split.drafts[0].path)).with_name("model-00002-of-00002.gguf")
+    second.write_bytes(second.read_bytes()[:-1])
+    with pytest.raises(InputError, match="bytes, and the record says"):
+        package(split)
+    second.unlink()
+    with pytest.raises(InputError, match=r"not there any more: .*model-00002-of-00002\.gguf"):
+        package(split)
+
+
 def test_what_a_package_holds(record: Record, tmp_path: Path) -> None:
     sent = package(record, quants=("IQ1_S",), title="Other")
     assert [i.path for i in sent.items] == [

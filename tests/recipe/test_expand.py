@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cook.errors import RecipeError
+from cook.formats.gguf_split import SplitLimit
 from cook.recipe.expand import expand
 from cook.recipe.load import LoadedRecipe, parse_recipe, resolved
 
@@ -45,6 +47,42 @@ def test_settings_are_inherited_and_overridden(recipe: Make) -> None:
     assert (b.ftype, b.use_imatrix, b.mixture) == ("Q4_0", False, "engine")
     assert (c.ftype, c.use_imatrix, c.mixture) == ("Q5_0", True, "pure")
     assert [str(r) for r in d.rules] == ["attention: q6_K"]
+
+
+def test_a_split_is_inherited_whole_and_overridden(recipe: Make) -> None:
+    loaded = recipe(
+        "quants:\n"
+        "  - {name: A, type: Q4_0, split: {max_size: 45G}}\n"
+        "  - {name: B, extends: A}\n"
+        "  - {name: C, extends: A, split: {max_tensors: 128}}\n"
+        "  - {name: D, type: Q4_0}\n"
+        "sweep: {extends: C, over: {output: [q4_0]}, split: {max_size: 500M}}\n"
+    )
+    assert [q.split for q in loaded.quants] == [
+        SplitLimit(45 * 10**9),
+        SplitLimit(45 * 10**9),
+        SplitLimit(None, 128),
+        None,
+        SplitLimit(500 * 10**6),
+    ]
+    again = parse_recipe(resolved(loaded), Path("again.yaml"))
+    assert [q.split for q in again.quants] == [q.split for q in loaded.quants]
+
+
+@pytest.mark.parametrize(
+    ("split", "told"),
+    [
+        ("{}", "`split` has one limit"),
+        ("{max_size: 1G, max_tensors: 3}", "`split` has one limit"),
+        ("{max_size: 45}", "max_size"),
+        ("{max_size: 45GiB}", "max_size"),
+        ("{max_size: 0G}", "max_size"),
+        ("{max_tensors: 0}", "max_tensors"),
+    ],
+)
+def test_a_split_that_is_none(recipe: Make, split: str, told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        recipe(f"quants: [{{name: A, type: Q4_0, split: {split}}}]")
 
 
 def test_mixture_by_default(recipe: Make) -> None:

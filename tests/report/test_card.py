@@ -22,7 +22,7 @@ from cook.report.commands import script, shell
 RULES = r"blk\..*\.attn_qkv.*=q8_0,blk\..*\.ffn_down_exps\.weight=iq1_kt,token_embd\.weight=q8_0"
 FACTS = CardFacts(
     title="Ling",
-    files={"Q8_0": "Ling-Q8_0.gguf", "Q4_K_M": "Ling-Q4_K_M.gguf"},
+    files={"Q8_0": ("Ling-Q8_0.gguf",), "Q4_K_M": ("Ling-Q4_K_M.gguf",)},
     base_model="inclusionAI/Ling",
     license="mit",
     imatrix="imatrix-Ling.dat",
@@ -147,7 +147,7 @@ def test_a_replay_is_told_below_the_table(record: Record) -> None:
 
 def test_the_cards_of_any_record(records: ModuleType) -> None:
     for made_up in (records.bare(), records.hostile()):
-        files = {d.quant: "x.gguf" for d in made_up.drafts}
+        files = {d.quant: ("x.gguf",) for d in made_up.drafts}
         text = card(made_up, replace(FACTS, files=files))
         assert MARK in text
         assert front_matter(text)["pipeline_tag"] == "text-generation"

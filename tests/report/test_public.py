@@ -64,7 +64,7 @@ def made_at(home: str, record: Record) -> Record:
 def test_no_path_of_the_machine_is_shared(records: ModuleType, home: str) -> None:
     record = made_at(home, records.record())
     shown = document(record)
-    facts = CardFacts("Ling", {"Q8_0": "Ling-Q8_0.gguf"})
+    facts = CardFacts("Ling", {"Q8_0": ("Ling-Q8_0.gguf",)})
     for text in (html(shown), markdown(shown), card(record, facts)):
         for part in (home, HOMES[home], "My Models", ".local", "/store"):
             assert part not in text

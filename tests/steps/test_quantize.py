@@ -19,6 +19,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker import compile
 from cook.errors import PrerequisiteError
 from cook.formats.gguf import GgufFile, ValueType, read_gguf
+from cook.formats.gguf_split import SplitLimit
 from cook.formats.gguf_writer import copy_of, encode, write_gguf_file
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
 from cook.formats.naming import shard_path
@@ -28,7 +29,8 @@ from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Mode, Output
 from cook.recipe.rules import quantizable
-from cook.steps.quantize import MODEL_FILE, QuantizeStep
+from cook.steps.made_model import MODEL_FILE, model_paths
+from cook.steps.quantize import QuantizeStep
 from cook.steps.tensors import KIND
 
 SHAPE = Shape(vocabulary=640, width=256, layers=1, hidden=512, experts=5)
@@ -135,7 +137,7 @@ def run(steps: Sequence[QuantizeStep], home: Path, threads: int = 2, **more: Any
 def made(step: QuantizeStep, home: Path, threads: int = 2) -> GgufFile:
     outcomes = run([step], home, threads)
     assert step.key not in outcomes.failures, outcomes.failures[step.key].error
-    return read_gguf(outcomes.artifact(step).file(MODEL_FILE))
+    return read_gguf(model_paths(outcomes.artifact(step))[0])
 
 
 def require_same(mine: GgufFile, theirs: GgufFile) -> None:
@@ -188,18 +190,103 @@ def test_every_type_is_that_of_the_tool_of_ik(
     require_types(ik_engine, models, (), tmp_path)
 
 
+SOURCES = ("F32", "BF16", "Q8_0")
+
+
+def require_source_types(engine: Any, models: Models, type_name: str, tmp_path: Path) -> None:
+    step = step_of(engine, models.whole(type_name), "q4_K", None, allow_requantize=True)
+    require_same(made(step, tmp_path), by_tool(step, tmp_path))
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize("type_name", ["F32", "BF16", "Q8_0"])
+@pytest.mark.parametrize("type_name", SOURCES)
 def test_any_source_type(bundled: Any, models: Models, tmp_path: Path, type_name: str) -> None:
-    step = step_of(bundled, models.whole(type_name), "q4_K", None, allow_requantize=True)
+    require_source_types(bundled, models, type_name, tmp_path)
+
+
+@pytest.mark.ik
+@pytest.mark.parametrize("type_name", SOURCES)
+def test_any_source_type_of_ik(
+    ik_engine: Any, models: Models, tmp_path: Path, type_name: str
+) -> None:
+    require_source_types(ik_engine, models, type_name, tmp_path)
+
+
+def require_split_source(engine: Any, models: Models, tmp_path: Path) -> None:
+    step = step_of(engine, models.split(), "q5_K", models.imatrix(engine.flavour))
+    assert len(read_gguf(step.source.path).shards) == 3
     require_same(made(step, tmp_path), by_tool(step, tmp_path))
 
 
 @pytest.mark.engine
 def test_a_split_source(bundled: Any, models: Models, tmp_path: Path) -> None:
-    step = step_of(bundled, models.split(), "q5_K", models.imatrix(bundled.flavour))
-    assert len(read_gguf(step.source.path).shards) == 3
-    require_same(made(step, tmp_path), by_tool(step, tmp_path))
+    require_split_source(bundled, models, tmp_path)
+
+
+@pytest.mark.ik
+def test_a_split_source_of_ik(ik_engine: Any, models: Models, tmp_path: Path) -> None:
+    require_split_source(ik_engine, models, tmp_path)
+
+
+def require_same_in_shards(engine: Any, models: Models, tmp_path: Path) -> None:
+    """The tensors of one file, made once for both; the shards say which they are."""
+    whole = step_of(engine, models.whole(), "q4_K", models.imatrix(engine.flavour))
+    for split in (SplitLimit(max_tensors=4), SplitLimit(300_000)):
+        step = replace(whole, split=split)
+        assert step.key != whole.key
+        outcomes = run([whole, step], tmp_path)
+        one, several = outcomes.artifact(whole), outcomes.artifact(step)
+        assert one.pieces == several.pieces
+        paths = model_paths(several)
+        assert len(paths) > 2
+        assert [f.name for f in several.files] == [p.name for p in paths]
+        mine, theirs = read_gguf(paths[0]), read_gguf(model_paths(one)[0])
+        assert [t.name for t in mine.tensors] == [t.name for t in theirs.tensors]
+        assert {k: mine.raw_value(k) for k in theirs.metadata} == {
+            k: theirs.raw_value(k) for k in theirs.metadata
+        }
+        for tensor in theirs.tensors:
+            assert mine.read_tensor_bytes(tensor.name) == theirs.read_tensor_bytes(tensor.name)
+        assert outcomes.result(step) is not None
+    assert list(Store(tmp_path / "store").verify()) == []
+
+
+@pytest.mark.engine
+def test_a_split_candidate(bundled: Any, models: Models, tmp_path: Path) -> None:
+    require_same_in_shards(bundled, models, tmp_path)
+
+
+@pytest.mark.ik
+def test_a_split_candidate_of_ik(ik_engine: Any, models: Models, tmp_path: Path) -> None:
+    require_same_in_shards(ik_engine, models, tmp_path)
+
+
+@pytest.mark.engine
+def test_a_damaged_shard_is_found_and_made_again(
+    bundled: Any, models: Models, tmp_path: Path
+) -> None:
+    step = step_of(bundled, models.whole(), "q4_0", None, split=SplitLimit(max_tensors=5))
+    before = [path.read_bytes() for path in made(step, tmp_path).shards]
+    store = Store(tmp_path / "store")
+    (artifact,) = (a for a in store.entries() if a.kind == "quantize")
+    victim = model_paths(artifact)[1]
+    os.truncate(victim, victim.stat().st_size - 1)
+    (fault,) = store.verify()
+    assert fault.path == victim
+    assert store.mend([fault]) == ()
+    assert not artifact.directory.exists()
+    assert [path.read_bytes() for path in made(step, tmp_path).shards] == before
+
+
+@pytest.mark.ik
+def test_more_shards_than_ik_has_room_for_are_told(ik_engine: Any, tmp_path: Path) -> None:
+    model = write_random_model(tmp_path / "m.gguf", replace(SHAPE, layers=6))
+    step = step_of(ik_engine, model, "q8_0", None, split=SplitLimit(max_tensors=1))
+    result = run([step], tmp_path).result(step)
+    assert result is not None
+    shards = len(read_gguf(model).tensors)
+    assert shards > 60
+    assert [w for w in result.warnings if w.startswith(f"{shards} shards: ik_llama.cpp loads")]
 
 
 @pytest.mark.engine
@@ -215,19 +302,47 @@ def test_threads_and_memory_make_no_difference(
         assert found.path.read_bytes() == expected.path.read_bytes()
 
 
-@pytest.mark.engine
-def test_it_scores_as_the_file_of_the_tool(bundled: Any, tmp_path: Path) -> None:
+def require_same_scores(engine: Any, tmp_path: Path) -> None:
+    """Of the tool's file, of cook's, and of cook's in shards."""
     from cook.paths import demo_dir
 
-    model = demo_dir() / "draft-f16.gguf"
-    step = step_of(bundled, model, "q4_K", None)
-    files = made(step, tmp_path), by_tool(step, tmp_path)
+    step = step_of(engine, demo_dir() / "draft-f16.gguf", "q4_K", None)
+    split = replace(step, split=SplitLimit(max_tensors=9))
+    files = by_tool(step, tmp_path), made(step, tmp_path), made(split, tmp_path)
+    assert [len(file.shards) > 1 for file in files] == [False, False, True]
     corpus = demo_dir() / "data" / "evaluation.txt"
     jobs = [PerplexityJob(f.path, corpus, 512, 1, 1) for f in files]
-    mine, theirs = (
-        tool_runs.perplexity(bundled, job, Supervisor(tmp_path / "logs")) for job in jobs
+    theirs, *mine = (
+        tool_runs.perplexity(engine, job, Supervisor(tmp_path / "logs")) for job in jobs
     )
-    assert (mine.perplexity, mine.error) == (theirs.perplexity, theirs.error)
+    for found in mine:
+        assert (found.perplexity, found.error) == (theirs.perplexity, theirs.error)
+
+
+@pytest.mark.engine
+def test_it_scores_as_the_file_of_the_tool(bundled: Any, tmp_path: Path) -> None:
+    require_same_scores(bundled, tmp_path)
+
+
+@pytest.mark.ik
+def test_it_scores_as_the_file_of_the_tool_of_ik(ik_engine: Any, tmp_path: Path) -> None:
+    require_same_scores(ik_engine, tmp_path)
+
+
+@pytest.mark.engine
+def test_the_source_s_alignment_is_kept(bundled: Any, models: Models, tmp_path: Path) -> None:
+    file = read_gguf(models.whole())
+    wide = tmp_path / "wide.gguf"
+    metadata = {k: file.raw_value(k) for k in file.metadata}
+    metadata["general.alignment"] = encode(256)
+    write_gguf_file(wide, metadata, [copy_of(file, t.name) for t in file.tensors], alignment=256)
+    usual = made(step_of(bundled, models.whole(), "q5_0", None), tmp_path)
+    for split in (None, SplitLimit(max_tensors=4)):
+        found = made(step_of(bundled, wide, "q5_0", None, split=split), tmp_path)
+        assert found.alignment == 256
+        assert all(t.offset % 256 == 0 for t in found.tensors if t.shard == 0)
+        for tensor in usual.tensors:
+            assert found.read_tensor_bytes(tensor.name) == usual.read_tensor_bytes(tensor.name)
 
 
 @pytest.mark.engine
@@ -352,6 +467,11 @@ def test_llama_quantize_where_the_library_cannot_be_asked(
     assert file.string("quantize.imatrix.file") == "imatrix.gguf"
     assert file.string("quantize.imatrix.dataset") == "corpus.txt"
     assert [f.name for f in outcomes.artifact(step).files] == [MODEL_FILE]
+    split = replace(step, split=SplitLimit(max_tensors=9))
+    shards = read_gguf(model_paths(run([split], tmp_path).artifact(split))[0])
+    assert len(shards.shards) == -(-len(file.tensors) // 9)
+    for tensor in file.tensors:
+        assert shards.read_tensor_bytes(tensor.name) == file.read_tensor_bytes(tensor.name)
 
 
 def test_usual_warnings_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, models: Models) -> None:

@@ -15,7 +15,7 @@ from cook.graph.step import source
 from cook.graph.store import Store
 from cook.output import Mode, Output
 from cook.paths import demo_dir
-from cook.steps.quantize import MODEL_FILE
+from cook.steps.made_model import MODEL_FILE
 from cook.steps.reduce import ReduceStep
 
 DRAFT = demo_dir() / "draft-f16.gguf"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cook.engines.base import Engine, ModelArgs
+from cook.formats.gguf_split import SplitLimit
 from cook.formats.sampling import Sampling
 from cook.graph.execute import Executor
 from cook.graph.step import source
@@ -18,6 +19,7 @@ from cook.output import Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
 from cook.scoring.simulate import Positions
+from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayStep, replies
 from cook.steps.trace import TRACE_FILE, TraceStep, given_trace
 
@@ -67,6 +69,18 @@ def test_a_share_says_the_same_as_the_whole(executor: Executor, trace: TraceStep
     assert outcome is not None
     assert outcome.positions == sum(text.reply - 1 for text in every.values())
     assert outcome.matches == sum(int(t.match[1 : t.reply].sum()) for t in every.values())
+
+
+@pytest.mark.engine
+def test_a_split_draft_says_the_same_as_the_whole(executor: Executor, trace: TraceStep) -> None:
+    file = source([demo_dir() / "draft-f16.gguf"])
+    whole = QuantizeStep(trace.engine, "whole", file, None, "Q8_0", (), (), None)
+    split = replace(whole, quant="split", split=SplitLimit(max_tensors=9))
+    found = [texts(executor, ReplayStep(trace.engine, "d", d, trace, ARGS)) for d in (whole, split)]
+    assert len(executor.outcomes.artifact(whole).files) == 1
+    assert len(executor.outcomes.artifact(split).files) > 2
+    one, other = ({k: v.match.tolist() for k, v in texts.items()} for texts in found)
+    assert one == other
 
 
 @pytest.mark.engine

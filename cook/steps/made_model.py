@@ -1,0 +1,34 @@
+"""The model that a step's artifact is: one file, or the shards of a split one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cook.formats.naming import split_name
+from cook.graph.step import Input, Source, Workbench, digest_of_all
+from cook.graph.store import Artifact, StoredFile
+
+MODEL_FILE = "model.gguf"
+"""Its name where it is one file; shards are called after it (``model-00001-of-00003.gguf``)."""
+
+
+def _model_files(artifact: Artifact) -> tuple[StoredFile, ...]:
+    shards = [f for f in artifact.files if split_name(Path(f.name)) is not None]
+    return tuple(sorted(shards, key=lambda f: f.name)) or tuple(
+        f for f in artifact.files if f.name == MODEL_FILE
+    )
+
+
+def model_paths(artifact: Artifact) -> tuple[Path, ...]:
+    """Its files in order: an engine is given the first."""
+    return tuple(artifact.file(f.name) for f in _model_files(artifact))
+
+
+def model_digest(artifact: Artifact) -> str:
+    """Of its bytes, as the digest of a :class:`Source` of the same files."""
+    return digest_of_all([f"sha256:{f.sha256}" for f in _model_files(artifact)])
+
+
+def model_path(bench: Workbench, node: Input) -> Path:
+    """The file of the model ``node`` to give to an engine: a source's, or a made one's first."""
+    return node.path if isinstance(node, Source) else model_paths(bench.artifact(node))[0]
