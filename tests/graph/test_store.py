@@ -19,7 +19,7 @@ def put(
     made_from: dict[str, dict[str, str]] | None = None,
     pieces: frozenset[str] = frozenset(),
 ) -> Artifact:
-    from cook.graph.store import key_of
+    from cook.graph.key import key_of
 
     key = key_of(parts)
     with store.workspace() as directory:
@@ -226,7 +226,7 @@ def test_two_processes_make_it_once(tmp_path: Path) -> None:
             put(store, {"a": 1})
         os._exit(0)
     os.read(reader, 1)
-    from cook.graph.store import key_of
+    from cook.graph.key import key_of
 
     with store.locked("quantize", "k"):
         assert store.find("quantize", key_of({"a": 1})) is not None

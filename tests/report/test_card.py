@@ -253,7 +253,7 @@ def test_a_quant_of_fewer_experts_is_made_of_the_whole_one(record: Record) -> No
     first, *rest = record.drafts
     fewer = replace(first, quant="Q8_0 experts=4", key=reduced.key, path="/home/me/x/model.gguf")
     record = replace(record, drafts=(fewer, *rest), steps=(*record.steps, reduced))
-    facts = replace(FACTS, files={"Q8_0 experts=4": "Ling-Q8_0-experts-4.gguf"})
+    facts = replace(FACTS, files={"Q8_0 experts=4": ("Ling-Q8_0-experts-4.gguf",)})
     text = card(record, facts)
     making = text[text.index("Secret recipe") :]
     assert making.count("llama-quantize") == 2

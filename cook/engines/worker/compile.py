@@ -244,11 +244,12 @@ def build_worker(files: EngineFiles) -> Path:
     with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as temp:
         folder = Path(temp)
         (folder / _MEMBERS).write_text(_members(_header(files)), encoding="utf-8")
-        for arch in (("-march=native",), ()):
-            errors = _compile(cc, (*arch, *defines), files, folder)
-            if errors is None:
-                (folder / program.name).replace(program)
-                return program
+        errors = _compile(cc, ("-march=native", *defines), files, folder)
+        if errors is not None:  # perhaps a compiler that does not know this processor
+            errors = _compile(cc, defines, files, folder)
+        if errors is None:
+            (folder / program.name).replace(program)
+            return program
     raise StepError(
         "the worker does not compile against this engine's headers and libraries:\n"
         + "\n".join(errors.strip().splitlines()[-15:]),
