@@ -172,9 +172,10 @@ def choose(
     """The best expected, or the smallest file shown to be as good within the margin.
 
     ``excluded`` may not win and have no figures. ``file_bytes`` of each draft, None where it is
-    not known, which takes nobody's place. ``errors`` None: nothing is known of what the figures
-    are off by, so that nothing is said of how sure they are. ``live``: rounds of some of the
-    candidates, which correct what ``runners`` were predicted to be.
+    not known, which takes nobody's place; a rival has no file, as no draft. ``errors`` None:
+    nothing is known of what the figures are off by, so that nothing is said of how sure they
+    are. ``live``: rounds of some of the candidates, which correct what ``runners`` were predicted
+    to be.
     """
     objective, weights = aim.objective, aim.weights
     without_figure: list[Excluded] = []
@@ -215,7 +216,7 @@ def choose(
     ranking = tuple(sorted(keys, key=lambda key: -standing.value[key]))
 
     def place(key: CandidateKey) -> tuple[float, int]:
-        size = file_bytes[key.draft] if key.draft is not None else 0
+        size = file_bytes[key.draft] if key.is_file and key.draft is not None else 0
         return float("inf") if size is None else size, ranking.index(key)
 
     as_good = [
@@ -252,13 +253,13 @@ def _contrasts(
 def rank(
     forecasts: Sequence[Forecast], objective: Objective, weights: Mapping[str, float] | None
 ) -> list[Forecast]:
-    """Drafting candidates, best first by the predicted figure; what has none comes last."""
+    """Draft files, best first by the predicted figure; what has none comes last."""
 
     def place(forecast: Forecast) -> float:
         value = objective.of(figures(forecast.runs, weights))
         return float("inf") if value is None else -value
 
-    return sorted((f for f in forecasts if f.key.draft is not None), key=place)
+    return sorted((f for f in forecasts if f.key.is_file), key=place)
 
 
 def value_of(candidate: Candidate, objective: Objective) -> float | None:
@@ -408,7 +409,7 @@ def pick(
     merged = live.merged
     for candidate in candidates:
         value = value_of(candidate, aim.objective)
-        draft = drafts[candidate.draft] if candidate.draft is not None else None
+        draft = drafts[candidate.draft] if candidate.key.is_file and candidate.draft else None
         reason = over_limits(draft, limits) if draft is not None else None
         if reason is None and (value is None or candidate.key not in merged):
             reason = candidate.reason or (

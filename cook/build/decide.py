@@ -540,7 +540,7 @@ def _why_silent(layout: Layout, executor: Executor) -> str:
 
 def reason_not_live(configuration: Configuration, decision: Decision | None) -> str:
     """Why a candidate of the layout has no live figures."""
-    if decision is None or configuration.draft is None:
+    if decision is None or configuration.key.draft is None:
         return "not run"
-    left = decision.dropped.get((configuration.draft.name, configuration.cache_type))
+    left = decision.dropped.get((configuration.key.draft, configuration.cache_type))
     return left or "predicted; not among the finalists"

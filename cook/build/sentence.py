@@ -164,7 +164,7 @@ def _decided(evidence: Evidence) -> str:
     name = evidence.winner.name
     equal = [n for n in found.equal or () if n != name]
     if found.leader != name:
-        why = "is the smaller file" if evidence.winner.draft else "needs no file"
+        why = "is the smaller file" if evidence.winner.key.is_file else "needs no file"
         return (
             f"It ties with {found.leader}, the best expected, within {evidence.margin} "
             f"({evidence.sure}), and {why}"

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
+from cook.engines.ngram import NgramSettings
 from cook.engines.options import inherited
 from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
@@ -271,7 +272,10 @@ class DraftSettings:
 
 @dataclass(frozen=True)
 class ServerJob:
-    """One ``llama-server`` on loopback: a target, and a draft or none."""
+    """One ``llama-server`` on loopback: a target, and a draft or none.
+
+    ``ngram``: speculation without a file, which drafts before a draft does.
+    """
 
     target: Path
     target_args: ModelArgs
@@ -279,6 +283,12 @@ class ServerJob:
     draft: Path | None = None
     draft_args: ModelArgs = field(default_factory=ModelArgs)
     settings: DraftSettings | None = None
+    ngram: NgramSettings | None = None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is to be drafted."""
+        return self.draft is not None or self.ngram is not None
 
 
 class Engine(ABC):

@@ -34,7 +34,7 @@ from cook.paths import cook_home
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
 # More tools that cook can use; they count in the identity where present.
 OPTIONAL_TOOLS = ("sweep-bench", "spec-bench", "gguf-split")
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,8 @@ def parse_flags(text: str) -> frozenset[str]:
         usage = "[--" in line
         if not stripped.startswith("-") and not usage:
             continue
-        if "argument has been removed" in " ".join(lines[number : number + 2]):
+        prose = (more for more in lines[number + 1 : number + 2] if more.startswith(" "))
+        if "argument has been removed" in " ".join((line, *prose)):
             continue
         # A definition is the flags before the first run of spaces; the rest is prose.
         head = stripped if usage else re.split(r"\s{2,}(?![\s-])|: ", stripped, maxsplit=1)[0]

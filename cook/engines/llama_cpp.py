@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Engine, QuantizeJob, ServerJob, absolute
+from cook.engines.ngram import mainline_flags
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 
@@ -51,6 +52,15 @@ class LlamaCpp(Engine):
         args.add_flag_if_known("--no-log-timestamps")
         args.add_if_known("--fit", "off")
         args.add_flag_if_known("--offline")
+        types = []
+        if job.ngram is not None:
+            types.append(str(job.ngram.type))
+        if job.draft is not None:
+            types.append("draft-simple")  # -md alone loads the draft and then ignores it
+        args.add("--spec-type", ",".join(types) or None)
+        if job.ngram is not None:
+            for flag, number in mainline_flags(job.ngram.of(self.flavour)):
+                args.add(flag, number)
         if job.draft is not None:
             self._draft_args(args, job, job.draft)
         return args.argv(job.target_args.extra)
@@ -58,8 +68,6 @@ class LlamaCpp(Engine):
     def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
         given, settings = job.draft_args, job.settings
         args.add_first(("--spec-draft-model", "--model-draft"), absolute(draft))
-        # -md alone loads the draft and then ignores it.
-        args.add("--spec-type", "draft-simple")
         if settings is not None:
             args.add("--spec-draft-n-max", settings.n_max)
             args.add("--spec-draft-n-min", settings.n_min)

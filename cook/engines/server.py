@@ -151,8 +151,8 @@ class Server:
         prompt already, at another batch shape. ``sampling`` says more, or another,
         of the chain, in the engine's own keys.
         """
-        draft = self.job.draft is not None
-        if n_probs and draft:
+        drafts = self.job.drafts
+        if n_probs and drafts:
             raise InternalError("token probabilities under drafting are not the model's")
         given = prompt if isinstance(prompt, str) else tuple(prompt)
         self._guard_repetition(given)
@@ -173,7 +173,7 @@ class Server:
         if completion.predicted_n > max(n_predict, 1):
             told = f"{completion.predicted_n} tokens for the {n_predict} asked for"
             raise StepError(f"{self._name} wrote {told}", log=self.log)
-        if completion.draft_n is not None and not draft:
+        if completion.draft_n is not None and not drafts:
             raise StepError(f"{self._name} drafted although it was given no draft", log=self.log)
         return completion
 
@@ -281,8 +281,8 @@ class Server:
             )
 
     def _prove_drafting(self) -> None:
-        """Raise unless a server with a draft says that it will draft."""
-        if self.job.draft is None:
+        """Raise unless a server that is to draft says that it will."""
+        if not self.job.drafts:
             return
         said = self.log.read_text(encoding="utf-8", errors="replace")
         if found := _NO_DRAFT.search(said):

@@ -9,7 +9,7 @@ with :func:`cook.recipe.load.load_recipe`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,6 +31,7 @@ from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.engines.base import LiveTool
+from cook.engines.ngram import NgramType
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
@@ -40,6 +41,7 @@ from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
+    from cook.engines.ngram import NgramSettings
     from cook.formats.sampling import Sampling
 
 
@@ -529,6 +531,60 @@ class DraftSpec(Spec):
         )
 
 
+Ngram = Annotated[int, Field(ge=1, le=256)]
+
+
+class RivalSpec(Spec):
+    """Draft-free speculation; a number that is not said is the engine's own."""
+
+    type: NgramType
+    """As `--spec-type` says it; `suffix` is ik_llama.cpp's alone."""
+    size_n: Ngram | None = None
+    """Tokens that must have occurred before; of `ngram-mod` its n_match."""
+    size_m: Ngram | None = None
+    """Tokens drafted after a match (`ngram-simple`, `ngram-map-k`, `ngram-map-k4v`)."""
+    min_hits: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Times that a key must have been met (`ngram-map-k4v`)."""
+    n_max: NMax | None = None
+    """Most tokens drafted at once (`ngram-mod`; on ik_llama.cpp all)."""
+    n_min: NMin | None = None
+    """Fewest tokens worth verifying (`ngram-mod`; on ik_llama.cpp all)."""
+    p_min: Probability | None = None
+    """What the bar of `suffix` may fall to again; the engine's 0.75 never lets it."""
+    min_match: Ngram | None = None
+    """Shortest match (`suffix`)."""
+    depth: Annotated[int, Field(ge=2, le=256)] | None = None
+    """Longest string that is remembered (`suffix`)."""
+
+    def to_settings(self) -> NgramSettings:
+        """The same for engines."""
+        from cook.engines.ngram import NgramSettings
+
+        return NgramSettings(**self.model_dump())
+
+
+def _rivals(value: object) -> object:
+    """A lone word is a list of one, and a word a rival with the engine's numbers."""
+    if value == "all":
+        return value
+    return tuple(
+        {"type": one} if isinstance(one, str) else one
+        for one in (value if isinstance(value, (list, tuple)) else (value,))
+    )
+
+
+Rivals = Annotated[
+    Literal["all"] | Annotated[tuple[RivalSpec, ...], Field(max_length=64)],
+    BeforeValidator(
+        _rivals,
+        json_schema_input_type=Literal["all"]
+        | NgramType
+        | RivalSpec
+        | Annotated[list[NgramType | RivalSpec], Field(max_length=64)],
+    ),
+]
+
+
 class LiveBudgetSpec(Spec):
     """How long live scoring may take; what does not fit is left out and told."""
 
@@ -577,6 +633,11 @@ class ScoreSpec(Spec):
     """The sampling chain."""
     draft: DraftSpec = DraftSpec()
     """Draft settings and placement."""
+    rivals: Rivals = ()
+    """Draft-free speculation that drafts must beat: `all` that the engine has, or a list of
+    `ngram-simple`, `ngram-map-k`, `ngram-map-k4v`, `ngram-mod`, `ngram-cache` and `suffix`, each
+    a name or with its numbers. Simulated on the trace; only one that may win runs live. Absent:
+    none, since their wide verifications take time of their own to time."""
     live_budget: LiveBudgetSpec = LiveBudgetSpec()
     """Limit on the time of live runs."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
@@ -591,7 +652,19 @@ class ScoreSpec(Spec):
             )
         if self.weights is not None and not any(self.weights.values()):
             raise fault("every weight is 0")
+        if self.rivals != "all" and len(set(self.rivals)) < len(self.rivals):
+            raise fault("`rivals` lists one twice")
+        if self.rivals and self.live == "spec-bench":
+            raise fault("`rivals` run through the server only", hint="leave out `live: spec-bench`")
         return self
+
+    def rival_settings(self, known: Sequence[NgramType]) -> tuple[NgramSettings, ...]:
+        """The rivals asked for; of `all` those ``known`` to the engine."""
+        from cook.engines.ngram import NgramSettings
+
+        if self.rivals == "all":
+            return tuple(NgramSettings(one) for one in known)
+        return tuple(one.to_settings() for one in self.rivals)
 
 
 Limit = Annotated[float, Field(gt=0, le=1e6)]
