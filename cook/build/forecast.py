@@ -35,7 +35,7 @@ from cook.scoring.price import (
     priced,
 )
 from cook.scoring.sampled import SampledPrediction, predict_sampled
-from cook.scoring.simulate import Positions, Simulation, simulate
+from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.http_replay import http_positions
 from cook.steps.replay import ReplayStep, ngram_request, replayed, replies, sampled_reply
@@ -141,6 +141,8 @@ class Forecaster:
                 key = plan.key(draft, settings)
                 name = plan.name(draft, settings)
                 forecasts.append(self._forecast(key, name, settings, texts, timings))
+        if plan.rivals and not plan.drafts:
+            forecasts.append(self._no_draft(wanted, alone))
         if forecasts:  # without no draft there is nothing to be compared with
             forecasts += [self._rival(rival, wanted, alone) for rival in plan.rivals]
         return forecasts
@@ -413,24 +415,43 @@ class Forecaster:
         replies = [(head, simulate(p, settings, profile)) for head, p in texts]
         return _forecast_of(key, name, cost, replies, settings.n_max)
 
+    def _no_draft(self, wanted: Collection[str] | None, prices: Timings) -> Forecast:
+        """No draft on the prompts ``wanted``, where no draft was replayed on them."""
+        plan = self.plan
+        replies = [
+            (head, plain_steps(head.emitted))
+            for head in self.trace.heads
+            if wanted is None or head.id in wanted
+        ]
+        return self._priced(CandidateKey(plan.engine.name), plan.no_draft, replies, 0, prices)
+
     def _rival(self, rival: Rival, wanted: Collection[str] | None, prices: Timings) -> Forecast:
         """A rival on the prompts ``wanted``, of one server that answers the whole trace."""
-        plan = self.plan
         replies = [
             (head, run)
             for head, run in self._simulated(rival)
             if wanted is None or head.id in wanted
         ]
-        longest = rival.settings.longest
+        key = rival_key(self.plan.engine, rival)
+        return self._priced(key, rival.name, replies, rival.settings.longest, prices)
+
+    def _priced(
+        self,
+        key: CandidateKey,
+        name: str,
+        replies: Sequence[RivalReply],
+        longest: int,
+        prices: Timings,
+    ) -> Forecast:
         cost = priced(
             [SimulatedReply(run, head.prompt_tokens, head.emitted) for head, run in replies],
             DraftSettings(longest),
             prices,
-            plan.profile,
+            self.plan.profile,
             [head.category for head, _ in replies],
             [head.weight for head, _ in replies],
         )
-        return _forecast_of(rival_key(plan.engine, rival), rival.name, cost, replies, longest)
+        return _forecast_of(key, name, cost, replies, longest)
 
     def _simulated(self, rival: Rival) -> list[RivalReply]:
         if rival not in self.rivals:

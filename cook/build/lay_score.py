@@ -29,7 +29,7 @@ from cook.formats.vocabulary import compare, read_vocabulary
 from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves, race_shares
-from cook.recipe.schema import Recipe, ScoreSpec
+from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep
@@ -265,11 +265,14 @@ def rivals_on(engine: Engine, score: ScoreSpec, suffix: str = "") -> tuple[Rival
 
     Of `all` those that it has; InputError for one, asked for by name, that it has not.
     """
+    return as_rivals(engine, score.rivals, suffix)
+
+
+def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> tuple[Rival, ...]:
+    """The same of a list of rivals; each once."""
     flavour = Flavour(engine.flavour)
-    return tuple(
-        Rival(f"{asked}{suffix}", asked.of(flavour))
-        for asked in score.rival_settings(tuple(DEFAULTS[flavour]))
-    )
+    settings = (one for spec in asked for one in spec.to_settings(tuple(DEFAULTS[flavour])))
+    return tuple(Rival(f"{one}{suffix}", one.of(flavour)) for one in dict.fromkeys(settings))
 
 
 def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:

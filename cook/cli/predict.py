@@ -17,6 +17,14 @@ def command(
     drafts: Annotated[
         list[Path] | None, typer.Argument(metavar="[DRAFT]...", help="Draft GGUFs.")
     ] = None,
+    rival: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rival",
+            metavar="TYPE[:KEY=N,...]",
+            help="Draft-free speculation, such as ngram-mod; `all` the engine has; repeatable.",
+        ),
+    ] = None,
     n_max: Annotated[
         list[int] | None, typer.Option("--n-max", min=1, max=32, help="Draft length; repeatable.")
     ] = None,
@@ -92,6 +100,7 @@ def command(
 
       cook predict ling.trace Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf --target Ling-1T.gguf
       cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --p-min 0 --p-min 0.5
+      cook predict ling.trace --rival all --rival ngram-map-k:size_n=8,size_m=16
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
     """
     options = dict(locals())

@@ -31,7 +31,6 @@ from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
 from cook.engines.base import LiveTool
-from cook.engines.ngram import NgramType
 from cook.prompts.calibration import OWN_SETS
 from cook.prompts.prompt_set import BUNDLED
 from cook.recipe.groups import Group
@@ -41,7 +40,7 @@ from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
-    from cook.engines.ngram import NgramSettings
+    from cook.engines.ngram import NgramSettings, NgramType
     from cook.formats.sampling import Sampling
 
 
@@ -532,13 +531,23 @@ class DraftSpec(Spec):
 
 
 Ngram = Annotated[int, Field(ge=1, le=256)]
+RivalType = Literal[
+    "all",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+    "suffix",
+]
 
 
 class RivalSpec(Spec):
     """Draft-free speculation; a number that is not said is the engine's own."""
 
-    type: NgramType
-    """As `--spec-type` says it; `suffix` is ik_llama.cpp's alone."""
+    type: RivalType
+    """As `--spec-type` says it; `suffix` is ik_llama.cpp's alone. `all`: whatever the engine has,
+    with its own numbers."""
     size_n: Ngram | None = None
     """Tokens that must have occurred before; of `ngram-mod` its n_match."""
     size_m: Ngram | None = None
@@ -556,32 +565,37 @@ class RivalSpec(Spec):
     depth: Annotated[int, Field(ge=2, le=256)] | None = None
     """Longest string that is remembered (`suffix`)."""
 
-    def to_settings(self) -> NgramSettings:
-        """The same for engines."""
-        from cook.engines.ngram import NgramSettings
+    @model_validator(mode="after")
+    def _alone(self) -> RivalSpec:
+        if self.type == "all" and len(self.model_fields_set) > 1:
+            raise fault("`all` has every engine's own numbers", hint="name the rival instead")
+        return self
 
-        return NgramSettings(**self.model_dump())
+    def to_settings(self, known: Sequence[NgramType]) -> tuple[NgramSettings, ...]:
+        """The same for an engine; of `all` those ``known`` to it."""
+        from cook.engines.ngram import NgramSettings, NgramType
+
+        if self.type == "all":
+            return tuple(NgramSettings(one) for one in known)
+        numbers = self.model_dump(exclude={"type"})
+        return (NgramSettings(NgramType(self.type), **numbers),)
 
 
 def _rivals(value: object) -> object:
-    """A lone word is a list of one, and a word a rival with the engine's numbers."""
-    if value == "all":
-        return value
-    return tuple(
-        {"type": one} if isinstance(one, str) else one
-        for one in (value if isinstance(value, (list, tuple)) else (value,))
-    )
+    """A lone rival is a list of one, and a word is one with the engine's numbers."""
+    listed = one_or_many(value)
+    assert isinstance(listed, tuple), "made so"
+    return tuple({"type": one} if isinstance(one, str) else one for one in listed)
 
 
 Rivals = Annotated[
-    Literal["all"] | Annotated[tuple[RivalSpec, ...], Field(max_length=64)],
+    tuple[RivalSpec, ...],
     BeforeValidator(
         _rivals,
-        json_schema_input_type=Literal["all"]
-        | NgramType
-        | RivalSpec
-        | Annotated[list[NgramType | RivalSpec], Field(max_length=64)],
+        json_schema_input_type=RivalType | RivalSpec | list[RivalType | RivalSpec],
     ),
+    Field(max_length=64),
+    AfterValidator(_distinct),
 ]
 
 
@@ -634,10 +648,9 @@ class ScoreSpec(Spec):
     draft: DraftSpec = DraftSpec()
     """Draft settings and placement."""
     rivals: Rivals = ()
-    """Draft-free speculation that drafts must beat: `all` that the engine has, or a list of
-    `ngram-simple`, `ngram-map-k`, `ngram-map-k4v`, `ngram-mod`, `ngram-cache` and `suffix`, each
-    a name or with its numbers. Simulated on the trace; only one that may win runs live. Absent:
-    none, since their wide verifications take time of their own to time."""
+    """Draft-free speculation that drafts must beat, each a name (`ngram-mod`; `all` that the
+    engine has) or with numbers (`{type: ngram-map-k, size_n: 8}`). Simulated on the trace; only
+    one that may win runs live. Absent: none, since timing their wide verifications takes time."""
     live_budget: LiveBudgetSpec = LiveBudgetSpec()
     """Limit on the time of live runs."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
@@ -652,19 +665,9 @@ class ScoreSpec(Spec):
             )
         if self.weights is not None and not any(self.weights.values()):
             raise fault("every weight is 0")
-        if self.rivals != "all" and len(set(self.rivals)) < len(self.rivals):
-            raise fault("`rivals` lists one twice")
         if self.rivals and self.live == "spec-bench":
             raise fault("`rivals` run through the server only", hint="leave out `live: spec-bench`")
         return self
-
-    def rival_settings(self, known: Sequence[NgramType]) -> tuple[NgramSettings, ...]:
-        """The rivals asked for; of `all` those ``known`` to the engine."""
-        from cook.engines.ngram import NgramSettings
-
-        if self.rivals == "all":
-            return tuple(NgramSettings(one) for one in known)
-        return tuple(one.to_settings() for one in self.rivals)
 
 
 Limit = Annotated[float, Field(gt=0, le=1e6)]
@@ -716,6 +719,7 @@ __all__ = [
     "PickSpec",
     "QuantSpec",
     "Recipe",
+    "RivalSpec",
     "RuleSpec",
     "SamplingSpec",
     "ScoreSpec",
