@@ -244,9 +244,14 @@ def choose(
 def _contrasts(
     live: Rounds[CandidateKey], keys: Sequence[CandidateKey], confidence: float
 ) -> Contrasts[CandidateKey] | None:
-    """Of those that ran live on all prompts that any ran on."""
+    """Of those that ran live on all prompts that any ran on.
+
+    Rivals not: what an n-gram method saves hangs on which prompts its server saw before, so that
+    a live run is believed on counts alone, and the forecast of the whole trace on speed.
+    """
     shares = {r.share for r in live.rounds}
-    ran = [k for k in keys if {r.share for r in live.rounds if r.runs.get(k)} == shares]
+    believed = [k for k in keys if k.ngram is None]
+    ran = [k for k in believed if {r.share for r in live.rounds if r.runs.get(k)} == shares]
     return live.contrasts(ran, confidence) if len(ran) > 1 else None
 
 
@@ -289,8 +294,9 @@ def confirm(
     """``final``, the choice by forecasts and live runs, one of ``candidates``, beside what was
     ``predicted``.
 
-    It is confirmed where no draft and a rival ran live too, and the live runs alone show it to be
-    within the margin of all of them, and faster than no draft. ``disturbed``: live runs that
+    It is confirmed where no draft and another draft ran live too, and the live runs alone show it
+    to be within the margin of all of them, and faster than no draft; draft-free speculation where
+    its live counts are those simulated. ``disturbed``: live runs that
     something else disturbed, and how. ``cost`` of deciding, where that is open and can be had.
     ``look``: confidence of one look at the live runs, where several share what ``aim`` asks for.
     """
@@ -375,7 +381,14 @@ def _objection(
     if key not in ran:
         reason = next((c.reason for c in candidates if c.key == key), None)
         return reason or "no live figures"
-    others = [c for c in ran.values() if c.key != key]
+    if key.ngram is not None:
+        counts = ran[key].counts
+        if counts is None:
+            return "its live counts could not be checked"
+        if counts.exact == counts.requests:
+            return None
+        return f"its counts are as simulated on {counts.exact} of {counts.requests} live requests"
+    others = [c for c in ran.values() if c.key != key and c.ngram is None]
     if aim.objective.timed and key.draft is not None and all(c.draft for c in others):
         return "nothing ran without a draft"
     if all(c.draft is None for c in others):

@@ -331,8 +331,8 @@ class _Contest:
         if chosen.key is None or chosen.decided or chosen.margin is None:
             return None
         rival = self._rival(chosen)
-        if rival is None:
-            return None
+        if rival is None or chosen.key.ngram is not None or rival.ngram is not None:
+            return None  # of draft-free speculation no live speed is believed
         aim = self.question.aim
         rounds = self.rounds().further(
             chosen.key, rival, chosen.gap[rival], aim.margin, aim.confidence

@@ -19,7 +19,7 @@ from cook.build.layout import (
 )
 from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.engines.ngram import DEFAULTS
+from cook.engines.ngram import DEFAULTS, doubts
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
@@ -273,6 +273,15 @@ def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> t
     flavour = Flavour(engine.flavour)
     settings = (one for spec in asked for one in spec.to_settings(tuple(DEFAULTS[flavour])))
     return tuple(Rival(f"{one}{suffix}", one.of(flavour)) for one in dict.fromkeys(settings))
+
+
+def rival_warnings(engine: Engine, score: ScoreSpec) -> list[str]:
+    """What is to be known of the rivals that ``score`` asks for."""
+    return [
+        f"score.rivals: {rival.name}: {told}"
+        for rival in rivals_on(engine, score)
+        if (told := doubts(rival.settings, Flavour(engine.flavour))) is not None
+    ]
 
 
 def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:

@@ -19,7 +19,7 @@ from cook.graph.step import Source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
-from cook.recipe.schema import RivalSpec
+from cook.recipe.schema import RivalSpec, rival_keys
 from cook.scoring.iid import IidRow, alpha_of, best_length, iid_row
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
@@ -130,20 +130,13 @@ class PredictRequest:
 def _rival(text: str) -> RivalSpec:
     from pydantic import ValidationError
 
-    name, _, numbers = text.partition(":")
-    said = [part.partition("=") for part in numbers.split(",")] if numbers else []
     try:
-        values = {key: float(value) if key == "p_min" else int(value) for key, _, value in said}
-        return RivalSpec.model_validate({"type": name, **values})
+        return RivalSpec.model_validate(rival_keys(text))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"--rival {text}: {where}: {first['msg']}") from None
-    except ValueError:
-        raise InputError(
-            f"--rival {text}: its numbers are not KEY=NUMBER",
-            hint="--rival ngram-map-k:size_n=8,size_m=16",
-        ) from None
+        told = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(f"rival {text}: {told}") from None
 
 
 def _constant(milliseconds: float) -> BatchCurve:

@@ -13,6 +13,7 @@ from cook.build.drafting import DraftLayout
 from cook.build.lay_score import (
     inert_warning,
     lay_score,
+    rival_warnings,
     shared_device_warning,
     trace_warning,
 )
@@ -168,6 +169,7 @@ def _lay(
             inert_warning(engine, recipe.score),
         )
         warnings += [warning for warning in found_too if warning is not None]
+        warnings += rival_warnings(engine, recipe.score)
     return Layout(
         engine=engine,
         imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cook.cli.options import EngineOption, JsonOption, QuietOption, ThreadsOption, open_output
+from cook.cli.options import (
+    EngineOption,
+    JsonOption,
+    QuietOption,
+    RivalOption,
+    ThreadsOption,
+    open_output,
+)
 
 
 def command(
@@ -17,14 +24,7 @@ def command(
     drafts: Annotated[
         list[Path] | None, typer.Argument(metavar="[DRAFT]...", help="Draft GGUFs.")
     ] = None,
-    rival: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rival",
-            metavar="TYPE[:KEY=N,...]",
-            help="Draft-free speculation, such as ngram-mod; `all` the engine has; repeatable.",
-        ),
-    ] = None,
+    rival: RivalOption = None,
     n_max: Annotated[
         list[int] | None, typer.Option("--n-max", min=1, max=32, help="Draft length; repeatable.")
     ] = None,

@@ -50,7 +50,7 @@ class NgramSettings:
     depth: int | None = None
 
     def __str__(self) -> str:
-        said = ", ".join(
+        said = " ".join(
             f"{f.name}={value:g}"
             for f in fields(self)[1:]
             if (value := getattr(self, f.name)) is not None
@@ -118,6 +118,34 @@ DEFAULTS: Mapping[Flavour, Mapping[NgramType, NgramSettings]] = {
     ),
 }
 """What a method does where nobody says a number; every number is said on the command line."""
+
+
+def doubts(settings: NgramSettings, flavour: Flavour) -> str | None:
+    """What is to be known of settings with all their numbers before time is spent on them.
+
+    docs/internals/scoring.md#draft-free
+    """
+    match settings.type:
+        case NgramType.CACHE:
+            return (
+                "it reads only what lies beyond the longest text that its server ever saw, so that "
+                "it learns from one prompt (llama.cpp #27852)"
+            )
+        case NgramType.MOD if flavour is Flavour.LLAMA_CPP and settings.n_min:
+            return (
+                f"it drafts {settings.n_min} tokens or nothing, after {settings.size_n} that came "
+                "before: short prompts and replies give it none"
+            )
+        case NgramType.SUFFIX if (settings.p_min or 0.0) >= HIGHEST_BAR:
+            return (
+                f"its bar rises to {HIGHEST_BAR:g} where drafts fail, and with p_min "
+                f"{settings.p_min:g} never falls again"
+            )
+    return None
+
+
+HIGHEST_BAR = 0.5
+"""Most that suffix asks of a continuation's probability."""
 
 
 def mainline_flags(settings: NgramSettings) -> tuple[tuple[str, int], ...]:

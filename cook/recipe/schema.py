@@ -581,6 +581,22 @@ class RivalSpec(Spec):
         return (NgramSettings(NgramType(self.type), **numbers),)
 
 
+def rival_keys(text: str) -> dict[str, object]:
+    """``ngram-map-k:size_n=8,size_m=16`` as the keys of a rival; InputError for another form."""
+    name, _, numbers = text.partition(":")
+    keys: dict[str, object] = {"type": name}
+    for part in numbers.split(",") if numbers else ():
+        key, _, value = part.partition("=")
+        try:
+            keys[key.strip()] = float(value) if "." in value else int(value)
+        except ValueError:
+            raise InputError(
+                f"rival {text}: {part!r} is not KEY=NUMBER",
+                hint="ngram-map-k:size_n=8,size_m=16",
+            ) from None
+    return keys
+
+
 def _rivals(value: object) -> object:
     """A lone rival is a list of one, and a word is one with the engine's numbers."""
     listed = one_or_many(value)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cook.engines.ngram import CACHE_DRAFT, NgramSettings, NgramType
+from cook.engines.ngram import CACHE_DRAFT, HIGHEST_BAR, NgramSettings, NgramType
 from cook.formats.arrays import Ids
 from cook.formats.quant_types import Flavour
 from cook.scoring.simulate import RULES, Profile, Simulation
@@ -467,7 +467,7 @@ class _Cache(_Method):
 
 _REACH = 8
 """Tokens that suffix drafts beyond as many as matched."""
-_FIRST_BAR, _HIGHEST_BAR = np.float32(0.1), np.float32(0.5)
+_FIRST_BAR, _HIGHEST_BAR = np.float32(0.1), np.float32(HIGHEST_BAR)
 _RAISE, _LOWER = np.float32(0.1), np.float32(0.05)
 _LOW_SHARE, _LOW_STREAK = 0.5, 3
 

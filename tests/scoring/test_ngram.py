@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def numbers(draw: st.DrawFn, flavour: Flavour, method: NgramType) -> NgramSettin
         "min_match": st.integers(1, 4),
         "depth": st.integers(5, 12),
     }
-    return NgramSettings(method, **{name: draw(small[name]) for name in own.numbers()})
+    chosen: dict[str, Any] = {name: draw(small[name]) for name in own.numbers()}
+    return NgramSettings(method, **chosen)
 
 
 @st.composite
