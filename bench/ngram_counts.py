@@ -19,7 +19,7 @@ import numpy as np
 from bench.study import Study
 from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.discover import discover
-from cook.engines.ngram import DEFAULTS, NgramSettings, NgramType
+from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.engines.worker.loading import model_load

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cook.engines.base import ModelArgs
-from cook.engines.ngram import NgramSettings, NgramType
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour

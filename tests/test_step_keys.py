@@ -25,7 +25,7 @@ import cook
 # Where the Steps and what they are made of live; nothing below names a module.
 # isort: split
 from cook.engines.base import Capabilities, DraftSettings, EngineIdentity, ModelArgs, TypeRule
-from cook.engines.ngram import NgramSettings, NgramType
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.graph.step import Source, Step

@@ -171,6 +171,8 @@ class Forecaster:
             return None
         best: dict[tuple[str | None, str | None], Forecast] = {}
         for forecast in self.forecasts(overheads, only):
+            if forecast.key.ngram is not None:
+                continue  # priced by the target's times alone, as no draft
             file = (forecast.key.draft, forecast.key.cache_type)
             if file not in best or forecast.decode_speed > best[file].decode_speed:
                 best[file] = forecast

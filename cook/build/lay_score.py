@@ -19,7 +19,7 @@ from cook.build.layout import (
 )
 from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.engines.ngram import DEFAULTS, doubts
+from cook.engines.ngram_settings import DEFAULTS, doubts
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
-from cook.engines.ngram import NgramSettings
+from cook.engines.ngram_settings import NgramSettings
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.active import ActiveBytes

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
-from cook.engines.ngram import NgramSettings
+from cook.engines.ngram_settings import NgramSettings
 from cook.engines.options import inherited
 from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor

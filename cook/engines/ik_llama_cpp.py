@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import BATCH, Engine, ModelArgs, QuantizeJob, ServerJob
-from cook.engines.ngram import ik_stage
+from cook.engines.ngram_settings import ik_stage
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Engine, QuantizeJob, ServerJob, absolute
-from cook.engines.ngram import mainline_flags
+from cook.engines.ngram_settings import mainline_flags
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 

@@ -40,7 +40,7 @@ from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
-    from cook.engines.ngram import NgramSettings, NgramType
+    from cook.engines.ngram_settings import NgramSettings, NgramType
     from cook.formats.sampling import Sampling
 
 
@@ -573,7 +573,7 @@ class RivalSpec(Spec):
 
     def to_settings(self, known: Sequence[NgramType]) -> tuple[NgramSettings, ...]:
         """The same for an engine; of `all` those ``known`` to it."""
-        from cook.engines.ngram import NgramSettings, NgramType
+        from cook.engines.ngram_settings import NgramSettings, NgramType
 
         if self.type == "all":
             return tuple(NgramSettings(one) for one in known)
@@ -583,6 +583,8 @@ class RivalSpec(Spec):
 
 def rival_keys(text: str) -> dict[str, object]:
     """``ngram-map-k:size_n=8,size_m=16`` as the keys of a rival; InputError for another form."""
+    from cook.errors import InputError
+
     name, _, numbers = text.partition(":")
     keys: dict[str, object] = {"type": name}
     for part in numbers.split(",") if numbers else ():

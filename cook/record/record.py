@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
-from cook.engines.ngram import NgramSettings
+from cook.engines.ngram_settings import NgramSettings
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cook.engines.ngram import CACHE_DRAFT, HIGHEST_BAR, NgramSettings, NgramType
+from cook.engines.ngram_settings import CACHE_DRAFT, HIGHEST_BAR, NgramSettings, NgramType
 from cook.formats.arrays import Ids
 from cook.formats.quant_types import Flavour
 from cook.scoring.simulate import RULES, Profile, Simulation

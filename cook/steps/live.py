@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import DraftSettings, Engine, LiveTool, ModelArgs, ServerJob
-from cook.engines.ngram import NgramSettings
+from cook.engines.ngram_settings import NgramSettings
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.engines.spec_bench import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cook.build.choose import Aim, Chosen, DecidingCost, confirm
-from cook.engines.ngram import NgramSettings, NgramType
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.record.objective import Objective
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.record import Candidate, CandidateKey, Excluded, Pick
@@ -93,6 +93,22 @@ def test_a_rival_is_confirmed_by_its_counts(
     assert found.choice is not None
     assert found.choice.confirmed is (told is None)
     assert (told or "") in (found.certainty.objection or "")
+
+
+def test_no_live_speed_of_a_rival_says_anything() -> None:
+    """Neither against a draft, however fast it was, nor as the other draft that must run."""
+    rival = replace(
+        candidate("ngram-mod", 40, 600),
+        settings=None,
+        cache_type=None,
+        ngram=NgramSettings(NgramType.MOD),
+    )
+    found = confirmed(predicted("large"), NO_DRAFT, LARGE, SMALL, rival)
+    assert found.choice is not None
+    assert found.choice.confirmed
+    alone = confirmed(predicted("large"), NO_DRAFT, LARGE, rival)
+    assert alone.certainty is not None
+    assert alone.certainty.objection == "no rival ran"
 
 
 def test_a_choice_that_the_live_runs_bear_out_is_confirmed() -> None:

@@ -13,7 +13,7 @@ import pytest
 from cook.build.predict import PredictRequest, predict_on_trace, predict_typed
 from cook.build.predict_show import answer as show_answer
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.ngram import DEFAULTS
+from cook.engines.ngram_settings import DEFAULTS
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cook.build.sentence import Evidence, nothing_qualifies, pick_sentence
-from cook.engines.ngram import NgramSettings, NgramType
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.record.measured import Interval, Prediction
 from cook.record.objective import Objective
 from cook.record.outcomes import SelfCheckOutcome

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.engines.ngram import DEFAULTS, NgramSettings, NgramType
+from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.scoring.ngram import NgramRequest, NgramServer, table_order
 from cook.scoring.simulate import PROFILES, Simulation
@@ -90,8 +90,8 @@ def test_a_repeated_sentence_is_drafted() -> None:
 
 
 def test_mod_of_mainline_drafts_nothing_on_short_prompts() -> None:
-    """Its least draft is 48 tokens: a repeated sentence of 40 is none."""
-    sentence = list(range(10, 50))
+    """Its least draft is 48 tokens: a repeated sentence of 30 is none."""
+    sentence = list(range(10, 40))
     prompt = [1, *sentence, 2]
     plain = server(Flavour.LLAMA_CPP, NgramSettings(NgramType.MOD)).answer(
         request(prompt, sentence)
