@@ -29,9 +29,8 @@ from cook.formats.quant_types import Flavour
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import load_prompts
 from cook.scoring.ngram import NgramRequest, NgramServer
-from cook.scoring.simulate import PROFILES
 
-PROMPTS, TOKENS, CONTEXT = 60, 160, 4096
+PROMPTS, TOKENS, CONTEXT = 55, 160, 4096
 EAGER = (
     NgramSettings(NgramType.SIMPLE, size_n=3, size_m=8),
     NgramSettings(NgramType.MAP_K, size_n=3, size_m=8),
@@ -138,7 +137,7 @@ def agreement(
     """One server of ``settings`` asked for all replies in order, and its simulation."""
     flavour = Flavour(engine.flavour)
     job = ServerJob(model, ModelArgs(threads=1), CONTEXT, ngram=settings)
-    simulated = NgramServer(settings, flavour, PROFILES[flavour])
+    simulated = NgramServer(settings, flavour)
     live, ours, apart = [], [], 0
     with Worker.open(engine, supervisor) as worker, Server(engine, job, supervisor) as server:
         info = worker.load(model_load(engine, model, ModelArgs(threads=1), CONTEXT))

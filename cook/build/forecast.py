@@ -458,7 +458,7 @@ class Forecaster:
     def _simulated(self, rival: Rival) -> list[RivalReply]:
         if rival not in self.rivals:
             plan, trace = self.plan, self.trace
-            server = NgramServer(rival.settings, Flavour(plan.engine.flavour), plan.profile)
+            server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
             self.rivals[rival] = [
                 (
                     reply.head,

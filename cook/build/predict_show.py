@@ -53,7 +53,7 @@ def document(whole: TracePrediction) -> dict[str, Any]:
         else None,
         "drafts": [_draft(draft, whole) for draft in whole.drafts],
         "rivals": [
-            {"name": rival.name, **plain(rival.key.ngram), **_counts(rival, whole)}
+            {"name": rival.name, **plain(rival.key.ngram), **_figures(rival, whole)}
             for rival in whole.rivals
         ],
         "warnings": list(whole.warnings),
@@ -79,19 +79,17 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
 
 
 def _row(row: SettingPrediction, whole: TracePrediction) -> dict[str, Any]:
-    even = row.break_even if whole.no_draft else None
-    return {
-        **plain(row.priced.setting),
-        **_counts(row.forecast, whole),
-        "break_even_acceptance": even,
-    }
+    return {**plain(row.priced.setting), **_figures(row.forecast, whole, row.break_even)}
 
 
-def _counts(forecast: Forecast, whole: TracePrediction) -> dict[str, Any]:
+def _figures(
+    forecast: Forecast, whole: TracePrediction, break_even: float | None = None
+) -> dict[str, Any]:
     priced = forecast.priced
     speeds = {
         "decode_tokens_per_s": priced.decode_tokens_per_s,
         "end_to_end_tokens_per_s": _end_to_end(priced, whole),
+        "break_even_acceptance": break_even,
         "seconds": plain(priced.breakdown),
         "categories": dict(priced.categories),
     }

@@ -51,7 +51,7 @@ def _recounted(
     assert rival is not None, "asked of rivals only"
     assert outcome.warm_up is not None, "chosen so"
     trace = forecaster.trace
-    server = NgramServer(rival.settings, Flavour(plan.engine.flavour), plan.profile)
+    server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
     prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
     eog = frozenset(trace.header.eog)
     server.answer(NgramRequest(prompt, reply, len(reply), eog, WARM_UP_TOKENS, plan.context))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from cook.engines.ngram_settings import CACHE_DRAFT, HIGHEST_BAR, NgramSettings, NgramType
 from cook.formats.arrays import Ids
 from cook.formats.quant_types import Flavour
-from cook.scoring.simulate import RULES, Profile, Simulation
+from cook.scoring.simulate import PROFILES, RULES, Simulation
 
 _FAR = 1 << 60
 _MULTIPLIER, _PRIME = 6_364_136_223_846_793_005, (1 << 61) - 1
@@ -47,10 +47,13 @@ class NgramRequest:
 
 
 class NgramServer:
-    """One slot of one server that drafts by ``settings`` (with all numbers said)."""
+    """One slot of one server that drafts by ``settings`` (with all numbers said).
 
-    def __init__(self, settings: NgramSettings, flavour: Flavour, profile: Profile) -> None:
-        self._settings, self._rules = settings, RULES[profile]
+    It counts as :data:`cook.scoring.simulate.PROFILES` has it of the flavour's servers.
+    """
+
+    def __init__(self, settings: NgramSettings, flavour: Flavour) -> None:
+        self._settings, self._rules = settings, RULES[PROFILES[flavour]]
         self._method = _METHODS[settings.type](settings, _HABITS[flavour])
 
     def answer(self, request: NgramRequest) -> Simulation:

@@ -376,12 +376,10 @@ class Fabrication(Executor):
         self, step: LiveStep
     ) -> tuple[NgramServer | None, tuple[tuple[int, ...], tuple[int, ...]] | None]:
         """A server that drafts without a file, and what it was warmed up with."""
-        from cook.scoring.simulate import PROFILES
-
         if step.ngram is None:
             return None, None
         flavour = step.engine.flavour
-        server = NgramServer(step.ngram, flavour, PROFILES[flavour])
+        server = NgramServer(step.ngram, flavour)
         prompt, reply = (3, 4, 5, 6, 7, 3, 4, 5), (6, 7, 3, 4)
         ids, said = np.array(prompt, np.int32), np.array(reply, np.int32)
         server.answer(NgramRequest(ids, said, len(reply), frozenset({EOG}), 16, step.context))

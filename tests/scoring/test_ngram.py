@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.scoring.ngram import NgramRequest, NgramServer, table_order
-from cook.scoring.simulate import PROFILES, Simulation
+from cook.scoring.simulate import Simulation
 from tests.scoring.slow_ngram import SLOW
 
 METHODS = [(flavour, one) for flavour in Flavour for one in DEFAULTS[flavour]]
@@ -23,7 +23,7 @@ EOG = frozenset({9})
 
 
 def server(flavour: Flavour, method: NgramSettings) -> NgramServer:
-    return NgramServer(method.of(flavour), flavour, PROFILES[flavour])
+    return NgramServer(method.of(flavour), flavour)
 
 
 def request(prompt: list[int], tokens: list[int], reply: int | None = None) -> NgramRequest:
@@ -72,7 +72,7 @@ def talk(draw: st.DrawFn) -> tuple[list[int], list[int], int, int]:
 def test_as_the_slow_statement(data: st.DataObject, flavour: Flavour, method: NgramType) -> None:
     """Several requests of one server, so that what it keeps counts."""
     chosen = data.draw(numbers(flavour, method)).of(flavour)
-    ours = NgramServer(chosen, flavour, PROFILES[flavour])
+    ours = NgramServer(chosen, flavour)
     theirs = SLOW[method](chosen, flavour)
     for prompt, tokens, reply, limit in data.draw(st.lists(talk(), min_size=1, max_size=4)):
         context = len(prompt) + limit + data.draw(st.integers(0, 4))
@@ -92,13 +92,10 @@ def test_a_repeated_sentence_is_drafted() -> None:
 def test_mod_of_mainline_drafts_nothing_on_short_prompts() -> None:
     """Its least draft is 48 tokens: a repeated sentence of 30 is none."""
     sentence = list(range(10, 40))
-    prompt = [1, *sentence, 2]
-    plain = server(Flavour.LLAMA_CPP, NgramSettings(NgramType.MOD)).answer(
-        request(prompt, sentence)
-    )
-    assert plain.draft_n == 0
+    asked = request([1, *sentence, 2], sentence[:26])
+    assert server(Flavour.LLAMA_CPP, NgramSettings(NgramType.MOD)).answer(asked).draft_n == 0
     eager = NgramSettings(NgramType.MOD, n_min=4)
-    assert server(Flavour.LLAMA_CPP, eager).answer(request(prompt, sentence)).draft_n_accepted
+    assert server(Flavour.LLAMA_CPP, eager).answer(asked).draft_n_accepted
 
 
 def test_the_pool_of_mod_is_shared_and_that_of_simple_is_not() -> None:
