@@ -52,22 +52,21 @@ class LlamaCpp(Engine):
         args.add_flag_if_known("--no-log-timestamps")
         args.add_if_known("--fit", "off")
         args.add_flag_if_known("--offline")
-        types = []
-        if job.ngram is not None:
-            types.append(str(job.ngram.type))
         if job.draft is not None:
-            types.append("draft-simple")  # -md alone loads the draft and then ignores it
-        args.add("--spec-type", ",".join(types) or None)
+            self._draft_args(args, job, job.draft)
+        elif job.ngram is not None:
+            args.add("--spec-type", job.ngram.type)
         if job.ngram is not None:
             for flag, number in mainline_flags(job.ngram.of(self.flavour)):
                 args.add(flag, number)
-        if job.draft is not None:
-            self._draft_args(args, job, job.draft)
         return args.argv(job.target_args.extra)
 
     def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
         given, settings = job.draft_args, job.settings
         args.add_first(("--spec-draft-model", "--model-draft"), absolute(draft))
+        # -md alone loads the draft and then ignores it.
+        before = f"{job.ngram.type}," if job.ngram is not None else ""
+        args.add("--spec-type", f"{before}draft-simple")
         if settings is not None:
             args.add("--spec-draft-n-max", settings.n_max)
             args.add("--spec-draft-n-min", settings.n_min)
