@@ -14,6 +14,7 @@ from bench.copies import copies
 from bench.counts import counts
 from bench.decision import decision
 from bench.ik_agreement import ik_agreement
+from bench.ngram_counts import ngram_counts
 from bench.pairs import describe, measure
 from bench.prediction import (
     prediction,
@@ -32,6 +33,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
     "replay-vs-live": replay_vs_live,
     "counts": counts,
+    "ngram-counts": ngram_counts,
     "prediction": prediction,
     "prediction-in-cache": prediction_in_cache,
     "prediction-dense": prediction_dense,

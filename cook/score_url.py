@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
-from cook.engines.speculation import unwanted
+from cook.engines.speculation import BY_DRAFT, unwanted
 from cook.errors import InputError, StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
@@ -194,7 +194,7 @@ def _doubts(
 ) -> list[str]:
     told = []
     silent = sum(not run.draft_n for run in runs)
-    if others := unwanted(kinds, facts.flavour, drafting=True):
+    if others := unwanted(kinds, (BY_DRAFT[facts.flavour],)):
         told.append(
             f"the server speculates by {', '.join(others)}: no figure here is a draft model's "
             "alone, nor one without speculation"

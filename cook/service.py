@@ -119,6 +119,7 @@ def service_of(
         draft=draft,
         draft_args=chosen.serving.draft_args,
         settings=chosen.settings if draft is not None else None,
+        ngram=chosen.ngram,
     )
     return Service(
         engine=found,
@@ -282,7 +283,7 @@ def _context_notes(tokens: int, scored: int, target: Path, draft: Path | None) -
 
 
 def _draft(record: Record, candidate: Candidate) -> Path | None:
-    if candidate.draft is None:
+    if candidate.draft is None or not candidate.key.is_file:
         return None
     draft = record.draft(candidate.draft)
     if draft is None or draft.path is None:

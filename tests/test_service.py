@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 from cook.engines.base import ModelArgs
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
+from cook.formats.quant_types import Flavour
 from cook.graph.store import Entry, Store
 from cook.record.record import Candidate, Record, read_record, write_record
 from cook.report.commands import MEASURING, deployed
@@ -176,6 +178,21 @@ def test_another_candidate(ml: Any) -> None:
     assert service.job.context == 1024
     with pytest.raises(InputError, match="no candidate 'x'"):
         service_of(record("ml"), candidate="x")
+
+
+def test_a_rival_is_served_without_a_file(ml: Any) -> None:
+    made = record("ml", picked=ALONE)
+    rival = NgramSettings(NgramType.MAP_K, size_n=8).of(Flavour.LLAMA_CPP)
+    told = (
+        replace(c, draft="ngram-map-k size_n=8", ngram=rival) if c.name == ALONE else c
+        for c in made.candidates
+    )
+    service = service_of(replace(made, candidates=tuple(told)))
+    assert (service.job.draft, service.job.ngram) == (None, rival)
+    words = service.command
+    assert words[words.index("--spec-type") + 1] == "ngram-map-k"
+    assert words[words.index("--spec-ngram-map-k-size-n") + 1] == "8"
+    assert not service.notes or "served alone" not in service.notes[0]
 
 
 def test_another_address(ml: Any) -> None:

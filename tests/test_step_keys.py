@@ -25,6 +25,7 @@ import cook
 # Where the Steps and what they are made of live; nothing below names a module.
 # isort: split
 from cook.engines.base import Capabilities, DraftSettings, EngineIdentity, ModelArgs, TypeRule
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
@@ -235,6 +236,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
             tool="spec-bench",
         ),
     )
+    yield "live without a file", replace(nothing, ngram=NgramSettings(NgramType.CACHE))
     yield "compare", CompareStep(main, "Q4", target, placed, 4096, (nothing,), (drafted, drafted))
     yield (
         "selfcheck",

@@ -24,6 +24,7 @@ from cook.build.layout import (
     interleaved,
 )
 from cook.build.replayed import replayed
+from cook.build.rival_counts import rival_counts
 from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
@@ -261,6 +262,11 @@ def _candidate(
     control = controls.of(checks.width) if controls and checks else None
     uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
     counts = outcomes.result(checks.counts) if checks else None
+    counts_reason = _why_not_counted(checks, outcomes) if checks else None
+    if configuration.rival is not None and live is not None:
+        forecaster = finished.forecasters.get(configuration.key.engine)
+        counts = rival_counts(configuration, forecaster) if forecaster is not None else None
+        counts_reason = None if counts else "the engine returns no token ids"
     first = outcomes.result(configuration.rounds[0])
     peaks = [r.peak_rss_bytes for s in configuration.rounds if (r := outcomes.result(s))]
     key = configuration.key
@@ -282,11 +288,12 @@ def _candidate(
         command=(first.serve or first.command) if first else (),
         predicted=_prediction(finished, score, key, runs, rounds),
         counts=counts if counts and counts.requests else None,
-        counts_reason=_why_not_counted(checks, outcomes) if checks else None,
+        counts_reason=counts_reason,
         prompts=by_prompt(runs) if runs else None,
         serving=Serving(step.context, step.target_args, step.draft_args),
         repeats=len({s.repeat for s in configuration.rounds if outcomes.result(s)}) or None,
         log=first.log if first else None,
+        ngram=key.ngram,
     )
 
 

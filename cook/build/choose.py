@@ -172,9 +172,10 @@ def choose(
     """The best expected, or the smallest file shown to be as good within the margin.
 
     ``excluded`` may not win and have no figures. ``file_bytes`` of each draft, None where it is
-    not known, which takes nobody's place. ``errors`` None: nothing is known of what the figures
-    are off by, so that nothing is said of how sure they are. ``live``: rounds of some of the
-    candidates, which correct what ``runners`` were predicted to be.
+    not known, which takes nobody's place; a rival has no file, as no draft. ``errors`` None:
+    nothing is known of what the figures are off by, so that nothing is said of how sure they
+    are. ``live``: rounds of some of the candidates, which correct what ``runners`` were predicted
+    to be.
     """
     objective, weights = aim.objective, aim.weights
     without_figure: list[Excluded] = []
@@ -215,7 +216,7 @@ def choose(
     ranking = tuple(sorted(keys, key=lambda key: -standing.value[key]))
 
     def place(key: CandidateKey) -> tuple[float, int]:
-        size = file_bytes[key.draft] if key.draft is not None else 0
+        size = file_bytes[key.draft] if key.is_file and key.draft is not None else 0
         return float("inf") if size is None else size, ranking.index(key)
 
     as_good = [
@@ -243,22 +244,27 @@ def choose(
 def _contrasts(
     live: Rounds[CandidateKey], keys: Sequence[CandidateKey], confidence: float
 ) -> Contrasts[CandidateKey] | None:
-    """Of those that ran live on all prompts that any ran on."""
+    """Of those that ran live on all prompts that any ran on.
+
+    Rivals not: what an n-gram method saves hangs on which prompts its server saw before, so that
+    a live run is believed on counts alone, and the forecast of the whole trace on speed.
+    """
     shares = {r.share for r in live.rounds}
-    ran = [k for k in keys if {r.share for r in live.rounds if r.runs.get(k)} == shares]
+    believed = [k for k in keys if k.ngram is None]
+    ran = [k for k in believed if {r.share for r in live.rounds if r.runs.get(k)} == shares]
     return live.contrasts(ran, confidence) if len(ran) > 1 else None
 
 
 def rank(
     forecasts: Sequence[Forecast], objective: Objective, weights: Mapping[str, float] | None
 ) -> list[Forecast]:
-    """Drafting candidates, best first by the predicted figure; what has none comes last."""
+    """Draft files, best first by the predicted figure; what has none comes last."""
 
     def place(forecast: Forecast) -> float:
         value = objective.of(figures(forecast.runs, weights))
         return float("inf") if value is None else -value
 
-    return sorted((f for f in forecasts if f.key.draft is not None), key=place)
+    return sorted((f for f in forecasts if f.key.is_file), key=place)
 
 
 def value_of(candidate: Candidate, objective: Objective) -> float | None:
@@ -288,8 +294,9 @@ def confirm(
     """``final``, the choice by forecasts and live runs, one of ``candidates``, beside what was
     ``predicted``.
 
-    It is confirmed where no draft and a rival ran live too, and the live runs alone show it to be
-    within the margin of all of them, and faster than no draft. ``disturbed``: live runs that
+    It is confirmed where no draft and another draft ran live too, and the live runs alone show it
+    to be within the margin of all of them, and faster than no draft; draft-free speculation where
+    its live counts are those simulated. ``disturbed``: live runs that
     something else disturbed, and how. ``cost`` of deciding, where that is open and can be had.
     ``look``: confidence of one look at the live runs, where several share what ``aim`` asks for.
     """
@@ -374,7 +381,14 @@ def _objection(
     if key not in ran:
         reason = next((c.reason for c in candidates if c.key == key), None)
         return reason or "no live figures"
-    others = [c for c in ran.values() if c.key != key]
+    if key.ngram is not None:
+        counts = ran[key].counts
+        if counts is None:
+            return "its live counts could not be checked"
+        if counts.exact == counts.requests:
+            return None
+        return f"its counts are as simulated on {counts.exact} of {counts.requests} live requests"
+    others = [c for c in ran.values() if c.key != key and c.ngram is None]
     if aim.objective.timed and key.draft is not None and all(c.draft for c in others):
         return "nothing ran without a draft"
     if all(c.draft is None for c in others):
@@ -408,7 +422,7 @@ def pick(
     merged = live.merged
     for candidate in candidates:
         value = value_of(candidate, aim.objective)
-        draft = drafts[candidate.draft] if candidate.draft is not None else None
+        draft = drafts[candidate.draft] if candidate.key.is_file and candidate.draft else None
         reason = over_limits(draft, limits) if draft is not None else None
         if reason is None and (value is None or candidate.key not in merged):
             reason = candidate.reason or (

@@ -331,8 +331,8 @@ class _Contest:
         if chosen.key is None or chosen.decided or chosen.margin is None:
             return None
         rival = self._rival(chosen)
-        if rival is None:
-            return None
+        if rival is None or chosen.key.ngram is not None or rival.ngram is not None:
+            return None  # of draft-free speculation no live speed is believed
         aim = self.question.aim
         rounds = self.rounds().further(
             chosen.key, rival, chosen.gap[rival], aim.margin, aim.confidence
@@ -360,6 +360,8 @@ class _Contest:
         """
         errors = []
         for key in self.rounds().keys:
+            if key.ngram is not None:
+                continue  # its live speed hangs on what the server saw before
             told = self.live.expected.get(key, {})
             later = [run for r in self.live.rounds if r.share for run in r.runs.get(key, ())]
             common = [run for run in later if run.id in told]
@@ -440,7 +442,8 @@ class _Contest:
 
 
 def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration, ...]:
-    """The choice (the best draft where no draft is chosen) and the best of another file."""
+    """The choice (the best draft where no draft is chosen) and the best of another file; where
+    draft-free speculation is better than that, it too, for its counts."""
     drafting = [key for key in choice.ranking if key.draft is not None]
     if choice.key is not None and choice.key.draft is not None:
         drafting.remove(choice.key)
@@ -449,8 +452,9 @@ def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration
         return ()
     first, *rest = drafting
     others = [key for key in rest if key.draft != first.draft] or rest
+    beside = [*others[:1], *[key for key in others if key.is_file][:1]]
     every = {c.key: c for layout in layouts for c in layout.grid}
-    return tuple(every[key] for key in (first, *others[:1]))
+    return tuple(every[key] for key in dict.fromkeys((first, *beside)))
 
 
 def _other_lengths(layout: Layout, leader: CandidateKey) -> list[Configuration]:
@@ -540,7 +544,7 @@ def _why_silent(layout: Layout, executor: Executor) -> str:
 
 def reason_not_live(configuration: Configuration, decision: Decision | None) -> str:
     """Why a candidate of the layout has no live figures."""
-    if decision is None or configuration.draft is None:
+    if decision is None or configuration.key.draft is None:
         return "not run"
-    left = decision.dropped.get((configuration.draft.name, configuration.cache_type))
+    left = decision.dropped.get((configuration.key.draft, configuration.cache_type))
     return left or "predicted; not among the finalists"

@@ -11,33 +11,38 @@ from statistics import median
 
 import numpy as np
 
-from cook.build.layout import DraftForecast, ForecastPlan
+from cook.build.layout import DraftForecast, ForecastPlan, Rival, rival_key
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.execute import Outcomes
 from cook.record.measured import Overheads
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
+from cook.scoring.ngram import NgramServer
 from cook.scoring.noise import TimingNoise, noise_of
 from cook.scoring.price import (
     BatchCurve,
     Lived,
     PricedReplies,
+    SimulatedReply,
     Timings,
     counted_alike,
     fit_overhead,
     fit_overheads,
     predict,
+    priced,
 )
 from cook.scoring.sampled import SampledPrediction, predict_sampled
-from cook.scoring.simulate import Positions, simulate
+from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.http_replay import http_positions
-from cook.steps.replay import ReplayStep, replayed, replies, sampled_reply
+from cook.steps.replay import ReplayStep, ngram_request, replayed, replies, sampled_reply
 from cook.steps.trace import TRACE_FILE
 
 ReplayedReply = tuple[ReplyHead, Positions]
+RivalReply = tuple[ReplyHead, Simulation]
 NO_DRAFT = DraftSettings(0)
 UNPRICED = Timings(
     verify=BatchCurve((0,), (1,), ((1.0,),), typed=True),
@@ -83,6 +88,8 @@ class Forecaster:
     draft: BatchCurve | None = None
     read: dict[str, list[ReplayedReply]] = field(default_factory=dict)
     """Replays read so far, by key: every forecast looks at all of them again."""
+    rivals: dict[Rival, list[RivalReply]] = field(default_factory=dict)
+    """What rivals would have drafted, for the same reason."""
 
     @property
     def priced(self) -> bool:
@@ -108,7 +115,8 @@ class Forecaster:
         only: Collection[str] | None = None,
         turn: int | None = None,
     ) -> list[Forecast]:
-        """No draft, then every draft that was replayed and timed under every setting.
+        """No draft, then every draft that was replayed and timed under every setting, then every
+        rival.
 
         ``only``: ids of the prompts; ``turn``: by the timings of that pass alone, None by the
         medians over passes.
@@ -133,12 +141,20 @@ class Forecaster:
                 key = plan.key(draft, settings)
                 name = plan.name(draft, settings)
                 forecasts.append(self._forecast(key, name, settings, texts, timings))
+        if plan.rivals and not plan.drafts:
+            forecasts.append(self._no_draft(wanted, alone))
+        if forecasts:  # without no draft there is nothing to be compared with
+            forecasts += [self._rival(rival, wanted, alone) for rival in plan.rivals]
         return forecasts
 
     def forecast_of(
         self, key: CandidateKey, overheads: Overheads, only: Collection[str]
     ) -> Forecast | None:
         """That of one candidate, as :meth:`forecasts` has it."""
+        if key.ngram is not None:
+            plan = replace(self.plan, settings=self.plan.settings[:1], drafts=self.plan.drafts[:1])
+            found = replace(self, plan=plan).forecasts(overheads, only)
+            return next((f for f in found if f.key == key), None)
         mine = [draft for draft in self.plan.drafts if self.plan.is_of(draft, key)]
         settings = self.plan.settings if key.settings is None else (key.settings,)
         drafts = self.plan.drafts if key.draft is None else tuple(mine)
@@ -155,6 +171,8 @@ class Forecaster:
             return None
         best: dict[tuple[str | None, str | None], Forecast] = {}
         for forecast in self.forecasts(overheads, only):
+            if forecast.key.ngram is not None:
+                continue  # priced by the target's times alone, as no draft
             file = (forecast.key.draft, forecast.key.cache_type)
             if file not in best or forecast.decode_speed > best[file].decode_speed:
                 best[file] = forecast
@@ -388,7 +406,7 @@ class Forecaster:
         timings: Timings,
     ) -> Forecast:
         profile = self.plan.profile
-        priced = predict(
+        cost = predict(
             [p for _, p in texts],
             settings,
             timings,
@@ -396,30 +414,93 @@ class Forecaster:
             categories=[head.category for head, _ in texts],
             weights=[head.weight for head, _ in texts],
         )
-        runs = []
-        depths = np.zeros((2, settings.n_max), dtype=np.int64)
-        each = zip(texts, priced.per_reply_s, priced.prompt_s, strict=True)
-        for (head, p), seconds, prefill in each:
-            run = simulate(p, settings, profile)
-            depths += np.array(run.by_depth(settings.n_max))
-            runs.append(
-                PromptRun(
-                    id=head.id,
-                    category=head.category,
-                    prompt_n=p.prompt,
-                    prompt_ms=prefill * 1000,
-                    predicted_n=p.reply,
-                    predicted_ms=seconds * 1000,
-                    wall_ms=(prefill + seconds) * 1000,
-                    draft_n=run.draft_n if settings.n_max else None,
-                    draft_n_accepted=run.draft_n_accepted if settings.n_max else None,
-                    tokens=None,
-                    text="",
-                    stop="",
+        replies = [(head, simulate(p, settings, profile)) for head, p in texts]
+        return _forecast_of(key, name, cost, replies, settings.n_max)
+
+    def _no_draft(self, wanted: Collection[str] | None, prices: Timings) -> Forecast:
+        """No draft on the prompts ``wanted``, where no draft was replayed on them."""
+        plan = self.plan
+        replies = [
+            (head, plain_steps(head.emitted))
+            for head in self.trace.heads
+            if wanted is None or head.id in wanted
+        ]
+        return self._priced(CandidateKey(plan.engine.name), plan.no_draft, replies, 0, prices)
+
+    def _rival(self, rival: Rival, wanted: Collection[str] | None, prices: Timings) -> Forecast:
+        """A rival on the prompts ``wanted``, of one server that answers the whole trace."""
+        replies = [
+            (head, run)
+            for head, run in self._simulated(rival)
+            if wanted is None or head.id in wanted
+        ]
+        key = rival_key(self.plan.engine, rival)
+        return self._priced(key, rival.name, replies, rival.settings.longest, prices)
+
+    def _priced(
+        self,
+        key: CandidateKey,
+        name: str,
+        replies: Sequence[RivalReply],
+        longest: int,
+        prices: Timings,
+    ) -> Forecast:
+        cost = priced(
+            [SimulatedReply(run, head.prompt_tokens, head.emitted) for head, run in replies],
+            DraftSettings(longest),
+            prices,
+            self.plan.profile,
+            [head.category for head, _ in replies],
+            [head.weight for head, _ in replies],
+        )
+        return _forecast_of(key, name, cost, replies, longest)
+
+    def _simulated(self, rival: Rival) -> list[RivalReply]:
+        if rival not in self.rivals:
+            plan, trace = self.plan, self.trace
+            server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
+            self.rivals[rival] = [
+                (
+                    reply.head,
+                    server.answer(
+                        ngram_request(trace, reply, n_predict=plan.n_predict, context=plan.context)
+                    ),
                 )
+                for reply in trace
+            ]
+        return self.rivals[rival]
+
+
+def _forecast_of(
+    key: CandidateKey,
+    name: str,
+    cost: PricedReplies,
+    replies: Sequence[RivalReply],
+    longest: int,
+) -> Forecast:
+    """Simulated and priced replies in the form of live requests; ``longest`` 0: no draft."""
+    runs = []
+    depths = np.zeros((2, longest), dtype=np.int64)
+    for (head, run), seconds, prefill in zip(replies, cost.per_reply_s, cost.prompt_s, strict=True):
+        depths += np.array(run.by_depth(longest))
+        runs.append(
+            PromptRun(
+                id=head.id,
+                category=head.category,
+                prompt_n=head.prompt_tokens,
+                prompt_ms=prefill * 1000,
+                predicted_n=head.emitted,
+                predicted_ms=seconds * 1000,
+                wall_ms=(prefill + seconds) * 1000,
+                draft_n=run.draft_n if longest else None,
+                draft_n_accepted=run.draft_n_accepted if longest else None,
+                tokens=None,
+                text="",
+                stop="",
             )
-        by_depth = tuple((int(drafted), int(accepted)) for drafted, accepted in depths.T)
-        return Forecast(key, name, priced, tuple(runs), by_depth)
+        )
+    by_depth = tuple((int(drafted), int(accepted)) for drafted, accepted in depths.T)
+    return Forecast(key, name, cost, tuple(runs), by_depth)
 
 
 def _request_overhead(live: Collection[PromptRun], timings: Timings) -> float:

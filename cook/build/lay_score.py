@@ -14,10 +14,12 @@ from cook.build.layout import (
     DraftPlan,
     ForecastPlan,
     LiveGrid,
+    Rival,
     draft_args,
 )
 from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.ngram_settings import DEFAULTS, doubts
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
@@ -27,7 +29,7 @@ from cook.formats.vocabulary import compare, read_vocabulary
 from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves, race_shares
-from cook.recipe.schema import Recipe, ScoreSpec
+from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep
@@ -84,7 +86,12 @@ def lay_score(
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
-    return ScoreLayout(target, prompts, baseline, grid.all(drafts, settings, baseline), forecast)
+    rivals = rivals_on(engine, score, suffix)
+    if taken := {d.name for d in drafts} & {r.name for r in rivals}:
+        raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
+    return ScoreLayout(
+        target, prompts, baseline, grid.all(drafts, settings, baseline, rivals), forecast
+    )
 
 
 def _adopted(
@@ -154,6 +161,7 @@ def lay_forecast(
         shares=race_shares(prompts) if racing else (None,),
         n_predict=score.max_tokens,
         context=score.context,
+        rivals=rivals_on(engine, score, suffix),
     )
     largest = max(plan.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
     return replace(
@@ -191,18 +199,23 @@ def forecast_plan(
     shares: Sequence[tuple[str, ...] | None] = (None,),
     timed: bool = True,
     profile: Profile | None = None,
+    rivals: tuple[Rival, ...] = (),
 ) -> ForecastPlan:
     """The steps to forecast ``drafts`` under ``settings``.
 
     ``target`` is timed where it is given, once more where no draft runs with the arguments of a
     ``baseline`` of its own, and the drafts where ``timed``; drafts are replayed in
     ``shares`` of the prompts, None being all of them. ``profile`` None: as the engine counts.
+    ``rivals`` verify as wide as they draft, and run with the arguments of no draft.
     """
     profile = profile or PROFILES[Flavour(engine.flavour)]
     ending = [s for s in settings if s.p_min and RULES[profile].uses_p_min]
     rollouts = max((s.n_max for s in ending), default=0)
     floor = min((s.p_min for s in ending), default=0.0)
     widths = widths_for(s.n_max for s in settings)
+    apart = baseline is not None and target is not None and baseline != target[1]
+    wide = [rival.settings.longest for rival in rivals]
+    verified = widths if apart or not wide else widths_for([*(s.n_max for s in settings), *wide])
 
     def curves(
         name: str, model: Input, args: ModelArgs, verifies: bool, widths: tuple[int, ...] = widths
@@ -212,10 +225,11 @@ def forecast_plan(
             for turn in range(PASSES)
         )
 
-    verify = curves("target", *target, True) if target is not None else ()
+    verify = curves("target", *target, True, verified) if target is not None else ()
     plain = verify
-    if target is not None and baseline is not None and baseline != target[1]:
-        plain = curves("without a draft", target[0], baseline, True, (1,))
+    if apart and target is not None and baseline is not None:
+        lone = widths_for(wide) if wide else (1,)
+        plain = curves("without a draft", target[0], baseline, True, lone)
     return ForecastPlan(
         engine=engine,
         trace=trace,
@@ -242,7 +256,32 @@ def forecast_plan(
         profile=profile,
         n_predict=n_predict,
         context=context,
+        rivals=rivals,
     )
+
+
+def rivals_on(engine: Engine, score: ScoreSpec, suffix: str = "") -> tuple[Rival, ...]:
+    """The draft-free rivals that ``score`` asks for, with the numbers of ``engine``.
+
+    Of `all` those that it has; InputError for one, asked for by name, that it has not.
+    """
+    return as_rivals(engine, score.rivals, suffix)
+
+
+def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> tuple[Rival, ...]:
+    """The same of a list of rivals; each once."""
+    flavour = Flavour(engine.flavour)
+    settings = (one for spec in asked for one in spec.to_settings(tuple(DEFAULTS[flavour])))
+    return tuple(Rival(f"{one}{suffix}", one.of(flavour)) for one in dict.fromkeys(settings))
+
+
+def rival_warnings(engine: Engine, score: ScoreSpec) -> list[str]:
+    """What is to be known of the rivals that ``score`` asks for."""
+    return [
+        f"score.rivals: {rival.name}: {told}"
+        for rival in rivals_on(engine, score)
+        if (told := doubts(rival.settings, Flavour(engine.flavour))) is not None
+    ]
 
 
 def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:

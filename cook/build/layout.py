@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.ngram_settings import NgramSettings
 from cook.formats.reduction import Reduction
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
@@ -68,8 +69,19 @@ class DraftPlan:
 
 
 @dataclass(frozen=True)
+class Rival:
+    """Draft-free speculation in the place of a draft. ``name`` is what the recipe calls it."""
+
+    name: str
+    settings: NgramSettings
+
+
+@dataclass(frozen=True)
 class Configuration:
-    """A candidate of the live score. ``rounds`` is repeat-major; draft None is no draft."""
+    """A candidate of the live score. ``rounds`` is repeat-major.
+
+    ``draft`` None is no draft, or ``rival`` in its place.
+    """
 
     name: str
     draft: DraftPlan | None
@@ -77,11 +89,19 @@ class Configuration:
     cache_type: str | None
     rounds: tuple[LiveStep, ...]
     compare: CompareStep | None
+    rival: Rival | None = None
 
     @property
     def key(self) -> CandidateKey:
+        if self.rival is not None:
+            return rival_key(self.rounds[0].engine, self.rival)
         draft = self.draft.name if self.draft is not None else None
         return CandidateKey(self.rounds[0].engine.name, draft, self.settings, self.cache_type)
+
+
+def rival_key(engine: Engine, rival: Rival) -> CandidateKey:
+    """What tells ``rival`` from other candidates."""
+    return CandidateKey(engine.name, rival.name, ngram=rival.settings)
 
 
 @dataclass(frozen=True)
@@ -230,8 +250,12 @@ class LiveGrid:
         cache_type: str | None,
         name: str,
         baseline: Configuration | None,
+        rival: Rival | None = None,
     ) -> Configuration:
-        """One candidate's live steps and, for a draft, the comparison with the baseline."""
+        """One candidate's live steps and, where it drafts, the comparison with the baseline.
+
+        A rival needs no memory for a draft: its target runs as no draft's does.
+        """
         score = self.score
         args = score.target.args if draft is not None else _baseline_args(score)
         target_args: ModelArgs = args.to_model_args()
@@ -253,12 +277,13 @@ class LiveGrid:
                 round=index,
                 repeat=repeat,
                 tool=score.live,
+                ngram=rival.settings if rival is not None else None,
             )
             for repeat in range(score.repeats)
             for index, share in enumerate(split_rounds(self.prompts))
         )
         compare = None
-        if baseline is not None and draft is not None:
+        if baseline is not None and (draft is not None or rival is not None):
             compare = CompareStep(
                 engine=self.engine,
                 name=name,
@@ -268,19 +293,20 @@ class LiveGrid:
                 baseline=baseline.rounds,
                 live=rounds,
             )
-        return Configuration(name, draft, settings, cache_type, rounds, compare)
+        return Configuration(name, draft, settings, cache_type, rounds, compare, rival)
 
     def all(
         self,
         drafts: Sequence[DraftPlan],
         settings: Sequence[DraftSettings],
         baseline: Configuration,
+        rivals: Sequence[Rival] = (),
     ) -> tuple[Configuration, ...]:
         """Every draft with every setting; all drafts at one setting before the next setting,
-        so that a budget that ends early has still seen every draft."""
+        so that a budget that ends early has still seen every draft. Rivals come last."""
         score = self.score
         several_types = len(score.draft.cache_types) > 1
-        return tuple(
+        drafting = tuple(
             self.configuration(
                 draft,
                 setting,
@@ -291,6 +317,10 @@ class LiveGrid:
             for cache_type in score.draft.cache_types
             for setting in settings
             for draft in drafts
+        )
+        return (
+            *drafting,
+            *(self.configuration(None, None, None, r.name, baseline, r) for r in rivals),
         )
 
 
@@ -346,6 +376,7 @@ class ForecastPlan:
     where it runs with the same arguments. ``floor``: the largest draft replayed in batches
     of another shape, which shows how much acceptance differs for no reason at all. ``n_predict``
     and ``context`` bound the drafts as the server's do. ``no_draft`` is its name for people.
+    ``rivals`` are simulated on the trace's tokens, and priced as no draft is.
     """
 
     engine: Engine
@@ -360,6 +391,7 @@ class ForecastPlan:
     several_cache_types: bool = False
     floor: tuple[DraftForecast, ReplayStep] | None = None
     no_draft: str = NO_DRAFT
+    rivals: tuple[Rival, ...] = ()
 
     @property
     def rounds(self) -> int:

@@ -225,8 +225,8 @@ class LiveRuns:
                 found[key] = f"other programs kept {outcome.others_cores:.1f} cores busy"
                 continue
             slower = self._slower(key, self._counted_alike(key, outcome.runs))
-            if slower is None:
-                continue
+            if slower is None or key.ngram is not None:
+                continue  # draft-free speculation differs with what its server saw before
             before = [
                 s for r in self.rounds if (s := self._slower(key, r.runs.get(key, ()))) is not None
             ]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from cook.build.forecast import Forecast, Forecaster
-from cook.build.lay_score import PlacedDraft, forecast_plan
+from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
 from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError
@@ -19,6 +19,7 @@ from cook.graph.step import Source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
+from cook.recipe.schema import RivalSpec, rival_keys
 from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
@@ -43,6 +44,7 @@ class PredictRequest:
 
     trace: Path | None = None
     drafts: tuple[Path, ...] = ()
+    rival: tuple[str, ...] = ()
     n_max: tuple[int, ...] = TRACE_LENGTHS
     p_min: tuple[float, ...] = (0.0,)
     profile: str | None = None
@@ -75,6 +77,11 @@ class PredictRequest:
         if self.profile in tuple(Profile):
             return Profile(self.profile)
         raise InputError(f"no profile {self.profile!r}", hint=f"one of {', '.join(NAMED_PROFILES)}")
+
+    @cached_property
+    def rivals(self) -> tuple[RivalSpec, ...]:
+        """``ngram-map-k:size_n=8,size_m=16`` as in a recipe; InputError for anything else."""
+        return tuple(map(_rival, self.rival))
 
     @property
     def draft_args(self) -> ModelArgs:
@@ -120,6 +127,18 @@ class PredictRequest:
             raise InputError("--verify needs the time of one token", hint=hint)
         widths = tuple(sorted(points))
         return BatchCurve((0,), widths, (tuple(points[w] for w in widths),), typed=True)
+
+
+def _rival(text: str) -> RivalSpec:
+    from pydantic import ValidationError
+
+    try:
+        return RivalSpec.model_validate(rival_keys(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        told = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(f"rival {text}: {told}") from None
 
 
 def _constant(milliseconds: float) -> BatchCurve:
@@ -172,6 +191,7 @@ class TracePrediction:
     engine: str
     no_draft: PricedReplies | None
     drafts: tuple[DraftPrediction, ...]
+    rivals: tuple[Forecast, ...]
     warnings: tuple[str, ...]
     prefill_known: bool
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
@@ -316,6 +336,7 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
         profile=profile,
         n_predict=trace.header.n_predict,
         context=trace.header.context,
+        rivals=as_rivals(engine, request.rivals),
     )
     if over_http:
         plan = _with_http(plan, request, worker=reason is None)
@@ -333,9 +354,9 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
 
 def _require_consistent(request: PredictRequest) -> None:
     """InputError for options that do not go together."""
-    if request.trace is None or not request.drafts:
+    if request.trace is None or not (request.drafts or request.rival):
         raise InputError(
-            "a trace and a draft are needed, or --acceptance",
+            "a trace and a draft (or --rival) are needed, or --acceptance",
             hint="cook predict FILE.trace DRAFT.gguf, or cook predict --acceptance 0.62 "
             "--target-ms 146 --draft-ms 12",
         )
@@ -391,7 +412,8 @@ def _predicted(
         doubts.append(f"{plan.profile.value}: p_min never ends a draft there, and is left out")
     doubts += [w for curve in curves if curve is not None for w in curve.warnings]
     if request.verify_curve is not None:
-        doubts += _beyond(request.verify_curve, request.lengths)
+        widest = [rival.settings.longest for rival in plan.rivals]
+        doubts += _beyond(request.verify_curve, (*request.lengths, *widest))
     if request.target_ms is not None and request.verify is None:
         doubts.append(CONSTANT)
     bare, *forecasts = forecaster.forecasts()
@@ -415,6 +437,7 @@ def _predicted(
         engine=plan.engine.name,
         no_draft=bare.priced if forecaster.priced else None,
         drafts=tuple(drafts),
+        rivals=tuple(forecasts),
         warnings=tuple(dict.fromkeys(doubts)),
         prefill_known=bool(plan.verify) and request.draft_ms is None,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from cook.build.forecast import Forecast
 from cook.build.predict import (
     CONSTANT,
     DraftPrediction,
@@ -52,6 +54,10 @@ def document(whole: TracePrediction) -> dict[str, Any]:
         if whole.no_draft
         else None,
         "drafts": [_draft(draft, whole) for draft in whole.drafts],
+        "rivals": [
+            {"name": rival.name, **plain(rival.key.ngram), **_figures(rival, whole)}
+            for rival in whole.rivals
+        ],
         "warnings": list(whole.warnings),
     }
 
@@ -75,22 +81,27 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
 
 
 def _row(row: SettingPrediction, whole: TracePrediction) -> dict[str, Any]:
-    priced = row.priced
+    return {**plain(row.priced.setting), **_figures(row.forecast, whole, row.break_even)}
+
+
+def _figures(
+    forecast: Forecast, whole: TracePrediction, break_even: float | None = None
+) -> dict[str, Any]:
+    priced = forecast.priced
     speeds = {
         "decode_tokens_per_s": priced.decode_tokens_per_s,
         "end_to_end_tokens_per_s": _end_to_end(priced, whole),
-        "break_even_acceptance": row.break_even,
+        "break_even_acceptance": break_even,
         "seconds": plain(priced.breakdown),
         "categories": dict(priced.categories),
     }
     return {
-        **plain(priced.setting),
         "draft_n": priced.draft_n,
         "draft_n_accepted": priced.draft_n_accepted,
         "cycles": priced.cycles,
         "acceptance": priced.acceptance,
         "acceptance_length": priced.acceptance_length,
-        "by_depth": [{"drafted": d, "accepted": a} for d, a in row.forecast.by_depth],
+        "by_depth": [{"drafted": d, "accepted": a} for d, a in forecast.by_depth],
         **(speeds if whole.no_draft else dict.fromkeys(speeds)),
     }
 
@@ -202,25 +213,34 @@ def _pays(priced: PricedReplies, whole: TracePrediction) -> bool:
 
 
 def _show_all(whole: TracePrediction, output: Output) -> None:
-    """Does it pay: every draft at its best length beside no draft, and one line of it."""
+    """Does it pay: every draft at its best length, and every rival, beside no draft, and one line
+    of it."""
     if whole.no_draft is None:
-        length = max(row.priced.setting.n_max for row in whole.drafts[0].settings)
         told = [
             f"{draft.name} {_percent(row.priced.acceptance)}"
             for draft in whole.drafts
             for row in draft.settings[-1:]
         ]
-        output.data(f"acceptance at n_max={length}: {', '.join(told)}")
+        if told:
+            length = max(row.priced.setting.n_max for row in whole.drafts[0].settings)
+            output.data(f"acceptance at n_max={length}: {', '.join(told)}")
+        for rival in whole.rivals:
+            output.data(
+                f"{rival.name}: {rival.priced.draft_n_accepted} of {rival.priced.draft_n} drafted "
+                f"tokens accepted, {_number(rival.priced.acceptance_length)} tokens a cycle"
+            )
         return
-    ordered = sorted(whole.drafts, key=lambda d: -_speedup(d.best.priced, whole))
+    drafting = [_Contender(_named(d), d.best.priced, d.best.break_even) for d in whole.drafts]
+    drafting += [_Contender(rival.name, rival.priced) for rival in whole.rivals]
+    ordered = sorted(drafting, key=lambda one: -_speedup(one.priced, whole))
     rows: list[tuple[object, ...]] = [
         (
-            _named(draft),
-            _percent(draft.best.priced.acceptance),
-            _percent(draft.best.break_even),
-            *_speeds(draft.best.priced, whole),
+            one.name,
+            _percent(one.priced.acceptance),
+            _percent(one.break_even),
+            *_speeds(one.priced, whole),
         )
-        for draft in ordered
+        for one in ordered
     ]
     rows.append((NO_DRAFT, None, None, *_speeds(whole.no_draft, whole)))
     titles = ("acceptance", "pays from", *_speed_titles(whole))
@@ -229,17 +249,26 @@ def _show_all(whole: TracePrediction, output: Output) -> None:
     output.data(_verdict(ordered, whole))
 
 
-def _verdict(ordered: Sequence[DraftPrediction], whole: TracePrediction) -> str:
-    """One line that compares all drafts, fastest first."""
+@dataclass(frozen=True)
+class _Contender:
+    """A draft at its best, or a rival; that has no length at which it just pays."""
+
+    name: str
+    priced: PricedReplies
+    break_even: float | None = None
+
+
+def _verdict(ordered: Sequence[_Contender], whole: TracePrediction) -> str:
+    """One line that compares all that draft, fastest first."""
     how = "end to end" if whole.prefill_known else "decoding"
     over = f"predicted on {plural(len(whole.trace), 'reply', 'replies')}"
     first, *rest = ordered
-    speedup = _speedup(first.best.priced, whole)
-    told = f"{_named(first)} is {speedup:.2f}x as fast as no draft {how}, {over}"
+    speedup = _speedup(first.priced, whole)
+    told = f"{first.name} is {speedup:.2f}x as fast as no draft {how}, {over}"
     if rest:
-        others = (f"{_named(d)} {_speedup(d.best.priced, whole):.2f}x" for d in rest)
+        others = (f"{one.name} {_speedup(one.priced, whole):.2f}x" for one in rest)
         told += f"; {', '.join(others)}"
-    if not _pays(first.best.priced, whole):
+    if not _pays(first.priced, whole):
         return f"{NOT_WORTH_IT}: the fastest, {told}"
     return f"drafting pays: {told}"
 

@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.build.drafting import DraftLayout
-from cook.build.lay_score import lay_score, shared_device_warning, trace_warning
+from cook.build.lay_score import (
+    lay_score,
+    rival_warnings,
+    shared_device_warning,
+    trace_warning,
+)
 from cook.build.layout import Configuration, DraftPlan, ForecastPlan, Layout, LeftOut
 from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import Engine, ModelArgs, ServerJob
@@ -170,6 +175,7 @@ def _lay(
             trace_warning(recipe.score),
         )
         warnings += [warning for warning in found_too if warning is not None]
+        warnings += rival_warnings(engine, recipe.score)
     return Layout(
         engine=engine,
         imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,

@@ -105,7 +105,7 @@ def _step_s(forecasts: Sequence[Forecast]) -> float | None:
 
 
 def _file(key: CandidateKey) -> DraftKey:
-    assert key.draft is not None, "only drafts race"
+    assert key.draft is not None, "only drafts race; rivals cost nothing to look at"
     return key.draft, key.cache_type
 
 
@@ -123,7 +123,7 @@ class _Field:
     def of(cls, forecasts: Sequence[Forecast], objective: Objective, weights: Weights) -> _Field:
         best: dict[DraftKey, Forecast] = {}
         value: dict[DraftKey, float] = {}
-        drafting = {f.key: f for f in forecasts if f.key.draft is not None}
+        drafting = {f.key: f for f in forecasts if f.key.is_file}
         for key, forecast in drafting.items():
             reached = objective.of(figures(forecast.runs, weights))
             file = _file(key)

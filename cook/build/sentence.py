@@ -75,6 +75,8 @@ def _gain(evidence: Evidence) -> str:
     winner = evidence.winner
     if winner.live is None:
         return f"{_predicted(evidence)}; it did not run live"
+    if winner.ngram is not None and winner.predicted is not None:
+        return f"{_predicted(evidence)}{_counted(winner)}"
     over = f"live on {_over(winner.live)}"
     if winner.draft is None:
         speed = _speed(winner.live, evidence.objective)
@@ -101,6 +103,14 @@ def _gain(evidence: Evidence) -> str:
             )
             pays = f"; it is {_faster(winner)} as no draft end to end{_interval(winner)}"
             return f"{winner.name} {what}, {over}{pays if winner.speedup is not None else ''}"
+
+
+def _counted(winner: Candidate) -> str:
+    """What live runs say of draft-free speculation: its counts, as its speeds hang on chance."""
+    if winner.counts is None:
+        return ""
+    same = f"{winner.counts.exact} of {plural(winner.counts.requests, 'live request')}"
+    return f"; it drafted and had accepted as simulated in {same}"
 
 
 def _over(figures: Figures) -> str:
@@ -164,7 +174,7 @@ def _decided(evidence: Evidence) -> str:
     name = evidence.winner.name
     equal = [n for n in found.equal or () if n != name]
     if found.leader != name:
-        why = "is the smaller file" if evidence.winner.draft else "needs no file"
+        why = "is the smaller file" if evidence.winner.key.is_file else "needs no file"
         return (
             f"It ties with {found.leader}, the best expected, within {evidence.margin} "
             f"({evidence.sure}), and {why}"

@@ -93,6 +93,14 @@ EnginesOption = Annotated[
         help="bundled, a build directory, or NAME=DIRECTORY; repeat it to sweep over several.",
     ),
 ]
+RivalOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rival",
+        metavar="TYPE[:KEY=N,...]",
+        help="Draft-free speculation, such as ngram-mod; `all` the engine has; repeatable.",
+    ),
+]
 DemoOption = Annotated[
     bool,
     typer.Option(

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cook.cli.options import EngineOption, JsonOption, QuietOption, ThreadsOption, open_output
+from cook.cli.options import (
+    EngineOption,
+    JsonOption,
+    QuietOption,
+    RivalOption,
+    ThreadsOption,
+    open_output,
+)
 
 
 def command(
@@ -17,6 +24,7 @@ def command(
     drafts: Annotated[
         list[Path] | None, typer.Argument(metavar="[DRAFT]...", help="Draft GGUFs.")
     ] = None,
+    rival: RivalOption = None,
     n_max: Annotated[
         list[int] | None, typer.Option("--n-max", min=1, max=32, help="Draft length; repeatable.")
     ] = None,
@@ -119,6 +127,7 @@ def command(
 
       cook predict ling.trace Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf --target Ling-1T.gguf
       cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --p-min 0 --p-min 0.5
+      cook predict ling.trace --rival all --rival ngram-map-k:size_n=8,size_m=16
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
       cook predict --acceptance 0.62 --acceptance-to 0.66 --target-speed 6.27 --draft-speed 100
       --n-max 4 --seen 7

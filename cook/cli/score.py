@@ -12,6 +12,7 @@ from cook.cli.options import (
     JobsOption,
     JsonOption,
     QuietOption,
+    RivalOption,
     ThreadsOption,
     UnsafeArgsOption,
     WideOption,
@@ -195,6 +196,7 @@ def command(
     budget: Annotated[
         float | None, typer.Option("--budget", min=0.01, help="Minutes of live runs at most.")
     ] = None,
+    rival: RivalOption = None,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
     allow_unsafe_args: UnsafeArgsOption = False,
@@ -217,17 +219,19 @@ def command(
       cook score --target Ling-1T-smol-IQ4_KSS.gguf --recipe recipes/ling-flash-iq1kt.yaml
       cook score --target T.gguf D.gguf --n-max 4 --n-max 8 --limit 24 --budget 10
       cook score --target T.gguf MOE.gguf --experts 8 --experts 6 --experts 4
+      cook score --target T.gguf D.gguf --rival ngram-mod --rival ngram-map-k:size_n=8
       cook score --url http://127.0.0.1:8080 --limit 24
     """
     output = open_output(json, quiet)
     if url is not None:
         others: list[object] = [target, drafts, recipe, engine, context, n_max, p_min]
         others += [draft_cache_type, experts, target_cache_type, temperature, seed, method, trace]
-        others += [maximize, budget, threads, live, allow_unsafe_args or None]
+        others += [rival, maximize, budget, threads, live, allow_unsafe_args or None]
         alone = all(other in (None, []) for other in others)
         score_url_command(output, url, api_key_file, prompts, limit, max_tokens, alone=alone)
         return
     from cook.build.answer import answer
+    from cook.recipe.schema import rival_keys
 
     settings: dict[str, object] = {
         "prompts": _source(prompts),
@@ -243,6 +247,7 @@ def command(
         "sampling": _given({"temperature": temperature, "seed": seed}),
         "draft": _given({"n_max": n_max, "p_min": p_min, "cache_types": draft_cache_type}),
         "live_budget": _given({"minutes": budget}),
+        "rivals": [rival_keys(one) for one in rival or ()] or None,
     }
 
     def build_it() -> Built:

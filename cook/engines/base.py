@@ -16,9 +16,11 @@ from typing import Literal, TypeVar
 
 from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
+from cook.engines.ngram_settings import NgramSettings
 from cook.engines.options import inherited
 from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.speculation import BY_DRAFT
 from cook.engines.threads import default_threads
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour as Flavour
@@ -271,7 +273,10 @@ class DraftSettings:
 
 @dataclass(frozen=True)
 class ServerJob:
-    """One ``llama-server`` on loopback: a target, and a draft or none."""
+    """One ``llama-server`` on loopback: a target, and a draft or none.
+
+    ``ngram``: speculation without a file, which drafts before a draft does.
+    """
 
     target: Path
     target_args: ModelArgs
@@ -279,6 +284,17 @@ class ServerJob:
     draft: Path | None = None
     draft_args: ModelArgs = field(default_factory=ModelArgs)
     settings: DraftSettings | None = None
+    ngram: NgramSettings | None = None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is to be drafted."""
+        return self.draft is not None or self.ngram is not None
+
+    def speculators(self, flavour: str) -> tuple[str, ...]:
+        """The kinds of speculation that it asks for, in the order in which they draft."""
+        first = (str(self.ngram.type),) if self.ngram is not None else ()
+        return (*first, BY_DRAFT[flavour]) if self.draft is not None else first
 
 
 class Engine(ABC):

@@ -272,6 +272,7 @@ def _revive(fields: dict[str, Any]) -> Facts:
 _TIMEOUT_S = 60.0
 _DEFAULT = re.compile(r"\(?default: '?([\w.,+-]{1,60}?)'?[),]")
 _FLAG = re.compile(r"(?<![\w<\[|/.-])(--?[A-Za-z][\w-]*)")
+_PROSE = " " * 20
 _FTYPE = re.compile(r"^\s+(?:\d+\s+or\s+)?([A-Z][A-Z0-9_]*[A-Z0-9])\s+:?", re.MULTILINE)
 _LOADED = re.compile(r"^\s*(\S+) => (not found|\S+)", re.MULTILINE)
 _BUILD_ML = re.compile(r"version: ([^\s(]+(?: [^\s(]+)*) \(build (\d+), commit ([0-9a-f]+|\w+)\)")
@@ -429,7 +430,10 @@ def parse_flags(text: str) -> frozenset[str]:
         usage = "[--" in line
         if not stripped.startswith("-") and not usage:
             continue
-        if "argument has been removed" in " ".join(lines[number : number + 2]):
+        # What follows on the next line is prose of the same flag, and may name others.
+        around = [more for more in lines[number + 1 : number + 2] if more.startswith(_PROSE)]
+        around += lines[number - 1 : number] if line.startswith(_PROSE) else []
+        if "argument has been removed" in " ".join((line, *around)):
             continue
         # A definition is the flags before the first run of spaces; the rest is prose.
         head = stripped if usage else re.split(r"\s{2,}(?![\s-])|: ", stripped, maxsplit=1)[0]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import BATCH, Engine, ModelArgs, QuantizeJob, ServerJob
+from cook.engines.ngram_settings import ik_stage
 from cook.engines.speculation import BY_DRAFT
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.quant_types import Flavour
@@ -83,6 +84,8 @@ class IkLlamaCpp(Engine):
         job = self.without_inherited_overrides(job)
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)
+        if job.ngram is not None:
+            args.add("--spec-type", ik_stage(job.ngram.of(self.flavour)))
         self.add_draft(args, job)
         return args.argv(job.target_args.extra)
 

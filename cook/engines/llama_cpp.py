@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
 from cook.engines.base import Engine, QuantizeJob, ServerJob, absolute
-from cook.engines.speculation import BY_DRAFT, NGRAMS, unwanted
+from cook.engines.ngram_settings import mainline_flags
+from cook.engines.speculation import NGRAMS, unwanted
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 
@@ -54,19 +55,24 @@ class LlamaCpp(Engine):
         args.add_flag_if_known("--offline")
         # Where a build speculates unless told otherwise, --spec-type only adds to that.
         kinds = self.facts.speculators or NGRAMS
-        others = unwanted(kinds, self.flavour, drafting=job.draft is not None)
+        others = unwanted(kinds, job.speculators(self.flavour))
         args.add_if_known("--no-spec-type", ",".join(others))
         if job.draft is not None:
             # The counters of every kind of speculation are told at trace level only.
             args.add_if_known("--verbosity", "4")
             self._draft_args(args, job, job.draft)
+        elif job.ngram is not None:
+            args.add("--spec-type", ",".join(job.speculators(self.flavour)))
+        if job.ngram is not None:
+            for flag, number in mainline_flags(job.ngram.of(self.flavour)):
+                args.add(flag, number)
         return args.argv(job.target_args.extra)
 
     def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
         given, settings = job.draft_args, job.settings
         args.add_first(("--spec-draft-model", "--model-draft"), absolute(draft))
         # -md alone loads the draft and then ignores it.
-        args.add("--spec-type", BY_DRAFT[self.flavour])
+        args.add("--spec-type", ",".join(job.speculators(self.flavour)))
         if settings is not None:
             args.add("--spec-draft-n-max", settings.n_max)
             args.add("--spec-draft-n-min", settings.n_min)

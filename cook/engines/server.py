@@ -156,8 +156,8 @@ class Server:
         prompt already, at another batch shape. ``sampling`` says more, or another,
         of the chain, in the engine's own keys.
         """
-        draft = self.job.draft is not None
-        if n_probs and draft:
+        drafts = self.job.drafts
+        if n_probs and drafts:
             raise InternalError("token probabilities under drafting are not the model's")
         given = prompt if isinstance(prompt, str) else tuple(prompt)
         self._guard_repetition(given)
@@ -179,7 +179,7 @@ class Server:
             told = f"{completion.predicted_n} tokens for the {n_predict} asked for"
             raise StepError(f"{self._name} wrote {told}", log=self.log)
         self._refuse_hidden(completion.speculators)
-        if completion.draft_n is not None and not draft:
+        if completion.draft_n is not None and not drafts:
             raise self._hidden(f"{completion.draft_n} tokens in one reply")
         return completion
 
@@ -287,8 +287,9 @@ class Server:
             )
 
     def _prove_drafting(self) -> None:
-        """Raise unless a server with a draft says that it will draft, and one without does not."""
-        drafting = self.job.draft is not None
+        """Raise unless a server that is to draft says that it will, and another that it does
+        not."""
+        drafting = self.job.drafts
         said = self.log.read_text(encoding="utf-8", errors="replace")
         if drafting and (found := _NO_DRAFT.search(said)):
             raise self._not_drafting(found.group().strip())
@@ -312,12 +313,12 @@ class Server:
 
     def _refuse_hidden(self, names: Iterable[str], told: Mapping[str, str] | None = None) -> None:
         """Raise where one of ``names`` is a kind of speculation that was not asked for."""
-        drafting = self.job.draft is not None
-        if found := unwanted(names, self.engine.flavour, drafting=drafting):
+        if found := unwanted(names, self.job.speculators(self.engine.flavour)):
             raise self._hidden(", ".join((told or {}).get(name, name) for name in found))
 
     def _hidden(self, told: str) -> StepError:
-        given = "beside its draft" if self.job.draft is not None else "although given no draft"
+        asked = " and ".join(self.job.speculators(self.engine.flavour))
+        given = f"beside {asked}" if asked else "although given no draft"
         return StepError(
             f"{self._name} speculates {given}: {told}",
             hint="a wrapper, a configuration file or the build itself adds it, and it has no "

@@ -21,7 +21,7 @@ from cook.engines.arguments import Arguments, place
 from cook.engines.base import ServerJob
 from cook.engines.process.outcome import Outcome, ProcessResult, assertion_of, failure
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.speculation import unwanted
+from cook.engines.speculation import BY_DRAFT, unwanted
 from cook.errors import InputError, InternalError, PrerequisiteError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
@@ -207,7 +207,7 @@ def _attempt(row: dict[str, Any], drafting: bool) -> Attempt:
     if good and drafting != bool(stages):
         raise ValueError("it drafted nothing" if drafting else "it drafted without a draft")
     kinds = [str(_object(stage, "a stage").get("type")) for stage in stages]
-    if others := unwanted(kinds, Flavour.IK_LLAMA_CPP, drafting=drafting):
+    if others := unwanted(kinds, (BY_DRAFT[Flavour.IK_LLAMA_CPP],) if drafting else ()):
         raise ValueError(f"it drafted by {', '.join(others)}")
     drafted, accepted = _count(told, "draft_tokens"), _count(told, "accepted_tokens")
     if accepted > drafted:

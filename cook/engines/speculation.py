@@ -10,9 +10,10 @@ counters of every kind in its log (docs/internals/engines.md#hidden-speculation)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from cook.engines.ngram_settings import DEFAULTS
 from cook.formats.quant_types import Flavour
 
 NONE = "none"
@@ -20,7 +21,7 @@ BY_DRAFT: Mapping[str, str] = {Flavour.LLAMA_CPP: "draft-simple", Flavour.IK_LLA
 """What a flavour calls speculation by a draft model of its own."""
 UNNAMED = "speculation of an unnamed kind"
 """Of a server that only says that it speculates, as ik does until it counts."""
-NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+NGRAMS = tuple(map(str, DEFAULTS[Flavour.LLAMA_CPP]))
 """Kinds without a model of mainline, for a build whose help does not list its kinds."""
 
 TOTALS = re.compile(
@@ -84,7 +85,7 @@ def read_speculators(lines: Iterable[str]) -> tuple[Speculator, ...]:
     return tuple(found.values())
 
 
-def unwanted(names: Iterable[str], flavour: str, *, drafting: bool) -> tuple[str, ...]:
-    """Those of ``names`` that a server with a draft (``drafting``), or without, may not have."""
-    allowed = (BY_DRAFT[flavour], UNNAMED) if drafting else ()
+def unwanted(names: Iterable[str], asked: Collection[str]) -> tuple[str, ...]:
+    """Those of ``names`` that a server ``asked`` for these kinds, or for none, may not have."""
+    allowed = (*asked, UNNAMED) if asked else ()
     return tuple(dict.fromkeys(name for name in names if name not in allowed))

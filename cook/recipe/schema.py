@@ -9,7 +9,7 @@ with :func:`cook.recipe.load.load_recipe`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -42,6 +42,7 @@ from cook.recipe.sources import HubRef, SourceRef, parse_source
 
 if TYPE_CHECKING:
     from cook.engines.base import DraftSettings, ModelArgs
+    from cook.engines.ngram_settings import NgramSettings, NgramType
     from cook.formats.sampling import Sampling
 
 
@@ -633,6 +634,93 @@ class DraftSpec(Spec):
         )
 
 
+Ngram = Annotated[int, Field(ge=1, le=256)]
+RivalType = Literal[
+    "all",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+    "suffix",
+]
+
+
+class RivalSpec(Spec):
+    """Draft-free speculation; a number that is not said is the engine's own."""
+
+    type: RivalType
+    """As `--spec-type` says it; `suffix` is ik_llama.cpp's alone. `all`: whatever the engine has,
+    with its own numbers."""
+    size_n: Ngram | None = None
+    """Tokens that must have occurred before; of `ngram-mod` its n_match."""
+    size_m: Ngram | None = None
+    """Tokens drafted after a match (`ngram-simple`, `ngram-map-k`, `ngram-map-k4v`)."""
+    min_hits: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Times that a key must have been met (`ngram-map-k4v`)."""
+    n_max: NMax | None = None
+    """Most tokens drafted at once (`ngram-mod`; on ik_llama.cpp all)."""
+    n_min: NMin | None = None
+    """Fewest tokens worth verifying (`ngram-mod`; on ik_llama.cpp all)."""
+    p_min: Probability | None = None
+    """What the bar of `suffix` may fall to again; the engine's 0.75 never lets it."""
+    min_match: Ngram | None = None
+    """Shortest match (`suffix`)."""
+    depth: Annotated[int, Field(ge=2, le=256)] | None = None
+    """Longest string that is remembered (`suffix`)."""
+
+    @model_validator(mode="after")
+    def _alone(self) -> RivalSpec:
+        if self.type == "all" and len(self.model_fields_set) > 1:
+            raise fault("`all` has every engine's own numbers", hint="name the rival instead")
+        return self
+
+    def to_settings(self, known: Sequence[NgramType]) -> tuple[NgramSettings, ...]:
+        """The same for an engine; of `all` those ``known`` to it."""
+        from cook.engines.ngram_settings import NgramSettings, NgramType
+
+        if self.type == "all":
+            return tuple(NgramSettings(one) for one in known)
+        numbers = self.model_dump(exclude={"type"})
+        return (NgramSettings(NgramType(self.type), **numbers),)
+
+
+def rival_keys(text: str) -> dict[str, object]:
+    """``ngram-map-k:size_n=8,size_m=16`` as the keys of a rival; InputError for another form."""
+    from cook.errors import InputError
+
+    name, _, numbers = text.partition(":")
+    keys: dict[str, object] = {"type": name}
+    for part in numbers.split(",") if numbers else ():
+        key, _, value = part.partition("=")
+        try:
+            keys[key.strip()] = float(value) if "." in value else int(value)
+        except ValueError:
+            raise InputError(
+                f"rival {text}: {part!r} is not KEY=NUMBER",
+                hint="ngram-map-k:size_n=8,size_m=16",
+            ) from None
+    return keys
+
+
+def _rivals(value: object) -> object:
+    """A lone rival is a list of one, and a word is one with the engine's numbers."""
+    listed = one_or_many(value)
+    assert isinstance(listed, tuple), "made so"
+    return tuple({"type": one} if isinstance(one, str) else one for one in listed)
+
+
+Rivals = Annotated[
+    tuple[RivalSpec, ...],
+    BeforeValidator(
+        _rivals,
+        json_schema_input_type=RivalType | RivalSpec | list[RivalType | RivalSpec],
+    ),
+    Field(max_length=64),
+    AfterValidator(_distinct),
+]
+
+
 class LiveBudgetSpec(Spec):
     """How long live scoring may take; what does not fit is left out and told."""
 
@@ -681,6 +769,10 @@ class ScoreSpec(Spec):
     """The sampling chain."""
     draft: DraftSpec = DraftSpec()
     """Draft settings and placement."""
+    rivals: Rivals = ()
+    """Draft-free speculation that drafts must beat, each a name (`ngram-mod`; `all` that the
+    engine has) or with numbers (`{type: ngram-map-k, size_n: 8}`). Simulated on the trace; only
+    one that may win runs live. Absent: none, since timing their wide verifications takes time."""
     live_budget: LiveBudgetSpec = LiveBudgetSpec()
     """Limit on the time of live runs."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
@@ -695,6 +787,8 @@ class ScoreSpec(Spec):
             )
         if self.weights is not None and not any(self.weights.values()):
             raise fault("every weight is 0")
+        if self.rivals and self.live == "spec-bench":
+            raise fault("`rivals` run through the server only", hint="leave out `live: spec-bench`")
         return self
 
 
@@ -747,6 +841,7 @@ __all__ = [
     "PickSpec",
     "QuantSpec",
     "Recipe",
+    "RivalSpec",
     "RuleSpec",
     "SamplingSpec",
     "ScoreSpec",

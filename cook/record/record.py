@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
+from cook.engines.ngram_settings import NgramSettings
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
@@ -80,12 +81,21 @@ class Serving:
 
 @dataclass(frozen=True)
 class CandidateKey:
-    """What tells candidates apart; ``draft`` None is no draft, which has no settings either."""
+    """What tells candidates apart; ``draft`` None is no draft, which has no settings either.
+
+    ``ngram`` are those of a draft-free rival, whose ``draft`` is its name, and no file's.
+    """
 
     engine: str
     draft: str | None = None
     settings: DraftSettings | None = None
     cache_type: str | None = None
+    ngram: NgramSettings | None = None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a draft file drafts."""
+        return self.draft is not None and self.ngram is None
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ class Candidate:
     name: str
     engine: str
     draft: str | None
-    """The quant's name; None for no draft."""
+    """The quant's name, or a draft-free rival's, which has no file; None for no draft."""
     settings: DraftSettings | None
     cache_type: str | None
     live: Figures | None
@@ -118,10 +128,12 @@ class Candidate:
     """How often each prompt ran live; times are medians over these."""
     log: Annotated[str | None, LATER] = None
     """Folder of the first live run's log under ``COOK_HOME/logs``, if it is still there."""
+    ngram: Annotated[NgramSettings | None, LATER] = None
+    """How a draft-free rival drafts; None for a file and for no draft."""
 
     @property
     def key(self) -> CandidateKey:
-        return CandidateKey(self.engine, self.draft, self.settings, self.cache_type)
+        return CandidateKey(self.engine, self.draft, self.settings, self.cache_type, self.ngram)
 
 
 @dataclass(frozen=True)

@@ -256,11 +256,36 @@ def predict(
         raise InputError("categories and weights must have one entry a reply")
     alone = setting.n_max == 0 and timings.draft is not None
     prices = timings.without_draft() if alone else timings
+    simulated = [
+        SimulatedReply(simulate(reply, setting, profile), reply.prompt, reply.reply)
+        for reply in replies
+    ]
+    return priced(simulated, setting, prices, profile, names, shares)
+
+
+@dataclass(frozen=True)
+class SimulatedReply:
+    """``run`` of a reply of ``reply`` tokens after a prompt of ``prompt`` tokens."""
+
+    run: Simulation
+    prompt: int
+    reply: int
+
+
+def priced(
+    replies: Sequence[SimulatedReply],
+    setting: DraftSettings,
+    prices: Timings,
+    profile: Profile,
+    categories: Sequence[str],
+    weights: Sequence[float],
+) -> PricedReplies:
+    """What simulated replies of one ``setting`` cost, in all; one category and weight a reply."""
     total, tokens, whole_s = NOTHING, 0.0, 0.0
     by_category: dict[str, list[float]] = {}
     runs, seconds, prompts = [], [], []
-    for reply, name, share in zip(replies, names, shares, strict=True):
-        run = simulate(reply, setting, profile)
+    for reply, name, share in zip(replies, categories, weights, strict=True):
+        run = reply.run
         cost = price(run, reply.prompt, prices, profile)
         runs.append(run)
         seconds.append(cost.total_s)

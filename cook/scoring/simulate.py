@@ -213,6 +213,12 @@ class Simulation:
         return (self.length > depth).sum(axis=1), (self.accepted > depth).sum(axis=1)
 
 
+def plain_steps(reply: int) -> Simulation:
+    """A reply of ``reply`` tokens without drafting: a step for each after the first."""
+    none = np.zeros(reply - 1, dtype=np.int64)
+    return Simulation(np.arange(1, reply), none, none, none, none)
+
+
 def positions_of(
     replay: Replay,
     emitted: npt.NDArray[np.int32],

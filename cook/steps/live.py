@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cook.engines.base import DraftSettings, Engine, LiveTool, ModelArgs, ServerJob
+from cook.engines.ngram_settings import NgramSettings
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.engines.spec_bench import (
@@ -134,6 +135,9 @@ class LiveOutcome:
     """The server's command where ``command`` is another tool's."""
     log: str | None = None
     """The folder of its log, among the logs of ``COOK_HOME``."""
+    warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Prompt and reply that the server was warmed up with, where it drafts from what it has
+    seen; None where that does not matter, or the engine does not tell."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -160,6 +164,7 @@ class LiveStep(Step[LiveOutcome]):
     round: int
     repeat: int
     tool: LiveTool = "server"
+    ngram: NgramSettings | None = None
 
     kind: ClassVar[str] = "live"
     version: ClassVar[int] = 4
@@ -197,6 +202,8 @@ class LiveStep(Step[LiveOutcome]):
             # A repeat is a new measurement of the same thing, so it needs a key of its own.
             "repeat": self.repeat,
             "tool": self.tool,
+            # Absent without one: the keys of before stay.
+            **({"ngram": asdict(self.ngram)} if self.ngram is not None else {}),
         }
 
     def work(self) -> float:
@@ -211,6 +218,7 @@ class LiveStep(Step[LiveOutcome]):
             draft=model_path(bench, self.draft) if self.draft is not None else None,
             draft_args=self.draft_args,
             settings=self.settings,
+            ngram=self.ngram,
         )
 
     def run(self, bench: Workbench) -> LiveOutcome:
@@ -221,7 +229,10 @@ class LiveStep(Step[LiveOutcome]):
         started = time.monotonic()
         with Server(self.engine, self.server_job(bench), bench.supervisor) as server:
             load_seconds = time.monotonic() - started
-            server.complete(WARM_UP, n_predict=WARM_UP_TOKENS, temperature=0.0, seed=1)
+            warmed = server.complete(WARM_UP, n_predict=WARM_UP_TOKENS, temperature=0.0, seed=1)
+            warm_up = None
+            if self.ngram is not None and warmed.tokens is not None:
+                warm_up = server.tokenize(WARM_UP, add_special=True), warmed.tokens
             runs = []
             watch, cpu_before = Watch.start(), server.cpu_s
             for index, prompt in enumerate(self.prompts):
@@ -240,6 +251,7 @@ class LiveStep(Step[LiveOutcome]):
             command=server.command,
             others_cores=others,
             log=log,
+            warm_up=warm_up,
         )
 
     @property

@@ -19,6 +19,7 @@ from cook.trace.compatible import require_draft
 
 if TYPE_CHECKING:
     from cook.graph.store import Artifact
+    from cook.scoring.ngram import NgramRequest
     from cook.scoring.sampled import SampledReply
 
 REPLAY_FILE = "replay.npz"
@@ -177,6 +178,20 @@ def positions_in(
         reply=reply.head.emitted,
         eog=frozenset(trace.header.eog) | end_of(reply),
         rollout_floor=rollout_floor,
+        n_predict=n_predict,
+        context=context,
+    )
+
+
+def ngram_request(trace: TraceFile, reply: Reply, *, n_predict: int, context: int) -> NgramRequest:
+    """One recorded reply as draft-free methods see it."""
+    from cook.scoring.ngram import NgramRequest
+
+    return NgramRequest(
+        reply.prompt,
+        reply.tokens,
+        reply.head.emitted,
+        frozenset(trace.header.eog) | end_of(reply),
         n_predict=n_predict,
         context=context,
     )

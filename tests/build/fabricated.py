@@ -27,6 +27,7 @@ from cook.output import Mode, Output
 from cook.prompts.prompt_set import Prompt, PromptSet, subset
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
+from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.steps.compare import CompareStep
 from cook.steps.control import Controls, ControlStep
 from cook.steps.curve import CurveOutcome, CurveStep
@@ -308,6 +309,7 @@ class Fabrication(Executor):
 
         numbers = {prompt.id: index for index, prompt in enumerate(self.prompts.prompts)}
         runs = []
+        server, warm_up = self._warmed(step)
         for prompt in step.prompts:
             reply = _reply(numbers[prompt.id], prompt, self.world)
             head = reply.head
@@ -337,6 +339,12 @@ class Fabrication(Executor):
                 ms += float(decodes) * self.world.draft_ms[name]
                 if RULES[profile].reads_late:
                     ms += 1000 * self.prompt_s(self.world.draft_ms[name], head.prompt_tokens)
+            if server is not None:
+                asked = reply.prompt, reply.tokens, head.emitted
+                run = server.answer(
+                    NgramRequest(*asked, frozenset({EOG}), step.max_tokens, step.context)
+                )
+                drafted, accepted, steps = run.draft_n, run.draft_n_accepted, run.steps
             ms += steps * (self.world.target_ms + self.world.overhead_ms)
             ms += (drafted or 0) * self.world.slope * self.world.target_ms
             prefill = head.prompt_tokens * 0.8
@@ -360,7 +368,22 @@ class Fabrication(Executor):
                 )
             )
         command = ("llama-server", "-m", "/models/target.gguf")
-        return LiveOutcome(tuple(runs), 0.5, 4000 + len(runs), command, self.others(step))
+        return LiveOutcome(
+            tuple(runs), 0.5, 4000 + len(runs), command, self.others(step), warm_up=warm_up
+        )
+
+    def _warmed(
+        self, step: LiveStep
+    ) -> tuple[NgramServer | None, tuple[tuple[int, ...], tuple[int, ...]] | None]:
+        """A server that drafts without a file, and what it was warmed up with."""
+        if step.ngram is None:
+            return None, None
+        flavour = step.engine.flavour
+        server = NgramServer(step.ngram, flavour)
+        prompt, reply = (3, 4, 5, 6, 7, 3, 4, 5), (6, 7, 3, 4)
+        ids, said = np.array(prompt, np.int32), np.array(reply, np.int32)
+        server.answer(NgramRequest(ids, said, len(reply), frozenset({EOG}), 16, step.context))
+        return server, (prompt, reply)
 
     def _compare(self, step: CompareStep, _: Path) -> CompareOutcome:
         count = sum(len(live.prompts) for live in step.live)

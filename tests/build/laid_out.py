@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cook.build.lay_score import lay_forecast, settings_on
+from cook.build.lay_score import lay_forecast, rivals_on, settings_on
 from cook.build.layout import NO_DRAFT, DraftPlan, Layout, LiveGrid
 from cook.recipe.schema import ScoreSpec
 from cook.steps.memory import MemoryStep
@@ -70,7 +70,7 @@ def layout(
         target=TARGET,
         prompts=prompts,
         baseline=baseline,
-        grid=grid.all(drafts, settings, baseline),
+        grid=grid.all(drafts, settings, baseline, rivals_on(fake, spec, suffix)),
         warnings=("a warning of the layout",),
         forecast=forecast,
     )

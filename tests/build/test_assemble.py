@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cook.build.assemble import by_cause
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.errors import InputError, StepError
 from cook.graph.store import Store
 from cook.record.record import Record, read_record
@@ -63,6 +64,41 @@ def test_live_figures_are_sums_over_the_stored_rounds(
     assert set(winner.prompts.ids) == {run.id for run in runs}
     assert sum(f.requests for f in winner.categories.values()) == len(runs)
     assert read_record(tmp_path / "records" / "made-up.json") == record
+
+
+RIVAL = {"type": "ngram-simple", "size_n": 1, "size_m": 1}
+
+
+def test_a_rival_that_beats_the_drafts_is_picked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its forecast; its live run confirms the counts, and a draft ran beside it."""
+    world = World(accuracy={"small": 0.05, "large": 0.05}, draft_ms={"small": 9.0, "large": 9.0})
+    record = built(tmp_path, monkeypatch, world, score={"rivals": RIVAL}).record
+    rival = record.candidate("ngram-simple size_n=1 size_m=1")
+    assert rival is not None
+    assert record.pick.candidate == rival.name
+    assert (rival.draft, rival.settings) == (rival.name, None)
+    assert rival.ngram == NgramSettings(NgramType.SIMPLE, size_n=1, size_m=1)
+    assert rival.predicted is not None
+    assert rival.predicted.draft_s == 0
+    assert rival.counts is not None
+    assert rival.counts.exact == rival.counts.requests > 0
+    assert "drafted and had accepted as simulated in" in record.pick.sentence
+    assert any(c.key.is_file and c.live for c in record.candidates)
+    assert read_record(tmp_path / "records" / "made-up.json") == record
+
+
+def test_a_draft_is_picked_where_it_beats_the_rivals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, score={"rivals": [RIVAL, "ngram-cache"]}).record
+    winner = record.candidate(record.pick.candidate or "")
+    assert winner is not None
+    assert winner.key.is_file
+    rivals = [c for c in record.candidates if c.ngram is not None]
+    assert len(rivals) == 2
+    assert all(c.predicted is not None for c in rivals)
 
 
 def test_speedups_are_against_no_draft(record: Record) -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from cook.build.choose import Aim, Chosen, DecidingCost, confirm
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.record.objective import Objective
+from cook.record.outcomes import SelfCheckOutcome
 from cook.record.record import Candidate, CandidateKey, Excluded, Pick
 from tests.build.candidates import candidate, key, rounds
 
@@ -63,6 +65,50 @@ def confirmed(
 
 NO_DRAFT = candidate(None, 10)
 LARGE, SMALL = candidate("large", 13, 700), candidate("small", 12, 600)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        (SelfCheckOutcome(6, 6, 40, 30, 40, 30), None),
+        (SelfCheckOutcome(6, 5, 40, 30, 41, 30), "as simulated on 5 of 6 live requests"),
+        (None, "could not be checked"),
+    ],
+)
+def test_a_rival_is_confirmed_by_its_counts(
+    counts: SelfCheckOutcome | None, told: str | None
+) -> None:
+    """However slow it was live: that hangs on what its server saw before."""
+    ngram = NgramSettings(NgramType.MOD)
+    rival = replace(
+        candidate("ngram-mod", 5, 600), settings=None, cache_type=None, ngram=ngram, counts=counts
+    )
+    choice = predicted("small")
+    names = {**choice.names, rival.key: rival.name}
+    choice = replace(choice, key=rival.key, ranking=(rival.key, *choice.ranking), names=names)
+    choice = replace(choice, chance={**choice.chance, rival.key: 0.97})
+    found = confirmed(choice, NO_DRAFT, LARGE, rival)
+    assert found.candidate == "ngram-mod"
+    assert found.certainty is not None
+    assert found.choice is not None
+    assert found.choice.confirmed is (told is None)
+    assert (told or "") in (found.certainty.objection or "")
+
+
+def test_no_live_speed_of_a_rival_says_anything() -> None:
+    """Neither against a draft, however fast it was, nor as the other draft that must run."""
+    rival = replace(
+        candidate("ngram-mod", 40, 600),
+        settings=None,
+        cache_type=None,
+        ngram=NgramSettings(NgramType.MOD),
+    )
+    found = confirmed(predicted("large"), NO_DRAFT, LARGE, SMALL, rival)
+    assert found.choice is not None
+    assert found.choice.confirmed
+    alone = confirmed(predicted("large"), NO_DRAFT, LARGE, rival)
+    assert alone.certainty is not None
+    assert alone.certainty.objection == "no rival ran"
 
 
 def test_a_choice_that_the_live_runs_bear_out_is_confirmed() -> None:

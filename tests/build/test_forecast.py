@@ -15,7 +15,9 @@ from cook.formats.quant_types import Flavour
 from cook.record.measured import Overheads
 from cook.record.record import CandidateKey
 from cook.scoring.figures import figures
+from cook.scoring.ngram import NgramServer
 from cook.scoring.simulate import Positions, Profile, simulate
+from cook.steps.replay import ngram_request
 from tests.build.fabricated import Fabrication, FakeEngine, World, prompt_set
 from tests.build.laid_out import layout, score
 
@@ -68,6 +70,41 @@ def test_counts_are_the_simulators(tmp_path: Path) -> None:
         assert (run.prompt_n, run.predicted_n) == (head.prompt_tokens, head.emitted)
     assert sum(d for d, _ in forecast.by_depth) == figures(forecast.runs).drafted
     assert sum(a for _, a in forecast.by_depth) == figures(forecast.runs).accepted
+
+
+def test_rivals_are_simulated_in_the_order_of_the_trace(tmp_path: Path) -> None:
+    """Priced as no draft is; whichever prompts are asked for, the server answered all before."""
+    wanted = ["ngram-cache", {"type": "ngram-map-k", "size_n": 2, "size_m": 4}]
+    found, fabrication = forecaster(tmp_path, World(reply_tokens=40), rivals=wanted, max_tokens=40)
+    forecasts = found.forecasts(Overheads(), PICK)
+    bare, *rivals = [f for f in forecasts if not f.key.is_file]
+    assert [f.name for f in rivals] == ["ngram-cache", "ngram-map-k size_n=2 size_m=4"]
+    trace = fabrication.trace_of(found.plan.trace)
+    for forecast in rivals:
+        assert forecast.key.ngram is not None
+        server = NgramServer(forecast.key.ngram, Flavour.LLAMA_CPP)
+        counted = {
+            reply.head.id: server.answer(ngram_request(trace, reply, n_predict=40, context=2048))
+            for reply in trace
+        }
+        assert [run.id for run in forecast.runs] == PICK
+        assert [run.draft_n for run in forecast.runs] == [counted[i].draft_n for i in PICK]
+        assert forecast.priced.breakdown.draft_s == forecast.priced.breakdown.mirror_s == 0
+    assert bare.priced.breakdown.verify_s > 0
+    assert sum(run.draft_n or 0 for run in rivals[1].runs) > 0
+    again = found.forecast_of(rivals[1].key, Overheads(), PICK[:3])
+    assert again is not None
+    assert again.runs == rivals[1].runs[:3]
+
+
+def test_only_who_asks_for_rivals_has_other_timings() -> None:
+    plain = layout(score()).forecast
+    asked = layout(score(rivals="ngram-mod")).forecast
+    assert plain is not None
+    assert asked is not None
+    assert [s.key for s in plain.verify] != [s.key for s in asked.verify]
+    assert asked.verify[0].widths[-1] == 65, "as wide as its longest draft, and the token before"
+    assert [d.replays[0].key for d in plain.drafts] == [d.replays[0].key for d in asked.drafts]
 
 
 def test_times_are_medians_over_passes_or_those_of_one(tmp_path: Path) -> None:

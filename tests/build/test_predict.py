@@ -13,9 +13,11 @@ import pytest
 from cook.build.predict import PredictRequest, predict_on_trace, predict_typed
 from cook.build.predict_show import answer as show_answer
 from cook.engines.base import Engine, ModelArgs
+from cook.engines.ngram_settings import DEFAULTS
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import source
@@ -85,6 +87,35 @@ def test_a_draft_on_a_trace(traces: dict[float, Path]) -> None:
     assert draft["settings"][draft["best"]] == best
     assert found["no_draft"]["decode_tokens_per_s"] == pytest.approx(1000 / 1.5)
     assert draft["rejection_sampling"] == []
+
+
+@pytest.mark.engine
+def test_rivals_need_no_draft(traces: dict[float, Path]) -> None:
+    request = PredictRequest(rival=("all", "ngram-map-k:size_n=3,size_m=8"), verify="1:10,65:40")
+    found = answer(request, traces[0.0])
+    assert [r["name"] for r in found["rivals"]] == [
+        *map(str, DEFAULTS[Flavour.LLAMA_CPP]),
+        "ngram-map-k size_n=3 size_m=8",
+    ]
+    bare = found["no_draft"]["decode_tokens_per_s"]
+    for rival in found["rivals"]:
+        if not rival["draft_n"]:
+            assert rival["decode_tokens_per_s"] == pytest.approx(bare)
+    assert found["drafts"] == []
+
+
+@pytest.mark.parametrize(
+    ("rival", "told"),
+    [
+        ("ngram", "rival ngram: type"),
+        ("ngram-mod:size_n", "not KEY=NUMBER"),
+        ("ngram-mod:size_n=0", "size_n"),
+        ("all:size_n=3", "every engine's own numbers"),
+    ],
+)
+def test_a_rival_that_is_none_is_refused(rival: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        PredictRequest(rival=(rival,)).rivals  # noqa: B018
 
 
 @pytest.mark.engine

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from cook.build.sentence import Evidence, nothing_qualifies, pick_sentence
-from cook.record.measured import Interval
+from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.record.measured import Interval, Prediction
 from cook.record.objective import Objective
+from cook.record.outcomes import SelfCheckOutcome
 from cook.record.record import Candidate, Certainty, Excluded
-from tests.build.candidates import candidate
+from tests.build.candidates import candidate, figures
 
 SURE = Certainty(True, 0.01, 0.97, 0.9, "large")
 OPEN = Certainty(False, 0.01, 0.4, 0.4, "large", gain=0.07, chances={"large": 0.4, "small": 0.3})
@@ -25,6 +27,7 @@ def gained(draft: str, speed: float, low: float, high: float) -> Candidate:
 
 
 LARGE = gained("large", 13, 1.17, 1.45)
+PREDICTION = Prediction(figures(12, 600), 1.0, 0.0, 0.0, 0.0, 0.0, None, None, None)
 
 
 def say(
@@ -45,6 +48,25 @@ def test_what_how_much_faster_over_what_and_how_sure() -> None:
         "large is 1.30x as fast as no draft end to end (95%: 1.17 to 1.45), live on 10 prompts, "
         "1,000 tokens, acceptance 70.0%. No other candidate is more than 1% better (95%)."
     )
+
+
+def test_of_a_rival_the_forecast_is_told_and_its_counts() -> None:
+    """Its live speed hangs on what the server saw before."""
+    predicted = replace(PREDICTION, figures=figures(12, 600))
+    bare = replace(NO_DRAFT, predicted=replace(PREDICTION, figures=figures(10)))
+    rival = replace(
+        candidate("ngram-mod", 30, 600),
+        settings=None,
+        ngram=NgramSettings(NgramType.MOD),
+        predicted=predicted,
+        counts=SelfCheckOutcome(6, 6, 40, 30, 40, 30),
+    )
+    told = say(rival, replace(SURE, leader="ngram-mod"), others=(bare, SMALL))
+    assert told.startswith(
+        "ngram-mod is predicted to be 1.20x as fast as no draft end to end, on 10 prompts, 1,000 "
+        "tokens; it drafted and had accepted as simulated in 6 of 6 live requests. "
+    )
+    assert "needs no file" in say(rival, others=(bare, SMALL))
 
 
 def test_a_gain_that_may_be_none_says_so() -> None:

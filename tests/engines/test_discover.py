@@ -223,7 +223,14 @@ def test_builds(text: str, build: str, commit: str | None) -> None:
 def test_recorded_help_texts() -> None:
     mainline = facts.parse_flags((RECORDED / "llama.cpp" / "server.txt").read_text())
     ik = facts.parse_flags((RECORDED / "ik_llama.cpp" / "server.txt").read_text())
-    assert {"-md", "--spec-draft-n-max", "-ngld", "--api-key-file", "--fit"} <= mainline
+    assert {
+        "-md",
+        "--spec-ngram-map-k4v-min-hits",
+        "--spec-draft-n-max",
+        "-ngld",
+        "--api-key-file",
+        "--fit",
+    } <= mainline
     assert not {"--draft-max", "--draft-min"} & mainline
     assert {"-md", "--spec-type", "--draft-params", "--no-escape", "--api-key-file"} <= ik
     ftypes = facts.parse_ftypes((RECORDED / "ik_llama.cpp" / "quantize.txt").read_text())

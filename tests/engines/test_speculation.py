@@ -114,9 +114,9 @@ def test_counters_of_every_kind_in_a_log() -> None:
     ("flavour", "draft"), [(Flavour.LLAMA_CPP, "draft-simple"), (Flavour.IK_LLAMA_CPP, "draft")]
 )
 def test_only_the_draft_is_wanted_and_nothing_without_one(flavour: Flavour, draft: str) -> None:
-    assert unwanted([draft, "ngram-mod"], flavour, drafting=True) == ("ngram-mod",)
-    assert unwanted([draft], flavour, drafting=True) == ()
-    assert unwanted([draft], flavour, drafting=False) == (draft,)
+    assert unwanted([draft, "ngram-mod"], [draft]) == ("ngram-mod",)
+    assert unwanted([draft], [draft]) == ()
+    assert unwanted([draft], []) == (draft,)
 
 
 def test_a_build_that_speculates_by_itself_is_told_not_to(

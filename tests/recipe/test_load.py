@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cook.engines.ngram_settings import DEFAULTS
 from cook.errors import InputError, RecipeError
+from cook.formats.quant_types import Flavour
 from cook.recipe.load import find_recipe, load_recipe, parse_recipe, resolved, shipped_recipes
 
 BROKEN = Path(__file__).parents[1] / "data" / "broken_recipes"
@@ -134,6 +136,48 @@ def test_a_fault_in_a_quoted_pattern_points_into_the_quotes() -> None:
 def test_an_equals_sign_is_explained() -> None:
     text = MINIMAL + "quants: [{name: A, type: Q8_0, rules: ['blk.*=q8_0']}]\n"
     assert "write `selector: type`" in problems_of(text)[0]
+
+
+def with_rivals(rivals: str) -> str:
+    return DESIGN_EXAMPLE.replace(
+        "  prompts: default\n", f"  prompts: default\n  rivals: {rivals}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("ngram-mod", ["ngram-mod"]),
+        ("[ngram-mod, {type: ngram-map-k, size_n: 8}]", ["ngram-mod", "ngram-map-k size_n=8"]),
+        ("all", [str(one) for one in DEFAULTS[Flavour.IK_LLAMA_CPP]]),
+        ("[]", []),
+    ],
+)
+def test_rivals_are_names_or_have_numbers(written: str, said: list[str]) -> None:
+    loaded = parse_recipe(with_rivals(written), Path("/somewhere/r.yaml"))
+    again = parse_recipe(resolved(loaded), Path("/somewhere/r.yaml"))
+    for recipe in (loaded.recipe, again.recipe):
+        assert recipe.score is not None
+        known = tuple(DEFAULTS[Flavour.IK_LLAMA_CPP])
+        found = [one for rival in recipe.score.rivals for one in rival.to_settings(known)]
+        assert [str(one) for one in found] == said
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("ngram-modd", "ngram-mod"),
+        ("[{type: ngram-mod, size_n: 0}]", "size_n"),
+        ("[{type: ngram-mod, size: 3}]", "size"),
+        ("[{type: all, size_n: 3}]", "every engine's own numbers"),
+        ("[suffix, suffix]", "lists a value twice"),
+    ],
+)
+def test_a_rival_that_is_none_has_a_place(written: str, told: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(with_rivals(written), Path("r.yaml"))
+    assert told in str(caught.value)
+    assert "r.yaml:" in str(caught.value)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

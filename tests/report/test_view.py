@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.report.canvas import Plot
 from cook.report.document import Table
 from cook.report.view import SECTIONS, document
@@ -72,3 +73,22 @@ def test_only_what_is_read_first_is_in_sight(records: ModuleType) -> None:
     assert found.first.id == "speedups"
     assert [s.id for s in found.open] == ["lengths", "gains", "warnings"]
     assert {s.id for s in found.folded} >= {"candidates", "provenance", "category"}
+
+
+def test_a_rival_stands_beside_the_drafts(records: ModuleType) -> None:
+    """It has no file and no draft length, and no section stumbles over that."""
+    known = records.record()
+    one = next(c for c in known.candidates if c.live is not None and c.draft is not None)
+    rival = replace(
+        one,
+        name="ngram-mod",
+        draft="ngram-mod",
+        settings=None,
+        cache_type=None,
+        ngram=NgramSettings(NgramType.MOD),
+    )
+    others = tuple(c for c in known.candidates if c is not one)
+    for pick in (known.pick, replace(known.pick, candidate=rival.name)):
+        whole = replace(known, candidates=(*others, rival), pick=pick)
+        found = document(whole)
+        assert any("ngram-mod" in str(section) for section in (found.first, *found.shown))

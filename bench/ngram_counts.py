@@ -1,0 +1,175 @@
+"""Draft-free methods: the simulated counts against those of real servers, request by request.
+
+One server a method answers all prompts in order, so that what it keeps from one request to the
+next counts, too. Mainline tells the tokens that it wrote; ik does not, so that its replies are
+written by its own library first, and it is told where a server wrote another text.
+Not a timing: other programs may run beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from bench.study import Study
+from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.discover import discover
+from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.server import Server
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.worker import Worker
+from cook.formats.arrays import Ids
+from cook.formats.quant_types import Flavour
+from cook.paths import demo_dir
+from cook.prompts.prompt_set import load_prompts
+from cook.scoring.ngram import NgramRequest, NgramServer
+
+PROMPTS, TOKENS, CONTEXT = 55, 160, 4096
+EAGER = (
+    NgramSettings(NgramType.SIMPLE, size_n=3, size_m=8),
+    NgramSettings(NgramType.MAP_K, size_n=3, size_m=8),
+    NgramSettings(NgramType.MAP_K4V, size_n=2, size_m=3),
+    NgramSettings(NgramType.MAP_K4V, size_n=3, size_m=6, min_hits=2),
+    NgramSettings(NgramType.MOD, size_n=5, n_min=2, n_max=12),
+)
+"""Beside the engines' own numbers, which draft little on short replies."""
+EAGER_IK = (
+    NgramSettings(NgramType.CACHE, n_max=4, n_min=2),
+    NgramSettings(NgramType.SUFFIX, n_max=8, n_min=2, p_min=0.05, min_match=2, depth=16),
+)
+
+
+@dataclass(frozen=True)
+class NgramAgreement:
+    """Counts over the same requests, (drafted, accepted) of each side.
+
+    ``exact`` of ``requests`` have both counts equal; ``apart`` wrote another text than the
+    library, where only that tells the tokens.
+    """
+
+    engine: str
+    settings: NgramSettings
+    requests: int
+    exact: int
+    apart: int
+    live: tuple[int, int]
+    simulated: tuple[int, int]
+
+    def __str__(self) -> str:
+        live, ours = ("/".join(map(str, reversed(both))) for both in (self.live, self.simulated))
+        apart = f", {self.apart} wrote another text" if self.apart else ""
+        return (
+            f"  {self.engine:8} {self.settings}: server {live}, simulated {ours}; "
+            f"{self.exact} of {self.requests} requests equal{apart}"
+        )
+
+
+@dataclass(frozen=True)
+class Written:
+    """A reply of the target as the engine's library writes it, one token a step."""
+
+    prompt: tuple[int, ...]
+    tokens: Ids
+    reply: int
+    text: str
+
+
+def ngram_counts() -> Study:
+    """All methods that the bundled engine has, and ik's where COOK_ENGINE_IK names a build."""
+    engines = [discover("bundled")]
+    if directory := os.environ.get("COOK_ENGINE_IK"):
+        engines.append(discover(f"ik={directory}"))
+    found = []
+    with TemporaryDirectory(prefix="cook-bench-") as logs:
+        supervisor = Supervisor(Path(logs))
+        for engine in engines:
+            texts = [p.text for p in load_prompts("demo").prompts[:PROMPTS]]
+            written = replies(engine, target(), texts, TOKENS, supervisor)
+            for settings in methods(engine):
+                found.append(agreement(engine, target(), settings, written, TOKENS, supervisor))
+    head = f"draft-free methods, {PROMPTS} prompts x {TOKENS} tokens: every count equal"
+    return Study((head, *map(str, found)), all(a.exact == a.requests for a in found))
+
+
+def target() -> Path:
+    """The demo's, as it is shipped."""
+    return demo_dir() / "target-q8_0.gguf"
+
+
+def methods(engine: Engine) -> list[NgramSettings]:
+    """Every method of ``engine`` with its own numbers, and with some that draft more."""
+    flavour = Flavour(engine.flavour)
+    eager = EAGER if flavour is Flavour.LLAMA_CPP else (*EAGER, *EAGER_IK)
+    return [one.of(flavour) for one in (*DEFAULTS[flavour].values(), *eager)]
+
+
+def replies(
+    engine: Engine, model: Path, texts: Sequence[str], tokens: int, supervisor: Supervisor
+) -> list[Written]:
+    """Each text continued greedily, and somewhat beyond an end of the reply."""
+    found = []
+    with Worker.open(engine, supervisor) as worker:
+        info = worker.load(model_load(engine, model, ModelArgs(threads=1), CONTEXT, beyond=64))
+        for text in texts:
+            prompt = worker.tokenize(text)
+            said = worker.generate(prompt, n_predict=tokens, extra=32)
+            kept = [t for t in said.tokens[: said.emitted].tolist() if t not in info.eog]
+            found.append(
+                Written(prompt, said.tokens, said.emitted, worker.detokenize(kept, special=False))
+            )
+    return found
+
+
+def agreement(
+    engine: Engine,
+    model: Path,
+    settings: NgramSettings,
+    written: Sequence[Written],
+    tokens: int,
+    supervisor: Supervisor,
+) -> NgramAgreement:
+    """One server of ``settings`` asked for all replies in order, and its simulation."""
+    flavour = Flavour(engine.flavour)
+    job = ServerJob(model, ModelArgs(threads=1), CONTEXT, ngram=settings)
+    simulated = NgramServer(settings, flavour)
+    live, ours, apart = [], [], 0
+    with Worker.open(engine, supervisor) as worker, Server(engine, job, supervisor) as server:
+        info = worker.load(model_load(engine, model, ModelArgs(threads=1), CONTEXT))
+        for one in written:
+            answer = server.complete(one.prompt, tokens)
+            request = NgramRequest(
+                np.array(one.prompt, np.int32),
+                one.tokens,
+                one.reply,
+                info.eog,
+                n_predict=tokens,
+                context=min(CONTEXT, info.context_train),
+            )
+            if answer.tokens is not None:
+                request = NgramRequest(
+                    request.prompt,
+                    np.array(answer.tokens, np.int32),
+                    len(answer.tokens),
+                    info.eog,
+                    n_predict=tokens,
+                    context=request.context,
+                )
+            elif not one.text.startswith(answer.text):
+                apart += 1
+            run = simulated.answer(request)
+            live.append((answer.draft_n or 0, answer.draft_n_accepted or 0))
+            ours.append((run.draft_n, run.draft_n_accepted))
+    return NgramAgreement(
+        engine.name,
+        settings,
+        len(live),
+        sum(a == b for a, b in zip(live, ours, strict=True)),
+        apart,
+        *((sum(d for d, _ in side), sum(a for _, a in side)) for side in (live, ours)),
+    )

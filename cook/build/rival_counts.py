@@ -1,0 +1,63 @@
+"""A draft-free rival's live counts, simulated from the tokens that its servers wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from cook.build.forecast import Forecaster
+from cook.build.layout import Configuration
+from cook.formats.quant_types import Flavour
+from cook.record.outcomes import SelfCheckOutcome
+from cook.record.prompt_runs import PromptRun
+from cook.scoring.ngram import NgramRequest, NgramServer
+from cook.scoring.simulate import Simulation
+from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
+from cook.steps.replay import ngram_request
+
+
+def rival_counts(configuration: Configuration, forecaster: Forecaster) -> SelfCheckOutcome | None:
+    """Whether the simulated counts of a rival's live requests are the server's.
+
+    Requests are simulated in the order in which each server got them, its warm-up first. None
+    where no server told its tokens, as ik's does not.
+    """
+    outcomes = [forecaster.outcomes.result(step) for step in configuration.rounds]
+    rounds = [outcome for outcome in outcomes if outcome is not None]
+    known = [r for r in rounds if r.warm_up is not None and all(run.tokens for run in r.runs)]
+    pairs = [pair for outcome in known for pair in _recounted(configuration, forecaster, outcome)]
+    if not pairs:
+        return None
+    return SelfCheckOutcome(
+        requests=len(pairs),
+        exact=sum(
+            (run.draft_n or 0, run.draft_n_accepted or 0) == (told.draft_n, told.draft_n_accepted)
+            for run, told in pairs
+        ),
+        live_drafted=sum(run.draft_n or 0 for run, _ in pairs),
+        live_accepted=sum(run.draft_n_accepted or 0 for run, _ in pairs),
+        replay_drafted=sum(told.draft_n for _, told in pairs),
+        replay_accepted=sum(told.draft_n_accepted for _, told in pairs),
+        passed_over=sum(len(r.runs) for r in rounds if r not in known),
+    )
+
+
+def _recounted(
+    configuration: Configuration, forecaster: Forecaster, outcome: LiveOutcome
+) -> Iterator[tuple[PromptRun, Simulation]]:
+    plan, rival = forecaster.plan, configuration.rival
+    assert rival is not None, "asked of rivals only"
+    assert outcome.warm_up is not None, "chosen so"
+    trace = forecaster.trace
+    server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
+    prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
+    eog = frozenset(trace.header.eog)
+    server.answer(NgramRequest(prompt, reply, len(reply), eog, WARM_UP_TOKENS, plan.context))
+    for run in outcome.runs:
+        recorded = ngram_request(
+            trace, trace.reply(run.id), n_predict=plan.n_predict, context=plan.context
+        )
+        tokens = np.array(run.tokens, np.int32)
+        yield run, server.answer(replace(recorded, tokens=tokens, reply=len(tokens)))

@@ -1,0 +1,36 @@
+"""Simulated counts of draft-free methods against real servers: a short share of the study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.ngram_counts import agreement, methods, replies, target
+from cook.engines.process.supervisor import Supervisor
+from cook.prompts.prompt_set import load_prompts
+
+TEXTS = [p.text for p in load_prompts("demo").prompts if len(p.text) < 1500][:5]
+TOKENS = 64
+
+
+@pytest.mark.engine
+def test_counts_are_the_bundled_servers(bundled: Any, tmp_path: Path) -> None:
+    _every_method(bundled, tmp_path)
+
+
+@pytest.mark.ik
+def test_counts_are_iks_servers(ik_engine: Any, tmp_path: Path) -> None:
+    _every_method(ik_engine, tmp_path)
+
+
+def _every_method(engine: Any, tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "logs")
+    written = replies(engine, target(), TEXTS, TOKENS, supervisor)
+    drafted = 0
+    for settings in methods(engine):
+        found = agreement(engine, target(), settings, written, TOKENS, supervisor)
+        assert found.exact == found.requests == len(TEXTS), str(found)
+        drafted += found.live[0]
+    assert drafted > 100
