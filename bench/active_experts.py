@@ -36,6 +36,8 @@ from cook.units import size
 
 ENGINE = os.environ.get("COOK_BENCH_ENGINE", "bundled")
 MOST_POINTS = 0.5
+MARGIN = 0.01
+"""Of a pick where its recipe says none."""
 NEAR_TIE = 0.1
 """Logit gap of two tokens that another batch width may swap: the draft changes none else."""
 ACCEPTANCE = """\
@@ -119,30 +121,27 @@ def pick() -> Study:
 
 
 def judged(record: Record) -> Study:
-    """Whether the pick beats the best of what uses all experts, or is tied with it."""
-    full = [c for c in record.candidates if _is_full(record, c)]
-    best = max(full, key=_speed)
+    """Whether the best of fewer experts beats the best of all of them, ties with it, or loses."""
+    drafting = [c for c in record.candidates if c.draft is not None and c.predicted is not None]
+    full = max((c for c in drafting if _is_full(record, c)), key=_speed)
+    fewer = max((c for c in drafting if not _is_full(record, c)), key=_speed)
+    chosen = record.candidate(record.pick.candidate or "")
+    gain, margin = _speed(fewer) / _speed(full) - 1, MARGIN
+    told = "a tie within the margin" if abs(gain) <= margin else "beats it" if gain > 0 else "loses"
     ranked = sorted(record.candidates, key=_speed, reverse=True)
     lines = [f"  {c.name:36} predicted {_speed(c):7.1f} t/s" for c in ranked[:8]]
-    chosen = record.candidate(record.pick.candidate or "")
-    if chosen is None:
-        return Study(("pick: nothing was picked",), within=False)
-    ratio = _speed(chosen) / _speed(best)
-    certainty = record.pick.certainty
-    tied = best.name in (*record.pick.ties, *((certainty.equal or ()) if certainty else ()))
-    told = "tied with it" if tied else f"{ratio:.3f} of it"
     lines += [
-        f"  picked {chosen.name}: {record.pick.sentence}",
-        f"  best at full experts: {best.name}; the pick is {told}",
+        f"  fewer experts at best, {fewer.name}, to all at best, {full.name}: {gain:+.1%}: {told}",
+        f"  pick: {record.pick.sentence}",
     ]
-    return Study(("pick over quants and experts", *lines), tied or ratio >= 1 or chosen in full)
+    worse = chosen is None or (_is_full(record, chosen) and gain > margin)
+    return Study(("pick over quants and experts", *lines), within=not worse)
 
 
 def _is_full(record: Record, candidate: Candidate) -> bool:
+    """Whether it drafts with both of the experts that a token of the demo's draft uses."""
     draft = record.draft(candidate.draft)
-    if draft is None or candidate.predicted is None:
-        return False
-    return draft.reduction is None or draft.reduction.experts == 2
+    return draft is not None and (draft.reduction is None or draft.reduction.experts == 2)
 
 
 def _speed(candidate: Candidate) -> float:

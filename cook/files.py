@@ -332,9 +332,11 @@ class FileRange:
 @cache
 def shares_blocks(directory: Path) -> bool:
     """Whether a copy within ``directory`` costs no room: its file system shares blocks (XFS,
-    btrfs, bcachefs). Tried with one block."""
+    btrfs, bcachefs). Tried with one block, above a directory that is not there yet."""
     import fcntl
 
+    while not directory.exists():
+        directory = directory.parent
     try:
         with (
             tempfile.TemporaryFile(dir=directory) as one,

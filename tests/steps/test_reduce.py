@@ -65,4 +65,5 @@ def test_a_plan_counts_the_disk_of_copies_alone(
 def test_whether_blocks_are_shared_is_tried(tmp_path: Path) -> None:
     assert files.shares_blocks(tmp_path) in (True, False)
     assert not list(tmp_path.iterdir())
-    assert not files.shares_blocks(tmp_path / "nowhere")
+    assert files.shares_blocks(tmp_path / "later" / "on") == files.shares_blocks(tmp_path)
+    assert not files.shares_blocks(Path("/proc"))
