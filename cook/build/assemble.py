@@ -134,7 +134,7 @@ def assemble(finished: Finished) -> Record:
         target=str(layout.target.path) if layout.target else "",
         target_bytes=layout.target.size_bytes if layout.target else 0,
         target_digest=layout.target.digest if layout.target else None,
-        defaults={m.engine.name: m.engine.facts.defaults for m in finished.layouts},
+        defaults={m.engine.name: dict(m.engine.defaults) for m in finished.layouts},
         prompts=layout.prompts.name if layout.prompts else "",
         prompts_sha256=layout.prompts.sha256 if layout.prompts else "",
         max_tokens=recipe.score.max_tokens if recipe.score else 0,

@@ -341,6 +341,11 @@ class Engine(ABC):
         places = (folder / name for name in self._facts.files for folder in folders)
         return tuple(path for path in places if path.is_file())
 
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """What its server does where nothing is said, by its help: flag -> value."""
+        return self._facts.defaults
+
     def tool(self, name: str) -> Path:
         """Path of ``llama-<name>``; PrerequisiteError with the mending line when absent."""
         path = Path(self._facts.bin_dir) / f"llama-{name}"

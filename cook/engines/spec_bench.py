@@ -206,7 +206,7 @@ def _attempt(row: dict[str, Any], drafting: bool) -> Attempt:
     stages = told["stages"]
     if good and drafting != bool(stages):
         raise ValueError("it drafted nothing" if drafting else "it drafted without a draft")
-    kinds = [str(_object(stage, "a stage").get("type")) for stage in stages]
+    kinds = [str(one["type"]) for s in stages if "type" in (one := _object(s, "a stage"))]
     if others := unwanted(kinds, (BY_DRAFT[Flavour.IK_LLAMA_CPP],) if drafting else ()):
         raise ValueError(f"it drafted by {', '.join(others)}")
     drafted, accepted = _count(told, "draft_tokens"), _count(told, "accepted_tokens")

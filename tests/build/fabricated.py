@@ -62,6 +62,10 @@ class FakeEngine:
     def capabilities(self) -> Capabilities:
         return Capabilities(frozenset(), frozenset(), {})
 
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        return {"--spec-type": "none"}
+
     def as_draft(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
         return given.as_draft_of(target)
 

@@ -240,6 +240,22 @@ def test_some_failed(standin_engine: Make, supervisor: Supervisor) -> None:
             "2 tokens accepted of 1",
         ),
         (
+            [
+                attempt(
+                    "add",
+                    speculative={
+                        "draft_tokens": 9,
+                        "accepted_tokens": 2,
+                        "stages": [{"type": "ngram-mod"}, {"type": "draft"}],
+                    },
+                ),
+                attempt("read"),
+                summary(),
+            ],
+            0,
+            "it drafted by ngram-mod",
+        ),
+        (
             [attempt("add", timing={"prompt_s": -1}), attempt("read"), summary()],
             0,
             "prompt_s is no time",
