@@ -99,7 +99,7 @@ class StepCommand:
 def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[StepCommand, ...]:
     """Commands for the steps of ``planned`` that would run, wave by wave; timed ones last of each,
     in their order."""
-    steps = {step.key: step for step in _every_step(prepared)}
+    steps = {step.key: step for step in every_step(prepared)}
     missing = {p.key: p for p in planned.steps if p.state is State.RUN}
     waves: dict[str, int] = {}
     for key in missing:  # inputs come first
@@ -197,14 +197,14 @@ def _show(artifact: Artifact, *, ran: bool, output: Output) -> None:
         output.say(f"{artifact.label}: stored already, nothing ran")
 
 
-def _every_step(prepared: Prepared) -> Iterator[Step[Any]]:
+def every_step(prepared: Prepared) -> Iterator[Step[Any]]:
     """All that a build of ``prepared`` may ask for, whatever it finds out on its way."""
     wanted = [step for layout in prepared.layouts for step in layout.all_steps()]
     yield from closure(wanted).values()
 
 
 def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[Any]:
-    steps = {step.key: step for step in _every_step(prepared)}
+    steps = {step.key: step for step in every_step(prepared)}
     if len(key) < SHORTEST or not set(key) <= set("0123456789abcdef"):
         raise InputError(
             f"{key!r} is no key of a step: at least {SHORTEST} of its characters 0-9 and a-f",

@@ -5,6 +5,7 @@ The store is COOK_HOME/store; nothing in it is needed that a build would not mak
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -169,6 +170,14 @@ def gc(
             show_default=False,
         ),
     ] = False,
+    recipe: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--recipe",
+            metavar="RECIPE",
+            help="Keep what a build of RECIPE would use; may be repeated.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go.", show_default=False)
     ] = False,
@@ -179,12 +188,14 @@ def gc(
 
     Without options only what died while being made goes. Nothing here is lost for good: a build
     makes again what it needs. Models that a record names stay, for `cook serve` and `cook
-    publish`, and tensors that are part of a model that stays, unless --named is given. --kind
-    record removes earlier records of a recipe, never the one that its name means.
+    publish`, and tensors that are part of a model that stays, unless --named is given. A build
+    that did not end yet has no record: --recipe keeps what it left. --kind record removes earlier
+    records of a recipe, never the one that its name means.
 
     Examples:
       cook store gc
       cook store gc --kind quantize --older 30 --dry-run
+      cook store gc --all --older 7 --recipe recipes/ling-flash-iq1kt.yaml
       cook store gc --kind record --older 90
     """
     import time
@@ -208,7 +219,17 @@ def gc(
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
     needed = files_named() if chosen and not named else frozenset()
-    spared = [a for a in chosen if any(path.is_relative_to(a.directory) for path in needed)]
+    used = None
+    if recipe:
+        from cook.build.used import used_by
+
+        used = used_by(recipe, out)
+    spared = [
+        a
+        for a in chosen
+        if (used is not None and used.covers(a))
+        or any(path.is_relative_to(a.directory) for path in needed)
+    ]
     parts: dict[str, list[Artifact]] = {}
     if not named:
         going = {a.directory for a in chosen if a not in spared}
@@ -240,7 +261,8 @@ def gc(
     if spared:
         out.say(
             f"{units.plural(len(spared), 'artifact')} kept, named by records "
-            "(`cook report --list`) or part of models that stay: --named removes them as well"
+            "(`cook report --list`), part of models that stay (--named removes both), or used by a "
+            "--recipe"
         )
     if parts:
         of = sorted({user.label for stay in parts.values() for user in stay})

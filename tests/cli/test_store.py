@@ -14,6 +14,14 @@ from cook.graph.store import Entry, Store
 from cook.record.find import keep_record, kept_records
 from tests import bare_records as bare
 
+RECIPE = """\
+version: 1
+name: kept
+model: {source: "demo://draft-f16.gguf"}
+quants:
+  - {name: Q8_0, type: q8_0, mixture: pure}
+"""
+
 
 def fill(
     root: Path,
@@ -128,6 +136,29 @@ def test_gc_spares_what_a_record_names(cook: Any, monkeypatch: pytest.MonkeyPatc
     assert directory.is_dir()
     assert cook("store", "gc", "--all", "--named").status == 0
     assert not directory.exists()
+
+
+@pytest.mark.engine
+def test_what_a_build_without_a_record_left_stays_for_its_recipe(cook: Any) -> None:
+    recipe = cook.directory / "kept.yaml"
+    recipe.write_text(RECIPE)
+    assert cook("build", str(recipe), "--quiet").status == 0
+    for record in (cook.directory / "cook-home" / "records").rglob("*"):
+        if not record.is_dir():
+            record.unlink()
+    kept = cook("store", "gc", "--all", "--recipe", str(recipe), "--json")
+    assert kept.status == 0
+    left = json.loads(cook("store", "ls", "--json").stdout)["artifacts"]
+    assert {"quantize", "tensor"} <= {artifact["kind"] for artifact in left}
+    recipe.write_text(RECIPE.replace("q8_0", "q4_k"))  # another quant of the same source
+    cook("store", "gc", "--all", "--recipe", str(recipe))
+    left = json.loads(cook("store", "ls", "--json").stdout)["artifacts"]
+    kinds = {artifact["kind"] for artifact in left}
+    assert "tensor" in kinds
+    assert "quantize" not in kinds
+    assert cook("store", "gc", "--all", "--recipe", "nowhere.yaml").status == 2
+    cook("store", "gc", "--all")
+    assert json.loads(cook("store", "ls", "--json").stdout)["artifacts"] == []
 
 
 def test_tensors_are_told_by_the_models_that_they_are_part_of(cook: Any) -> None:
