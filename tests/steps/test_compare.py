@@ -14,6 +14,7 @@ import pytest
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
+from cook.graph.step import Source
 from cook.record.outcomes import Difference
 from cook.steps import compare
 from cook.steps.compare import CONTROLLED, CompareStep, Seen, _alone
@@ -129,7 +130,7 @@ def test_what_no_worker_can_control_is_looked_up_by_a_server(
     step = cast(
         CompareStep,
         SimpleNamespace(
-            target=None,
+            target=Source(Path("t"), "sha256:0", 1),
             target_args=None,
             context=4096,
             engine=None,
@@ -137,7 +138,7 @@ def test_what_no_worker_can_control_is_looked_up_by_a_server(
             _seen=lambda lookup, *_: [seen(prompt_id=type(lookup).__name__)],
         ),
     )
-    bench: Any = SimpleNamespace(file=lambda *_: Path("t"), supervisor=None, workers=Kept())
+    bench: Any = SimpleNamespace(supervisor=None, workers=Kept())
     pair: Any = SimpleNamespace(id="a")
     differences, untold = CompareStep._told(step, bench, [(pair, pair)])
     assert untold == "worker: replay: no answer within 900 s"
