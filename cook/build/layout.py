@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.base import DraftSettings, Engine, ModelArgs, cache_halves
 from cook.engines.ngram_settings import NgramSettings
 from cook.formats.reduction import Reduction
 from cook.graph.step import Input, Source, Step
@@ -345,11 +345,11 @@ def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
     they name types."""
     if cache_type is None:
         return args
-    keys, _, values = cache_type.partition("/")
+    keys, values = cache_halves(cache_type)
     return replace(
         args,
         cache_type_k=args.cache_type_k or keys,
-        cache_type_v=args.cache_type_v or values or keys,
+        cache_type_v=args.cache_type_v or values,
     )
 
 

@@ -192,6 +192,12 @@ class DivergenceResult:
     command: tuple[str, ...]
 
 
+def cache_halves(cache_type: str) -> tuple[str, str]:
+    """Types of keys and of values, of ``q8_0`` (both) or ``q8_0/q5_1``."""
+    keys, _, values = cache_type.partition("/")
+    return keys, values or keys
+
+
 @dataclass(frozen=True)
 class ModelArgs:
     """How one model is placed and run; the same fields serve target and draft.

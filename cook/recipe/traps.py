@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from cook.documents.places import Locations
 from cook.documents.tree import Keys
+from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
 from cook.formats.quant_types import Flavour, by_name
 from cook.units import size
@@ -90,7 +91,8 @@ def head_tensor(file: GgufFile) -> str | None:
 
 
 def cache_bytes_per_token(file: GgufFile, cache_type: str) -> float | None:
-    """Of keys and values of all layers; None where the header does not tell, as with MLA."""
+    """Of keys and values of all layers, in ``cache_type`` (``q8_0``; ``q8_0/q5_1`` for each its
+    own); None where the header does not tell, as with MLA."""
     layers, width = _number(file, "block_count"), _number(file, "embedding_length")
     heads = _number(file, "attention.head_count")
     kept = _number(file, "attention.head_count_kv") or heads
@@ -99,8 +101,8 @@ def cache_bytes_per_token(file: GgufFile, cache_type: str) -> float | None:
     each = width // heads
     key = _number(file, "attention.key_length") or each
     value = _number(file, "attention.value_length") or each
-    stored = by_name(cache_type)
-    return layers * kept * (key + value) * stored.bpw / 8
+    keys, values = (by_name(half) for half in cache_halves(cache_type))
+    return layers * kept * (key * keys.bpw + value * values.bpw) / 8
 
 
 def _state(locations: Locations, headers: Mapping[Keys, GgufFile]) -> Iterator[Problem]:

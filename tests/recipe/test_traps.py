@@ -115,6 +115,7 @@ def test_a_head_is_no_draft(flavour: Flavour, architecture: str) -> None:
 def test_the_draft_s_context_is_the_target_s_on_mainline() -> None:
     header = file(gib=0.6)
     assert cache_bytes_per_token(header, "f16") == 32 * 8 * 256 * 2
+    assert cache_bytes_per_token(header, "f16/q8_0") == 32 * 8 * 128 * (2 + 34 / 32)
     (found,) = traps(Flavour.LLAMA_CPP, {DRAFT: header}, context=131_072)
     assert (found.line, found.severity) == (9, "warning")
     assert "131072 tokens: a KV cache of 16" in found.message
