@@ -164,7 +164,7 @@ def test_hidden_speculation_is_never_counted(
 ) -> None:
     engine = standin_engine("speculates", "server", real=bundled.facts.bin_dir)
     draft = tiny_draft if drafting else None
-    told = "beside its draft" if drafting else "although given no draft"
+    told = "beside draft-simple" if drafting else "although given no draft"
     with pytest.raises(StepError, match=f"speculates {told}") as caught:
         asked(engine, job(tiny_model, draft), supervisor)
     assert caught.value.hint is not None
