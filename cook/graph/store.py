@@ -15,6 +15,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,9 +198,12 @@ class Store:
     def commit_all(self, made: Sequence[tuple[Path, Entry]]) -> tuple[Artifact, ...]:
         """:meth:`commit` for many directories: all synced before the first is renamed, which
         costs hardly more than one."""
-        written = [path for directory, entry in made for path in _describe(directory, entry)]
-        for path in written:
-            files.fsync(path)
+        data = {d: sorted(p for p in d.iterdir() if p.is_file()) for d, _ in made}
+        with ThreadPoolExecutor(1) as disk:  # it writes what is being hashed meanwhile
+            synced = disk.submit(_fsync_all, [path for paths in data.values() for path in paths])
+            metas = [_describe(directory, data[directory], entry) for directory, entry in made]
+            synced.result()
+        _fsync_all([*metas, *data])
         targets = [self.path(entry.kind, entry.key) for _, entry in made]
         for (directory, _), target in zip(made, targets, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -341,9 +345,13 @@ class Store:
                 yield from sorted(p for p in kind.iterdir() if p.is_dir())
 
 
-def _describe(directory: Path, entry: Entry) -> list[Path]:
-    """Write ``artifact.json``; all that must be synced, ``directory`` last."""
-    found = sorted(p for p in directory.iterdir() if p.is_file())
+def _fsync_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        files.fsync(path)
+
+
+def _describe(directory: Path, found: Sequence[Path], entry: Entry) -> Path:
+    """Write ``artifact.json`` of the files ``found``; its path."""
     stored = [
         {
             "name": path.name,
@@ -375,7 +383,7 @@ def _describe(directory: Path, entry: Entry) -> list[Path]:
     document = as_read_back(document)
     document[SEAL] = _seal(document)
     meta.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False))
-    return [*found, meta, directory]
+    return meta
 
 
 def _just_stored(directory: Path) -> Artifact:
