@@ -121,20 +121,28 @@ def pick() -> Study:
 
 
 def judged(record: Record) -> Study:
-    """Whether the best of fewer experts beats the best of all of them, ties with it, or loses."""
-    drafting = [c for c in record.candidates if c.draft is not None and c.predicted is not None]
-    full = max((c for c in drafting if _is_full(record, c)), key=_speed)
-    fewer = max((c for c in drafting if not _is_full(record, c)), key=_speed)
-    chosen = record.candidate(record.pick.candidate or "")
-    gain, margin = _speed(fewer) / _speed(full) - 1, MARGIN
-    told = "a tie within the margin" if abs(gain) <= margin else "beats it" if gain > 0 else "loses"
-    ranked = sorted(record.candidates, key=_speed, reverse=True)
-    lines = [f"  {c.name:36} predicted {_speed(c):7.1f} t/s" for c in ranked[:8]]
+    """Whether the best of fewer experts beats the best of all of them, ties with it, or loses; as
+    sure as the record is of its own choice."""
+    speeds = {
+        c.name: speed
+        for c in record.candidates
+        if c.predicted is not None and (speed := c.predicted.figures.decode_speed) is not None
+    }
+    drafting = [c for c in record.candidates if c.draft is not None and c.name in speeds]
+    full = max((c for c in drafting if _is_full(record, c)), key=lambda c: speeds[c.name])
+    fewer = max((c for c in drafting if not _is_full(record, c)), key=lambda c: speeds[c.name])
+    chosen, certainty = record.candidate(record.pick.candidate or ""), record.pick.certainty
+    gain = speeds[fewer.name] / speeds[full.name] - 1
+    told = "equal within the margin" if abs(gain) <= MARGIN else "faster" if gain > 0 else "slower"
+    if certainty is None or not certainty.decided:
+        told += " as predicted, but undecided"
+    ranked = sorted(speeds, key=lambda name: -speeds[name])
+    lines = [f"  {name:36} predicted {speeds[name]:7.1f} t/s" for name in ranked[:8]]
     lines += [
         f"  fewer experts at best, {fewer.name}, to all at best, {full.name}: {gain:+.1%}: {told}",
         f"  pick: {record.pick.sentence}",
     ]
-    worse = chosen is None or (_is_full(record, chosen) and gain > margin)
+    worse = chosen is None or (_is_full(record, chosen) and gain > MARGIN)
     return Study(("pick over quants and experts", *lines), within=not worse)
 
 
@@ -142,11 +150,6 @@ def _is_full(record: Record, candidate: Candidate) -> bool:
     """Whether it drafts with both of the experts that a token of the demo's draft uses."""
     draft = record.draft(candidate.draft)
     return draft is not None and (draft.reduction is None or draft.reduction.experts == 2)
-
-
-def _speed(candidate: Candidate) -> float:
-    found = candidate.predicted
-    return (found.figures.decode_speed or 0.0) if found is not None else 0.0
 
 
 def cost() -> Study:

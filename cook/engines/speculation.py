@@ -76,13 +76,20 @@ def read_speculators(lines: Iterable[str]) -> tuple[Speculator, ...]:
     for line in lines:
         if told := TOTALS.search(line):
             counts = (int(told[part]) for part in ("drafts", "drafted", "accepted"))
-            found[told["name"]] = Speculator(told["name"], *counts)
+            name = _kind(told["name"])
+            found[name] = Speculator(name, *counts)
         elif told := _ADDED.search(line):
-            found.setdefault(told["name"], Speculator(told["name"]))
+            name = _kind(told["name"])
+            found.setdefault(name, Speculator(name))
         started = started or _STARTED in line
     if started and not found:
         return (Speculator(UNNAMED),)
     return tuple(found.values())
+
+
+def _kind(name: str) -> str:
+    """As ``--spec-type`` spells it: ik's log has ``ngram_simple``."""
+    return name.replace("_", "-")
 
 
 def unwanted(names: Iterable[str], asked: Collection[str]) -> tuple[str, ...]:

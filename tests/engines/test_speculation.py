@@ -105,6 +105,8 @@ def test_counters_of_every_kind_in_a_log() -> None:
         Speculator("ngram-mod", 7, 40, 11),
     )
     assert str(read_speculators(log)[-1]) == "ngram-mod (11 of 40 tokens accepted)"
+    (iks,) = read_speculators([line.format("ngram_simple", 1, 20)])
+    assert iks.name == "ngram-simple"
     assert read_speculators(["a reply about speculation"]) == ()
     (unnamed,) = read_speculators(["slot 0 | speculative decoding context initialized"])
     assert "unnamed" in unnamed.name
