@@ -199,9 +199,14 @@ class Store:
         """:meth:`commit` for many directories: all synced before the first is renamed, which
         costs hardly more than one."""
         data = {d: sorted(p for p in d.iterdir() if p.is_file()) for d, _ in made}
-        with ThreadPoolExecutor(1) as disk:  # it writes what is being hashed meanwhile
-            synced = disk.submit(_fsync_all, [path for paths in data.values() for path in paths])
-            metas = [_describe(directory, data[directory], entry) for directory, entry in made]
+        every = [path for paths in data.values() for path in paths]
+        with ThreadPoolExecutor() as pool:  # the disk writes what is being hashed meanwhile
+            synced = pool.submit(_fsync_all, every)
+            hashed = dict(zip(every, pool.map(files.hashed, every), strict=True))
+            metas = [
+                _describe(directory, [hashed[path] for path in data[directory]], entry)
+                for directory, entry in made
+            ]
             synced.result()
         _fsync_all([*metas, *data])
         targets = [self.path(entry.kind, entry.key) for _, entry in made]
@@ -350,15 +355,15 @@ def _fsync_all(paths: Iterable[Path]) -> None:
         files.fsync(path)
 
 
-def _describe(directory: Path, found: Sequence[Path], entry: Entry) -> Path:
+def _describe(directory: Path, found: Sequence[files.Hashed], entry: Entry) -> Path:
     """Write ``artifact.json`` of the files ``found``; its path."""
     stored = [
         {
-            "name": path.name,
-            "size_bytes": path.stat().st_size,
-            "sha256": files.hashed(path).digest.removeprefix("sha256:"),
+            "name": file.path.name,
+            "size_bytes": file.identity.size_bytes,
+            "sha256": file.digest.removeprefix("sha256:"),
         }
-        for path in found
+        for file in found
     ]
     document = {
         "format": FORMAT,

@@ -12,11 +12,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cook.closing import Closing
 from cook.config import memory_bytes
 from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
@@ -190,7 +190,8 @@ class QuantizeStep(Step[QuantizeResult]):
         }
         of_key = {pieces[t.name].key: t for t in changed}
         progress = _Progress(sum(file.place(t.name).size_bytes for t in changed), bench)
-        with _LazyWorker(quantizer.program, self.engine, bench) as worker:
+        with ExitStack() as held:
+            worker = _LazyWorker(self.engine, bench, held)
 
             def make(piece: Piece, path: Path) -> None:
                 tensor = of_key[piece.key]
@@ -378,19 +379,17 @@ class _Quantizer:
             ) from None
 
 
-class _LazyWorker(Closing):
-    """A worker that starts with the first tensor: where all are stored, none does."""
+class _LazyWorker:
+    """A worker that is there with the first tensor, and ``held`` from then on: where all are
+    stored, none is needed."""
 
-    def __init__(self, program: Path, engine: Engine, bench: Workbench) -> None:
-        self._program, self._engine, self._bench = program, engine, bench
+    def __init__(self, engine: Engine, bench: Workbench, held: ExitStack) -> None:
+        self._engine, self._bench, self._held = engine, bench, held
         self._worker: Worker | None = None
 
     def quantize(self, rows: RowsOfTensor, path: Path, advance: Callable[[int], None]) -> None:
-        from cook.engines.worker.worker import Worker
-
         if self._worker is None:
-            env = self._engine.environment()
-            self._worker = Worker(self._program, self._bench.supervisor, env, name="quantize")
+            self._worker = self._held.enter_context(self._bench.workers.unloaded(self._engine))
         self._worker.quantize(
             rows,
             path,
@@ -403,10 +402,6 @@ class _LazyWorker(Closing):
     def peak_rss_bytes(self) -> int | None:
         """None where it was not needed."""
         return peak_rss_bytes(self._worker.pid) if self._worker is not None else None
-
-    def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
 
 
 class _Progress:

@@ -23,8 +23,19 @@ class Activity:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """High-water mark of the resident set of ``pid`` since its exec, mapped files included."""
+    """High-water mark of the resident set of ``pid`` since its exec, or since it was forgotten,
+    mapped files included."""
     return _status_bytes(pid, b"VmHWM:")
+
+
+def forget_peak_rss(pid: int) -> bool:
+    """Let the high-water mark of ``pid`` begin anew at what it holds now; whether that was
+    possible (proc_pid_clear_refs(5))."""
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")
+    except OSError:
+        return False
+    return True
 
 
 def anonymous_bytes(pid: int) -> int:

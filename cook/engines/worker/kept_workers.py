@@ -3,7 +3,8 @@
 A target of hundreds of gigabytes takes minutes to read. So a worker that a step is done with waits,
 loaded, for the next step that wants the same weights: with another context if need be, which is
 made anew each time. Those that wait give way, the one that waited longest first, to whatever needs
-their memory.
+their memory. One without a model waits, too: a candidate of a few tensors is quantized in hardly
+more than the time that a worker takes to start.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from cook.closing import Closing
 from cook.engines.base import Engine
 from cook.engines.process.supervisor import Supervisor
-from cook.engines.process.system import anonymous_bytes
+from cook.engines.process.system import anonymous_bytes, forget_peak_rss
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.provenance import available_memory_bytes
@@ -40,6 +41,7 @@ class KeptWorkers(Closing):
     def __init__(self, log_dir: Path) -> None:
         self._supervisor = Supervisor(log_dir)
         self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._unloaded: dict[str, Worker] = {}
         self._lock = threading.Lock()
         self._capacity = available_memory_bytes()
         self.loads: dict[Path, int] = {}
@@ -80,6 +82,34 @@ class KeptWorkers(Closing):
         if earlier is not None:
             earlier.worker.close()
 
+    @contextmanager
+    def unloaded(self, engine: Engine) -> Iterator[Worker]:
+        """A worker of ``engine`` that has loaded no model, for the time of the block; its peak
+        memory is that of the block alone.
+
+        One that fails is ended; errors are those of :meth:`Worker.open`.
+        """
+        from cook.engines.worker.worker import Worker
+
+        digest = engine.identity.digest
+        with self._lock:
+            worker = self._unloaded.pop(digest, None)
+        if worker is not None and (worker.gone or not forget_peak_rss(worker.pid)):
+            worker.close()
+            worker = None
+        if worker is None:
+            worker = Worker.open(engine, self._supervisor, name="quantize")
+        try:
+            yield worker
+        except BaseException:
+            worker.close()
+            raise
+        with self._lock:
+            earlier = self._unloaded.pop(digest, None)  # another step's, side by side with this one
+            self._unloaded[digest] = worker
+        if earlier is not None:
+            earlier.close()
+
     def make_room(self, files: Mapping[Path, int], *, devices: bool = False) -> None:
         """End those that wait until ``files``, with their bytes, fit into memory beside the rest.
 
@@ -103,6 +133,9 @@ class KeptWorkers(Closing):
             for waiting in self._waiting.values():
                 waiting.worker.close()
             self._waiting.clear()
+            for worker in self._unloaded.values():
+                worker.close()
+            self._unloaded.clear()
 
     def _opened(self, engine: Engine, load: ModelLoad) -> tuple[Worker, ModelInfo]:
         from cook.engines.worker.worker import Worker

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines.process.system import group_activity, memory_limit_bytes, peak_rss_bytes
+from cook.engines.process.system import (
+    forget_peak_rss,
+    group_activity,
+    memory_limit_bytes,
+    peak_rss_bytes,
+)
 
 WORK = """
 import sys, time
 kept = bytearray(b"x") * (64 << 20)
+del kept
 end = time.process_time() + 0.3
 while time.process_time() < end: pass
 print("ready", flush=True)
@@ -35,7 +41,10 @@ def test_a_process_that_works_and_one_that_is_gone() -> None:
         assert activity is not None
         assert activity.cpu_s >= 0.25
         assert 64 << 20 <= peak_rss_bytes(worker.pid) <= memory_limit_bytes()
+        assert forget_peak_rss(worker.pid)
+        assert 0 < peak_rss_bytes(worker.pid) < 64 << 20
         worker.stdin.close()
         worker.wait()
     assert group_activity(worker.pid) is None
+    assert not forget_peak_rss(worker.pid)
     assert peak_rss_bytes(worker.pid) == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from cook.engines.base import Engine
 from cook.engines.worker import kept_workers
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.messages import ModelLoad
-from cook.errors import Interrupted, StepError
+from cook.errors import InternalError, Interrupted, StepError
 
 pytestmark = pytest.mark.engine
 PROMPT, REPLY = (1, 40, 50, 60, 61, 62), (70, 71, 72, 73)
@@ -140,6 +143,28 @@ def test_one_that_broke_is_not_kept(workers: KeptWorkers, engine: Engine, tiny_m
         asked.replay(PROMPT * 60, REPLY)
     assert workers.loads == {tiny_model: 2}
     assert not alive(asked.pid)
+
+
+def test_a_worker_without_a_model_is_kept_too(workers: KeptWorkers, engine: Engine) -> None:
+    with workers.unloaded(engine) as first:
+        pass
+    with workers.unloaded(engine) as second:
+        assert second.pid == first.pid
+    with pytest.raises(InternalError), workers.unloaded(engine) as failed:
+        raise InternalError("the step failed")
+    assert failed.pid == first.pid
+    assert not alive(failed.pid)
+    with workers.unloaded(engine) as killed:
+        assert killed.pid != failed.pid
+    os.kill(killed.pid, signal.SIGKILL)
+    while alive(killed.pid):
+        time.sleep(0.01)
+    with workers.unloaded(engine) as third, workers.unloaded(engine) as fourth:
+        assert len({killed.pid, third.pid, fourth.pid}) == 3
+    assert [alive(third.pid), alive(fourth.pid)].count(True) == 1
+    workers.close()
+    assert not alive(third.pid)
+    assert not alive(fourth.pid)
 
 
 def test_no_worker_outlives_the_end(engine: Engine, tiny_model: Path, tmp_path: Path) -> None:
