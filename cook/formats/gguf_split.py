@@ -62,6 +62,7 @@ def write_split_gguf(
     flavour: Flavour,
     *,
     alignment: int = DEFAULT_ALIGNMENT,
+    durable: bool = True,
 ) -> tuple[Path, ...]:
     """Write ``path``'s model as shards beside it, each whole or not at all; their paths in order.
 
@@ -71,7 +72,7 @@ def write_split_gguf(
     """
     shards = limit.shards(tensors)
     if len(shards) == 1:
-        write_gguf_file(path, metadata, tensors, alignment=alignment)
+        write_gguf_file(path, metadata, tensors, alignment=alignment, durable=durable)
         return (path,)
     if len(shards) > MAX_SHARDS:
         raise InputError(
@@ -83,9 +84,10 @@ def write_split_gguf(
     for number, (shard, part) in enumerate(zip(paths, shards, strict=True)):
         told = _split_keys(number, len(shards), len(tensors), flavour)
         if number == 0:
-            write_gguf_file(shard, {**metadata, **told}, part, alignment=alignment)
+            first = {**metadata, **told}
+            write_gguf_file(shard, first, part, alignment=alignment, durable=durable)
         else:  # without general.alignment, so of the default
-            write_gguf_file(shard, told, part)
+            write_gguf_file(shard, told, part, durable=durable)
     return paths
 
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -34,6 +35,7 @@ SEAL = "sha256"
 """The hash in ``artifact.json`` over all else that is in it."""
 SHARED_S = 60.0
 """A network file system may show a file late to machines that looked before it was there."""
+SYNCED_AT_ONCE = 8
 MEND = "`cook store verify --mend` removes what is damaged; the next build makes it again"
 """The hint where a stored file is not what it was."""
 
@@ -200,15 +202,17 @@ class Store:
         costs hardly more than one."""
         data = {d: sorted(p for p in d.iterdir() if p.is_file()) for d, _ in made}
         every = [path for paths in data.values() for path in paths]
-        with ThreadPoolExecutor() as pool:  # the disk writes what is being hashed meanwhile
-            synced = pool.submit(_fsync_all, every)
-            hashed = dict(zip(every, pool.map(files.hashed, every), strict=True))
+        # Many small files are synced at once in little more than the time of one: they share a
+        # commit of the file system's journal. And the disk writes what is being hashed meanwhile.
+        with ThreadPoolExecutor(SYNCED_AT_ONCE) as disk, ThreadPoolExecutor() as processor:
+            synced = disk.map(files.fsync, every)
+            hashed = dict(zip(every, processor.map(files.hashed, every), strict=True))
             metas = [
                 _describe(directory, [hashed[path] for path in data[directory]], entry)
                 for directory, entry in made
             ]
-            synced.result()
-        _fsync_all([*metas, *data])
+            for done in (synced, disk.map(files.fsync, [*metas, *data])):
+                deque(done, maxlen=0)  # raises what one of them raised
         targets = [self.path(entry.kind, entry.key) for _, entry in made]
         for (directory, _), target in zip(made, targets, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -348,11 +352,6 @@ class Store:
         for kind in sorted(self.root.iterdir()):
             if kind.is_dir() and kind.name not in ("tmp", "locks"):
                 yield from sorted(p for p in kind.iterdir() if p.is_dir())
-
-
-def _fsync_all(paths: Iterable[Path]) -> None:
-    for path in paths:
-        files.fsync(path)
 
 
 def _describe(directory: Path, found: Sequence[files.Hashed], entry: Entry) -> Path:

@@ -268,13 +268,14 @@ class QuantizeStep(Step[QuantizeResult]):
         tensors: Sequence[NewTensor],
         alignment: int,
     ) -> tuple[Path, ...]:
-        """Write the model, split where that is asked for; its files in order."""
+        """Write the model, split where that is asked for; its files in order. The store has them
+        outlast a power cut."""
         if self.split is not None:
             flavour = self.engine.flavour
             return write_split_gguf(
-                path, metadata, tensors, self.split, flavour, alignment=alignment
+                path, metadata, tensors, self.split, flavour, alignment=alignment, durable=False
             )
-        write_gguf_file(path, metadata, tensors, alignment=alignment)
+        write_gguf_file(path, metadata, tensors, alignment=alignment, durable=False)
         return (path,)
 
     def _too_many(self, shards: Sequence[Path]) -> tuple[str, ...]:

@@ -65,7 +65,9 @@ class ReduceStep(Step[QuantizeResult]):
         file = read_gguf(source)
         made = reduced(file, self.reduction)
         output = bench.directory / MODEL_FILE
-        write_gguf_file(output, made.metadata, made.tensors, alignment=file.alignment)
+        write_gguf_file(
+            output, made.metadata, made.tensors, alignment=file.alignment, durable=False
+        )
         tensors = read_gguf(output).tensors
         flags = self.reduction.flags(file.architecture)
         return QuantizeResult(

@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cook.engines.base import Engine
@@ -144,6 +145,11 @@ def compiler() -> str:
     )
 
 
+@cache
+def _version(cc: str) -> str:
+    return ask(cc, "--version").stdout_tail
+
+
 def _cpu() -> str:
     """What ``-march=native`` depends on."""
     try:
@@ -226,7 +232,7 @@ def build_worker(files: EngineFiles) -> Path:
     """Path of the worker program for this engine, compiled now if it was not before."""
     cc = compiler()
     here, defines = Path(__file__).parent, _defines(files)
-    version = ask(cc, "--version").stdout_tail
+    version = _version(cc)
     key = hashlib.sha256()
     parts = [files.digest, version, _cpu(), STANDARD, *defines]
     parts += [word for unit, flags in UNITS.items() for word in (unit, *flags)]
