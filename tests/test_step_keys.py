@@ -48,6 +48,7 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
+from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
 
@@ -210,6 +211,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         HttpReplayStep(main, "Q4", draft, trace, placed, (2, 4), Profile.MAINLINE_2026_10),
     )
     yield "curve", CurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 2, 5))
+    yield (
+        "curve by slots",
+        SlotCurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 5), (1, 2, 4), turn=1),
+    )
     yield (
         "curve of the target",
         CurveStep(ik, "target", target, given, placed, True, (1, 5), turn=2),

@@ -38,6 +38,7 @@ from cook.record.measured import (
     NoiseFloor,
     Prediction,
     Rejection,
+    SlotSpeed,
 )
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
@@ -74,6 +75,7 @@ class Finished:
     outcomes: Outcomes
     decision: Decision | None = None
     origins: tuple[HubOrigin, ...] = ()
+    slots: tuple[SlotSpeed, ...] | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -152,6 +154,7 @@ def assemble(finished: Finished) -> Record:
         disturbed=len(_disturbed(finished)[0]),
         sources=finished.origins,
         replayed=tuple(replayed(finished.forecasts, outcomes)),
+        slots=finished.slots,
     )
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
 from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
+from cook.build.slots import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import model_stem
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
@@ -20,6 +22,7 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, rival_keys
+from cook.record.measured import SlotSpeed
 from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
@@ -61,6 +64,7 @@ class PredictRequest:
     gpu_layers: int | None = None
     cache_type: str | None = None
     over_http: bool = False
+    slots: tuple[int, ...] = ()
     engine: str | None = None
     threads: int | None = None
 
@@ -192,6 +196,8 @@ class TracePrediction:
     no_draft: PricedReplies | None
     drafts: tuple[DraftPrediction, ...]
     rivals: tuple[Forecast, ...]
+    slots: tuple[SlotSpeed, ...]
+    """Requests in parallel: no draft and every setting of every draft, by slots."""
     warnings: tuple[str, ...]
     prefill_known: bool
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
@@ -297,6 +303,10 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     trace = TraceFile(request.trace)
     step = given_trace(request.trace)
     engine = discover(request.engine)
+    if request.slots and engine.flavour is Flavour.IK_LLAMA_CPP:
+        raise PrerequisiteError(
+            "ik_llama.cpp drafts with one slot only", hint="--slots with a build of llama.cpp"
+        )
     for draft in request.drafts:
         require_draft(trace, draft, engine.flavour)
     target: Source | None = None
@@ -341,15 +351,17 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     if over_http:
         plan = _with_http(plan, request, worker=reason is None)
     home = cook_home()
+    parallel = [slot_plan(plan, draft, request.slots) for draft in plan.drafts if request.slots]
     with Executor(
         Store(home / "store"), output, logs=home / "logs", threads=request.threads
     ) as executor:
         executor.run(plan.certain())
+        executor.run(step for one in parallel for step in one.steps())
     for failure in executor.outcomes.failures.values():
         if failure.blocked_by is None:
             raise failure.error
     forecaster = Forecaster(plan, executor.outcomes, verify, request.draft_curve)
-    return _predicted(request, trace, forecaster)
+    return _predicted(request, trace, forecaster, parallel)
 
 
 def _require_consistent(request: PredictRequest) -> None:
@@ -366,6 +378,11 @@ def _require_consistent(request: PredictRequest) -> None:
         raise InputError("--seen and --acceptance-to go with --acceptance")
     if request.target is not None and (request.verify or request.target_ms):
         raise InputError("--target measures what --verify and --target-ms type: give one of them")
+    if request.slots and (request.target is None or request.draft_ms or not request.drafts):
+        raise InputError(
+            "--slots needs drafts and the times of both models, measured here",
+            hint="cook predict FILE.trace DRAFT.gguf --target TARGET.gguf --slots 4",
+        )
     if request.lengths[0] < 1 or request.lengths[-1] > MAX_TRACE_LENGTH:
         # what a trace serves past the end of a reply
         raise InputError(f"--n-max must be between 1 and {MAX_TRACE_LENGTH}")
@@ -402,7 +419,7 @@ def _with_http(plan: ForecastPlan, request: PredictRequest, *, worker: bool) -> 
 
 
 def _predicted(
-    request: PredictRequest, trace: TraceFile, forecaster: Forecaster
+    request: PredictRequest, trace: TraceFile, forecaster: Forecaster, parallel: Sequence[SlotPlan]
 ) -> TracePrediction:
     """What the outcomes of all steps say."""
     plan = forecaster.plan
@@ -438,9 +455,18 @@ def _predicted(
         no_draft=bare.priced if forecaster.priced else None,
         drafts=tuple(drafts),
         rivals=tuple(forecasts),
+        slots=tuple(_parallel(forecaster, parallel)),
         warnings=tuple(dict.fromkeys(doubts)),
         prefill_known=bool(plan.verify) and request.draft_ms is None,
     )
+
+
+def _parallel(forecaster: Forecaster, plans: Sequence[SlotPlan]) -> Iterator[SlotSpeed]:
+    """No draft once, and every draft."""
+    for number, plan in enumerate(plans):
+        for speed in predicted_speeds(SlotForecaster(forecaster, plan)):
+            if number == 0 or speed.settings is not None:
+                yield speed
 
 
 def _setting(forecaster: Forecaster, draft: DraftForecast, forecast: Forecast) -> SettingPrediction:
