@@ -25,6 +25,7 @@ from bench.prediction import (
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.scale import scale
+from bench.slots import slots
 from bench.study import Study
 from bench.tensor_reuse import tensor_reuse
 from bench.two_workers import two_workers
@@ -40,6 +41,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "prediction-256": partial(prediction_in_proportion, 256),
     "prediction-4096": partial(prediction_in_proportion, 4096),
     "prediction-16384": partial(prediction_in_proportion, 16_384),
+    "slots": slots,
     "decision": decision,
     "copies": copies,
     "ik-agreement": ik_agreement,

@@ -241,6 +241,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
             tool="spec-bench",
         ),
     )
+    yield "live in parallel", replace(drafted, slots=4)
     yield "live without a file", replace(nothing, ngram=NgramSettings(NgramType.CACHE))
     yield "compare", CompareStep(main, "Q4", target, placed, 4096, (nothing,), (drafted, drafted))
     yield (

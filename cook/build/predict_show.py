@@ -18,7 +18,7 @@ from cook.build.predict import (
     predict_typed,
 )
 from cook.output import Column, Output, plain
-from cook.report.sections.slots import answers, gain
+from cook.report.sections.in_parallel import answers, gain
 from cook.scoring.iid import CAVEAT, IidRow, SeenCycle
 from cook.scoring.price import Breakdown, PricedReplies
 from cook.scoring.sampled import SampledPrediction

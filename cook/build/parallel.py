@@ -327,17 +327,20 @@ def _lived(speed: SlotSpeed, step: LiveStep | None, outcomes: Outcomes) -> SlotS
     )
 
 
+def tokens_per_s(outcome: LiveOutcome, only: Collection[str] | None = None) -> float:
+    """Tokens after each reply's first, of all slots together, from first request to last answer.
+
+    ``only``: of these requests (ids), where they came one after the other.
+    """
+    if outcome.busy_s is not None:
+        return sum(run.predicted_n - 1 for run in outcome.runs) / outcome.busy_s
+    runs = [run for run in outcome.runs if only is None or run.id in only]
+    return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.wall_ms for run in runs)
+
+
 def seconds_of(outcome: LiveOutcome | None) -> float:
     """What a live run took, by the server's own account; 0 where it came to nothing."""
     if outcome is None:
         return 0.0
-    return outcome.load_seconds + _busy_s(outcome)
-
-
-def _busy_s(outcome: LiveOutcome) -> float:
-    return outcome.busy_s or sum(run.wall_ms for run in outcome.runs) / 1000
-
-
-def tokens_per_s(outcome: LiveOutcome) -> float:
-    """Tokens after each reply's first, of all slots together, from first request to last answer."""
-    return sum(run.predicted_n - 1 for run in outcome.runs) / _busy_s(outcome)
+    asked_s = outcome.busy_s or sum(run.wall_ms for run in outcome.runs) / 1000
+    return outcome.load_seconds + asked_s
