@@ -22,6 +22,7 @@ from bench.prediction import (
     prediction_in_cache,
     prediction_in_proportion,
 )
+from bench.remote_draft import remote_draft
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.scale import scale
@@ -42,6 +43,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "prediction-4096": partial(prediction_in_proportion, 4096),
     "prediction-16384": partial(prediction_in_proportion, 16_384),
     "slots": slots,
+    "remote-draft": remote_draft,
     "decision": decision,
     "copies": copies,
     "ik-agreement": ik_agreement,

@@ -1,4 +1,5 @@
-"""Writes what is generated from the code: docs/cli.md, flags.md, recipe.md, the recipe's schema.
+"""Writes what is generated: docs/cli.md, flags.md, recipe.md, the recipe's schema, from the code;
+docs/when-drafting-pays.md and its plots from a record.
 
 ``--check`` writes nothing and exits 1 when one of them is stale (`make lint`).
 """
@@ -11,6 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import when_drafting_pays
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = "100"
@@ -120,6 +123,7 @@ def generated() -> dict[Path, str]:
         ROOT / "docs" / "flags.md": flags(),
         ROOT / "docs" / "recipe.md": RECIPE_NOTE + markdown().rstrip("\n") + "\n",
         SCHEMA_FILE: schema_text(),
+        **when_drafting_pays.files(),
     }
 
 

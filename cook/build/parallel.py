@@ -153,6 +153,11 @@ class SlotForecaster:
             one.plan.plain if settings is None else one.plan.verify,
         )
         draft = self._curves(self.plan.drafting, self.plan.draft.curves)
+        if draft is not None:
+            draft = SlotCurves(
+                {s: one.afar(curve, rows=s) for s, curve in draft.batches.items()},
+                one.afar(draft.prompts),
+            )
         if target is None or (settings is not None and draft is None):
             return None
         alone, drafting = one.alone(fitted), one.timings(self.plan.draft, fitted)

@@ -24,6 +24,7 @@ from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, rival_keys
 from cook.record.measured import SlotSpeed
 from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
+from cook.scoring.link import Link
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES, Profile, simulate
@@ -65,6 +66,8 @@ class PredictRequest:
     cache_type: str | None = None
     over_http: bool = False
     slots: tuple[int, ...] = ()
+    link_ms: float | None = None
+    link_mbit: float | None = None
     engine: str | None = None
     threads: int | None = None
 
@@ -96,6 +99,13 @@ class PredictRequest:
             cache_type_k=self.cache_type,
             cache_type_v=self.cache_type,
         )
+
+    @property
+    def link(self) -> Link | None:
+        """Between the machines of target and draft; None where they are one."""
+        if self.link_ms is None:
+            return None
+        return Link(self.link_ms / 1000, self.link_mbit * 1e6 / 8 if self.link_mbit else None)
 
     @cached_property
     def draft_curve(self) -> BatchCurve | None:
@@ -239,7 +249,9 @@ def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
     if most is not None and most < least:
         raise InputError(f"--acceptance-to {most:g} is below --acceptance {least:g}")
     ends = (least,) if most is None else (least, most)
-    return tuple(_typed(request, curve, request.draft_ms / 1000, end) for end in ends)
+    # Nothing typed tells the vocabulary: the logits' own way is left out.
+    away_ms = request.link_ms or 0.0
+    return tuple(_typed(request, curve, (request.draft_ms + away_ms) / 1000, end) for end in ends)
 
 
 def _typed(
@@ -360,7 +372,7 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     for failure in executor.outcomes.failures.values():
         if failure.blocked_by is None:
             raise failure.error
-    forecaster = Forecaster(plan, executor.outcomes, verify, request.draft_curve)
+    forecaster = Forecaster(plan, executor.outcomes, verify, request.draft_curve, request.link)
     return _predicted(request, trace, forecaster, parallel)
 
 
@@ -378,6 +390,8 @@ def _require_consistent(request: PredictRequest) -> None:
         raise InputError("--seen and --acceptance-to go with --acceptance")
     if request.target is not None and (request.verify or request.target_ms):
         raise InputError("--target measures what --verify and --target-ms type: give one of them")
+    if request.link_mbit is not None and request.link_ms is None:
+        raise InputError("--link-mbit goes with --link-ms", hint="--link-ms 0.2 --link-mbit 1000")
     if request.slots and (request.target is None or request.draft_ms or not request.drafts):
         raise InputError(
             "--slots needs drafts and the times of both models, measured here",
