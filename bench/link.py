@@ -86,9 +86,13 @@ class ShapedLink:
         while not self._closing.is_set():
             try:
                 ours, _ = self._listening.accept()
-                theirs = socket.create_connection(("127.0.0.1", self.beyond))
             except OSError:
                 return
+            try:
+                theirs = socket.create_connection(("127.0.0.1", self.beyond))
+            except OSError:
+                ours.close()
+                continue
             self._open += [ours, theirs]
             for one in (ours, theirs):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

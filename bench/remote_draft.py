@@ -22,7 +22,7 @@ from bench.link import ShapedLink
 from bench.prediction import with_passes
 from bench.study import Study, empty_executor
 from cook.build.forecast import Forecaster
-from cook.build.parallel import parallel_run
+from cook.build.slot_speeds import parallel_run
 from cook.engines.server import free_port
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import figures, merge_repeats

@@ -16,7 +16,7 @@ from bench.prediction import with_passes
 from bench.study import Study, empty_executor
 from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration
-from cook.build.parallel import SlotForecaster, parallel_run, slot_plan, tokens_per_s
+from cook.build.slot_speeds import SlotForecaster, parallel_run, slot_plan, tokens_per_s
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import merge_repeats
 from cook.steps.live import LiveStep

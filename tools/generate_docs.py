@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import when_drafting_pays
-
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = "100"
 CLI_TITLE = """# Commands
@@ -118,12 +116,15 @@ def generated() -> dict[Path, str]:
     """Every generated file with the text it should have."""
     from cook.recipe.json_schema import SCHEMA_FILE, markdown, schema_text
 
+    sys.path.insert(0, str(ROOT))  # this folder is a package to what lies beside it
+    from tools.when_drafting_pays import files
+
     return {
         ROOT / "docs" / "cli.md": cli(),
         ROOT / "docs" / "flags.md": flags(),
         ROOT / "docs" / "recipe.md": RECIPE_NOTE + markdown().rstrip("\n") + "\n",
         SCHEMA_FILE: schema_text(),
-        **when_drafting_pays.files(),
+        **files(),
     }
 
 

@@ -1,8 +1,9 @@
 """The page docs/when-drafting-pays.md and its plots, from a record of cook's own.
 
 ``python tools/when_drafting_pays.py RECORD.json`` keeps that record, without paths of this machine,
-beside the page; ``tools/generate_docs.py`` (`make docs`) makes plots of it and puts its figures into
-``when_drafting_pays.template.md``, and its ``--check`` says when one of them is stale. The record is of ``docs/when-drafting-pays.yaml``.
+beside the page; ``tools/generate_docs.py`` (`make docs`) makes plots of it and puts its figures
+into ``when_drafting_pays.template.md``, and its ``--check`` says when one of them is stale. The
+record is of ``docs/when-drafting-pays.yaml``.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from cook.record.record import Candidate, Record, read_record, write_record
+from cook.report.canvas import Plot, Sheet, svg_file
+from cook.report.public import public
+from cook.report.sections import category, in_parallel, lengths
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from cook.record.record import Candidate, Record, read_record, write_record  # noqa: E402
-from cook.report.canvas import Plot, Sheet, svg_file  # noqa: E402
-from cook.report.public import public  # noqa: E402
-from cook.report.sections import category, in_parallel, lengths  # noqa: E402
-
 DOCS = ROOT / "docs"
 RECORD = DOCS / "when-drafting-pays.json"
 PAGE = DOCS / "when-drafting-pays.md"

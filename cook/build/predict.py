@@ -10,7 +10,7 @@ from pathlib import Path
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
 from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
-from cook.build.parallel import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
+from cook.build.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import model_stem

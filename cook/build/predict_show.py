@@ -59,7 +59,7 @@ def document(whole: TracePrediction) -> dict[str, Any]:
             {"name": rival.name, **plain(rival.key.ngram), **_figures(rival, whole)}
             for rival in whole.rivals
         ],
-        "slots": [plain(speed) for speed in whole.slots],
+        **({"slots": [plain(speed) for speed in whole.slots]} if whole.slots else {}),
         "warnings": list(whole.warnings),
     }
 

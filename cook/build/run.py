@@ -17,10 +17,10 @@ from cook.build.drafts import draft_records
 from cook.build.layout import Configuration, Layout, checks_of, interleaved
 from cook.build.live_runs import measured_seconds, within_budget
 from cook.build.needs import needs_of
-from cook.build.parallel import parallel_speeds
 from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
 from cook.build.reckon import nominal_seconds
+from cook.build.slot_speeds import parallel_speeds
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Elsewhere, Executor, Outcomes, closure
 from cook.graph.step import Step

@@ -80,8 +80,11 @@ def draft(name: str, index: int = 0, engine: str = "bundled") -> Draft:
 
 def parallel_speeds(name: str) -> tuple[SlotSpeed, ...]:
     """Drafting pays with one slot and with two, not with four; at two and four it ran live."""
-    found = ((1, None, 100.0), (1, 4, 180.0), (1, 2, 160.0), (2, None, 150.0), (2, 4, 190.0))
-    found += ((2, 2, 195.0), (4, None, 220.0), (4, 4, 180.0), (4, 2, 210.0))
+    found = (
+        *((1, None, 100.0), (1, 4, 180.0), (1, 2, 160.0)),
+        *((2, None, 150.0), (2, 4, 190.0), (2, 2, 195.0)),
+        *((4, None, 220.0), (4, 4, 180.0), (4, 2, 210.0)),
+    )
     return tuple(
         SlotSpeed(
             engine="bundled",

@@ -293,7 +293,7 @@ def test_batches_of_several_slots_are_timed(
 ) -> None:
     worker.load(model_load(engine, tiny_model, ModelArgs(), 256, outputs=5, slots=3))
     texts = np.random.default_rng(1).integers(3, 320, (3, 45))
-    before, following = texts[:, :40], texts[:, 40:]
+    before, following = list(texts[:, :40]), list(texts[:, 40:])
     for sequences in (1, 2, 3):
         for every in (True, False):
             times = worker.time_slots(

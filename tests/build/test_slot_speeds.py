@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.build.parallel import slot_plan
+from cook.build.slot_speeds import slot_plan
 from cook.engines.base import ModelArgs
 from cook.errors import InputError
 from cook.recipe.schema import ScoreSpec
