@@ -213,7 +213,7 @@ def test_a_link_is_waited_for_by_every_decode() -> None:
 )
 def test_slots_are_timed_here_and_a_speed_belongs_to_a_link(typed: PredictRequest) -> None:
     whole = replace(typed, trace=Path("some.trace"), drafts=(DRAFT,))
-    with pytest.raises(InputError, match="slots|link"):
+    with pytest.raises(InputError, match=r"slots|link"):
         predict_on_trace(whole, Output(Mode.QUIET))
 
 
