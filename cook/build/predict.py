@@ -38,6 +38,10 @@ NAMED_PROFILES = {
     "ik": Profile.IK_2026_08,
 }
 CONSTANT = "every batch is taken to cost what one token costs; verification is dearer"
+NO_VOCABULARY = (
+    "--link-mbit is left out: how large logits are is known with a trace only, 4 bytes for every "
+    "token of the vocabulary"
+)
 TRACE_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MAX_TRACE_LENGTH = 32
 
@@ -249,22 +253,24 @@ def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
     if most is not None and most < least:
         raise InputError(f"--acceptance-to {most:g} is below --acceptance {least:g}")
     ends = (least,) if most is None else (least, most)
-    # Nothing typed tells the vocabulary: the logits' own way is left out.
-    away_ms = request.link_ms or 0.0
-    return tuple(_typed(request, curve, (request.draft_ms + away_ms) / 1000, end) for end in ends)
+    return tuple(_typed(request, curve, request.draft_ms / 1000, end) for end in ends)
 
 
 def _typed(
     request: PredictRequest, curve: BatchCurve, draft_s: float, acceptance: float
 ) -> TypedPrediction:
     """At one ``acceptance``."""
+    # Nothing typed tells the vocabulary: the logits' own way is left out.
+    away_s = (request.link_ms or 0.0) / 1000
+    if away_s and request.seen is not None:
+        raise InputError("--seen is a speed of the machines as they are: leave --link-ms out")
     alpha = acceptance
     if request.acceptance_at is not None:
         alpha = alpha_of(acceptance, request.acceptance_at)
     profile = request.named_profile or Profile.MAINLINE_2026_10
     plain_s = float(curve.at(1, 0))
     constant = len(curve.widths) == 1
-    closed = constant and 0 < alpha < 1 and draft_s < plain_s
+    closed = constant and 0 < alpha < 1 and draft_s + away_s < plain_s
     seen = None
     if request.seen is not None:
         ran = (request.acceptance_at,) if request.acceptance_at else request.lengths
@@ -275,7 +281,7 @@ def _typed(
     def rows(draft_s: float) -> tuple[IidRow, ...]:
         overhead_s = request.overhead_ms / 1000
         return tuple(
-            iid_row(alpha, n, curve, draft_s, profile, overhead_s) for n in request.lengths
+            iid_row(alpha, n, curve, draft_s + away_s, profile, overhead_s) for n in request.lengths
         )
 
     return TypedPrediction(
@@ -284,9 +290,12 @@ def _typed(
         seen=seen,
         alpha=alpha,
         no_draft_tokens_per_s=1 / plain_s,
-        best_length=best_length(alpha, plain_s, draft_s) if closed else None,
+        best_length=best_length(alpha, plain_s, draft_s + away_s) if closed else None,
         constant=constant,
-        warnings=tuple(_beyond(curve, request.lengths)),
+        warnings=(
+            *_beyond(curve, request.lengths),
+            *((NO_VOCABULARY,) if request.link_mbit is not None else ()),
+        ),
     )
 
 
@@ -508,7 +517,12 @@ def _agreements(forecaster: Forecaster, draft: DraftForecast) -> Iterator[Agreem
 
 
 def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iterator[str]:
-    """What is doubtful about the trace."""
+    """What is doubtful about the trace, and taken to be so."""
+    if request.link is not None:
+        yield (
+            f"the drafts are taken to be behind a round trip of {request.link_ms:g} ms, as fast "
+            "there as here: every decode of theirs waits for it"
+        )
     if trace.cut_short:
         yield f"{trace.path}: its last reply is cut short and left out"
     if trace.header.tokenizer is None:

@@ -201,6 +201,9 @@ def test_a_link_is_waited_for_by_every_decode() -> None:
     # Four drafted tokens and the mirror.
     assert there.rows[0].cycle_ms - here.rows[0].cycle_ms == pytest.approx(5 * 2.0)
     assert there.rows[0].speedup < here.rows[0].speedup
+    (unknown,) = predict_typed(replace(near, link_ms=2.0, link_mbit=100.0))
+    assert unknown.rows == there.rows
+    assert "--link-mbit is left out" in unknown.warnings[-1]
 
 
 @pytest.mark.parametrize(
