@@ -142,7 +142,8 @@ def page(record: Record) -> str:
         + " |"
         for c in cycles
     )
-    slots = "\n".join(f"- {told}" for told in in_parallel.answers(record.slots or ()))
+    told = in_parallel.answers(record.slots or ())
+    slots = "\n".join(f"- {one}" for one in told or ["this run was of one slot."])
     return TEMPLATE.read_text(encoding="utf-8").format(
         draft=draft,
         best=best.n_max,
@@ -156,6 +157,7 @@ def page(record: Record) -> str:
         parts=" | ".join(name for _, name in PART_NAMES),
         rule="|---:" * (4 + len(PART_NAMES)) + "|",
         slots=slots,
+        recipe=record.recipe,
         processor=record.machine.processor,
         engine=", ".join(e.build for e in record.engines.values()),
         category=_image(drawn, "category"),
@@ -167,6 +169,9 @@ def page(record: Record) -> str:
 
 
 def _image(drawn: dict[str, Plot], name: str) -> str:
+    """The plot on the page; nothing where the record has nothing for it."""
+    if name not in drawn:
+        return ""
     return f"![{drawn[name].alt}](images/pays-{name}.svg)"
 
 

@@ -20,7 +20,7 @@ from cook.build.needs import needs_of
 from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
 from cook.build.reckon import nominal_seconds
-from cook.build.slot_speeds import parallel_speeds
+from cook.build.slot_speeds import in_parallel
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Elsewhere, Executor, Outcomes, closure
 from cook.graph.step import Step
@@ -96,11 +96,11 @@ def build(
             ]
             decision = _decide(prepared, qualified, excluded, executor, output, again)
             grid, left_out = _score(prepared, qualified, executor, output, decision)
-            slots = None
+            parallel = None
             score = prepared.recipe.score
             if decision is not None and score is not None and max(score.slots) > 1:
-                slots, too_long = parallel_speeds(qualified, decision, score, executor)
-                left_out = (*left_out, *too_long)
+                parallel = in_parallel(qualified, decision, score, executor)
+                left_out = (*left_out, *parallel.left_out)
             unmade = (
                 Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out
             )
@@ -113,7 +113,7 @@ def build(
                 outcomes=executor.outcomes,
                 decision=decision,
                 origins=prepared.origins,
-                slots=slots,
+                parallel=parallel,
             )
             record = assemble(finished)
     path = keep_record(record)

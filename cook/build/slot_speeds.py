@@ -209,9 +209,19 @@ def parallel_run(
     )
 
 
-def parallel_speeds(
+@dataclass(frozen=True)
+class InParallel:
+    """What came of requests in parallel: ``steps`` are the timings and live runs below it, and
+    ``left_out`` says of live runs why they are not among them."""
+
+    speeds: tuple[SlotSpeed, ...] = ()
+    left_out: tuple[Excluded, ...] = ()
+    steps: tuple[SlotCurveStep | LiveStep, ...] = ()
+
+
+def in_parallel(
     layouts: Sequence[Layout], decision: Decision, score: ScoreSpec, executor: Executor
-) -> tuple[tuple[SlotSpeed, ...], tuple[Excluded, ...]]:
+) -> InParallel:
     """No draft, the pick's settings, and the settings that are best at each number of slots.
 
     The pick's draft, or where none is picked the best that was predicted, on its engine; nothing
@@ -220,7 +230,7 @@ def parallel_speeds(
     """
     found = _drafting(layouts, decision)
     if found is None:
-        return (), ()
+        return InParallel()
     layout, draft, usual = found
     assert layout.forecast is not None, "its candidates were predicted"
     assert layout.baseline is not None, "it scores"
@@ -261,9 +271,10 @@ def parallel_speeds(
     executor.run(lives[len(lives) // 2 :])
     executor.run(plan.timing(len(plan.verify) - 1))
     speeds = predicted_speeds(forecaster, asked)
-    return (
+    return InParallel(
         tuple(_lived(s, wanted.get((s.slots, s.settings)), executor.outcomes) for s in speeds),
         tuple(left_out),
+        (*plan.steps(), *lives),
     )
 
 
