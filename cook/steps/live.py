@@ -275,29 +275,36 @@ class LiveStep(Step[LiveOutcome]):
         """All requests, in the order of the prompts, and seconds from the first to the last
         answer: every client asks for the next prompt once it has an answer."""
         texts = [self._rendered(server, prompt) for prompt in self.prompts]
-        for _ in range(self.slots):  # a connection each, and every slot's caches are warm
-            self._at_once(self.slots, lambda _: server.complete(WARM_UP, WARM_UP_TOKENS))
+        # A connection each, and every slot's caches are warm.
+        self._at_once(server, self.slots, lambda _: server.complete(WARM_UP, WARM_UP_TOKENS))
         started = time.perf_counter()
 
         def ask(index: int) -> PromptRun:
             return self._ask(server, self.prompts[index], texts[index])
 
-        runs = self._at_once(len(self.prompts), ask, bench.advance)
+        runs = self._at_once(server, len(self.prompts), ask, bench.advance)
         return runs, time.perf_counter() - started
 
     def _at_once(
-        self, count: int, ask: Callable[[int], T], advance: Callable[[float], None] | None = None
+        self,
+        server: Server,
+        count: int,
+        ask: Callable[[int], T],
+        advance: Callable[[float], None] | None = None,
     ) -> list[T]:
+        """What ``ask`` makes of 0 to ``count``, so many at a time as there are slots."""
         with ThreadPoolExecutor(self.slots, thread_name_prefix="client") as clients:
             futures = [clients.submit(ask, index) for index in range(count)]
             try:
-                for done, _ in enumerate(as_completed(futures), 1):
+                for done, future in enumerate(as_completed(futures), 1):
+                    future.result()  # the first that fails ends the others
                     if advance is not None:
                         advance(done / count)
-                return [future.result() for future in futures]
             except BaseException:
                 clients.shutdown(wait=False, cancel_futures=True)
+                server.stop()  # and no request goes on behind a Ctrl-C
                 raise
+        return [future.result() for future in futures]
 
     def _rendered(self, server: Server, prompt: Prompt) -> str:
         return server.apply_template(prompt.text) if self.chat else prompt.text

@@ -219,6 +219,23 @@ def test_little_is_not_told() -> None:
 
 
 @pytest.mark.engine
+def test_a_request_that_fails_ends_the_others(bundled: Any, bench: Workbench) -> None:
+    """At once, not after what they still have to write."""
+    long, short = (replace(p, text=p.text[:40]) for p in PROMPTS[:2])
+    too_long = replace(short, id="too long", text="word " * 2000)
+    step = LiveStep(
+        *(bundled, "no draft", source([demo_dir() / "target-q8_0.gguf"]), ModelArgs(threads=1)),
+        *(1024, None, ModelArgs(), None, (too_long, long, short), 900, Sampling()),
+        *(False, 0, 0),
+        slots=2,
+    )
+    began = time.monotonic()
+    with pytest.raises(StepError):
+        step.run(bench)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.engine
 @pytest.mark.parametrize("settings", [None, DraftSettings(4)])
 def test_slots_are_served_in_parallel_by_a_real_server(
     bundled: Any, bench: Workbench, settings: DraftSettings | None
