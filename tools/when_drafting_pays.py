@@ -2,8 +2,8 @@
 
 ``python tools/when_drafting_pays.py RECORD.json`` keeps that record, without paths of this machine,
 beside the page; ``tools/generate_docs.py`` (`make docs`) makes plots of it and puts its figures
-into ``when_drafting_pays.template.md``, and its ``--check`` says when one of them is stale. The
-record is of ``docs/when-drafting-pays.yaml``.
+into ``when_drafting_pays.template.md``, and its ``--check`` says when one of them is stale.
+``docs/when-drafting-pays.yaml`` is a recipe for such a record, with several slots.
 """
 
 from __future__ import annotations
