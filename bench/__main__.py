@@ -22,9 +22,11 @@ from bench.prediction import (
     prediction_in_cache,
     prediction_in_proportion,
 )
+from bench.remote_draft import remote_draft
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.scale import scale
+from bench.slots import slots
 from bench.study import Study
 from bench.tensor_reuse import tensor_reuse
 from bench.two_workers import two_workers
@@ -40,6 +42,8 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "prediction-256": partial(prediction_in_proportion, 256),
     "prediction-4096": partial(prediction_in_proportion, 4096),
     "prediction-16384": partial(prediction_in_proportion, 16_384),
+    "slots": slots,
+    "remote-draft": remote_draft,
     "decision": decision,
     "copies": copies,
     "ik-agreement": ik_agreement,

@@ -127,7 +127,7 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
     """
     assert layout.forecast is not None, "asked for"
     assert layout.baseline is not None, "asked for"
-    plan = _with_passes(layout.forecast, turns)
+    plan = with_passes(layout.forecast, turns)
     every = [layout.baseline, *layout.grid]
     with empty_executor() as executor:
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
@@ -166,7 +166,7 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
         ]
 
 
-def _with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
+def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
     def more(curves: Sequence[CurveStep]) -> tuple[CurveStep, ...]:
         return tuple(replace(curves[0], turn=turn) for turn in range(passes))
 

@@ -66,6 +66,11 @@ function(cook_select_tools)
       endif()
     endforeach()
   endforeach()
+  # For a draft on another machine: one file, four seconds of a core.
+  if(TARGET ggml-rpc-server)
+    list(APPEND wanted ggml-rpc-server)
+    install(TARGETS ggml-rpc-server RUNTIME LIBRARY)
+  endif()
   set_target_properties(${wanted} PROPERTIES EXCLUDE_FROM_ALL FALSE EXPORT_COMPILE_COMMANDS TRUE)
 endfunction()
 

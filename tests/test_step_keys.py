@@ -48,6 +48,7 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
+from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
 
@@ -211,6 +212,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     )
     yield "curve", CurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 2, 5))
     yield (
+        "curve by slots",
+        SlotCurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 5), (1, 2, 4), turn=1),
+    )
+    yield (
         "curve of the target",
         CurveStep(ik, "target", target, given, placed, True, (1, 5), turn=2),
     )
@@ -236,6 +241,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
             tool="spec-bench",
         ),
     )
+    yield "live in parallel", replace(drafted, slots=4)
     yield "live without a file", replace(nothing, ngram=NgramSettings(NgramType.CACHE))
     yield "compare", CompareStep(main, "Q4", target, placed, 4096, (nothing,), (drafted, drafted))
     yield (

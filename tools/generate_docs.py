@@ -1,4 +1,5 @@
-"""Writes what is generated from the code: docs/cli.md, flags.md, recipe.md, the recipe's schema.
+"""Writes what is generated: docs/cli.md, flags.md, recipe.md, the recipe's schema, from the code;
+docs/when-drafting-pays.md and its plots from a record.
 
 ``--check`` writes nothing and exits 1 when one of them is stale (`make lint`).
 """
@@ -115,11 +116,15 @@ def generated() -> dict[Path, str]:
     """Every generated file with the text it should have."""
     from cook.recipe.json_schema import SCHEMA_FILE, markdown, schema_text
 
+    sys.path.insert(0, str(ROOT))  # this folder is a package to what lies beside it
+    from tools.when_drafting_pays import files
+
     return {
         ROOT / "docs" / "cli.md": cli(),
         ROOT / "docs" / "flags.md": flags(),
         ROOT / "docs" / "recipe.md": RECIPE_NOTE + markdown().rstrip("\n") + "\n",
         SCHEMA_FILE: schema_text(),
+        **files(),
     }
 
 

@@ -25,6 +25,7 @@ from cook.build.layout import (
 )
 from cook.build.replayed import replayed
 from cook.build.rival_counts import rival_counts
+from cook.build.slot_speeds import InParallel
 from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
@@ -74,6 +75,7 @@ class Finished:
     outcomes: Outcomes
     decision: Decision | None = None
     origins: tuple[HubOrigin, ...] = ()
+    parallel: InParallel | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -152,6 +154,7 @@ def assemble(finished: Finished) -> Record:
         disturbed=len(_disturbed(finished)[0]),
         sources=finished.origins,
         replayed=tuple(replayed(finished.forecasts, outcomes)),
+        slots=finished.parallel.speeds if finished.parallel is not None else None,
     )
 
 
@@ -508,6 +511,7 @@ def _disturbed(finished: Finished) -> tuple[list[float], int]:
     """Cores taken by other programs in each disturbed timing, and the number of all timings."""
     timed: list[Step[Any]] = [*finished.live()]
     timed += [s for forecast in finished.forecasts for s in forecast.steps() if s.timed]
+    timed += finished.parallel.steps if finished.parallel is not None else ()
     results = [r for s in timed if (r := finished.outcomes.result(s)) is not None]
     return [r.others_cores for r in results if r.warnings], len(results)
 
@@ -516,6 +520,7 @@ def _steps(finished: Finished) -> tuple[StepRecord, ...]:
     wanted: list[Step[Any]] = [step for layout in finished.layouts for step in layout.making()]
     wanted += [step for forecast in finished.forecasts for step in forecast.steps()]
     wanted += finished.live()
+    wanted += finished.parallel.steps if finished.parallel is not None else ()
     wanted += [c.compare for c in finished.grid if c.compare is not None]
     wanted += [s for c in checks_of(finished.layouts, finished.grid).values() for s in c.steps()]
     records = []

@@ -20,6 +20,7 @@ from cook.graph.execute import Outcomes
 from cook.record.measured import Overheads
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
+from cook.scoring.link import Link, behind
 from cook.scoring.ngram import NgramServer
 from cook.scoring.noise import TimingNoise, noise_of
 from cook.scoring.price import (
@@ -79,13 +80,15 @@ class Forecast:
 class Forecaster:
     """Outcomes of a plan's steps turned into forecasts.
 
-    ``verify`` and ``draft`` are times that were typed in the place of measured ones.
+    ``verify`` and ``draft`` are times that were typed in the place of measured ones. ``link``: the
+    drafts are on the other end of it, although they were timed here.
     """
 
     plan: ForecastPlan
     outcomes: Outcomes
     verify: BatchCurve | None = None
     draft: BatchCurve | None = None
+    link: Link | None = None
     read: dict[str, list[ReplayedReply]] = field(default_factory=dict)
     """Replays read so far, by key: every forecast looks at all of them again."""
     rivals: dict[Rival, list[RivalReply]] = field(default_factory=dict)
@@ -323,15 +326,21 @@ class Forecaster:
             return None
         return Timings(
             verify=verify,
-            draft=batches,
+            draft=self.afar(batches),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
             overhead_s=overheads.step_s,
             decode_overhead_s=overheads.decode_s,
             target_prefill=target.prompts if target else None,
-            draft_prefill=mine.prompts if mine else None,
+            draft_prefill=self.afar(mine.prompts) if mine else None,
             request_s=overheads.request_s,
         )
+
+    def afar(self, curve: BatchCurve, rows: int = 1) -> BatchCurve:
+        """``curve`` of a draft's batches behind the link, if there is one; ``rows`` of logits."""
+        if self.link is None:
+            return curve
+        return behind(curve, self.link, self.trace.header.vocabulary_size, rows)
 
     def alone(self, overheads: Overheads = NO_OVERHEADS, turn: int | None = None) -> Timings | None:
         """What steps without a draft cost, with the arguments of no draft; None where they could

@@ -18,7 +18,7 @@ from cook.build.layout import (
     draft_args,
 )
 from cook.build.locate import ModelFile, SourceReader, local_path
-from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs
 from cook.engines.ngram_settings import DEFAULTS, doubts
 from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
@@ -31,6 +31,7 @@ from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, selec
 from cook.prompts.shares import in_halves, race_shares
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.scoring.simulate import PROFILES, RULES, Profile
+from cook.scoring.slots import require_room
 from cook.steps.curve import PASSES, CurveStep, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
@@ -77,6 +78,9 @@ def lay_score(
     forecast = None
     live = prompts.prompts
     settings = settings_on(engine, score)
+    if max(score.slots) > 1 and engine.flavour is Flavour.LLAMA_CPP:
+        longest = max(s.n_max for s in settings)
+        require_room(max(score.slots), longest, score.target.args.batch or BATCH)
     if score.method == "replay":
         adopted = _adopted(score, target, prompts, reader)
         prompts = in_halves(adopted.prompts if adopted else prompts)

@@ -144,6 +144,8 @@ class Layout:
     forecast: ForecastPlan | None = None
     left_out: tuple[LeftOut, ...] = ()
     types: TypeSpeedStep | None = None
+    slots: tuple[int, ...] = (1,)
+    """Numbers of slots to serve at, of the recipe."""
 
     def making(self) -> Iterator[Step[Any]]:
         """Steps before the live score: types, imatrix, quantize, evaluate, memory."""

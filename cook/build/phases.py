@@ -36,6 +36,7 @@ _OF = {
     "replay": Phase.REPLAY,
     "http-replay": Phase.REPLAY,
     "curve": Phase.TIMES,
+    "slot-curve": Phase.TIMES,
     "live": Phase.LIVE,
     "compare": Phase.CHECKS,
     "control": Phase.CHECKS,

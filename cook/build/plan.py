@@ -267,7 +267,9 @@ def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
 
 def _later(layouts: Sequence[Layout]) -> str:
     races = any(layout.forecast is not None and layout.forecast.rounds > 1 for layout in layouts)
-    return LATER.replace(": ", f": {RACE}", 1) if races else LATER
+    later = LATER.replace(": ", f": {RACE}", 1) if races else LATER
+    slots = max((n for layout in layouts for n in layout.slots), default=1)
+    return later if slots == 1 else f"{later}; the same of the choice on up to {slots} slots"
 
 
 def _known_of_types(layouts: Sequence[Layout], store: Store) -> Iterator[str]:

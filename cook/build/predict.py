@@ -10,9 +10,11 @@ from pathlib import Path
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
 from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
+from cook.build.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
 from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import model_stem
+from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
@@ -20,7 +22,9 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, rival_keys
+from cook.record.measured import SlotSpeed
 from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
+from cook.scoring.link import Link
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES, Profile, simulate
@@ -34,6 +38,10 @@ NAMED_PROFILES = {
     "ik": Profile.IK_2026_08,
 }
 CONSTANT = "every batch is taken to cost what one token costs; verification is dearer"
+NO_VOCABULARY = (
+    "--link-mbit is left out: how large logits are is known with a trace only, 4 bytes for every "
+    "token of the vocabulary"
+)
 TRACE_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MAX_TRACE_LENGTH = 32
 
@@ -61,6 +69,9 @@ class PredictRequest:
     gpu_layers: int | None = None
     cache_type: str | None = None
     over_http: bool = False
+    slots: tuple[int, ...] = ()
+    link_ms: float | None = None
+    link_mbit: float | None = None
     engine: str | None = None
     threads: int | None = None
 
@@ -92,6 +103,13 @@ class PredictRequest:
             cache_type_k=self.cache_type,
             cache_type_v=self.cache_type,
         )
+
+    @property
+    def link(self) -> Link | None:
+        """Between the machines of target and draft; None where they are one."""
+        if self.link_ms is None:
+            return None
+        return Link(self.link_ms / 1000, self.link_mbit * 1e6 / 8 if self.link_mbit else None)
 
     @cached_property
     def draft_curve(self) -> BatchCurve | None:
@@ -192,6 +210,8 @@ class TracePrediction:
     no_draft: PricedReplies | None
     drafts: tuple[DraftPrediction, ...]
     rivals: tuple[Forecast, ...]
+    slots: tuple[SlotSpeed, ...]
+    """Requests in parallel: no draft and every setting of every draft, by slots."""
     warnings: tuple[str, ...]
     prefill_known: bool
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
@@ -240,13 +260,17 @@ def _typed(
     request: PredictRequest, curve: BatchCurve, draft_s: float, acceptance: float
 ) -> TypedPrediction:
     """At one ``acceptance``."""
+    # Nothing typed tells the vocabulary: the logits' own way is left out.
+    away_s = (request.link_ms or 0.0) / 1000
+    if away_s and request.seen is not None:
+        raise InputError("--seen is a speed of the machines as they are: leave --link-ms out")
     alpha = acceptance
     if request.acceptance_at is not None:
         alpha = alpha_of(acceptance, request.acceptance_at)
     profile = request.named_profile or Profile.MAINLINE_2026_10
     plain_s = float(curve.at(1, 0))
     constant = len(curve.widths) == 1
-    closed = constant and 0 < alpha < 1 and draft_s < plain_s
+    closed = constant and 0 < alpha < 1 and draft_s + away_s < plain_s
     seen = None
     if request.seen is not None:
         ran = (request.acceptance_at,) if request.acceptance_at else request.lengths
@@ -257,7 +281,7 @@ def _typed(
     def rows(draft_s: float) -> tuple[IidRow, ...]:
         overhead_s = request.overhead_ms / 1000
         return tuple(
-            iid_row(alpha, n, curve, draft_s, profile, overhead_s) for n in request.lengths
+            iid_row(alpha, n, curve, draft_s + away_s, profile, overhead_s) for n in request.lengths
         )
 
     return TypedPrediction(
@@ -266,9 +290,12 @@ def _typed(
         seen=seen,
         alpha=alpha,
         no_draft_tokens_per_s=1 / plain_s,
-        best_length=best_length(alpha, plain_s, draft_s) if closed else None,
+        best_length=best_length(alpha, plain_s, draft_s + away_s) if closed else None,
         constant=constant,
-        warnings=tuple(_beyond(curve, request.lengths)),
+        warnings=(
+            *_beyond(curve, request.lengths),
+            *((NO_VOCABULARY,) if request.link_mbit is not None else ()),
+        ),
     )
 
 
@@ -297,6 +324,10 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     trace = TraceFile(request.trace)
     step = given_trace(request.trace)
     engine = discover(request.engine)
+    if request.slots and engine.flavour is Flavour.IK_LLAMA_CPP:
+        raise PrerequisiteError(
+            "ik_llama.cpp drafts with one slot only", hint="--slots with a build of llama.cpp"
+        )
     for draft in request.drafts:
         require_draft(trace, draft, engine.flavour)
     target: Source | None = None
@@ -341,15 +372,17 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     if over_http:
         plan = _with_http(plan, request, worker=reason is None)
     home = cook_home()
+    parallel = [slot_plan(plan, draft, request.slots) for draft in plan.drafts if request.slots]
     with Executor(
         Store(home / "store"), output, logs=home / "logs", threads=request.threads
     ) as executor:
         executor.run(plan.certain())
+        executor.run(step for one in parallel for step in one.steps())
     for failure in executor.outcomes.failures.values():
         if failure.blocked_by is None:
             raise failure.error
-    forecaster = Forecaster(plan, executor.outcomes, verify, request.draft_curve)
-    return _predicted(request, trace, forecaster)
+    forecaster = Forecaster(plan, executor.outcomes, verify, request.draft_curve, request.link)
+    return _predicted(request, trace, forecaster, parallel)
 
 
 def _require_consistent(request: PredictRequest) -> None:
@@ -366,6 +399,13 @@ def _require_consistent(request: PredictRequest) -> None:
         raise InputError("--seen and --acceptance-to go with --acceptance")
     if request.target is not None and (request.verify or request.target_ms):
         raise InputError("--target measures what --verify and --target-ms type: give one of them")
+    if request.link_mbit is not None and request.link_ms is None:
+        raise InputError("--link-mbit goes with --link-ms", hint="--link-ms 0.2 --link-mbit 1000")
+    if request.slots and (request.target is None or request.draft_ms or not request.drafts):
+        raise InputError(
+            "--slots needs drafts and the times of both models, measured here",
+            hint="cook predict FILE.trace DRAFT.gguf --target TARGET.gguf --slots 4",
+        )
     if request.lengths[0] < 1 or request.lengths[-1] > MAX_TRACE_LENGTH:
         # what a trace serves past the end of a reply
         raise InputError(f"--n-max must be between 1 and {MAX_TRACE_LENGTH}")
@@ -402,7 +442,7 @@ def _with_http(plan: ForecastPlan, request: PredictRequest, *, worker: bool) -> 
 
 
 def _predicted(
-    request: PredictRequest, trace: TraceFile, forecaster: Forecaster
+    request: PredictRequest, trace: TraceFile, forecaster: Forecaster, parallel: Sequence[SlotPlan]
 ) -> TracePrediction:
     """What the outcomes of all steps say."""
     plan = forecaster.plan
@@ -438,9 +478,18 @@ def _predicted(
         no_draft=bare.priced if forecaster.priced else None,
         drafts=tuple(drafts),
         rivals=tuple(forecasts),
+        slots=tuple(_parallel(forecaster, parallel)),
         warnings=tuple(dict.fromkeys(doubts)),
         prefill_known=bool(plan.verify) and request.draft_ms is None,
     )
+
+
+def _parallel(forecaster: Forecaster, plans: Sequence[SlotPlan]) -> Iterator[SlotSpeed]:
+    """No draft once, and every draft."""
+    for number, plan in enumerate(plans):
+        for speed in predicted_speeds(SlotForecaster(forecaster, plan)):
+            if number == 0 or speed.settings is not None:
+                yield speed
 
 
 def _setting(forecaster: Forecaster, draft: DraftForecast, forecast: Forecast) -> SettingPrediction:
@@ -468,7 +517,12 @@ def _agreements(forecaster: Forecaster, draft: DraftForecast) -> Iterator[Agreem
 
 
 def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iterator[str]:
-    """What is doubtful about the trace."""
+    """What is doubtful about the trace, and taken to be so."""
+    if request.link is not None:
+        yield (
+            f"the drafts are taken to be behind a round trip of {request.link_ms:g} ms, as fast "
+            "there as here: every decode of theirs waits for it"
+        )
     if trace.cut_short:
         yield f"{trace.path}: its last reply is cut short and left out"
     if trace.header.tokenizer is None:

@@ -18,6 +18,7 @@ from cook.build.predict import (
     predict_typed,
 )
 from cook.output import Column, Output, plain
+from cook.report.sections.in_parallel import answers, gain
 from cook.scoring.iid import CAVEAT, IidRow, SeenCycle
 from cook.scoring.price import Breakdown, PricedReplies
 from cook.scoring.sampled import SampledPrediction
@@ -58,6 +59,7 @@ def document(whole: TracePrediction) -> dict[str, Any]:
             {"name": rival.name, **plain(rival.key.ngram), **_figures(rival, whole)}
             for rival in whole.rivals
         ],
+        **({"slots": [plain(speed) for speed in whole.slots]} if whole.slots else {}),
         "warnings": list(whole.warnings),
     }
 
@@ -126,11 +128,43 @@ def show(whole: TracePrediction, output: Output) -> None:
     for draft in whole.drafts:
         _show_draft(draft, whole, output)
     _show_all(whole, output)
+    _show_slots(whole, output)
     if whole.no_draft is None:
         output.say(
             "no speeds: give the target's file (--target GGUF) to time it here, or its times "
             "(--verify 1:146,2:170,5:220)"
         )
+
+
+def _show_slots(whole: TracePrediction, output: Output) -> None:
+    """Each draft at its best length by slots, and of each number of slots whether any pays."""
+    if not whole.slots:
+        return
+    rows: list[tuple[object, ...]] = []
+    for slots in sorted({speed.slots for speed in whole.slots}):
+        here = [speed for speed in whole.slots if speed.slots == slots]
+        bare = next((speed for speed in here if speed.settings is None), None)
+        for name in dict.fromkeys(speed.draft for speed in here):
+            best = max(
+                (speed for speed in here if speed.draft == name),
+                key=lambda speed: speed.predicted_tokens_per_s,
+            )
+            rows.append(
+                (
+                    slots,
+                    name or NO_DRAFT,
+                    best.settings.n_max if best.settings is not None else None,
+                    _number(best.predicted_tokens_per_s),
+                    _number(gain(bare, best, live=False)),
+                    _number(best.predicted_each_tokens_per_s),
+                )
+            )
+    output.data("")
+    output.data("Requests in parallel, as many clients as slots, all slots together")
+    heads = ("slots", "draft", "n_max", "t/s", "speedup", "t/s a client sees")
+    output.table(rows, [Column(head, "left" if head == "draft" else "right") for head in heads])
+    for told in answers(whole.slots):
+        output.data(told)
 
 
 def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) -> None:

@@ -189,6 +189,7 @@ def _lay(
         forecast=scored.forecast if scored else None,
         left_out=left_out,
         types=_types(engine, recipe, drafts, reader),
+        slots=recipe.score.slots if recipe.score is not None else (1,),
     )
 
 

@@ -50,6 +50,7 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import REQUESTS, SelfCheckStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
+from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, Trace, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
 
@@ -296,6 +297,20 @@ def _curve(step: CurveStep) -> Effort | None:
     return Effort((size,) if first else (), batches * touched, decodes, read * touched)
 
 
+def _slot_curve(step: SlotCurveStep) -> Effort | None:
+    """Batches of every width and number of slots at two depths."""
+    size = model_bytes(step.model)
+    if size is None:
+        return None
+    touched, places = _touched(step.model), 2 * WINDOWS
+    repeats = 2 if touched / READ_BYTES_S >= SLOW_S else 2 + MOST_REPEATS
+    wide = [1 + WIDE * (s * width - 1) for s in step.sequences for width in step.widths]
+    lengths = _prompt_lengths(step.trace)
+    depth = step.sequences[-1] * (min(lengths) + max(lengths) + step.trace.max_tokens)
+    decodes = len(wide) * places * repeats
+    return Effort((), sum(wide) * places * repeats * touched, decodes, depth * touched)
+
+
 def _live(step: LiveStep) -> Effort | None:
     target = model_bytes(step.target)
     draft = model_bytes(step.draft) if step.draft is not None else 0.0
@@ -413,6 +428,7 @@ _RULES: Mapping[type, Callable[[Any], Effort | None]] = {
     ReplayStep: _replay,
     HttpReplayStep: _http_replay,
     CurveStep: _curve,
+    SlotCurveStep: _slot_curve,
     LiveStep: _live,
     CompareStep: _compare,
     ControlStep: _control,

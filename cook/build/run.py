@@ -20,6 +20,7 @@ from cook.build.needs import needs_of
 from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
 from cook.build.reckon import nominal_seconds
+from cook.build.slot_speeds import in_parallel
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Elsewhere, Executor, Outcomes, closure
 from cook.graph.step import Step
@@ -95,6 +96,11 @@ def build(
             ]
             decision = _decide(prepared, qualified, excluded, executor, output, again)
             grid, left_out = _score(prepared, qualified, executor, output, decision)
+            parallel = None
+            score = prepared.recipe.score
+            if decision is not None and score is not None and max(score.slots) > 1:
+                parallel = in_parallel(qualified, decision, score, executor)
+                left_out = (*left_out, *parallel.left_out)
             unmade = (
                 Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out
             )
@@ -107,6 +113,7 @@ def build(
                 outcomes=executor.outcomes,
                 decision=decision,
                 origins=prepared.origins,
+                parallel=parallel,
             )
             record = assemble(finished)
     path = keep_record(record)

@@ -110,6 +110,25 @@ def command(
             show_default=False,
         ),
     ] = False,
+    slots: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--slots",
+            min=1,
+            max=32,
+            help="Also all requests in parallel on a server of so many slots; repeatable.",
+        ),
+    ] = None,
+    link_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--link-ms", min=0.0, help="The draft on another machine: a round trip to it, in ms."
+        ),
+    ] = None,
+    link_mbit: Annotated[
+        float | None,
+        typer.Option("--link-mbit", min=1e-3, help="The speed of that link, in Mbit/s."),
+    ] = None,
     engine: EngineOption = None,
     threads: ThreadsOption = None,
     json: JsonOption = False,
@@ -127,6 +146,8 @@ def command(
 
       cook predict ling.trace Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf --target Ling-1T.gguf
       cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --p-min 0 --p-min 0.5
+      cook predict ling.trace draft.gguf --target Ling-1T.gguf --slots 1 --slots 2 --slots 4
+      cook predict ling.trace draft.gguf --target Ling-1T.gguf --link-ms 0.2 --link-mbit 10000
       cook predict ling.trace --rival all --rival ngram-map-k:size_n=8,size_m=16
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
       cook predict --acceptance 0.62 --acceptance-to 0.66 --target-speed 6.27 --draft-speed 100

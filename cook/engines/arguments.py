@@ -94,16 +94,16 @@ class Arguments:
 
 
 def common_server_args(args: Arguments, job: ServerJob, port: int, key_file: Path | None) -> None:
-    """What both flavours spell the same: model, address, one slot, placement of the target."""
+    """What both flavours spell the same: model, address, slots, placement of the target."""
     given = job.target_args
     args.add_path("--model", job.target)
     args.add("--host", LOOPBACK)
     args.add("--port", port)
     if key_file is not None:
         args.add_path("--api-key-file", key_file)
-    # ik drafts with one slot only; with more, mainline's timings are of shared batches.
-    args.add("--parallel", 1)
-    args.add("--ctx-size", job.context)
+    args.add("--parallel", job.slots)
+    # Shared out among the slots, each of which has a KV cache of its own.
+    args.add("--ctx-size", job.context * job.slots)
     if given.threads is None and given.filled().threads != engine_threads():
         # A process that may not use every core: the engine would take threads for all of them.
         given = replace(given, threads=given.filled().threads)

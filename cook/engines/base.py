@@ -281,7 +281,8 @@ class DraftSettings:
 class ServerJob:
     """One ``llama-server`` on loopback: a target, and a draft or none.
 
-    ``ngram``: speculation without a file, which drafts before a draft does.
+    ``ngram``: speculation without a file, which drafts before a draft does. ``slots``: requests
+    that it answers at once, each with a ``context`` of its own.
     """
 
     target: Path
@@ -291,6 +292,7 @@ class ServerJob:
     draft_args: ModelArgs = field(default_factory=ModelArgs)
     settings: DraftSettings | None = None
     ngram: NgramSettings | None = None
+    slots: int = 1
 
     @property
     def drafts(self) -> bool:

@@ -81,6 +81,8 @@ class IkLlamaCpp(Engine):
         return (attention, fused, (*attention, *fused)) if fused else (attention,)
 
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
+        if job.slots > 1 and job.drafts:
+            refuse(self, "server", "slots", "it drafts with one slot only")
         job = self.without_inherited_overrides(job)
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)

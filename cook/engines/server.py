@@ -83,7 +83,8 @@ class Server:
         self._api: Api | None = None
         self._folder: Path | None = None
         self._last_prompt: tuple[int, ...] | str | None = None
-        self._requests = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-request")
+        # A request a slot at once, from as many threads of the caller's.
+        self._requests = ThreadPoolExecutor(job.slots, thread_name_prefix="server-request")
         self.command: tuple[str, ...] = ()
         self.result: ProcessResult | None = None
 
@@ -233,7 +234,9 @@ class Server:
                 on_output=self._on_output,
             )
             self._running = self._supervisor.start(spec)
-            self._api = Api(f"http://{LOOPBACK}:{port}", key, self._name)
+            self._api = Api(
+                f"http://{LOOPBACK}:{port}", key, self._name, connections=self.job.slots
+            )
             ended = self._wait_ready(self._running, self._api)
             if ended is None:
                 # Read at start; nobody needs it any more.

@@ -98,11 +98,17 @@ class Api:
     """One server's endpoints, blocking; a failed connection raises httpx.TransportError.
 
     ``read_timeout_s`` bounds the wait for an answer, and how long one may take to arrive; None
-    where the server's owner watches it.
+    where the server's owner watches it. ``connections`` are kept open between requests.
     """
 
     def __init__(
-        self, base_url: str, key: str | None, what: str, *, read_timeout_s: float | None = None
+        self,
+        base_url: str,
+        key: str | None,
+        what: str,
+        *,
+        read_timeout_s: float | None = None,
+        connections: int = 1,
     ) -> None:
         import httpx
 
@@ -122,7 +128,9 @@ class Api:
             timeout=httpx.Timeout(10.0, read=read_timeout_s),
             # A proxy from the environment must not get between us and loopback.
             trust_env=False,
-            limits=httpx.Limits(max_connections=4, max_keepalive_connections=1),
+            limits=httpx.Limits(
+                max_connections=connections + 3, max_keepalive_connections=connections
+            ),
         )
 
     def close(self) -> None:

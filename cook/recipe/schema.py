@@ -583,6 +583,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Some = Field(min_length=1, max_length=32)
 
 
+Slots = Annotated[int, Field(ge=1, le=32)]
 Method = Literal["replay", "live"]
 REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 LIVE_LENGTHS = (4, 8, 16)
@@ -773,6 +774,11 @@ class ScoreSpec(Spec):
     """Draft-free speculation that drafts must beat, each a name (`ngram-mod`; `all` that the
     engine has) or with numbers (`{type: ngram-map-k, size_n: 8}`). Simulated on the trace; only
     one that may win runs live. Absent: none, since timing their wide verifications takes time."""
+    slots: Annotated[tuple[Slots, ...], _many(Slots), Some, AfterValidator(_distinct)] = (1,)
+    """Numbers of server slots, one or a list (`[1, 2, 4]`), at which to tell the speed of all
+    requests in parallel, with the pick and without a draft: predicted, and confirmed live as far
+    as the budget goes (llama.cpp; ik_llama.cpp drafts with one slot only). The pick itself is that
+    of one slot."""
     live_budget: LiveBudgetSpec = LiveBudgetSpec()
     """Limit on the time of live runs."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
@@ -789,6 +795,11 @@ class ScoreSpec(Spec):
             raise fault("every weight is 0")
         if self.rivals and self.live == "spec-bench":
             raise fault("`rivals` run through the server only", hint="leave out `live: spec-bench`")
+        if max(self.slots) > 1 and (self.live == "spec-bench" or self.method == "live"):
+            raise fault(
+                "`slots` are predicted by replay and run through the server",
+                hint="`method: replay` and `live: server`, or leave `slots` out",
+            )
         return self
 
 

@@ -155,6 +155,12 @@ def _inert(
             hint="leave p_min out on this engine, and try shorter n_max",
             severity="warning",
         )
+    if max(score.slots) > 1:
+        yield locations.at("score", "slots").problem(
+            "ik_llama.cpp drafts with one slot only: nothing is told of more slots on it",
+            hint="leave `slots` out, or score on a build of llama.cpp too",
+            severity="warning",
+        )
     for place in _EXTRAS:
         words = _extra(recipe, place)
         for word in (*_WORDS_OF_EXPERTS, *_WORDS_OF_SLOTS):

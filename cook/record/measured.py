@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from cook.engines.base import DraftSettings
 from cook.engines.server_api import DepthCount as DepthCount
 from cook.record.outcomes import ControlOutcome
 
@@ -243,6 +244,37 @@ class Prediction:
     """``figures``, prompt by prompt."""
     rejection: Rejection | None = None
     """The other rule of verification, where the target samples; the engines have none of it."""
+
+
+@dataclass(frozen=True)
+class SlotSpeed:
+    """A server of ``slots`` slots with as many clients, each asking for the next reply at once.
+
+    ``*tokens_per_s`` of all slots together, from the first request to the last answer, prompts and
+    waiting included; ``each_tokens_per_s`` of one reply from its first token on, as a client sees
+    it. Predicted from batches of several slots and what was fitted on one; ``live`` None comes with
+    ``reason``. ``settings`` None: no draft.
+    """
+
+    engine: str
+    draft: str | None
+    settings: DraftSettings | None
+    slots: int
+    requests: int
+    predicted_tokens_per_s: float
+    predicted_each_tokens_per_s: float | None
+    live_tokens_per_s: float | None
+    live_each_tokens_per_s: float | None
+    reason: str | None
+    command: tuple[str, ...] = ()
+    """The live server's."""
+
+    @property
+    def off_by(self) -> float | None:
+        """predicted / live - 1."""
+        if not self.live_tokens_per_s:
+            return None
+        return self.predicted_tokens_per_s / self.live_tokens_per_s - 1
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from cook.record.measured import (
     PromptFigures,
     Quality,
     ReplayedPrompts,
+    SlotSpeed,
     TypeSpan,
 )
 from cook.record.outcomes import SelfCheckOutcome
@@ -273,6 +274,8 @@ class Record:
     """``sha256:`` of the target's bytes."""
     defaults: Annotated[dict[str, dict[str, str]] | None, LATER] = None
     """What each engine's server does where nothing is said, by its help: flag -> value."""
+    slots: Annotated[tuple[SlotSpeed, ...] | None, LATER] = None
+    """Requests in parallel, by slots; None where the recipe does not ask for it."""
 
     def candidate(self, name: str) -> Candidate | None:
         return next((c for c in self.candidates if c.name == name), None)

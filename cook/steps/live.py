@@ -18,10 +18,11 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from cook.engines.base import DraftSettings, Engine, LiveTool, ModelArgs, ServerJob
 from cook.engines.ngram_settings import NgramSettings
@@ -41,6 +42,8 @@ from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import PromptRun
 from cook.steps.made_model import model_path
+
+T = TypeVar("T")
 
 TOLERATED_CORES = 0.15
 """Processor use by others, in cores, that is said nothing about: timers, the kernel, a shell."""
@@ -138,6 +141,8 @@ class LiveOutcome:
     warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """Prompt and reply that the server was warmed up with, where it drafts from what it has
     seen; None where that does not matter, or the engine does not tell."""
+    busy_s: float | None = None
+    """From the first request to the last answer, where several clients asked in parallel."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -165,6 +170,8 @@ class LiveStep(Step[LiveOutcome]):
     repeat: int
     tool: LiveTool = "server"
     ngram: NgramSettings | None = None
+    slots: int = 1
+    """Requests that the server answers at once, with as many clients that ask in parallel."""
 
     kind: ClassVar[str] = "live"
     version: ClassVar[int] = 4
@@ -176,7 +183,8 @@ class LiveStep(Step[LiveOutcome]):
     @property
     def label(self) -> str:
         through = "" if self.tool == "server" else f", {self.tool}"
-        return f"live {self.name} round {self.round + 1} ({self.engine.name}{through})"
+        at_once = "" if self.slots == 1 else f", {self.slots} slots"
+        return f"live {self.name} round {self.round + 1} ({self.engine.name}{through}{at_once})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -204,6 +212,7 @@ class LiveStep(Step[LiveOutcome]):
             "tool": self.tool,
             # Absent without one: the keys of before stay.
             **({"ngram": asdict(self.ngram)} if self.ngram is not None else {}),
+            **({"slots": self.slots} if self.slots > 1 else {}),
         }
 
     def work(self) -> float:
@@ -219,6 +228,7 @@ class LiveStep(Step[LiveOutcome]):
             draft_args=self.draft_args,
             settings=self.settings,
             ngram=self.ngram,
+            slots=self.slots,
         )
 
     def run(self, bench: Workbench) -> LiveOutcome:
@@ -233,13 +243,12 @@ class LiveStep(Step[LiveOutcome]):
             warm_up = None
             if self.ngram is not None and warmed.tokens is not None:
                 warm_up = server.tokenize(WARM_UP, add_special=True), warmed.tokens
-            runs = []
             watch, cpu_before = Watch.start(), server.cpu_s
-            for index, prompt in enumerate(self.prompts):
-                if index and self.remembers:
-                    server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
-                runs.append(self._ask(server, prompt))
-                bench.advance((index + 1) / len(self.prompts))
+            busy_s = None
+            if self.slots == 1:
+                runs = list(self._one_by_one(server, bench))
+            else:
+                runs, busy_s = self._in_parallel(server, bench)
             log = server.log.parent.name
             taken = _difference(server.cpu_s, cpu_before)
             others = watch.others_cores(taken)
@@ -252,7 +261,53 @@ class LiveStep(Step[LiveOutcome]):
             others_cores=others,
             log=log,
             warm_up=warm_up,
+            busy_s=busy_s,
         )
+
+    def _one_by_one(self, server: Server, bench: Workbench) -> Iterator[PromptRun]:
+        for index, prompt in enumerate(self.prompts):
+            if index and self.remembers:
+                server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
+            yield self._ask(server, prompt, self._rendered(server, prompt))
+            bench.advance((index + 1) / len(self.prompts))
+
+    def _in_parallel(self, server: Server, bench: Workbench) -> tuple[list[PromptRun], float]:
+        """All requests, in the order of the prompts, and seconds from the first to the last
+        answer: every client asks for the next prompt once it has an answer."""
+        texts = [self._rendered(server, prompt) for prompt in self.prompts]
+        # A connection each, and every slot's caches are warm.
+        self._at_once(server, self.slots, lambda _: server.complete(WARM_UP, WARM_UP_TOKENS))
+        started = time.perf_counter()
+
+        def ask(index: int) -> PromptRun:
+            return self._ask(server, self.prompts[index], texts[index])
+
+        runs = self._at_once(server, len(self.prompts), ask, bench.advance)
+        return runs, time.perf_counter() - started
+
+    def _at_once(
+        self,
+        server: Server,
+        count: int,
+        ask: Callable[[int], T],
+        advance: Callable[[float], None] | None = None,
+    ) -> list[T]:
+        """What ``ask`` makes of 0 to ``count``, so many at a time as there are slots."""
+        with ThreadPoolExecutor(self.slots, thread_name_prefix="client") as clients:
+            futures = [clients.submit(ask, index) for index in range(count)]
+            try:
+                for done, future in enumerate(as_completed(futures), 1):
+                    future.result()  # the first that fails ends the others
+                    if advance is not None:
+                        advance(done / count)
+            except BaseException:
+                clients.shutdown(wait=False, cancel_futures=True)
+                server.stop()  # and no request goes on behind a Ctrl-C
+                raise
+        return [future.result() for future in futures]
+
+    def _rendered(self, server: Server, prompt: Prompt) -> str:
+        return server.apply_template(prompt.text) if self.chat else prompt.text
 
     @property
     def remembers(self) -> bool:
@@ -267,8 +322,7 @@ class LiveStep(Step[LiveOutcome]):
         """Length of a request that makes the draft forget the one before: it must be drafted."""
         return PARTING_TOKENS + max(1, self.settings.n_min if self.settings else 0)
 
-    def _ask(self, server: Server, prompt: Prompt) -> PromptRun:
-        text = server.apply_template(prompt.text) if self.chat else prompt.text
+    def _ask(self, server: Server, prompt: Prompt, text: str) -> PromptRun:
         started = time.perf_counter()
         answer: Completion = server.complete(
             text,

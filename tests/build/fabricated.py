@@ -36,6 +36,7 @@ from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.memory import MemoryOutcome, MemoryStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import REPLAY_FILE, ReplayOutcome, ReplayStep
+from cook.steps.slot_curve import SlotCurveOutcome, SlotCurveStep
 from cook.steps.trace import TRACE_FILE, RecordedTraceStep, TraceOutcome, TraceStep
 from tests.traces import server_header
 
@@ -180,6 +181,7 @@ class Fabrication(Executor):
             ReplayStep: self._replay,
             HttpReplayStep: self._http_replay,
             CurveStep: self._curve,
+            SlotCurveStep: self._slot_curve,
             LiveStep: self._live,
             CompareStep: self._compare,
             ControlStep: lambda step, _: Controls(
@@ -276,7 +278,7 @@ class Fabrication(Executor):
         np.savez(directory / MATCHES_FILE, allow_pickle=False, **arrays)
         return HttpReplayOutcome(len(arrays))
 
-    def batch_s(self, step: CurveStep, width: int, depth: int) -> float:
+    def batch_s(self, step: CurveStep | SlotCurveStep, width: int, depth: int) -> float:
         world = self.world
         one = world.target_ms if step.verifies else world.draft_ms[step.name.split(" ")[0]]
         if step.name == "without a draft" and world.plain_ms is not None:
@@ -299,6 +301,19 @@ class Fabrication(Executor):
             sample_s=0.00001,
             prompt_tokens=sizes,
             prompt_seconds=tuple(self.prompt_s(1000 * self.batch_s(step, 1, 0), s) for s in sizes),
+            others_cores=self.others(step),
+        )
+
+    def _slot_curve(self, step: SlotCurveStep, _: Path) -> SlotCurveOutcome:
+        depths = (5, 100)
+        return SlotCurveOutcome(
+            sequences=step.sequences,
+            depths=depths,
+            widths=step.widths,
+            seconds=tuple(
+                tuple(tuple(self.batch_s(step, s * w, d) for w in step.widths) for d in depths)
+                for s in step.sequences
+            ),
             others_cores=self.others(step),
         )
 
@@ -372,8 +387,11 @@ class Fabrication(Executor):
                 )
             )
         command = ("llama-server", "-m", "/models/target.gguf")
+        busy_s = sum(run.wall_ms for run in runs) / 1000 / step.slots**0.5
         return LiveOutcome(
-            tuple(runs), 0.5, 4000 + len(runs), command, self.others(step), warm_up=warm_up
+            *(tuple(runs), 0.5, 4000 + len(runs), command, self.others(step)),
+            warm_up=warm_up,
+            busy_s=busy_s if step.slots > 1 else None,
         )
 
     def _warmed(

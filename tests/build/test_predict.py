@@ -195,6 +195,31 @@ def test_what_is_missing_is_found(typed: PredictRequest) -> None:
         predict_typed(typed)
 
 
+def test_a_link_is_waited_for_by_every_decode() -> None:
+    near = PredictRequest(acceptance=0.6, target_ms=20.0, draft_ms=1.0, n_max=(4,))
+    (here,), (there,) = predict_typed(near), predict_typed(replace(near, link_ms=2.0))
+    # Four drafted tokens and the mirror.
+    assert there.rows[0].cycle_ms - here.rows[0].cycle_ms == pytest.approx(5 * 2.0)
+    assert there.rows[0].speedup < here.rows[0].speedup
+    (unknown,) = predict_typed(replace(near, link_ms=2.0, link_mbit=100.0))
+    assert unknown.rows == there.rows
+    assert "--link-mbit is left out" in unknown.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        PredictRequest(slots=(2,)),
+        PredictRequest(slots=(2,), target=TARGET, draft_ms=0.2),
+        PredictRequest(link_mbit=1000.0),
+    ],
+)
+def test_slots_are_timed_here_and_a_speed_belongs_to_a_link(typed: PredictRequest) -> None:
+    whole = replace(typed, trace=Path("some.trace"), drafts=(DRAFT,))
+    with pytest.raises(InputError, match=r"slots|link"):
+        predict_on_trace(whole, Output(Mode.QUIET))
+
+
 def test_neither_trace_nor_numbers() -> None:
     with pytest.raises(InputError, match="a trace and a draft"):
         predict_on_trace(PredictRequest(), Output(Mode.QUIET, io.StringIO(), io.StringIO()))

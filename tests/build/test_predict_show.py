@@ -25,6 +25,14 @@ INVOCATIONS: dict[str, tuple[tuple[str, ...], World]] = {
     "p-min": (("--n-max", "4", "--p-min", "0", "--p-min", "0.5", *TYPED), World()),
     "over-http": (("--n-max", "3", "--over-http", *TYPED), World()),
     "as-ik": (("--n-max", "4", "--profile", "ik", "--target-ms", "20", "--draft-ms", "1"), World()),
+    "slots": (
+        ("--n-max", "2", "--n-max", "4", "--target", "target.gguf", "--slots", "1", "--slots", "4"),
+        World(),
+    ),
+    "far-away": (
+        ("--n-max", "4", "--target", "target.gguf", "--link-ms", "1", "--link-mbit", "1000"),
+        World(),
+    ),
     "sampled": (("--n-max", "2", "--target", "target.gguf"), World(temperature=0.8)),
 }
 

@@ -30,7 +30,8 @@ score:
   max_tokens: 32
   context: 2048
   draft: {n_max: [2, 4], args: {threads: 1}}
-  live_budget: {minutes: 1}
+  slots: [1, 2]
+  live_budget: {minutes: 2}
 """
 
 
@@ -73,6 +74,20 @@ def test_every_model_is_read_once_beside_the_live_runs(home: Path, record: Recor
     assert served
     assert all(name.startswith("live-") for name in served)
     assert len(served) == sum(step.kind == "live" for step in record.steps)
+
+
+def test_two_slots_are_predicted_and_run(record: Record) -> None:
+    speeds = record.slots
+    assert speeds is not None
+    two = [s for s in speeds if s.slots == 2]
+    assert {s.settings.n_max if s.settings else None for s in two} == {None, 2, 4}
+    ran = [s for s in two if s.live_tokens_per_s is not None]
+    assert any(s.settings is None for s in ran)
+    assert any(s.settings is not None for s in ran)
+    for speed in ran:
+        assert speed.off_by is not None
+        assert abs(speed.off_by) < 0.5, "however busy the machine is"
+        assert speed.command[speed.command.index("--parallel") + 1] == "2"
 
 
 def test_replay_counts_what_the_server_counts(record: Record) -> None:

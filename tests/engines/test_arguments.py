@@ -349,3 +349,20 @@ def test_the_first_name_of_a_flag_that_the_tool_has(standin_engine: Make) -> Non
     args = Arguments(standin_engine("silent", "server"), "server")
     args.add_first(("--no-such-flag", "--threads"), 3)
     assert args.argv(("--last",))[1:] == ("--threads", "3", "--last")
+
+
+@pytest.mark.parametrize("flavour", BOTH)
+def test_slots_share_out_the_context_and_ik_drafts_with_one(
+    standin_engine: Make, tmp_path: Path, flavour: str
+) -> None:
+    engine = standin_engine("silent", "server", flavour=flavour)
+    bare = ServerJob(tmp_path / "t", NONE, 512, slots=4)
+    words = engine.server_command(bare, 1, None)
+    assert words[words.index("--parallel") + 1] == "4"
+    assert words[words.index("--ctx-size") + 1] == "2048"
+    drafting = dataclasses.replace(bare, draft=tmp_path / "d", settings=DraftSettings(4))
+    if flavour == "llama.cpp":
+        assert "4" in engine.server_command(drafting, 1, None)
+    else:
+        with pytest.raises(InputError, match="one slot only"):
+            engine.server_command(drafting, 1, None)

@@ -163,6 +163,34 @@ def test_rivals_are_names_or_have_numbers(written: str, said: list[str]) -> None
         assert [str(one) for one in found] == said
 
 
+@pytest.mark.parametrize(("written", "said"), [("4", (4,)), ("[1, 2, 4]", (1, 2, 4))])
+def test_slots_are_one_or_a_list(written: str, said: tuple[int, ...]) -> None:
+    text = DESIGN_EXAMPLE.replace("prompts: default\n", f"prompts: default\n  slots: {written}\n")
+    loaded = parse_recipe(text, Path("/somewhere/r.yaml"))
+    again = parse_recipe(resolved(loaded), Path("/somewhere/r.yaml"))
+    for recipe in (loaded.recipe, again.recipe):
+        assert recipe.score is not None
+        assert recipe.score.slots == said
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("slots: [0]", "slots"),
+        ("slots: 33", "slots"),
+        ("slots: [2, 2]", "lists a value twice"),
+        ("slots: 2\n  method: live", "predicted by replay"),
+        ("slots: 2\n  live: spec-bench", "predicted by replay"),
+    ],
+)
+def test_slots_that_cannot_be_have_a_place(written: str, told: str) -> None:
+    text = DESIGN_EXAMPLE.replace("prompts: default\n", f"prompts: default\n  {written}\n")
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, Path("r.yaml"))
+    assert told in str(caught.value)
+    assert "r.yaml:" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("written", "told"),
     [

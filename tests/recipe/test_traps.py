@@ -167,6 +167,16 @@ def test_several_slots_are_told_where_the_flag_is_refused(
     assert "8:20" in capsys.readouterr().err
 
 
+def test_slots_are_told_of_on_ik() -> None:
+    text = RECIPE.format(extra="", context=8192, p_min="0.0", devices="")
+    loaded = parse_recipe(text + "  slots: [1, 4]\n", Path("/r/t.yaml"))
+    (found,) = trap_problems(loaded.recipe, loaded.locations, Flavour.IK_LLAMA_CPP, {})
+    assert found.line == len(text.splitlines()) + 1
+    assert "one slot only" in found.message
+    assert found.severity == "warning"
+    assert not list(trap_problems(loaded.recipe, loaded.locations, Flavour.LLAMA_CPP, {}))
+
+
 def traps_unchecked(word: str) -> list[Problem]:
     """As where the raw flag was let through: what reads it is no longer the language."""
     loaded = parse_recipe(

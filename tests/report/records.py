@@ -17,6 +17,7 @@ from cook.record.measured import (
     OutputCheck,
     Prediction,
     Quality,
+    SlotSpeed,
     TypeSpan,
 )
 from cook.record.record import SCHEMA_VERSION, Candidate, Draft, Excluded, Pick, Record, StepRecord
@@ -74,6 +75,30 @@ def draft(name: str, index: int = 0, engine: str = "bundled") -> Draft:
         type_counts={"q8_0": 8, "iq1_s": 4},
         types=spans,
         speed=DraftSpeed(1500.0 + 130 * index, 96),
+    )
+
+
+def parallel_speeds(name: str) -> tuple[SlotSpeed, ...]:
+    """Drafting pays with one slot and with two, not with four; at two and four it ran live."""
+    found = (
+        *((1, None, 100.0), (1, 4, 180.0), (1, 2, 160.0)),
+        *((2, None, 150.0), (2, 4, 190.0), (2, 2, 195.0)),
+        *((4, None, 220.0), (4, 4, 180.0), (4, 2, 210.0)),
+    )
+    return tuple(
+        SlotSpeed(
+            engine="bundled",
+            draft=name if n_max else None,
+            settings=DraftSettings(n_max) if n_max else None,
+            slots=slots,
+            requests=12,
+            predicted_tokens_per_s=speed,
+            predicted_each_tokens_per_s=1.1 * speed / slots,
+            live_tokens_per_s=speed / 1.05 if slots > 1 and n_max != 4 else None,
+            live_each_tokens_per_s=speed / slots if slots > 1 and n_max != 4 else None,
+            reason=None if slots > 1 and n_max != 4 else "predicted only",
+        )
+        for slots, n_max, speed in found
     )
 
 
@@ -196,6 +221,7 @@ def record(
             ),
             StepRecord("quantize X", "quantize", "34" * 32, "failed", None, (), "it crashed"),
         ),
+        slots=parallel_speeds(names[0]) if predicted else None,
         imatrix=ImatrixCoverage(
             chunks=100,
             context=512,

@@ -41,12 +41,18 @@ def test_a_whole_record_leaves_nothing_out(records: ModuleType) -> None:
         "types",
         "time",
         "imatrix",
+        "slots",
     }
 
 
 def test_live_figures_alone_leave_out_what_only_replay_knows(records: ModuleType) -> None:
     found = document(records.record(predicted=False))
-    assert {section.id for section in found.absent} == {"frontier", "forecast", "depth"}
+    assert {section.id for section in found.absent} == {
+        "frontier",
+        "forecast",
+        "depth",
+        "slots",
+    }
 
 
 @pytest.mark.parametrize("kind", ["record", "bare", "hostile"])

@@ -216,3 +216,56 @@ def test_unknown_is_unknown() -> None:
 def test_little_is_not_told() -> None:
     assert told(TOLERATED_CORES) is None
     assert "other programs kept 1.0 of" in str(told(1.0))
+
+
+@pytest.mark.engine
+def test_a_request_that_fails_ends_the_others(bundled: Any, bench: Workbench) -> None:
+    """At once, not after what they still have to write."""
+    long, short = (replace(p, text=p.text[:40]) for p in PROMPTS[:2])
+    too_long = replace(short, id="too long", text="word " * 2000)
+    step = LiveStep(
+        *(bundled, "no draft", source([demo_dir() / "target-q8_0.gguf"]), ModelArgs(threads=1)),
+        *(1024, None, ModelArgs(), None, (too_long, long, short), 900, Sampling()),
+        *(False, 0, 0),
+        slots=2,
+    )
+    began = time.monotonic()
+    with pytest.raises(StepError):
+        step.run(bench)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("settings", [None, DraftSettings(4)])
+def test_slots_are_served_in_parallel_by_a_real_server(
+    bundled: Any, bench: Workbench, settings: DraftSettings | None
+) -> None:
+    one = ModelArgs(threads=1)
+    step = LiveStep(
+        engine=bundled,
+        name="Q8_0 n_max=4",
+        target=source([demo_dir() / "target-q8_0.gguf"]),
+        target_args=one,
+        context=1024,
+        draft=source([demo_dir() / "draft-f16.gguf"]) if settings else None,
+        draft_args=one,
+        settings=settings,
+        prompts=PROMPTS,
+        max_tokens=24,
+        sampling=Sampling(),
+        chat=False,
+        round=0,
+        repeat=0,
+        slots=2,
+    )
+    parallel = step.run(bench)
+    alone = replace(step, slots=1).run(bench)
+    assert [run.id for run in parallel.runs] == [prompt.id for prompt in PROMPTS]
+    assert parallel.command[parallel.command.index("--parallel") + 1] == "2"
+    assert parallel.command[parallel.command.index("--ctx-size") + 1] == "2048"
+    assert parallel.busy_s is not None
+    assert parallel.busy_s < sum(run.wall_ms for run in parallel.runs) / 1000, "side by side"
+    assert alone.busy_s is None
+    same = sum(a.tokens == b.tokens for a, b in zip(parallel.runs, alone.runs, strict=True))
+    assert same >= 2, "what is drafted and verified beside others is each one's own"
+    assert all((run.draft_n is not None) == (settings is not None) for run in parallel.runs)

@@ -31,12 +31,14 @@ def model_load(
     *,
     beyond: int = 0,
     outputs: int | None = None,
+    slots: int = 1,
 ) -> ModelLoad:
     """``path`` as the server of ``args`` runs it, for
     :meth:`cook.engines.worker.worker.Worker.load`.
 
     ``beyond``: room behind the server's ``context``. ``outputs``: the most rows of logits that one
-    batch asks for, which sizes the buffers as the server's are; None where a whole batch does.
+    batch asks for of one sequence, which sizes the buffers as the server's are; None where a whole
+    batch does. ``slots``: sequences, each with a KV cache of its own (mainline).
     PrerequisiteError for arguments that the worker can't follow; live scoring can.
     """
     if args.rpc:
@@ -47,7 +49,7 @@ def model_load(
     flavour, numbers = Flavour(engine.flavour), args.filled()
     load = ModelLoad(
         path=path,
-        context=context + beyond,
+        context=(context + beyond) * slots,
         batch=numbers.batch or BATCH,
         ubatch=numbers.ubatch or UBATCH,
         threads=numbers.threads or 1,
@@ -55,7 +57,9 @@ def model_load(
         overrides=_overrides(flavour, args),
         devices=args.devices,
     )
-    load = replace(load, parameters=_parameters(engine, flavour, args, load, context, outputs))
+    load = replace(
+        load, parameters=_parameters(engine, flavour, args, load, context, outputs, slots)
+    )
     return follow(flavour, args.extra, load, path.name)
 
 
@@ -78,6 +82,7 @@ def _parameters(
     load: ModelLoad,
     context: int,
     outputs: int | None,
+    slots: int,
 ) -> tuple[LibraryParameter, ...]:
     found = [LibraryParameter(name, value) for name, value in _SERVERS[flavour].items()]
     if engine.environment().get("LLAMA_ARG_REPACK") == "0":
@@ -95,9 +100,11 @@ def _parameters(
     if flavour is Flavour.IK_LLAMA_CPP:
         found += _of_ik(args, load, context)
     elif outputs is not None:
-        found += (
-            LibraryParameter(f"context.n_outputs_max{which}", outputs) for which in ("", "_per_seq")
-        )
+        found.append(LibraryParameter("context.n_outputs_max", min(outputs * slots, load.batch)))
+        found.append(LibraryParameter("context.n_outputs_max_per_seq", outputs))
+    if slots > 1:
+        found.append(LibraryParameter("context.n_seq_max", slots))
+        found.append(LibraryParameter("context.kv_unified", 0))
     return tuple(found)
 
 

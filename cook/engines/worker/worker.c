@@ -107,14 +107,16 @@ static void check_tokens(const int32_t * t, int32_t n) {
     }
 }
 
-static void batch_add(int32_t token, int32_t pos, bool output) {
+static void batch_add_to(int32_t sequence, int32_t token, int32_t pos, bool output) {
     const int32_t i = batch.n_tokens++;
     batch.token[i] = token;
     batch.pos[i] = pos;
     batch.n_seq_id[i] = 1;
-    batch.seq_id[i][0] = 0;
+    batch.seq_id[i][0] = sequence;
     batch.logits[i] = output;
 }
+
+static void batch_add(int32_t token, int32_t pos, bool output) { batch_add_to(0, token, pos, output); }
 
 static void decode(void) {
     const int rc = llama_decode(ctx, batch);
@@ -130,10 +132,11 @@ static void cut(int32_t from) {
 
 // Tokens of `held` that the KV cache is known to hold between requests of "read", "time" and "replay".
 static int32_t * held, n_held;
+static int32_t n_held_by_slots;  // the same between requests of "time_slots", of all its sequences; one of the two is 0
 
 // Empties the KV cache.
 static void forget(void) {
-    n_held = 0;
+    n_held = n_held_by_slots = 0;
     kv_clear(ctx);
 }
 
@@ -161,12 +164,16 @@ static void read_held(const int32_t * t, int32_t n) {
     llama_synchronize(ctx);
 }
 
-// The KV cache holds t[0..n) alone: the next request may begin there.
-static void now_holds(const int32_t * t, int32_t n) {
+static void keep_held(const int32_t * t, int32_t n) {
     int32_t * kept = realloc(held, (size_t) n * 4 + 4);
     if (!kept) { fail("out of memory for %d tokens", n); }
     held = kept;
     memcpy(held, t, (size_t) n * 4);
+}
+
+// The KV cache holds t[0..n) alone: the next request may begin there.
+static void now_holds(const int32_t * t, int32_t n) {
+    keep_held(t, n);
     n_held = n;
 }
 
@@ -605,6 +612,53 @@ static void op_time(void) {
     put_array("sample_ns", "i8", sample_ns, (uint64_t) repeats);
 }
 
+// Times one batch of several sequences, `tokens` of each, as a server with as many slots decodes
+// them: `before` [slots, depth] is what they hold, `next` [slots, tokens] the batch, of the first
+// `sequences` of them. The context was made with n_seq_max >= slots.
+static void op_time_slots(void) {
+    need_context();
+    int32_t n_before, n_next;
+    const int32_t * before = array("before", &n_before, true), * next = array("next", &n_next, true);
+    check_tokens(before, n_before);
+    check_tokens(next, n_next);
+    const int32_t slots = integer("slots", 1, 1, 256), s = integer("sequences", 1, 1, slots);
+    const int32_t repeats = integer("repeats", 5, 1, 100000);
+    const bool all = integer("all_outputs", 0, 0, 1);
+    if (n_before < slots || n_before % slots || n_next < slots || n_next % slots) { fail("texts of %d and %d tokens for %d slots", n_before, n_next, slots); }
+    const int32_t depth = n_before / slots, b = n_next / slots;
+    if (slots > (int32_t) llama_n_seq_max(ctx)) { fail("%d slots in a context of %d sequences", slots, (int32_t) llama_n_seq_max(ctx)); }
+    if (s * b > n_batch || depth + b > n_ctx / slots) { fail("%d x %d tokens at %d fit neither the batch nor the context", s, b, depth); }
+    int64_t * decode_ns = take((size_t) repeats, 8);
+    if (n_held_by_slots != n_before || memcmp(held, before, (size_t) n_before * 4) != 0) {
+        forget();
+        for (int32_t q = 0; q < slots; q++) {
+            for (int32_t at = 0; at < depth;) {
+                batch.n_tokens = 0;
+                while (at < depth && batch.n_tokens < n_batch) { batch_add_to(q, before[q * depth + at], at, false); at++; }
+                batch.logits[batch.n_tokens - 1] = true;
+                decode();
+            }
+        }
+        keep_held(before, n_before);
+        n_held_by_slots = n_before;
+    }
+    llama_synchronize(ctx);
+    for (int32_t r = -1; r < repeats; r++) {  // -1: warm-up
+        const int64_t t0 = now_ns();
+        batch.n_tokens = 0;
+        for (int32_t q = 0; q < s; q++) {
+            for (int32_t i = 0; i < b; i++) { batch_add_to(q, next[q * b + i], depth + i, all || (q == s - 1 && i == b - 1)); }
+        }
+        decode();
+        llama_synchronize(ctx);
+        if (r >= 0) { decode_ns[r] = now_ns() - t0; }
+        for (int32_t q = 0; q < s; q++) {
+            if (!kv_cut_of(ctx, q, depth)) { fail("this model's memory cannot be rolled back to position %d (recurrent?)", depth); }
+        }
+    }
+    put_array("decode_ns", "i8", decode_ns, (uint64_t) repeats);
+}
+
 // ---------------------------------------------------------------- main
 
 static void op_hello(void) {
@@ -647,7 +701,7 @@ static void on_log(enum ggml_log_level level, const char * text, void * user) {
 static const struct { const char * name; void (*run)(void); } ops[] = {
     { "hello", op_hello }, { "load", op_load }, { "info", op_info }, { "tokenize", op_tokenize },
     { "detokenize", op_detokenize }, { "replay", op_replay }, { "live_shapes", op_live_shapes },
-    { "generate", op_generate }, { "read", op_read }, { "time", op_time }, { "selftest", op_selftest },
+    { "generate", op_generate }, { "read", op_read }, { "time", op_time }, { "time_slots", op_time_slots }, { "selftest", op_selftest },
     { "quantize", op_quantize },
 };
 

@@ -373,6 +373,34 @@ class Worker(Closing):
         _, got = self._request("time", fields, {"text": _ids(text)})
         return DecodeTimes(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
 
+    def time_slots(
+        self,
+        before: Sequence[Tokens],
+        following: Sequence[Tokens],
+        *,
+        sequences: int,
+        repeats: int,
+        all_outputs: bool,
+    ) -> tuple[int, ...]:
+        """Nanoseconds of one batch of the first ``sequences`` slots together, each repeat's.
+
+        ``before`` [slots][depth] is what each slot holds, ``following`` [slots][tokens] what the
+        batch has of it; ``all_outputs`` as in :meth:`time_batch`. The model was loaded for so many
+        ``slots``.
+        """
+        fields = {
+            "slots": len(before),
+            "sequences": sequences,
+            "repeats": repeats,
+            "all_outputs": all_outputs,
+        }
+        arrays = {
+            "before": _ids([token for text in before for token in text]),
+            "next": _ids([token for text in following for token in text]),
+        }
+        _, got = self._request("time_slots", fields, arrays)
+        return tuple(got["decode_ns"].tolist())
+
     def quantize(
         self,
         rows: RowsOfTensor,

@@ -22,7 +22,7 @@ static int32_t n_ctx_train(const struct llama_model * m) { return llama_n_ctx_tr
 static int32_t n_layer(const struct llama_model * m) { return llama_n_layer(m); }
 static void free_model(struct llama_model * m) { llama_free_model(m); }
 static void kv_clear(struct llama_context * c) { llama_kv_cache_clear(c); }
-static bool kv_cut(struct llama_context * c, int32_t from) { return llama_kv_cache_seq_rm(c, 0, from, -1); }
+static bool kv_cut_of(struct llama_context * c, int32_t sequence, int32_t from) { return llama_kv_cache_seq_rm(c, sequence, from, -1); }
 static bool is_recurrent(const struct llama_model * m) { return llama_model_has_recurrent(m); }
 static const char * engine_version(void) { return ""; }
 #else
@@ -39,7 +39,7 @@ static int32_t n_ctx_train(const struct llama_model * m) { return llama_model_n_
 static int32_t n_layer(const struct llama_model * m) { return llama_model_n_layer(m); }
 static void free_model(struct llama_model * m) { llama_model_free(m); }
 static void kv_clear(struct llama_context * c) { llama_memory_clear(llama_get_memory(c), true); }
-static bool kv_cut(struct llama_context * c, int32_t from) { return llama_memory_seq_rm(llama_get_memory(c), 0, from, -1); }
+static bool kv_cut_of(struct llama_context * c, int32_t sequence, int32_t from) { return llama_memory_seq_rm(llama_get_memory(c), sequence, from, -1); }
 #ifdef COOK_HAS_HYBRID
 static bool is_recurrent(const struct llama_model * m) { return llama_model_is_recurrent(m) || llama_model_is_hybrid(m); }
 #else
@@ -51,6 +51,8 @@ static const char * engine_version(void) { return llama_version(); }
 static const char * engine_version(void) { return ""; }
 #endif
 #endif
+
+static bool kv_cut(struct llama_context * c, int32_t from) { return kv_cut_of(c, 0, from); }
 
 // Rows of `columns` values as `type`; `importance` of the columns, or NULL. Bytes written.
 static size_t quantize_rows(enum ggml_type type, const float * from, void * to, int64_t rows, int64_t columns, const float * importance) {

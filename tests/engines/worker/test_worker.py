@@ -288,6 +288,28 @@ def test_a_text_is_read_on_from_where_it_was_left(target: Worker) -> None:
         target.read(np.full(100_000, 5))
 
 
+def test_batches_of_several_slots_are_timed(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
+    worker.load(model_load(engine, tiny_model, ModelArgs(), 256, outputs=5, slots=3))
+    texts = np.random.default_rng(1).integers(3, 320, (3, 45))
+    before, following = list(texts[:, :40]), list(texts[:, 40:])
+    for sequences in (1, 2, 3):
+        for every in (True, False):
+            times = worker.time_slots(
+                before, following, sequences=sequences, repeats=4, all_outputs=every
+            )
+            assert len(times) == 4
+            assert min(times) > 0
+    alone = worker.time_batch(texts[0], depth=40, tokens=5, repeats=3, all_outputs=True)
+    assert (alone.decode_ns > 0).all(), "nothing of them is in its way"
+    worker.load(ModelLoad(tiny_model, context=256))
+    with pytest.raises(StepError, match="3 slots in a context of 1 sequences"):
+        worker.time_slots(before, following, sequences=2, repeats=1, all_outputs=True)
+    with pytest.raises(StepError, match="sequences is 4"):
+        worker.time_slots(before, following, sequences=4, repeats=1, all_outputs=True)
+
+
 def test_cache_types_and_attention_are_options(
     engine: Engine, worker: Worker, tiny_model: Path
 ) -> None:

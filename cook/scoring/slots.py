@@ -1,0 +1,303 @@
+"""What a server of several slots does with requests in parallel: its loop, step by step, priced.
+
+Slots share batches. A step of mainline's server has all slots that generate draft together, a
+token of each in one batch, verifies what they drafted in one batch, and reads pending prompts in
+the same (update_slots of tools/server/server-context.cpp, draft_simple of common/speculative.cpp).
+What a reply's steps are hangs on its tokens alone, so that each request goes through the steps that
+were simulated for one slot; what a step takes hangs on who else is in it.
+
+With ``--parallel N`` each slot has a KV cache of its own, and what the library decodes at once are
+equally many tokens of slots whose numbers follow on each other (llama_batch_allocr::split_equal):
+a batch of unequal drafts is several physical ones (docs/internals/scoring.md#slots).
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cook.errors import InputError
+from cook.scoring.price import BatchCurve, SimulatedReply
+
+_DEPTH_GRAIN = 8
+"""Tokens of depth that are priced as one: a step's price is looked up again and again."""
+
+
+@dataclass(frozen=True)
+class SlotCurves:
+    """Seconds of one physical batch of a model: ``batches`` by the number of sequences in it, from
+    1; ``prompts`` of one prompt by its tokens."""
+
+    batches: Mapping[int, BatchCurve]
+    prompts: BatchCurve
+    _known: dict[tuple[int, int, int], float] = field(default_factory=dict, compare=False)
+
+    def at(self, sequences: int, width: int, depth: float) -> float:
+        """Of ``width`` tokens of each of ``sequences`` after ``depth`` tokens.
+
+        Between numbers of sequences that were timed linear; InputError beyond them.
+        """
+        key = sequences, width, int(depth) // _DEPTH_GRAIN
+        if key not in self._known:
+            self._known[key] = self._between(sequences, width, depth)
+        return self._known[key]
+
+    def _between(self, sequences: int, width: int, depth: float) -> float:
+        timed = sorted(self.batches)
+        place = bisect_left(timed, sequences)
+        if not 1 <= sequences <= timed[-1]:
+            raise InputError(f"{sequences} slots are to be priced, and {timed[-1]} were timed")
+        if width > self.batches[1].widths[-1]:
+            return self._read(sequences * width, int(depth))
+        high = float(self.batches[timed[place]].at(width, self._within(depth)))
+        if timed[place] == sequences:
+            return high
+        low = float(self.batches[timed[place - 1]].at(width, self._within(depth)))
+        part = (sequences - timed[place - 1]) / (timed[place] - timed[place - 1])
+        return low + part * (high - low)
+
+    def _within(self, depth: float) -> float:
+        """Prompts begin at depth 0, and requests of others in between: the nearest timed depth."""
+        depths = self.batches[1].depths
+        return min(max(depth, depths[0]), depths[-1])
+
+    def _read(self, tokens: int, known: int) -> float:
+        """Tokens of prompts, after ``known``; beyond the longest that was timed as its end goes."""
+        longest = self.prompts.widths[-1]
+
+        def whole(size: int) -> float:
+            if size <= longest:
+                return float(self.prompts.at(max(size, 1), 0))
+            return float(self.prompts.at(longest, 0)) * size / longest
+
+        return whole(known + tokens) - whole(known) if known else whole(tokens)
+
+
+@dataclass(frozen=True)
+class SlotPrices:
+    """What a server's steps cost, in seconds; ``draft`` None: it has none.
+
+    ``step_s`` of a slot's step beyond what was timed, ``token_s`` of a token that it drafts, and
+    ``request_s`` of a request, as fitted on runs of one slot: what the server does beside decoding
+    it does for each slot. ``*_sample_s``: the sampler for one token. ``batch`` tokens are decoded
+    at once at most.
+    """
+
+    target: SlotCurves
+    draft: SlotCurves | None = None
+    target_sample_s: float = 0.0
+    draft_sample_s: float = 0.0
+    step_s: float = 0.0
+    token_s: float = 0.0
+    request_s: float = 0.0
+    batch: int = 2048
+
+
+@dataclass(frozen=True)
+class ServedInParallel:
+    """All requests served by ``slots`` clients that each ask for the next one once they have an
+    answer.
+
+    ``tokens`` after each reply's first, ``seconds`` from the first request to the last answer;
+    ``decode_s`` from the first token to the last, over all replies; ``steps`` of the server.
+    """
+
+    slots: int
+    requests: int
+    tokens: int
+    seconds: float
+    decode_s: float
+    steps: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all slots together, prompts and waiting included."""
+        return self.tokens / self.seconds
+
+    @property
+    def tokens_per_s_each(self) -> float | None:
+        """What one client sees: of a reply, from its first token on."""
+        return self.tokens / self.decode_s if self.decode_s > 0 else None
+
+
+def require_room(slots: int, n_max: int, batch: int) -> None:
+    """InputError where a server's ``batch`` cannot hold what all slots verify at once: it then
+    ends in the midst of a request."""
+    widest = slots * (n_max + 1)
+    if widest > batch:
+        raise InputError(
+            f"{slots} slots that draft {n_max} tokens each verify {widest} at once, and a batch "
+            f"holds {batch}",
+            hint=f"fewer slots, shorter drafts, or `batch: {widest}` of the target",
+        )
+
+
+@dataclass
+class _Slot:
+    """One slot: ``request`` and how far it is: tokens of the prompt read, steps taken."""
+
+    number: int
+    request: SimulatedReply | None = None
+    read: int = 0
+    step: int = 0
+    first_s: float = 0.0
+    idle_since_s: float = 0.0
+
+    @property
+    def generates(self) -> bool:
+        return self.request is not None and self.read == self.request.prompt
+
+    @property
+    def depth(self) -> int:
+        """Tokens of it in the KV cache before the coming step."""
+        assert self.request is not None, "an idle slot has no depth"
+        if not self.generates:
+            return self.read
+        return self.request.prompt + int(self.request.run.start[self.step]) - 1
+
+
+def serve(requests: Sequence[SimulatedReply], slots: int, prices: SlotPrices) -> ServedInParallel:
+    """``requests``, in this order, on a server of ``slots`` slots with as many clients."""
+    if not requests or slots < 1:
+        raise InputError("no requests, or no slots, to serve")
+    return _Serving(requests, slots, prices).run()
+
+
+class _Serving:
+    def __init__(self, requests: Sequence[SimulatedReply], slots: int, prices: SlotPrices) -> None:
+        self.requests, self.prices = requests, prices
+        self.waiting = list(reversed(requests))
+        self.slots = [_Slot(number) for number in range(slots)]
+        self.now_s = self.decode_s = 0.0
+        self.steps = 0
+        self.coming: list[float] = []
+        """When clients will have asked for their next request."""
+
+    def run(self) -> ServedInParallel:
+        for _ in self.slots:
+            self._ask(0.0)
+        ended_s = 0.0
+        while self.coming or any(slot.request for slot in self.slots):
+            self._admit()
+            if ended := self._step():
+                # An answer arrives after the rest of what a request takes.
+                ended_s = self.now_s + self.prices.request_s
+                for slot in ended:
+                    slot.request, slot.idle_since_s = None, self.now_s
+                    self._ask(self.now_s + self.prices.request_s)
+        return ServedInParallel(
+            slots=len(self.slots),
+            requests=len(self.requests),
+            tokens=sum(request.reply - 1 for request in self.requests),
+            seconds=ended_s,
+            decode_s=self.decode_s,
+            steps=self.steps,
+        )
+
+    def _ask(self, when_s: float) -> None:
+        if len(self.coming) < len(self.waiting):
+            heapq.heappush(self.coming, when_s)
+
+    def _admit(self) -> None:
+        if not any(slot.request for slot in self.slots):
+            self.now_s = max(self.now_s, self.coming[0])
+        while self.coming and self.coming[0] <= self.now_s:
+            heapq.heappop(self.coming)
+            free = [slot for slot in self.slots if slot.request is None]
+            slot = min(free, key=lambda one: one.idle_since_s)
+            slot.request, slot.read, slot.step = self.waiting.pop(), 0, 0
+
+    def _step(self) -> list[_Slot]:
+        """One step of the server; the slots whose replies ended with it."""
+        prices = self.prices
+        busy = [slot for slot in self.slots if slot.request is not None]
+        generating = [slot for slot in busy if slot.generates]
+        drafted = {slot.number: _drafted(slot) for slot in generating}
+        widths = [(slot, drafted[slot.number] + 1) for slot in generating]
+        room = prices.batch - sum(width for _, width in widths)
+        reading = [slot for slot in busy if not slot.generates]
+        for slot in reading:
+            assert slot.request is not None, "busy"
+            tokens = min(slot.request.prompt - slot.read, room)
+            if tokens > 0:
+                widths.append((slot, tokens))
+                room -= tokens
+        seconds = self._draft_s(generating)
+        for group, width, done in _physical(widths):
+            depth = sum(slot.depth for slot in group) / len(group) + done
+            seconds += prices.target.at(len(group), width, depth)
+            if prices.draft is not None:
+                seconds += prices.draft.at(len(group), width, depth)
+        accepted = {slot.number: _accepted(slot) for slot in generating}
+        emitted = sum(n + 1 for n in accepted.values())
+        seconds += emitted * prices.target_sample_s
+        seconds += len(generating) * prices.step_s + sum(drafted.values()) * prices.token_s
+        self.now_s += max(seconds, 0.0)
+        self.steps += 1
+        ended = []
+        for slot in generating:
+            assert slot.request is not None, "busy"
+            slot.step += 1
+            if slot.step == slot.request.run.steps:
+                self.decode_s += self.now_s - slot.first_s
+                ended.append(slot)
+        for slot, tokens in widths[len(generating) :]:
+            assert slot.request is not None, "busy"
+            slot.read += tokens
+            if slot.generates:
+                slot.first_s = self.now_s
+                if not slot.request.run.steps:
+                    ended.append(slot)
+        return ended
+
+    def _draft_s(self, generating: Sequence[_Slot]) -> float:
+        """Drafting: a token of each slot that still drafts, in one batch after another."""
+        prices = self.prices
+        if prices.draft is None:
+            return 0.0
+        left = [(slot, _decodes(slot)) for slot in generating]
+        seconds = sum(count for _, count in left) * prices.draft_sample_s
+        for turn in range(max((count for _, count in left), default=0)):
+            still = [(slot, 1) for slot, count in left if count > turn]
+            for group, _, _ in _physical(still):
+                depth = sum(slot.depth for slot in group) / len(group) + turn
+                seconds += prices.draft.at(len(group), 1, depth)
+        return seconds
+
+
+def _drafted(slot: _Slot) -> int:
+    assert slot.request is not None, "it generates"
+    return int(slot.request.run.length[slot.step])
+
+
+def _accepted(slot: _Slot) -> int:
+    assert slot.request is not None, "it generates"
+    return int(slot.request.run.accepted[slot.step])
+
+
+def _decodes(slot: _Slot) -> int:
+    assert slot.request is not None, "it generates"
+    return int(slot.request.run.decodes[slot.step])
+
+
+def _physical(
+    widths: Sequence[tuple[_Slot, int]],
+) -> Iterator[tuple[list[_Slot], int, int]]:
+    """What a batch of so many tokens of each slot, in this order, is decoded as: slots, tokens of
+    each, and tokens of each that went before (split_equal, sequential)."""
+    left = {slot.number: tokens for slot, tokens in widths}
+    done = dict.fromkeys(left, 0)
+    while left:
+        group: list[_Slot] = []
+        for slot, _ in widths:
+            if slot.number in left and (not group or slot.number == group[-1].number + 1):
+                group.append(slot)
+        width = min(left[slot.number] for slot in group)
+        yield group, width, sum(done[slot.number] for slot in group) // len(group)
+        for slot in group:
+            done[slot.number] += width
+            left[slot.number] -= width
+            if not left[slot.number]:
+                del left[slot.number]
