@@ -24,6 +24,7 @@ from bench.prediction import (
 )
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
+from bench.sampled_acceptance import sampled_acceptance
 from bench.scale import scale
 from bench.study import Study
 from bench.tensor_reuse import tensor_reuse
@@ -34,6 +35,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "replay-vs-live": replay_vs_live,
     "counts": counts,
     "ngram-counts": ngram_counts,
+    "sampled-acceptance": sampled_acceptance,
     "prediction": prediction,
     "prediction-in-cache": prediction_in_cache,
     "prediction-dense": prediction_dense,

@@ -11,10 +11,11 @@ from statistics import median
 
 import numpy as np
 
-from cook.build.layout import DraftForecast, ForecastPlan, Rival, rival_key
+from cook.build.layout import DraftForecast, ForecastPlan, OtherChain, Rival, rival_key
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.execute import Outcomes
 from cook.record.measured import Overheads
@@ -74,6 +75,26 @@ class Forecast:
         tokens = sum(run.predicted_n - 1 for run in self.runs)
         return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
 
+    @property
+    def end_to_end_speed(self) -> float:
+        """The same tokens with the reading of the prompts."""
+        tokens = sum(run.predicted_n - 1 for run in self.runs)
+        return 1000 * tokens / sum(run.wall_ms for run in self.runs)
+
+
+@dataclass(frozen=True)
+class ChainForecast:
+    """No draft and every draft at its best under another sampling chain than the deployed one.
+
+    ``rejection``: what rejection sampling would make of them; empty for a greedy chain, where the
+    two rules are one. ``reason``: why there is no forecast.
+    """
+
+    sampling: Sampling
+    forecasts: tuple[Forecast, ...] = ()
+    rejection: Mapping[CandidateKey, SampledPrediction] = field(default_factory=dict)
+    reason: str | None = None
+
 
 @dataclass(frozen=True)
 class Forecaster:
@@ -96,14 +117,43 @@ class Forecaster:
         """Whether times are known, or asked for: without them forecasts only count."""
         return self.verify is not None or bool(self.plan.verify)
 
-    def last_pass(self) -> Iterator[CurveStep]:
-        """The last pass of the timings: the target's, and of drafts that are still in the race."""
+    def staying(self) -> ForecastPlan:
+        """The plan with the drafts that are still in the race."""
         racing = tuple(
             draft
             for draft in self.plan.drafts
             if all(self.outcomes.result(replay) is not None for replay in draft.replays)
         )
-        return replace(self.plan, drafts=racing).last_pass()
+        return replace(self.plan, drafts=racing)
+
+    def last_pass(self) -> Iterator[CurveStep]:
+        """The last pass of the timings: the target's, and of drafts that are still in the race."""
+        return self.staying().last_pass()
+
+    def under(
+        self,
+        chain: OtherChain,
+        overheads: Overheads,
+        chosen_on: Collection[str],
+        reported_on: Collection[str],
+    ) -> ChainForecast:
+        """Every draft, at its best setting by the prompts ``chosen_on``, on what the target wrote
+        under ``chain`` to those ``reported_on``."""
+        there = replace(self, plan=self.staying().under(chain))
+        try:
+            best: dict[tuple[str | None, str | None], Forecast] = {}
+            for one in there.forecasts(overheads, chosen_on):
+                file = (one.key.draft, one.key.cache_type)
+                if file not in best or one.end_to_end_speed > best[file].end_to_end_speed:
+                    best[file] = one
+            keys = {one.key for one in best.values()}
+            shown = [f for f in there.forecasts(overheads, reported_on) if f.key in keys]
+            rejection = there.rejection(overheads, reported_on)
+        except InputError as error:  # its replies go on farther than anything was timed
+            return ChainForecast(chain.sampling, reason=error.message)
+        if not shown:
+            return ChainForecast(chain.sampling, reason="nothing could be replayed")
+        return ChainForecast(chain.sampling, tuple(shown), rejection)
 
     @property
     def trace(self) -> TraceFile:

@@ -14,6 +14,7 @@ from cook.build.layout import (
     DraftPlan,
     ForecastPlan,
     LiveGrid,
+    OtherChain,
     Rival,
     draft_args,
 )
@@ -50,6 +51,7 @@ class ScoreLayout:
     baseline: Configuration
     grid: tuple[Configuration, ...]
     forecast: ForecastPlan | None
+    rivals: tuple[Rival, ...]
 
 
 def lay_score(
@@ -77,20 +79,24 @@ def lay_score(
     forecast = None
     live = prompts.prompts
     settings = settings_on(engine, score)
+    rivals = rivals_on(engine, score, suffix)
     if score.method == "replay":
         adopted = _adopted(score, target, prompts, reader)
         prompts = in_halves(adopted.prompts if adopted else prompts)
         trace = adopted.step if adopted else lay_trace(engine, score, target, prompts)
-        forecast = lay_forecast(engine, score, target.source, prompts, drafts, trace, suffix)
+        forecast = lay_forecast(
+            *(engine, score, target.source, prompts, drafts, trace), rivals=rivals, suffix=suffix
+        )
+        chains = lay_chains(engine, score, target, prompts)
+        forecast = replace(forecast, chains=chains if drafts else ())
         # Finalists are chosen on the other half, so their live figures owe nothing to luck.
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
-    rivals = rivals_on(engine, score, suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
     return ScoreLayout(
-        target, prompts, baseline, grid.all(drafts, settings, baseline, rivals), forecast
+        target, prompts, baseline, grid.all(drafts, settings, baseline, rivals), forecast, rivals
     )
 
 
@@ -124,6 +130,17 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: Prom
     )
 
 
+def lay_chains(
+    engine: Engine, score: ScoreSpec, target: ModelFile, prompts: PromptSet
+) -> tuple[OtherChain, ...]:
+    """The recordings under the sampling chains that are asked for beside the deployed one."""
+    deployed = lay_trace(engine, score, target, prompts)
+    return tuple(
+        OtherChain(sampling, replace(deployed, sampling=sampling))
+        for sampling in score.sampling.chains[1:]
+    )
+
+
 def lay_forecast(
     engine: Engine,
     score: ScoreSpec,
@@ -131,6 +148,8 @@ def lay_forecast(
     prompts: PromptSet,
     drafts: Sequence[DraftPlan],
     trace: Trace,
+    *,
+    rivals: tuple[Rival, ...] = (),
     suffix: str = "",
 ) -> ForecastPlan:
     """On ``trace``, for every draft and KV cache type its replay and its times."""
@@ -161,7 +180,7 @@ def lay_forecast(
         shares=race_shares(prompts) if racing else (None,),
         n_predict=score.max_tokens,
         context=score.context,
-        rivals=rivals_on(engine, score, suffix),
+        rivals=rivals,
     )
     largest = max(plan.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
     return replace(
@@ -275,11 +294,11 @@ def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> t
     return tuple(Rival(f"{one}{suffix}", one.of(flavour)) for one in dict.fromkeys(settings))
 
 
-def rival_warnings(engine: Engine, score: ScoreSpec) -> list[str]:
-    """What is to be known of the rivals that ``score`` asks for."""
+def rival_warnings(engine: Engine, rivals: Sequence[Rival]) -> list[str]:
+    """What is to be known of ``rivals``."""
     return [
         f"score.rivals: {rival.name}: {told}"
-        for rival in rivals_on(engine, score)
+        for rival in rivals
         if (told := doubts(rival.settings, Flavour(engine.flavour))) is not None
     ]
 
