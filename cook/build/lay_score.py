@@ -219,21 +219,25 @@ def forecast_plan(
     timed: bool = True,
     profile: Profile | None = None,
     rivals: tuple[Rival, ...] = (),
+    top: int = 0,
+    two_stage: bool = False,
 ) -> ForecastPlan:
     """The steps to forecast ``drafts`` under ``settings``.
 
     ``target`` is timed where it is given, once more where no draft runs with the arguments of a
     ``baseline`` of its own, and the drafts where ``timed``; drafts are replayed in
     ``shares`` of the prompts, None being all of them. ``profile`` None: as the engine counts.
-    ``rivals`` verify as wide as they draft, and run with the arguments of no draft.
+    ``rivals`` verify as wide as they draft, and run with the arguments of no draft; before a draft
+    (``two_stage``) that follows as wide. ``top``: see :class:`ReplayStep`.
     """
     profile = profile or PROFILES[Flavour(engine.flavour)]
     ending = [s for s in settings if s.p_min and RULES[profile].uses_p_min]
     rollouts = max((s.n_max for s in ending), default=0)
     floor = min((s.p_min for s in ending), default=0.0)
     widths = widths_for(s.n_max for s in settings)
-    apart = baseline is not None and target is not None and baseline != target[1]
     wide = [rival.settings.longest for rival in rivals]
+    followed = widths_for([*(s.n_max for s in settings), *wide]) if two_stage else widths
+    apart = baseline is not None and target is not None and baseline != target[1]
     verified = widths if apart or not wide else widths_for([*(s.n_max for s in settings), *wide])
 
     def curves(
@@ -264,10 +268,13 @@ def forecast_plan(
                         rollout_steps=rollouts,
                         prompts=share,
                         rollout_floor=floor,
+                        top=top,
                     )
                     for share in shares
                 ),
-                curves=curves(one.label, one.draft.model, one.args, False) if timed else (),
+                curves=curves(one.label, one.draft.model, one.args, False, followed)
+                if timed
+                else (),
             )
             for one in drafts
         ),
