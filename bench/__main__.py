@@ -14,7 +14,7 @@ from bench.copies import copies
 from bench.counts import counts
 from bench.decision import decision
 from bench.ik_agreement import ik_agreement
-from bench.ngram_counts import ngram_counts
+from bench.ngram_counts import ngram_counts, two_stage_counts
 from bench.pairs import describe, measure
 from bench.prediction import (
     prediction,
@@ -35,6 +35,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "replay-vs-live": replay_vs_live,
     "counts": counts,
     "ngram-counts": ngram_counts,
+    "two-stage-counts": two_stage_counts,
     "sampled-acceptance": sampled_acceptance,
     "prediction": prediction,
     "prediction-in-cache": prediction_in_cache,

@@ -87,7 +87,7 @@ def lay_score(
         forecast = lay_forecast(
             *(engine, score, target.source, prompts, drafts, trace), rivals=rivals, suffix=suffix
         )
-        chains = lay_chains(engine, score, target, prompts)
+        chains = lay_chains(lay_trace(engine, score, target, prompts), score)
         forecast = replace(forecast, chains=chains if drafts else ())
         # Finalists are chosen on the other half, so their live figures owe nothing to luck.
         live = tuple(p for p in prompts.prompts if p.half == "report")
@@ -130,11 +130,8 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: Prom
     )
 
 
-def lay_chains(
-    engine: Engine, score: ScoreSpec, target: ModelFile, prompts: PromptSet
-) -> tuple[OtherChain, ...]:
+def lay_chains(deployed: TraceStep, score: ScoreSpec) -> tuple[OtherChain, ...]:
     """The recordings under the sampling chains that are asked for beside the deployed one."""
-    deployed = lay_trace(engine, score, target, prompts)
     return tuple(
         OtherChain(sampling, replace(deployed, sampling=sampling))
         for sampling in score.sampling.chains[1:]

@@ -25,6 +25,7 @@ from cook.units import plural
 
 TAIL = "the draft draws at the target's temperature from all its tokens"
 NO_DRAFT = "no draft"
+CHAIN = ("temperature", "top_k", "top_p", "min_p")
 NOT_WORTH_IT = "not worth it"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
 
@@ -95,9 +96,7 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
 def _expectation(one: ChainExpectation) -> dict[str, Any]:
     rules = {"engine": one.engine, "rejection_sampling": one.rejection}
     return {
-        **{
-            name: getattr(one.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")
-        },
+        **{name: getattr(one.sampling, name) for name in CHAIN},
         "n_max": one.n_max,
         **{
             rule: {
@@ -559,7 +558,7 @@ def _typed_lower(whole: TypedPrediction, lower: TypedPrediction) -> str:
     now = max(_fastest(whole.rows).decode_tokens_per_s, whole.no_draft_tokens_per_s)
     how = f"n_max={row.n_max} ({row.speedup:.2f}x no draft)" if pays else NO_DRAFT
     told = (
-        f"a lower target quant: {speed:.2f} t/s with {how}, {speed / now:.2f}x the {now:.2f} here"
+        f"a lower target quant: {speed:.2f} t/s with {how}, {speed / now:.2f}x {now:.2f} as it is"
     )
     return told if speed > now else f"{NOT_WORTH_IT}: {told}"
 

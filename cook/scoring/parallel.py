@@ -86,12 +86,13 @@ def _dsi_s(reply: Positions, times: Timings) -> float:
     if not len(at):
         return 0.0
     depth = reply.prompt + at - 1
-    assert times.draft is not None, "asked for by _draft_s"
-    right = reply.match[1 : reply.reply]
+    if times.draft is None:
+        raise InputError("the draft's times are missing")
     own = times.verify.at(1, depth) + times.target_sample_s
     drafted = np.minimum(times.draft.at(1, depth) + times.draft_sample_s, own)
-    # The last token is verified after all others were drafted.
-    return float(np.where(right, drafted, own).sum()) + (float(own[-1]) if right[-1] else 0.0)
+    spent = np.where(reply.match[1 : reply.reply], drafted, own)
+    # Nothing is drafted beside the last verification, which began when all before it was drafted.
+    return float(spent[:-1].sum() + own[-1])
 
 
 def _target_s(times: Timings, width: int, depth: int) -> float:

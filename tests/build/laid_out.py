@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from cook.build.lay_score import lay_forecast, rivals_on, settings_on
+from cook.build.lay_score import lay_chains, lay_forecast, rivals_on, settings_on
 from cook.build.layout import NO_DRAFT, DraftPlan, Layout, LiveGrid
 from cook.recipe.schema import ScoreSpec
 from cook.steps.memory import MemoryStep
@@ -61,6 +62,7 @@ def layout(
         forecast = lay_forecast(
             *(fake, spec, TARGET, prompts, drafts, trace), rivals=rivals, suffix=suffix
         )
+        forecast = replace(forecast, chains=lay_chains(trace, spec))
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(fake, spec, TARGET, False, live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)

@@ -25,6 +25,13 @@ INVOCATIONS: dict[str, tuple[tuple[str, ...], World]] = {
     "p-min": (("--n-max", "4", "--p-min", "0", "--p-min", "0.5", *TYPED), World()),
     "over-http": (("--n-max", "3", "--over-http", *TYPED), World()),
     "as-ik": (("--n-max", "4", "--profile", "ik", "--target-ms", "20", "--draft-ms", "1"), World()),
+    "what-ifs": (
+        (
+            *("--n-max", "2", "--n-max", "4", *TYPED, "--rival", "ngram-map-k:size_n=3,size_m=8"),
+            *("--lower-target-ms", "15"),
+        ),
+        World(),
+    ),
     "sampled": (("--n-max", "2", "--target", "target.gguf"), World(temperature=0.8)),
 }
 

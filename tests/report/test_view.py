@@ -46,7 +46,7 @@ def test_a_whole_record_leaves_nothing_out(records: ModuleType) -> None:
 
 def test_live_figures_alone_leave_out_what_only_replay_knows(records: ModuleType) -> None:
     found = document(records.record(predicted=False))
-    assert {section.id for section in found.absent} == {"frontier", "forecast", "depth"}
+    assert {section.id for section in found.absent} == {"frontier", "forecast", "depth", "sampling"}
 
 
 @pytest.mark.parametrize("kind", ["record", "bare", "hostile"])
