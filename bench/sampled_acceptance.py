@@ -34,12 +34,13 @@ from cook.trace.session import TOP
 
 PROMPTS, TOKENS, CONTEXT, N_MAX = 60, 128, 2048, 4
 CHAINS = (
-    Sampling(0.3),
-    Sampling(0.6),
-    Sampling(0.6, top_p=0.8),
-    Sampling(1.0),
-    Sampling(1.0, top_k=0, top_p=1.0, min_p=0.0),
+    Sampling(0.3, seed=11),
+    Sampling(0.6, seed=12),
+    Sampling(0.6, top_p=0.8, seed=13),
+    Sampling(1.0, seed=14),
+    Sampling(1.0, top_k=0, top_p=1.0, min_p=0.0, seed=15),
 )
+"""Each with random numbers of its own, so that chance does not favour all alike."""
 MOST_ERRORS = 3.0
 """Standard errors of the difference of two samples that pass: five chains on two engines."""
 

@@ -211,7 +211,7 @@ def _lengths(record: Record, winner: Candidate) -> str | None:
 
 def _chains(record: Record) -> Iterator[str]:
     """What pays under the sampling chains beside the deployed one, a line each."""
-    from cook.report.sections.sampling import best, speedup
+    from cook.report.sections.other_chains import best, speedup
 
     several = len(record.engines) > 1
     for chain in record.chains or ():
@@ -224,9 +224,9 @@ def _chains(record: Record) -> Iterator[str]:
         rate = one.figures.acceptance_rate
         other = one.rejection
         yield (
-            f"{at}: {'' if gain > 1 else 'not worth it: '}{one.name} is {gain:.2f}x as fast as no "
-            f"draft end to end, predicted"
-            + (f", {rate:.1%} accepted" if rate is not None else "")
+            f"{at}: {'' if gain > 1 else 'not worth it: '}{one.name} {gain:.2f}x no draft end to "
+            "end, predicted"
+            + (f"; {rate:.1%} accepted" if rate is not None else "")
             + (f", {other.accepted / other.drafted:.1%} by rejection sampling" if other else "")
         )
 

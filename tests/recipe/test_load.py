@@ -119,7 +119,7 @@ def test_lists_of_sampling_are_chains_the_first_of_which_is_deployed() -> None:
     [
         ("{temperature: [0.5, 0.5]}", "lists a value twice"),
         ("{temperature: [0.5, 11]}", "10"),
-        ("{top_p: [0.5, 0]}", "greater than 0"),
+        ("{top_p: [0.5, 0]}", "must be more than 0"),
         ("{temperature: [.1, .2, .3, .4, .5], min_p: [0, .1, .2, .3]}", "more than 16 sampling"),
         ("{temperature: [0, 1]}, method: live", "forecast by replay"),
     ],

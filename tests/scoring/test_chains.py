@@ -18,7 +18,7 @@ def whole(sampling: Sampling, p: Floats) -> Floats:
     """One distribution through the chain, token by token."""
     order = np.argsort(-p, kind="stable")
     if not sampling.temperature:
-        return np.eye(len(p))[order[0]]
+        return np.asarray(np.eye(len(p))[order[0]])
     kept = order[: sampling.top_k or len(p)]
     share = p[kept] / p[kept].sum()
     count = int(np.searchsorted(np.cumsum(share), (sampling.top_p or 1.0) - 1e-12)) + 1
@@ -26,7 +26,7 @@ def whole(sampling: Sampling, p: Floats) -> Floats:
     kept = kept[p[kept] >= (sampling.min_p or 0.0) * p[kept[0]] * (1 - 1e-12)]
     found = np.zeros(len(p))
     found[kept] = p[kept] ** (1 / sampling.temperature)
-    return found / found.sum()
+    return np.asarray(found / found.sum())
 
 
 def stored(p: Floats, count: int) -> tuple[Ids, Floats]:

@@ -8,7 +8,7 @@ from types import ModuleType
 from cook.formats.sampling import Sampling
 from cook.record.record import SampledChain
 from cook.report.document import Items, Table
-from cook.report.sections.sampling import best, section, speedup
+from cook.report.sections.other_chains import best, section, speedup
 
 
 def test_a_table_a_chain_with_both_rules(records: ModuleType) -> None:
