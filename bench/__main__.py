@@ -14,7 +14,7 @@ from bench.copies import copies
 from bench.counts import counts
 from bench.decision import decision
 from bench.ik_agreement import ik_agreement
-from bench.ngram_counts import ngram_counts
+from bench.ngram_counts import ngram_counts, two_stage_counts
 from bench.pairs import describe, measure
 from bench.prediction import (
     prediction,
@@ -25,6 +25,7 @@ from bench.prediction import (
 from bench.remote_draft import remote_draft
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
+from bench.sampled_acceptance import sampled_acceptance
 from bench.scale import scale
 from bench.slots import slots
 from bench.study import Study
@@ -36,6 +37,8 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "replay-vs-live": replay_vs_live,
     "counts": counts,
     "ngram-counts": ngram_counts,
+    "two-stage-counts": two_stage_counts,
+    "sampled-acceptance": sampled_acceptance,
     "prediction": prediction,
     "prediction-in-cache": prediction_in_cache,
     "prediction-dense": prediction_dense,

@@ -79,7 +79,6 @@ UNIMPORTED = {
     "cook.documents.faults": "tests/recipe/test_load.py: every fault of a recipe is told by it",
     "cook.documents.located": "tests/recipe/test_load.py: every place in a recipe is found by it",
     "cook.documents.spec": "the base of recipes, pipelines and configuration, tested as those",
-    "cook.formats.arrays": "names of types alone",
     "cook.scoring.count_check": "compares with a real server's counts; without one it says nothing",
     "cook.trace.request": "tests/trace/test_request.py: run in processes that can be killed",
 }

@@ -46,10 +46,12 @@ from cook.record.record import (
     SCHEMA_VERSION,
     Candidate,
     CandidateKey,
+    ChainFigures,
     Draft,
     Excluded,
     Pick,
     Record,
+    SampledChain,
     Serving,
     StepRecord,
 )
@@ -140,7 +142,7 @@ def assemble(finished: Finished) -> Record:
         prompts=layout.prompts.name if layout.prompts else "",
         prompts_sha256=layout.prompts.sha256 if layout.prompts else "",
         max_tokens=recipe.score.max_tokens if recipe.score else 0,
-        temperature=recipe.score.sampling.temperature if recipe.score else 0.0,
+        temperature=recipe.score.sampling.to_sampling().temperature if recipe.score else 0.0,
         source_quality=reference_quality(layout, outcomes),
         drafts=drafts,
         candidates=candidates,
@@ -155,6 +157,7 @@ def assemble(finished: Finished) -> Record:
         sources=finished.origins,
         replayed=tuple(replayed(finished.forecasts, outcomes)),
         slots=finished.parallel.speeds if finished.parallel is not None else None,
+        chains=_chains(finished),
     )
 
 
@@ -382,6 +385,32 @@ def _prediction(
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
         rejection=_rejection(decision.rejection.get(key)),
+    )
+
+
+def _chains(finished: Finished) -> tuple[SampledChain, ...] | None:
+    """What is forecast under the other sampling chains; None where none is asked for."""
+    score, decision = finished.recipe.score, finished.decision
+    if score is None or decision is None or not decision.chains:
+        return None
+    return tuple(
+        SampledChain(
+            engine,
+            found.sampling,
+            tuple(
+                ChainFigures(
+                    one.name,
+                    one.key,
+                    figures(one.runs, score.weights),
+                    by_prompt(one.runs),
+                    _rejection(found.rejection.get(one.key)),
+                )
+                for one in found.forecasts
+            ),
+            found.reason,
+        )
+        for engine, chains in decision.chains.items()
+        for found in chains
     )
 
 

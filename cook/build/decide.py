@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cook.build.choose import MODEL, Aim, Chosen, DecidingCost, ForecastErrors, choose, rank
-from cook.build.forecast import Forecast, Forecaster
+from cook.build.forecast import ChainForecast, Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout, dealt_into, interleaved
 from cook.build.live_runs import LiveFit, LiveRuns, fit_budget, shortened
 from cook.build.race import DraftKey, run_race
@@ -74,6 +74,8 @@ class Decision:
     silent: Mapping[str, str] = field(default_factory=dict)
     rejection: Mapping[CandidateKey, SampledPrediction] = field(default_factory=dict)
     """What rejection sampling would make of them; empty where the target is greedy."""
+    chains: Mapping[str, tuple[ChainForecast, ...]] = field(default_factory=dict)
+    """By engine, forecasts under the sampling chains beside the deployed one."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def decide(
     noise: dict[str, EngineNoise] = {}
     dropped: dict[DraftKey, str] = {}
     rejection: dict[CandidateKey, SampledPrediction] = {}
+    chains: dict[str, tuple[ChainForecast, ...]] = {}
     left_out: list[Excluded] = []
     live = LiveRuns(executor, score.live_budget.minutes * 60)
     calibrated: list[Configuration] = []
@@ -126,6 +129,7 @@ def decide(
         dropped |= run_race(forecaster, aim.objective, aim.weights, 1 - spent, executor)
         if layout.forecast.floor is not None:
             executor.run([layout.forecast.floor[1]])
+        executor.run(forecaster.staying().elsewhere())
         ranked = rank(forecaster.forecasts(only=chosen_on), aim.objective, aim.weights)
         if not ranked:
             silent[layout.engine.name] = _why_silent(layout, executor)
@@ -148,6 +152,11 @@ def decide(
         picking += forecaster.forecasts(fitted, chosen_on)
         reporting += forecaster.forecasts(fitted, reported_on)
         rejection |= forecaster.rejection(fitted, reported_on)
+        if layout.forecast.chains:
+            chains[layout.engine.name] = tuple(
+                forecaster.under(chain, fitted, chosen_on, reported_on)
+                for chain in layout.forecast.chains
+            )
     if not picking:
         return None
     live.expected = _by_prompt(reporting)
@@ -186,6 +195,7 @@ def decide(
         dropped=dropped,
         silent=silent,
         rejection=rejection,
+        chains=chains,
     )
 
 

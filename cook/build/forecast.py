@@ -11,10 +11,11 @@ from statistics import median
 
 import numpy as np
 
-from cook.build.layout import DraftForecast, ForecastPlan, Rival, rival_key
+from cook.build.layout import DraftForecast, ForecastPlan, OtherChain, Rival, rival_key
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import ReplyHead, TraceFile
 from cook.graph.execute import Outcomes
 from cook.record.measured import Overheads
@@ -23,6 +24,7 @@ from cook.record.record import CandidateKey
 from cook.scoring.link import Link, behind
 from cook.scoring.ngram import NgramServer
 from cook.scoring.noise import TimingNoise, noise_of
+from cook.scoring.parallel import ParallelSpeed, dsi, pearl
 from cook.scoring.price import (
     BatchCurve,
     Lived,
@@ -39,7 +41,14 @@ from cook.scoring.sampled import SampledPrediction, predict_sampled
 from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, combined
 from cook.steps.http_replay import http_positions
-from cook.steps.replay import ReplayStep, ngram_request, replayed, replies, sampled_reply
+from cook.steps.replay import (
+    ReplayStep,
+    expected_reply,
+    ngram_request,
+    replayed,
+    replies,
+    sampled_reply,
+)
 from cook.steps.trace import TRACE_FILE
 
 ReplayedReply = tuple[ReplyHead, Positions]
@@ -75,6 +84,39 @@ class Forecast:
         tokens = sum(run.predicted_n - 1 for run in self.runs)
         return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
 
+    @property
+    def end_to_end_speed(self) -> float:
+        """The same tokens with the reading of the prompts."""
+        tokens = sum(run.predicted_n - 1 for run in self.runs)
+        return 1000 * tokens / sum(run.wall_ms for run in self.runs)
+
+
+@dataclass(frozen=True)
+class ChainForecast:
+    """No draft and every draft at its best under another sampling chain than the deployed one.
+
+    ``rejection``: what rejection sampling would make of them; empty for a greedy chain, where the
+    two rules are one. ``reason``: why there is no forecast.
+    """
+
+    sampling: Sampling
+    forecasts: tuple[Forecast, ...] = ()
+    rejection: Mapping[CandidateKey, SampledPrediction] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class ChainExpectation:
+    """A draft of ``n_max`` tokens under a sampling chain, on the text of the trace.
+
+    (lower, upper) end of what was stored, by the engine's rule and by rejection sampling.
+    """
+
+    sampling: Sampling
+    n_max: int
+    engine: tuple[SampledPrediction, SampledPrediction]
+    rejection: tuple[SampledPrediction, SampledPrediction]
+
 
 @dataclass(frozen=True)
 class Forecaster:
@@ -93,20 +135,51 @@ class Forecaster:
     """Replays read so far, by key: every forecast looks at all of them again."""
     rivals: dict[Rival, list[RivalReply]] = field(default_factory=dict)
     """What rivals would have drafted, for the same reason."""
+    draft_times: float = 1.0
+    """How many times as fast as timed every draft is taken to be."""
 
     @property
     def priced(self) -> bool:
         """Whether times are known, or asked for: without them forecasts only count."""
         return self.verify is not None or bool(self.plan.verify)
 
-    def last_pass(self) -> Iterator[CurveStep]:
-        """The last pass of the timings: the target's, and of drafts that are still in the race."""
+    def staying(self) -> ForecastPlan:
+        """The plan with the drafts that are still in the race."""
         racing = tuple(
             draft
             for draft in self.plan.drafts
             if all(self.outcomes.result(replay) is not None for replay in draft.replays)
         )
-        return replace(self.plan, drafts=racing).last_pass()
+        return replace(self.plan, drafts=racing)
+
+    def last_pass(self) -> Iterator[CurveStep]:
+        """The last pass of the timings: the target's, and of drafts that are still in the race."""
+        return self.staying().last_pass()
+
+    def under(
+        self,
+        chain: OtherChain,
+        overheads: Overheads,
+        chosen_on: Collection[str],
+        reported_on: Collection[str],
+    ) -> ChainForecast:
+        """Every draft, at its best setting by the prompts ``chosen_on``, on what the target wrote
+        under ``chain`` to those ``reported_on``."""
+        there = replace(self, plan=self.staying().under(chain))
+        try:
+            best: dict[tuple[str | None, str | None], Forecast] = {}
+            for one in there.forecasts(overheads, chosen_on):
+                file = (one.key.draft, one.key.cache_type)
+                if file not in best or one.end_to_end_speed > best[file].end_to_end_speed:
+                    best[file] = one
+            keys = {one.key for one in best.values()}
+            shown = [f for f in there.forecasts(overheads, reported_on) if f.key in keys]
+            rejection = there.rejection(overheads, reported_on)
+        except InputError as error:  # its replies go on farther than anything was timed
+            return ChainForecast(chain.sampling, reason=error.message)
+        if not shown:
+            return ChainForecast(chain.sampling, reason="nothing could be replayed")
+        return ChainForecast(chain.sampling, tuple(shown), rejection)
 
     @property
     def trace(self) -> TraceFile:
@@ -230,6 +303,74 @@ class Forecaster:
         profile = self.plan.profile
         return [predict_sampled(chances, n, timings, profile) for n in lengths if chances]
 
+    def expected(
+        self, draft: DraftForecast, sampling: Sampling, lengths: Sequence[int]
+    ) -> list[ChainExpectation]:
+        """``draft`` at every one of ``lengths`` under ``sampling``, by what was stored of the
+        trace's own text; none where too little was stored."""
+        trace = self.trace
+        found = [
+            one
+            for step in draft.replays
+            for reply, seen in replayed(step, trace, self.outcomes.artifact(step))
+            if (one := expected_reply(trace, reply, seen, sampling.applied())) is not None
+        ]
+        timings = self.timings(draft) if self.priced else None
+        profile = self.plan.profile
+
+        def ends(n_max: int, rule: str) -> tuple[SampledPrediction, SampledPrediction]:
+            pairs = [getattr(one, rule) for one in found]
+            low, high = (
+                predict_sampled([pair[end] for pair in pairs], n_max, timings, profile)
+                for end in (0, 1)
+            )
+            return low, high
+
+        return [
+            ChainExpectation(sampling, n, ends(n, "engine"), ends(n, "rejection"))
+            for n in lengths
+            if found
+        ]
+
+    def two_stage(self, draft: DraftForecast, rival: Rival) -> list[Forecast]:
+        """``rival`` first and ``draft`` wherever that has nothing, under every setting; of one
+        server that answers the whole trace. None without the draft's times."""
+        plan, trace, timings = self.plan, self.trace, self.timings(draft)
+        texts = {head.id: text for head, text in self.by_worker(draft)}
+        if timings is None or len(texts) < len(trace):
+            return []
+        requests = [
+            ngram_request(trace, reply, n_predict=plan.n_predict, context=plan.context)
+            for reply in trace
+        ]
+        found = []
+        for settings in plan.settings:
+            server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
+            runs = [
+                (head, server.answer(request, texts[head.id], settings))
+                for head, request in zip(trace.heads, requests, strict=True)
+            ]
+            own = plan.key(draft, settings)
+            found.append(
+                self._priced(
+                    replace(own, ngram=rival.settings),
+                    f"{rival.name}, then {plan.name(draft, settings)}",
+                    runs,
+                    max(rival.settings.longest, settings.n_max),
+                    timings,
+                )
+            )
+        return found
+
+    def parallel(self, draft: DraftForecast, lengths: Sequence[int]) -> tuple[ParallelSpeed, ...]:
+        """PEARL and DSI with ``draft``; none where no times are known."""
+        timings = self.timings(draft)
+        if not self.priced or timings is None:
+            return ()
+        texts = self.texts(draft, None, max(lengths))
+        replies, weights = [text for _, text in texts], [head.weight for head, _ in texts]
+        return pearl(replies, weights, lengths, timings), dsi(replies, weights, timings)
+
     def acceptance_floor(self, only: Collection[str]) -> float | None:
         """Acceptance of the floor draft in another batch shape minus in the usual one.
 
@@ -324,15 +465,16 @@ class Forecaster:
         batches = mine.batches if mine is not None else self.draft
         if verify is None or batches is None:
             return None
+        prefill = mine.prompts if mine else None
         return Timings(
             verify=verify,
-            draft=self.afar(batches),
+            draft=self.afar(batches.faster(self.draft_times)),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
             overhead_s=overheads.step_s,
             decode_overhead_s=overheads.decode_s,
             target_prefill=target.prompts if target else None,
-            draft_prefill=self.afar(mine.prompts) if mine else None,
+            draft_prefill=self.afar(prefill.faster(self.draft_times)) if prefill else None,
             request_s=overheads.request_s,
         )
 

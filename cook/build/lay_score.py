@@ -14,6 +14,7 @@ from cook.build.layout import (
     DraftPlan,
     ForecastPlan,
     LiveGrid,
+    OtherChain,
     Rival,
     draft_args,
 )
@@ -51,6 +52,7 @@ class ScoreLayout:
     baseline: Configuration
     grid: tuple[Configuration, ...]
     forecast: ForecastPlan | None
+    rivals: tuple[Rival, ...]
 
 
 def lay_score(
@@ -81,20 +83,24 @@ def lay_score(
     if max(score.slots) > 1 and engine.flavour is Flavour.LLAMA_CPP:
         longest = max(s.n_max for s in settings)
         require_room(max(score.slots), longest, score.target.args.batch or BATCH)
+    rivals = rivals_on(engine, score, suffix)
     if score.method == "replay":
         adopted = _adopted(score, target, prompts, reader)
         prompts = in_halves(adopted.prompts if adopted else prompts)
         trace = adopted.step if adopted else lay_trace(engine, score, target, prompts)
-        forecast = lay_forecast(engine, score, target.source, prompts, drafts, trace, suffix)
+        forecast = lay_forecast(
+            *(engine, score, target.source, prompts, drafts, trace), rivals=rivals, suffix=suffix
+        )
+        chains = lay_chains(lay_trace(engine, score, target, prompts), score)
+        forecast = replace(forecast, chains=chains if drafts else ())
         # Finalists are chosen on the other half, so their live figures owe nothing to luck.
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
-    rivals = rivals_on(engine, score, suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
     return ScoreLayout(
-        target, prompts, baseline, grid.all(drafts, settings, baseline, rivals), forecast
+        target, prompts, baseline, grid.all(drafts, settings, baseline, rivals), forecast, rivals
     )
 
 
@@ -128,6 +134,14 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: Prom
     )
 
 
+def lay_chains(deployed: TraceStep, score: ScoreSpec) -> tuple[OtherChain, ...]:
+    """The recordings under the sampling chains that are asked for beside the deployed one."""
+    return tuple(
+        OtherChain(sampling, replace(deployed, sampling=sampling))
+        for sampling in score.sampling.chains[1:]
+    )
+
+
 def lay_forecast(
     engine: Engine,
     score: ScoreSpec,
@@ -135,6 +149,8 @@ def lay_forecast(
     prompts: PromptSet,
     drafts: Sequence[DraftPlan],
     trace: Trace,
+    *,
+    rivals: tuple[Rival, ...] = (),
     suffix: str = "",
 ) -> ForecastPlan:
     """On ``trace``, for every draft and KV cache type its replay and its times."""
@@ -165,7 +181,7 @@ def lay_forecast(
         shares=race_shares(prompts) if racing else (None,),
         n_predict=score.max_tokens,
         context=score.context,
-        rivals=rivals_on(engine, score, suffix),
+        rivals=rivals,
     )
     largest = max(plan.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
     return replace(
@@ -204,21 +220,25 @@ def forecast_plan(
     timed: bool = True,
     profile: Profile | None = None,
     rivals: tuple[Rival, ...] = (),
+    top: int = 0,
+    two_stage: bool = False,
 ) -> ForecastPlan:
     """The steps to forecast ``drafts`` under ``settings``.
 
     ``target`` is timed where it is given, once more where no draft runs with the arguments of a
     ``baseline`` of its own, and the drafts where ``timed``; drafts are replayed in
     ``shares`` of the prompts, None being all of them. ``profile`` None: as the engine counts.
-    ``rivals`` verify as wide as they draft, and run with the arguments of no draft.
+    ``rivals`` verify as wide as they draft, and run with the arguments of no draft; before a draft
+    (``two_stage``) that follows as wide. ``top``: see :class:`ReplayStep`.
     """
     profile = profile or PROFILES[Flavour(engine.flavour)]
     ending = [s for s in settings if s.p_min and RULES[profile].uses_p_min]
     rollouts = max((s.n_max for s in ending), default=0)
     floor = min((s.p_min for s in ending), default=0.0)
     widths = widths_for(s.n_max for s in settings)
-    apart = baseline is not None and target is not None and baseline != target[1]
     wide = [rival.settings.longest for rival in rivals]
+    followed = widths_for([*(s.n_max for s in settings), *wide]) if two_stage else widths
+    apart = baseline is not None and target is not None and baseline != target[1]
     verified = widths if apart or not wide else widths_for([*(s.n_max for s in settings), *wide])
 
     def curves(
@@ -249,10 +269,13 @@ def forecast_plan(
                         rollout_steps=rollouts,
                         prompts=share,
                         rollout_floor=floor,
+                        top=top,
                     )
                     for share in shares
                 ),
-                curves=curves(one.label, one.draft.model, one.args, False) if timed else (),
+                curves=curves(one.label, one.draft.model, one.args, False, followed)
+                if timed
+                else (),
             )
             for one in drafts
         ),
@@ -279,11 +302,11 @@ def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> t
     return tuple(Rival(f"{one}{suffix}", one.of(flavour)) for one in dict.fromkeys(settings))
 
 
-def rival_warnings(engine: Engine, score: ScoreSpec) -> list[str]:
-    """What is to be known of the rivals that ``score`` asks for."""
+def rival_warnings(engine: Engine, rivals: Sequence[Rival]) -> list[str]:
+    """What is to be known of ``rivals``."""
     return [
         f"score.rivals: {rival.name}: {told}"
-        for rival in rivals_on(engine, score)
+        for rival in rivals
         if (told := doubts(rival.settings, Flavour(engine.flavour))) is not None
     ]
 

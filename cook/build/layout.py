@@ -9,6 +9,7 @@ from typing import Any
 from cook.engines.base import DraftSettings, Engine, ModelArgs, cache_halves
 from cook.engines.ngram_settings import NgramSettings
 from cook.formats.reduction import Reduction
+from cook.formats.sampling import Sampling
 from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.active import ActiveBytes
@@ -371,6 +372,14 @@ class DraftForecast:
 
 
 @dataclass(frozen=True)
+class OtherChain:
+    """A sampling chain beside the deployed one, and what the target writes under it."""
+
+    sampling: Sampling
+    trace: Trace
+
+
+@dataclass(frozen=True)
 class ForecastPlan:
     """The steps below all forecasts of one recipe on one engine.
 
@@ -378,7 +387,8 @@ class ForecastPlan:
     where it runs with the same arguments. ``floor``: the largest draft replayed in batches
     of another shape, which shows how much acceptance differs for no reason at all. ``n_predict``
     and ``context`` bound the drafts as the server's do. ``no_draft`` is its name for people.
-    ``rivals`` are simulated on the trace's tokens, and priced as no draft is.
+    ``rivals`` are simulated on the trace's tokens, and priced as no draft is. Under every one of
+    ``chains`` the target writes its own text, and every draft is replayed on that.
     """
 
     engine: Engine
@@ -394,6 +404,7 @@ class ForecastPlan:
     floor: tuple[DraftForecast, ReplayStep] | None = None
     no_draft: str = NO_DRAFT
     rivals: tuple[Rival, ...] = ()
+    chains: tuple[OtherChain, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -417,6 +428,7 @@ class ForecastPlan:
         """Before anything can be predicted: the trace, the first replays, and the timings in
         turn, all passes but the last."""
         yield self.trace
+        yield from (chain.trace for chain in self.chains)
         for draft in self.drafts:
             yield from draft.replays[:1]
         for draft in self.drafts:
@@ -436,6 +448,20 @@ class ForecastPlan:
             floor = largest, replace(largest.replays[0], width=floor[1].width)
         return replace(self, drafts=drafts, floor=floor)
 
+    def under(self, chain: OtherChain) -> ForecastPlan:
+        """The drafts on what the target writes under ``chain``, priced with the same times."""
+        drafts = tuple(
+            replace(d, replays=(replace(d.replays[0], trace=chain.trace, prompts=None),))
+            for d in self.drafts
+        )
+        return replace(self, trace=chain.trace, drafts=drafts, floor=None, rivals=(), chains=())
+
+    def elsewhere(self) -> Iterator[Step[Any]]:
+        """The replays under the other chains; drafts that left the race are not replayed again."""
+        for chain in self.chains:
+            for draft in self.under(chain).drafts:
+                yield from draft.replays
+
     def timing(self, turn: int) -> Iterator[CurveStep]:
         """One pass of the timings: the target's, no draft's, then every draft's.
 
@@ -454,9 +480,11 @@ class ForecastPlan:
         yield from self.opening()
         # Drafts that left the race are not timed again.
         racing = self.rounds > 1
-        yield from (replace(self, drafts=()) if racing else self).last_pass()
+        staying = replace(self, drafts=()) if racing else self
+        yield from staying.last_pass()
         if self.floor is not None:
             yield self.floor[1]
+        yield from staying.elsewhere()
 
     def steps(self) -> Iterator[Step[Any]]:
         """Everything, each once, had no draft to leave the race."""
@@ -466,6 +494,7 @@ class ForecastPlan:
             yield self.floor[1]
         for draft in self.drafts:
             yield from draft.replays[1:]
+        yield from self.elsewhere()
 
     def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:
         return CandidateKey(self.engine.name, draft.draft.name, settings, draft.cache_type)

@@ -252,6 +252,7 @@ def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
         for draft in layout.forecast.drafts:
             yield from draft.replays[1:]
         yield from layout.forecast.last_pass()
+        yield from layout.forecast.elsewhere()
         finalists = _typical(layout)
         for candidate in finalists:
             yield from candidate.rounds

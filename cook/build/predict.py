@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from cook.build.forecast import Forecast, Forecaster
+from cook.build.forecast import ChainExpectation, Forecast, Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
 from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
 from cook.build.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
@@ -15,22 +16,30 @@ from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import model_stem
 from cook.formats.quant_types import Flavour
+from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
-from cook.recipe.schema import RivalSpec, rival_keys
+from cook.recipe.schema import RivalSpec, SamplingSpec, rival_keys
 from cook.record.measured import SlotSpeed
 from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
 from cook.scoring.link import Link
+from cook.scoring.parallel import ParallelSpeed
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES, Profile, simulate
 from cook.steps.http_replay import Agreement, HttpReplayStep, agreement
 from cook.steps.replay import ReplayOutcome
 from cook.steps.trace import given_trace
+from cook.trace.session import TOP
+
+if TYPE_CHECKING:
+    from cook.documents.spec import Spec
+
+S = TypeVar("S", bound="Spec")
 
 NAMED_PROFILES = {
     "mainline": Profile.MAINLINE_2026_10,
@@ -65,6 +74,15 @@ class PredictRequest:
     acceptance_to: float | None = None
     acceptance_at: int | None = None
     seen: float | None = None
+    temperature: tuple[float, ...] = ()
+    top_k: tuple[int, ...] = ()
+    top_p: tuple[float, ...] = ()
+    min_p: tuple[float, ...] = ()
+    lower_trace: Path | None = None
+    lower_target: Path | None = None
+    lower_target_ms: float | None = None
+    lower_verify: str | None = None
+    lower_acceptance: float | None = None
     flash_attention: bool | None = None
     gpu_layers: int | None = None
     cache_type: str | None = None
@@ -93,6 +111,64 @@ class PredictRequest:
     def rivals(self) -> tuple[RivalSpec, ...]:
         """``ngram-map-k:size_n=8,size_m=16`` as in a recipe; InputError for anything else."""
         return tuple(map(_rival, self.rival))
+
+    def chains(self, recorded: Sampling) -> tuple[Sampling, ...]:
+        """The sampling chains that were asked for, beside that of the trace."""
+        if not (self.temperature or self.top_k or self.top_p or self.min_p):
+            return ()
+        lists = {
+            "temperature": self.temperature or (recorded.temperature,),
+            "top_k": self.top_k or None,
+            "top_p": self.top_p or None,
+            "min_p": self.min_p or None,
+        }
+        return _validated(SamplingSpec, lists, "sampling").chains
+
+    @cached_property
+    def lower(self) -> PredictRequest | None:
+        """The same with a lower quant of the target; None where nothing is said of one.
+
+        Without a trace of its own it is taken to write, and to accept, what the target does.
+        """
+        own = (self.lower_target, self.lower_target_ms, self.lower_verify)
+        if self.lower_trace is None and self.lower_acceptance is None and own == (None, None, None):
+            return None
+        if own == (None, None, None):
+            raise InputError(
+                "the times of the lower target quant are missing",
+                hint="--lower-target GGUF, --lower-verify 1:90,5:140, or --lower-target-ms 90",
+            )
+        if self.lower_target is not None and self.lower_trace is None:
+            raise InputError(
+                "--lower-target needs the trace of that quant: --lower-trace FILE",
+                hint=f"cook trace --target {self.lower_target}",
+            )
+        verify = self.lower_verify
+        if self.lower_target is None and verify is None and self.verify is not None:
+            verify = self._scaled_verify(self.lower_target_ms or 0.0)
+        return replace(
+            self,
+            trace=self.lower_trace or self.trace,
+            target=self.lower_target,
+            target_ms=None if verify is not None else self.lower_target_ms,
+            verify=verify,
+            acceptance=self.acceptance if self.lower_acceptance is None else self.lower_acceptance,
+            acceptance_to=self.acceptance_to if self.lower_acceptance is None else None,
+            seen=None,
+            lower_trace=None,
+            lower_target=None,
+            lower_target_ms=None,
+            lower_verify=None,
+            lower_acceptance=None,
+        )
+
+    def _scaled_verify(self, one_ms: float) -> str:
+        """The typed curve at the speed at which one token takes ``one_ms``."""
+        curve = self.verify_curve
+        assert curve is not None, "asked where it is typed"
+        scale = one_ms / float(curve.at(1, 0))
+        points = zip(curve.widths, curve.seconds[0], strict=True)
+        return ",".join(f"{width}:{seconds * scale:.6g}" for width, seconds in points)
 
     @property
     def draft_args(self) -> ModelArgs:
@@ -148,15 +224,20 @@ class PredictRequest:
 
 
 def _rival(text: str) -> RivalSpec:
+    return _validated(RivalSpec, rival_keys(text), f"rival {text}")
+
+
+def _validated(spec: type[S], keys: dict[str, Any], named: str) -> S:
+    """``keys`` as the recipe's ``spec``; InputError, with what was ``named``, for anything else."""
     from pydantic import ValidationError
 
     try:
-        return RivalSpec.model_validate(rival_keys(text))
+        return spec.model_validate(keys)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         told = f"{where}: {first['msg']}" if where else first["msg"]
-        raise InputError(f"rival {text}: {told}") from None
+        raise InputError(f"{named}: {told}") from None
 
 
 def _constant(milliseconds: float) -> BatchCurve:
@@ -190,6 +271,12 @@ class DraftPrediction:
     settings: tuple[SettingPrediction, ...]
     sampled: tuple[SampledPrediction, ...]
     agreement: tuple[Agreement, ...]
+    expected: tuple[ChainExpectation, ...] = ()
+    """Under the sampling chains that were asked for, at every length."""
+    twice: Forecast | None = None
+    """The best setting of a draft that is twice as fast; None without times."""
+    parallel: tuple[ParallelSpeed, ...] = ()
+    """PEARL and DSI; none without times."""
 
     @property
     def best(self) -> SettingPrediction:
@@ -215,6 +302,10 @@ class TracePrediction:
     warnings: tuple[str, ...]
     prefill_known: bool
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
+    two_stage: tuple[Forecast, ...] = ()
+    """Every rival before every draft, at the best setting of the two."""
+    lower: TracePrediction | None = None
+    """The same drafts with a lower quant of the target."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +325,8 @@ class TypedPrediction:
     constant: bool
     """Whether every batch is taken to cost what one token costs."""
     warnings: tuple[str, ...] = ()
+    lower: TypedPrediction | None = None
+    """The same with a lower quant of the target."""
 
 
 def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
@@ -253,7 +346,10 @@ def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
     if most is not None and most < least:
         raise InputError(f"--acceptance-to {most:g} is below --acceptance {least:g}")
     ends = (least,) if most is None else (least, most)
-    return tuple(_typed(request, curve, request.draft_ms / 1000, end) for end in ends)
+    found = [_typed(request, curve, request.draft_ms / 1000, end) for end in ends]
+    if request.lower is not None:
+        found[0] = replace(found[0], lower=predict_typed(request.lower)[0])
+    return tuple(found)
 
 
 def _typed(
@@ -312,7 +408,19 @@ def _beyond(curve: BatchCurve, lengths: Sequence[int]) -> Iterator[str]:
 
 
 def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction:
-    """Replay and time what is not stored yet, then predict every setting of every draft."""
+    """Replay and time what is not stored yet, then predict every setting of every draft; once
+    more with a lower quant of the target, where something is said of one."""
+    if request.lower is None:
+        return _on_trace(request, output)
+    if request.verify_curve is None and request.target is None:
+        raise InputError(
+            "a lower target quant is compared with the target's own times",
+            hint="--target GGUF, or --verify 1:146,2:170,5:220",
+        )
+    return replace(_on_trace(request, output), lower=_on_trace(request.lower, output))
+
+
+def _on_trace(request: PredictRequest, output: Output) -> TracePrediction:
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
     from cook.graph.step import source
@@ -346,6 +454,12 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
                 hint="type the times: --verify 1:146,2:170,5:220 --draft-ms 12",
             )
     over_http = request.over_http or reason is not None
+    chains = request.chains(trace.header.sampler)
+    if chains and (over_http or not trace.header.top):
+        raise InputError(
+            "other sampling chains need the target's and the draft's probabilities",
+            hint="leave out --over-http, or record a trace at that temperature",
+        )
     if over_http and any(request.p_min):
         raise InputError("replay over HTTP scores p_min 0 only", hint="leave --p-min out")
     profile = profile or PROFILES[engine.flavour]
@@ -368,6 +482,8 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
         n_predict=trace.header.n_predict,
         context=trace.header.context,
         rivals=as_rivals(engine, request.rivals),
+        top=TOP if chains else 0,
+        two_stage=bool(request.rivals),
     )
     if over_http:
         plan = _with_http(plan, request, worker=reason is None)
@@ -395,6 +511,8 @@ def _require_consistent(request: PredictRequest) -> None:
         )
     if request.overhead_ms or request.acceptance_at is not None:
         raise InputError("--overhead-ms and --acceptance-at go with --acceptance")
+    if request.lower_acceptance is not None:
+        raise InputError("--lower-acceptance goes with --acceptance; a trace has --lower-trace")
     if request.seen is not None or request.acceptance_to is not None:
         raise InputError("--seen and --acceptance-to go with --acceptance")
     if request.target is not None and (request.verify or request.target_ms):
@@ -457,6 +575,10 @@ def _predicted(
     if request.target_ms is not None and request.verify is None:
         doubts.append(CONSTANT)
     bare, *forecasts = forecaster.forecasts()
+    chains = request.chains(trace.header.sampler)
+    doubts += [told for chain in chains if (told := _another_text(trace, chain)) is not None]
+    faster = replace(forecaster, draft_times=2.0)
+    two_stage: list[Forecast] = []
     drafts = []
     for draft, path in zip(plan.drafts, request.drafts, strict=True):
         mine = [forecasts.pop(0) for _ in plan.settings]
@@ -469,8 +591,18 @@ def _predicted(
                 settings=tuple(_setting(forecaster, draft, forecast) for forecast in mine),
                 sampled=tuple(forecaster.sampled(draft, request.lengths)),
                 agreement=tuple(_agreements(forecaster, draft)),
+                expected=tuple(
+                    one
+                    for chain in chains
+                    for one in forecaster.expected(draft, chain, request.lengths)
+                ),
+                twice=_best_of(faster, draft) if forecaster.priced else None,
+                parallel=forecaster.parallel(draft, request.lengths),
             )
         )
+        for rival in plan.rivals:
+            both = forecaster.two_stage(draft, rival)
+            two_stage += [max(both, key=lambda one: one.decode_speed)] if both else []
     return TracePrediction(
         trace=trace,
         profile=plan.profile,
@@ -481,6 +613,30 @@ def _predicted(
         slots=tuple(_parallel(forecaster, parallel)),
         warnings=tuple(dict.fromkeys(doubts)),
         prefill_known=bool(plan.verify) and request.draft_ms is None,
+        two_stage=tuple(two_stage),
+    )
+
+
+def _best_of(forecaster: Forecaster, draft: DraftForecast) -> Forecast | None:
+    """``draft`` at its fastest setting."""
+    alone = replace(forecaster, plan=replace(forecaster.plan, drafts=(draft,), rivals=()))
+    found = [one for one in alone.forecasts() if one.key.draft is not None]
+    return max(found, key=lambda one: one.decode_speed, default=None)
+
+
+def _another_text(trace: TraceFile, chain: Sampling) -> str | None:
+    """A doubt about ``chain`` where the text of ``trace`` was written under another."""
+    recorded = trace.header.sampler
+    if replace(chain.applied(recorded.draws), seed=recorded.seed) == recorded:
+        return None
+    at = " ".join(
+        f"--{name.replace('_', '-')} {value:g}"
+        for name in ("temperature", "top_k", "top_p", "min_p")
+        if (value := getattr(chain, name)) is not None
+    )
+    return (
+        f"at {chain.chain}: on the text of this trace ({recorded.chain}), and another temperature "
+        f"writes another: a lower one's text flatters it; `cook trace {at}` has no such error"
     )
 
 

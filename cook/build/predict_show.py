@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cook.build.forecast import Forecast
+from cook.build.forecast import ChainExpectation, Forecast
 from cook.build.predict import (
     CONSTANT,
     DraftPrediction,
@@ -26,6 +26,7 @@ from cook.units import plural
 
 TAIL = "the draft draws at the target's temperature from all its tokens"
 NO_DRAFT = "no draft"
+CHAIN = ("temperature", "top_k", "top_p", "min_p")
 NOT_WORTH_IT = "not worth it"
 NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them against a live run"
 
@@ -60,6 +61,10 @@ def document(whole: TracePrediction) -> dict[str, Any]:
             for rival in whole.rivals
         ],
         **({"slots": [plain(speed) for speed in whole.slots]} if whole.slots else {}),
+        "two_stage": [
+            {"name": one.name, **plain(one.key), **_figures(one, whole)} for one in whole.two_stage
+        ],
+        "lower_target": document(whole.lower) if whole.lower is not None else None,
         "warnings": list(whole.warnings),
     }
 
@@ -79,6 +84,29 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
             {**plain(one), "acceptance": one.acceptance, "acceptance_length": one.acceptance_length}
             for one in draft.sampled
         ],
+        "sampling_chains": [_expectation(one) for one in draft.expected],
+        "twice_draft_speed": {
+            **plain(draft.twice.priced.setting),
+            **_figures(draft.twice, whole),
+        }
+        if draft.twice is not None
+        else None,
+        "parallel": dict(zip(("pearl", "dsi"), map(plain, draft.parallel), strict=False)),
+    }
+
+
+def _expectation(one: ChainExpectation) -> dict[str, Any]:
+    rules = {"engine": one.engine, "rejection_sampling": one.rejection}
+    return {
+        **{name: getattr(one.sampling, name) for name in CHAIN},
+        "n_max": one.n_max,
+        **{
+            rule: {
+                "acceptance": [end.acceptance for end in ends],
+                "decode_tokens_per_s": [end.decode_tokens_per_s for end in ends],
+            }
+            for rule, ends in rules.items()
+        },
     }
 
 
@@ -129,6 +157,8 @@ def show(whole: TracePrediction, output: Output) -> None:
         _show_draft(draft, whole, output)
     _show_all(whole, output)
     _show_slots(whole, output)
+    for line in what_ifs(whole):
+        output.data(line)
     if whole.no_draft is None:
         output.say(
             "no speeds: give the target's file (--target GGUF) to time it here, or its times "
@@ -258,15 +288,13 @@ def _show_all(whole: TracePrediction, output: Output) -> None:
         if told:
             length = max(row.priced.setting.n_max for row in whole.drafts[0].settings)
             output.data(f"acceptance at n_max={length}: {', '.join(told)}")
-        for rival in whole.rivals:
+        for rival in (*whole.rivals, *whole.two_stage):
             output.data(
                 f"{rival.name}: {rival.priced.draft_n_accepted} of {rival.priced.draft_n} drafted "
                 f"tokens accepted, {_number(rival.priced.acceptance_length)} tokens a cycle"
             )
         return
-    drafting = [_Contender(_named(d), d.best.priced, d.best.break_even) for d in whole.drafts]
-    drafting += [_Contender(rival.name, rival.priced) for rival in whole.rivals]
-    ordered = sorted(drafting, key=lambda one: -_speedup(one.priced, whole))
+    ordered = sorted(_contenders(whole), key=lambda one: -_speedup(one.priced, whole))
     rows: list[tuple[object, ...]] = [
         (
             one.name,
@@ -281,6 +309,114 @@ def _show_all(whole: TracePrediction, output: Output) -> None:
     output.table(rows, ["candidate", *(Column(t, "right") for t in titles)])
     output.data("")
     output.data(_verdict(ordered, whole))
+
+
+def what_ifs(whole: TracePrediction) -> Iterator[str]:
+    """What else could be done, a line each, and whether it is worth it."""
+    for draft in whole.drafts:
+        for chain in dict.fromkeys(one.sampling for one in draft.expected):
+            yield _at_chain(draft, [one for one in draft.expected if one.sampling == chain], whole)
+    if whole.no_draft is None:
+        return
+    for draft in whole.drafts:
+        if draft.twice is not None:
+            yield _twice(draft, draft.twice, whole)
+        if draft.parallel:
+            yield _beside(draft, whole)
+    if whole.lower is not None:
+        yield _lower_target(whole, whole.lower)
+
+
+def _at_chain(
+    draft: DraftPrediction, rows: Sequence[ChainExpectation], whole: TracePrediction
+) -> str:
+    """A draft at its best length under another sampling chain, by both rules."""
+    bare = whole.no_draft
+    rules = (("engine", ""), ("rejection", "by rejection sampling "))
+    parts = []
+    gains = []
+    for rule, words in rules:
+        ends = [(one.n_max, getattr(one, rule)) for one in rows]
+        n_max, (low, high) = max(ends, key=lambda pair: _worth(pair[1][0]))
+        parts.append(f"{words}n_max={n_max} {_span(low.acceptance, high.acceptance)} accepted")
+        if bare is not None and low.decode_tokens_per_s is not None:
+            gain = low.decode_tokens_per_s / bare.decode_tokens_per_s
+            gains.append(gain)
+            parts[-1] += f" and {gain:.2f}x as fast as no draft decoding"
+    told = f"{draft.name} at {rows[0].sampling.chain}, expected on this text: {'; '.join(parts)}"
+    return f"{NOT_WORTH_IT}: {told}" if gains and max(gains) <= 1 else told
+
+
+def _worth(one: SampledPrediction) -> tuple[float, float]:
+    """By speed, or without times by tokens a cycle."""
+    return one.decode_tokens_per_s or 0.0, one.acceptance_length or 0.0
+
+
+def _span(low: float | None, high: float | None) -> str:
+    """``62.1%``, or ``62.1 to 63.4%`` where what was not stored matters."""
+    if low is None or high is None:
+        return "nothing"
+    ends = dict.fromkeys(f"{100 * end:.1f}" for end in (low, high))
+    return f"{' to '.join(ends)}%"
+
+
+def _twice(draft: DraftPrediction, twice: Forecast, whole: TracePrediction) -> str:
+    speedup, now = _speedup(twice.priced, whole), _speedup(draft.best.priced, whole)
+    told = (
+        f"a draft twice as fast as {draft.name}: n_max={twice.priced.setting.n_max} would be "
+        f"{speedup:.2f}x as fast as no draft (as it is, {now:.2f}x)"
+    )
+    return told if speedup > 1 else f"{NOT_WORTH_IT}: {told}"
+
+
+def _beside(draft: DraftPrediction, whole: TracePrediction) -> str:
+    """Drafting while the target verifies, on a device of the draft's own."""
+    assert whole.no_draft is not None, "asked where times are known"
+    one, many = draft.parallel
+    bare = whole.no_draft.decode_tokens_per_s
+    now = draft.best.priced.decode_tokens_per_s
+    told = (
+        f"{draft.name} written beside verification (no engine does; a device of its own, tokens "
+        f"travel in no time): PEARL n_max={one.n_max} {one.decode_tokens_per_s / bare:.2f}x no "
+        f"draft decoding, DSI with {plural(many.servers, 'target server')} "
+        f"{many.decode_tokens_per_s / bare:.2f}x; as it is, {now / bare:.2f}x"
+    )
+    fastest = max(one.decode_tokens_per_s, many.decode_tokens_per_s)
+    return told if fastest > max(now, bare) else f"{NOT_WORTH_IT}: {told}"
+
+
+def _lower_target(whole: TracePrediction, lower: TracePrediction) -> str:
+    """The best with a lower target quant beside the best with the present one."""
+    now, then = _fastest_of(whole), _fastest_of(lower)
+    gain = then.priced.decode_tokens_per_s / now.priced.decode_tokens_per_s
+    acceptance = "" if lower.trace.path != whole.trace.path else "; acceptance taken to be the same"
+    told = (
+        f"a lower target quant: {then.name} {then.priced.decode_tokens_per_s:.2f} t/s decoding, "
+        f"{gain:.2f}x the {now.priced.decode_tokens_per_s:.2f} of {now.name} with this one"
+        f"{_accepted(then)}{acceptance}"
+    )
+    return told if gain > 1 else f"{NOT_WORTH_IT}: {told}"
+
+
+def _accepted(one: _Contender) -> str:
+    found = one.priced.acceptance
+    return "" if found is None else f" ({found:.1%} accepted)"
+
+
+def _fastest_of(whole: TracePrediction) -> _Contender:
+    """No draft included, by decode speed."""
+    assert whole.no_draft is not None, "its times are known"
+    every = [_Contender(NO_DRAFT, whole.no_draft), *_contenders(whole)]
+    return max(every, key=lambda one: one.priced.decode_tokens_per_s)
+
+
+def _contenders(whole: TracePrediction) -> list[_Contender]:
+    """Every draft at its best, every rival, and every rival before every draft."""
+    return [
+        *(_Contender(_named(d), d.best.priced, d.best.break_even) for d in whole.drafts),
+        *(_Contender(rival.name, rival.priced) for rival in whole.rivals),
+        *(_Contender(both.name, both.priced) for both in whole.two_stage),
+    ]
 
 
 @dataclass(frozen=True)
@@ -403,6 +539,8 @@ def _show_typed(request: PredictRequest, out: Output) -> None:
     out.table([bare, *cells], [*(Column(t, "right") for t in titles), ""])
     out.data("")
     out.data(_typed_verdict([least, *most]))
+    if least.lower is not None:
+        out.data(_typed_lower(least, least.lower))
     if least.seen is not None:
         out.data(_seen([one.seen for one in (least, *most) if one.seen is not None]))
     out.warn(CAVEAT)
@@ -418,6 +556,7 @@ def _typed_document(prediction: TypedPrediction) -> dict[str, Any]:
         "best_length_closed_form": prediction.best_length,
         "twice_draft_speed": prediction.twice,
         "seen": prediction.seen,
+        "lower_target": _typed_document(prediction.lower) if prediction.lower else None,
         "warnings": prediction.warnings,
         "caveat": CAVEAT,
     }
@@ -443,6 +582,19 @@ def _typed_verdict(ends: Sequence[TypedPrediction]) -> str:
     if first[0].speedup > 1:
         return f"drafting pays: {told}"
     return f"{NOT_WORTH_IT}: the fastest, {told}"
+
+
+def _typed_lower(whole: TypedPrediction, lower: TypedPrediction) -> str:
+    """What the lower target quant gives, drafting where that pays on it."""
+    row = _fastest(lower.rows)
+    pays = row.speedup > 1
+    speed = row.decode_tokens_per_s if pays else lower.no_draft_tokens_per_s
+    now = max(_fastest(whole.rows).decode_tokens_per_s, whole.no_draft_tokens_per_s)
+    how = f"n_max={row.n_max} ({row.speedup:.2f}x no draft)" if pays else NO_DRAFT
+    told = (
+        f"a lower target quant: {speed:.2f} t/s with {how}, {speed / now:.2f}x {now:.2f} as it is"
+    )
+    return told if speed > now else f"{NOT_WORTH_IT}: {told}"
 
 
 def _seen(ends: Sequence[SeenCycle]) -> str:

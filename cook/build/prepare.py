@@ -169,13 +169,13 @@ def _lay(
         _check_arguments(engine, (scored.baseline, *scored.grid))
         if scored.forecast is not None:
             warnings += _left_to_the_server(engine, scored.forecast)
+        warnings += rival_warnings(engine, scored.rivals)
     if recipe.score is not None:
         found_too = (
             shared_device_warning(recipe.score),
             trace_warning(recipe.score),
         )
         warnings += [warning for warning in found_too if warning is not None]
-        warnings += rival_warnings(engine, recipe.score)
     return Layout(
         engine=engine,
         imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,

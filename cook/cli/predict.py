@@ -93,6 +93,50 @@ def command(
             help="The speed that you see with this draft: where its time goes.",
         ),
     ] = None,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--temperature",
+            min=0.0,
+            max=10.0,
+            help="Forecast acceptance at it, by both rules; repeatable.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        list[int] | None, typer.Option("--top-k", min=0, help="With it; repeatable.")
+    ] = None,
+    top_p: Annotated[
+        list[float] | None,
+        typer.Option("--top-p", min=0.0, max=1.0, help="With it; repeatable."),
+    ] = None,
+    min_p: Annotated[
+        list[float] | None,
+        typer.Option("--min-p", min=0.0, max=1.0, help="With it; repeatable."),
+    ] = None,
+    lower_trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--lower-trace", metavar="TRACE", help="What a lower quant of the target writes."
+        ),
+    ] = None,
+    lower_target: Annotated[
+        Path | None,
+        typer.Option("--lower-target", metavar="GGUF", help="That quant, timed here."),
+    ] = None,
+    lower_target_ms: Annotated[
+        float | None,
+        typer.Option("--lower-target-ms", min=1e-6, help="One token of it, in ms."),
+    ] = None,
+    lower_verify: Annotated[
+        str | None,
+        typer.Option("--lower-verify", metavar="N:MS,...", help="Its batches, in ms."),
+    ] = None,
+    lower_acceptance: Annotated[
+        float | None,
+        typer.Option(
+            "--lower-acceptance", min=0.0, max=1.0, help="With it, where --acceptance is typed."
+        ),
+    ] = None,
     flash_attention: Annotated[
         bool | None, typer.Option("--flash-attention/--no-flash-attention", help="Of both models.")
     ] = None,
@@ -142,6 +186,9 @@ def command(
     whether it is worth it, and what a draft twice as fast would give. With --seen another one says
     where the time of a speed that you see goes.
 
+    Below the table, a line each: a draft twice as fast, a lower quant of the target (--lower-...),
+    other sampling chains (--temperature, --top-p ...), drafting beside verification.
+
     Examples:
 
       cook predict ling.trace Ling-flash-IQ1_KT.gguf Ling-flash-IQ2_KL.gguf --target Ling-1T.gguf
@@ -149,6 +196,7 @@ def command(
       cook predict ling.trace draft.gguf --target Ling-1T.gguf --slots 1 --slots 2 --slots 4
       cook predict ling.trace draft.gguf --target Ling-1T.gguf --link-ms 0.2 --link-mbit 10000
       cook predict ling.trace --rival all --rival ngram-map-k:size_n=8,size_m=16
+      cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --temperature 0.6 --top-p 0.8
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
       cook predict --acceptance 0.62 --acceptance-to 0.66 --target-speed 6.27 --draft-speed 100
       --n-max 4 --seen 7

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
+from zlib import crc32
 
 from pydantic import ConfigDict, Field
 
 from cook.errors import InternalError, PrerequisiteError
 
+_SEEDS = 2**31
 SERVER_TOP_K, SERVER_TOP_P, SERVER_MIN_P = 40, 0.95, 0.05
 """What llama-server of mainline samples with unless told otherwise (common/common.h)."""
 
@@ -33,9 +35,14 @@ class Sampling:
     draws: Literal["worker", "server"] = "worker"
 
     def __str__(self) -> str:
+        return f"{self.chain}, seed {self.seed:g}" if self.temperature else self.chain
+
+    @property
+    def chain(self) -> str:
+        """``temperature 0.8, top_p 0.95``, as far as it is said; ``greedy``."""
         if not self.temperature:
             return "greedy"
-        parts = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p, "seed": self.seed}
+        parts = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
         told = [f"{name} {value:g}" for name, value in parts.items() if value is not None]
         return ", ".join([f"temperature {self.temperature:g}", *told])
 
@@ -50,6 +57,16 @@ class Sampling:
             repeat_penalty=1.0 if self.repeat_penalty is None else self.repeat_penalty,
             draws=draws,
         )
+
+    def for_prompt(self, name: str) -> Sampling:
+        """With random numbers of the prompt's own.
+
+        With one seed for all, every prompt would draw alike at the same place of its reply, and
+        many prompts would know little more than one.
+        """
+        if not self.temperature:
+            return self
+        return replace(self, seed=(self.seed + crc32(name.encode())) % _SEEDS)
 
     @property
     def is_whole(self) -> bool:

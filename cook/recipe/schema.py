@@ -8,6 +8,7 @@ with :func:`cook.recipe.load.load_recipe`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -550,29 +551,6 @@ class BaselineSpec(Spec):
     """How it is placed and run alone: it may use the memory that the draft would take."""
 
 
-class SamplingSpec(Spec):
-    """The sampling chain that will be deployed; temperature 0 is greedy."""
-
-    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """0 takes the most likely token always."""
-    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """Keep this many most likely tokens; 0 keeps all."""
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Keep the most likely tokens up to this sum of probability."""
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Keep tokens at least this likely, relative to the most likely."""
-    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    """Penalty on repeated tokens; 1 is none."""
-    seed: Annotated[int, Field(ge=0, lt=2**32 - 1)] = 1
-    """Seed of the sampler."""
-
-    def to_sampling(self) -> Sampling:
-        """The same for requests, the worker and traces."""
-        from cook.formats.sampling import Sampling
-
-        return Sampling(**self.model_dump())
-
-
 def _many(item: Any) -> BeforeValidator:
     return BeforeValidator(one_or_many, json_schema_input_type=item | list[item])
 
@@ -584,6 +562,65 @@ Some = Field(min_length=1, max_length=32)
 
 
 Slots = Annotated[int, Field(ge=1, le=32)]
+Temperature = Annotated[float, Field(ge=0, le=10)]
+TopK = Annotated[int, Field(ge=0, le=1_000_000)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+MAX_CHAINS = 16
+
+
+class SamplingSpec(Spec):
+    """The sampling chain that will be deployed; temperature 0 is greedy.
+
+    Of lists the first values are the deployed chain, which decides the pick. Every other
+    combination is forecast beside it, on text that the target writes under it.
+    """
+
+    temperature: Annotated[
+        tuple[Temperature, ...], _many(Temperature), Some, AfterValidator(_distinct)
+    ] = (0.0,)
+    """0 takes the most likely token always; one, or a list."""
+    top_k: Annotated[tuple[TopK, ...], _many(TopK), Some, AfterValidator(_distinct)] | None = None
+    """Keep this many most likely tokens; 0 keeps all. One, or a list."""
+    top_p: Annotated[tuple[TopP, ...], _many(TopP), Some, AfterValidator(_distinct)] | None = None
+    """Keep the most likely tokens up to this sum of probability; one, or a list."""
+    min_p: (
+        Annotated[tuple[Probability, ...], _many(Probability), Some, AfterValidator(_distinct)]
+        | None
+    ) = None
+    """Keep tokens at least this likely, relative to the most likely; one, or a list."""
+    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Penalty on repeated tokens; 1 is none."""
+    seed: Annotated[int, Field(ge=0, lt=2**32 - 1)] = 1
+    """Seed of the sampler."""
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> SamplingSpec:
+        if len(self.chains) > MAX_CHAINS:
+            raise fault(
+                f"more than {MAX_CHAINS} sampling chains",
+                hint="the target writes every prompt's reply under each",
+            )
+        return self
+
+    @property
+    def chains(self) -> tuple[Sampling, ...]:
+        """Every combination once, the deployed one first: what is one chain is tried once."""
+        from cook.formats.sampling import Sampling
+
+        combined = itertools.product(
+            self.temperature, self.top_k or (None,), self.top_p or (None,), self.min_p or (None,)
+        )
+        asked = (Sampling(*one, self.repeat_penalty, self.seed) for one in combined)
+        found: dict[Sampling, Sampling] = {}
+        for one in asked:
+            found.setdefault(one.applied(), one)
+        return tuple(found.values())
+
+    def to_sampling(self) -> Sampling:
+        """The deployed chain for requests, the worker and traces."""
+        return self.chains[0]
+
+
 Method = Literal["replay", "live"]
 REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 LIVE_LENGTHS = (4, 8, 16)
@@ -793,6 +830,11 @@ class ScoreSpec(Spec):
             )
         if self.weights is not None and not any(self.weights.values()):
             raise fault("every weight is 0")
+        if self.method == "live" and len(self.sampling.chains) > 1:
+            raise fault(
+                "lists of `sampling` are forecast by replay",
+                hint="`method: replay`, or one value each",
+            )
         if self.rivals and self.live == "spec-bench":
             raise fault("`rivals` run through the server only", hint="leave out `live: spec-bench`")
         if max(self.slots) > 1 and (self.live == "spec-bench" or self.method == "live"):

@@ -18,6 +18,7 @@ from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
 from cook.formats.reduction import Reduction
+from cook.formats.sampling import Sampling
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
     LATER,
@@ -31,6 +32,7 @@ from cook.record.measured import (
     Prediction,
     PromptFigures,
     Quality,
+    Rejection,
     ReplayedPrompts,
     SlotSpeed,
     TypeSpan,
@@ -135,6 +137,36 @@ class Candidate:
     @property
     def key(self) -> CandidateKey:
         return CandidateKey(self.engine, self.draft, self.settings, self.cache_type, self.ngram)
+
+
+@dataclass(frozen=True)
+class ChainFigures:
+    """A candidate as forecast under one sampling chain: no draft, or a draft at its best there.
+
+    ``figures`` by the engine's rule, on text that the target wrote under the chain, and
+    ``prompts`` the same prompt by prompt; ``rejection`` were drafts verified by rejection
+    sampling, None for a greedy chain, where the two rules are one.
+    """
+
+    name: str
+    key: CandidateKey
+    figures: Figures
+    prompts: PromptFigures
+    rejection: Rejection | None
+
+
+@dataclass(frozen=True)
+class SampledChain:
+    """What is forecast on one engine under a sampling chain beside the deployed one.
+
+    No draft comes first; ``candidates`` are empty, with a ``reason``, where nothing could be
+    forecast.
+    """
+
+    engine: str
+    sampling: Sampling
+    candidates: tuple[ChainFigures, ...]
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +304,8 @@ class Record:
     """Replayed acceptance of every draft; empty where candidates are scored live only."""
     target_digest: Annotated[str | None, LATER] = None
     """``sha256:`` of the target's bytes."""
+    chains: Annotated[tuple[SampledChain, ...] | None, LATER] = None
+    """Forecasts under the sampling chains that the recipe lists beside the deployed one."""
     defaults: Annotated[dict[str, dict[str, str]] | None, LATER] = None
     """What each engine's server does where nothing is said, by its help: flag -> value."""
     slots: Annotated[tuple[SlotSpeed, ...] | None, LATER] = None

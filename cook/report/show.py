@@ -134,6 +134,7 @@ def _answers(record: Record, few: list[Candidate]) -> Iterator[str]:
             yield f"memory: {memory}"
         if (lengths := _lengths(record, winner)) is not None:
             yield lengths
+    yield from _chains(record)
     if (left := _left_out(record, few)) is not None:
         yield f"left out: {left}"
     if winner is not None:
@@ -206,6 +207,28 @@ def _lengths(record: Record, winner: Candidate) -> str | None:
     return (
         f"draft length of {winner.draft}, {kind} end-to-end t/s: {', '.join(filter(None, ordered))}"
     )
+
+
+def _chains(record: Record) -> Iterator[str]:
+    """What pays under the sampling chains beside the deployed one, a line each."""
+    from cook.report.sections.other_chains import best, speedup
+
+    several = len(record.engines) > 1
+    for chain in record.chains or ():
+        at = f"at {chain.sampling.chain}{f' on {chain.engine}' if several else ''}"
+        one = best(chain)
+        gain = speedup(one, chain) if one is not None else None
+        if one is None or gain is None:
+            yield f"{at}: not forecast: {chain.reason or 'no draft was replayed'}"
+            continue
+        rate = one.figures.acceptance_rate
+        other = one.rejection
+        yield (
+            f"{at}: {'' if gain > 1 else 'not worth it: '}{one.name} {gain:.2f}x no draft end to "
+            "end, predicted"
+            + (f"; {rate:.1%} accepted" if rate is not None else "")
+            + (f", {other.accepted / other.drafted:.1%} by rejection sampling" if other else "")
+        )
 
 
 def _left_out(record: Record, few: list[Candidate]) -> str | None:

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cook.engines.base import DraftSettings
 from cook.engines.ngram_settings import CACHE_DRAFT, HIGHEST_BAR, NgramSettings, NgramType
 from cook.formats.arrays import Ids
 from cook.formats.quant_types import Flavour
-from cook.scoring.simulate import PROFILES, RULES, Simulation
+from cook.scoring.simulate import NO_MODEL, PROFILES, RULES, Positions, Simulation, simulate
 
-_FAR = 1 << 60
 _MULTIPLIER, _PRIME = 6_364_136_223_846_793_005, (1 << 61) - 1
 
 
@@ -53,44 +53,78 @@ class NgramServer:
     """
 
     def __init__(self, settings: NgramSettings, flavour: Flavour) -> None:
-        self._settings, self._rules = settings, RULES[PROFILES[flavour]]
+        self._settings, self._profile = settings, PROFILES[flavour]
         self._method = _METHODS[settings.type](settings, _HABITS[flavour])
 
-    def answer(self, request: NgramRequest) -> Simulation:
-        """The steps of one request; what was learnt from it stays."""
-        text = [*request.prompt.tolist(), *request.tokens.tolist()]
-        prompt, reply = len(request.prompt), request.reply
-        limit = _FAR if request.n_predict is None else request.n_predict
-        context = _FAR if request.context is None else request.context
-        self._method.begin(text, prompt)
-        starts, lengths, accepts = [], [], []
-        i = 1
-        while i < reply:
-            room = min(limit - i - 1, context - prompt - i - 1)
-            draft = self._draft(prompt + i - 1, room)
-            matches = _matches(draft, text, prompt + i)
-            if self._rules.breaks_at_eog:
-                matches = _to_the_end(draft, matches, request.eog)
-            if draft:
-                self._method.accept(matches)
-            starts.append(i)
-            lengths.append(len(draft))
-            accepts.append(matches)
-            i += matches + 1
-        none = [0] * len(starts)
-        columns = (starts, lengths, accepts, none, none)
-        return Simulation(*(np.array(c, np.int64) for c in columns))
+    def answer(
+        self,
+        request: NgramRequest,
+        model: Positions | None = None,
+        then: DraftSettings = NO_MODEL,
+    ) -> Simulation:
+        """The steps of one request; what was learnt from it stays.
 
-    def _draft(self, last: int, room: int) -> list[int]:
-        """The tokens that are verified after ``text[last]``."""
-        n_max, n_min = _FAR, 0
-        if self._rules.skips_short_room:  # ik bounds every method; mainline's bound themselves
-            n_max, n_min = self._settings.n_max or 0, self._settings.n_min or 0
-        room = min(room, n_max)
-        if room <= 0 or room < min(n_min, n_max):
-            return []
-        draft = self._method.draft(last)
-        return draft[:room] if len(draft) >= min(n_min, n_max) else []
+        ``model``: the same reply as a draft model sees it, which drafts by ``then`` wherever the
+        method has no draft.
+        """
+        text = [*request.prompt.tolist(), *request.tokens.tolist()]
+        prompt = len(request.prompt)
+        self._method.begin(text, prompt)
+        return simulate(
+            model or _without_model(request),
+            then,
+            self._profile,
+            _Stage(self._settings, self._method, text, prompt, bounded=self._bounded),
+        )
+
+    @property
+    def _bounded(self) -> bool:
+        return RULES[self._profile].skips_short_room
+
+
+def _without_model(request: NgramRequest) -> Positions:
+    return Positions(
+        prompt=len(request.prompt),
+        reply=request.reply,
+        match=np.zeros(len(request.tokens), np.bool_),
+        eog=np.isin(request.tokens, list(request.eog)),
+        n_predict=request.n_predict,
+        context=request.context,
+    )
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The method over one reply, whose position i is ``text[prompt + i]``.
+
+    ``bounded``: the engine throws away what is shorter than the method's n_min (ik; mainline's
+    methods bound themselves).
+    """
+
+    settings: NgramSettings
+    method: _Method
+    text: Sequence[int]
+    prompt: int
+    bounded: bool
+
+    @property
+    def n_max(self) -> int:
+        return self.settings.n_max or 0
+
+    @property
+    def n_min(self) -> int:
+        return self.settings.n_min or 0
+
+    def draft(self, i: int, room: int) -> tuple[int, int]:
+        """See :class:`cook.scoring.simulate.FirstStage`."""
+        draft = self.method.draft(self.prompt + i - 1)
+        if self.bounded and len(draft) < min(self.n_min, self.n_max):
+            return 0, 0
+        draft = draft[:room]
+        return len(draft), _matches(draft, self.text, self.prompt + i)
+
+    def accept(self, count: int) -> None:
+        self.method.accept(count)
 
 
 def _matches(draft: Sequence[int], text: Sequence[int], at: int) -> int:
@@ -98,14 +132,6 @@ def _matches(draft: Sequence[int], text: Sequence[int], at: int) -> int:
     while count < len(draft) and at + count < len(text) and draft[count] == text[at + count]:
         count += 1
     return count
-
-
-def _to_the_end(draft: Sequence[int], matches: int, eog: frozenset[int]) -> int:
-    """Matches before an end of generation that is not the draft's last token."""
-    for place in range(min(matches, len(draft) - 1)):
-        if draft[place] in eog:
-            return place
-    return matches
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,15 @@ class SampledReply:
     weight: float = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class ExpectedReply:
+    """One reply under a sampling chain, by the engine's rule and by rejection sampling: (lower,
+    upper) end of what stored probabilities say of every token (:mod:`cook.scoring.chains`)."""
+
+    engine: tuple[SampledReply, SampledReply]
+    rejection: tuple[SampledReply, SampledReply]
+
+
 @dataclass(frozen=True)
 class SampledPrediction:
     """Expected counts over all replies, and the speed they make; ``None`` without timings."""

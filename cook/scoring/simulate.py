@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -250,14 +250,53 @@ def positions_of(
     )
 
 
-def simulate(positions: Positions, setting: DraftSettings, profile: Profile) -> Simulation:
-    """Run the drafting loop of ``profile`` over one reply (docs/internals/scoring.md#the-loop)."""
-    return _Loop(positions, RULES[profile], setting).run()
+class FirstStage(Protocol):
+    """A method that drafts before the draft model does, over one reply.
+
+    ``n_max``, ``n_min``: the numbers by which an engine that bounds every method bounds it.
+    """
+
+    @property
+    def n_max(self) -> int: ...
+    @property
+    def n_min(self) -> int: ...
+
+    def draft(self, i: int, room: int) -> tuple[int, int]:
+        """(tokens drafted for position ``i``, at most ``room``; of these right in a row)."""
+        ...
+
+    def accept(self, count: int) -> None:
+        """``count`` tokens of its last draft, which had some, were accepted."""
+        ...
+
+
+NO_MODEL = DraftSettings(0)
+"""Of a first stage that nothing follows."""
+
+
+def simulate(
+    positions: Positions,
+    setting: DraftSettings,
+    profile: Profile,
+    first: FirstStage | None = None,
+) -> Simulation:
+    """Run the drafting loop of ``profile`` over one reply (docs/internals/scoring.md#the-loop).
+
+    ``first`` drafts before the model, which drafts only where that has nothing: one draft a step,
+    as in ``common_speculative_draft`` of both engines.
+    """
+    return _Loop(positions, RULES[profile], setting, first).run()
 
 
 class _Loop:
-    def __init__(self, positions: Positions, rules: LoopRules, setting: DraftSettings) -> None:
-        self.p, self.rules, self.setting = positions, rules, setting
+    def __init__(
+        self,
+        positions: Positions,
+        rules: LoopRules,
+        setting: DraftSettings,
+        first: FirstStage | None,
+    ) -> None:
+        self.p, self.rules, self.setting, self.first = positions, rules, setting, first
         self.runs = positions.run
         self.p_min = setting.p_min if rules.uses_p_min else 0.0
         self.low = positions.low(self.p_min) if self.p_min > 0 else None
@@ -274,6 +313,14 @@ class _Loop:
         runs, next_eog, n = self.runs, p.next_eog, p.reply
         n_max, n_min = setting.n_max, 0 if rules.carries else setting.n_min
         far = 1 << 60
+        most, least = n_max, n_min
+        if self.first is not None:
+            most = far
+            if rules.skips_short_room:  # the widest and the least of all stages bound every one
+                stages = [(self.first.n_max, self.first.n_min)]
+                stages += [(n_max, n_min)] if n_max else []
+                most = max(longest for longest, _ in stages)
+                least = min(min(shortest, longest) for longest, shortest in stages)
         limit = far if p.n_predict is None else p.n_predict
         context = far if p.context is None else p.context - p.prompt
         starts, lengths, accepts, decodes, catch_ups = [], [], [], [], []
@@ -283,9 +330,14 @@ class _Loop:
             n = min(limit, len(runs))
         while i < n:
             held = 1 if rules.carries and i > 1 else 0
-            room = min(n_max, limit - i - 1 - held, context - i - 1)
-            length = paid = late = 0
-            if room > 0 and not (rules.skips_short_room and room < n_min):
+            room = min(most, limit - i - 1 - held, context - i - 1)
+            length = paid = late = right = 0
+            drafts = room > 0 and not (rules.skips_short_room and room < least)
+            if drafts and self.first is not None:
+                length, right = self.first.draft(i, room)
+            by_first = length > 0
+            room = min(room, n_max)
+            if drafts and not by_first and room > 0:
                 reused = (
                     not rules.mirrors
                     and kept_from < i <= kept_to
@@ -299,11 +351,13 @@ class _Loop:
                         late = i - 1 - min(i - 1, kept_to, kept_from + runs[kept_from])
                         kept_from, kept_to = i, i + paid - 1
                     length = min(length, room)
-                if length < n_min:
+                if length < (least if rules.skips_short_room else n_min):
                     length = 0
-            j = min(runs[i], length)
+            j = right if by_first else min(runs[i], length)
             if rules.breaks_at_eog and next_eog[i] < i + min(j, length - 1):
                 j = next_eog[i] - i
+            if by_first and self.first is not None:
+                self.first.accept(j)
             starts.append(i)
             lengths.append(length)
             accepts.append(j)

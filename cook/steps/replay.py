@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
@@ -18,9 +18,11 @@ from cook.steps.trace import TRACE_FILE, Trace
 from cook.trace.compatible import require_draft
 
 if TYPE_CHECKING:
+    from cook.formats.sampling import Sampling
     from cook.graph.store import Artifact
+    from cook.scoring.chains import Chances
     from cook.scoring.ngram import NgramRequest
-    from cook.scoring.sampled import SampledReply
+    from cook.scoring.sampled import ExpectedReply, SampledReply
 
 REPLAY_FILE = "replay.npz"
 
@@ -68,6 +70,8 @@ class ReplayStep(Step[ReplayOutcome]):
     prompts: tuple[str, ...] | None = None
     """Ids of the prompts to replay; None: the whole trace. A race replays it share by share."""
     rollout_floor: float = 0.0
+    top: int = 0
+    """Likeliest tokens of the draft to keep of every position: for other sampling chains."""
 
     kind: ClassVar[str] = "replay"
     in_worker: ClassVar[bool] = True
@@ -94,6 +98,7 @@ class ReplayStep(Step[ReplayOutcome]):
             "prompts": list(self.prompts) if self.prompts is not None else None,
             # Said only where it changes what is kept, so that older replays are found again.
             **({"rollout_floor": self.rollout_floor} if self.rollout_floor else {}),
+            **({"top": self.top} if self.top else {}),
         }
 
     def work(self) -> float:
@@ -123,6 +128,7 @@ class ReplayStep(Step[ReplayOutcome]):
                     reply.prompt,
                     reply.tokens,
                     width=self.width,
+                    top=self.top,
                     temperature=temperature,
                     reference=(reply.top_ids, reply.top_logp) if trace.header.top else None,
                     rollout_steps=self.rollout_steps,
@@ -158,7 +164,7 @@ def replayed(
     with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
         for index, reply in enumerate(trace):
             if step.wants(reply.head.id):
-                yield reply, _replay_of(arrays, index, step.rollout_steps)
+                yield reply, _replay_of(arrays, index, step)
 
 
 def positions_in(
@@ -226,6 +232,45 @@ def sampled_reply(trace: TraceFile, reply: Reply, found: Replay) -> SampledReply
     )
 
 
+def expected_reply(
+    trace: TraceFile, reply: Reply, found: Replay, sampling: Sampling
+) -> ExpectedReply | None:
+    """The chances of each emitted token's place under ``sampling``, which leaves nothing open, on
+    the text as it was recorded; None where nothing is known of the target or of the draft.
+
+    The draft is taken to draw at the same temperature, its tail not cut, as in
+    :func:`sampled_reply`. A hole takes the mean chance of the reply's other tokens.
+    """
+    import numpy as np
+
+    from cook.scoring.chains import under
+    from cook.scoring.sampled import ExpectedReply, SampledReply
+
+    end, head, size = reply.head.emitted, reply.head, trace.header.vocabulary_size
+    known = reply.known[:end]
+    if found.top_ids is None or found.top_logits is None or not trace.header.top or not known.any():
+        return None
+    uncut = replace(sampling, top_k=0, top_p=1.0, min_p=0.0)
+    target = under(sampling, reply.top_ids[:end], reply.top_logp[:end], size)
+    draft_logp = found.top_logits[:end] - found.logsumexp[:end, None]
+    draft = under(uncut, found.top_ids[:end], draft_logp, size)
+
+    def ends(chances: Chances) -> tuple[SampledReply, SampledReply]:
+        low, high = (
+            SampledReply(
+                head.prompt_tokens,
+                np.where(known, one, one[known].mean()),
+                trace.header.n_predict,
+                head.category,
+                head.weight,
+            )
+            for one in (chances.low, chances.high)
+        )
+        return low, high
+
+    return ExpectedReply(ends(target.of(found.argmax[:end])), ends(target.overlap(draft)))
+
+
 class _Totals:
     """Sums over replies; positions exclude each reply's first token, which is never drafted."""
 
@@ -268,6 +313,8 @@ def _columns(found: Replay) -> dict[str, Any]:
         for name in ("argmax", "confidence", "logsumexp", "logq", "logq_t", "rank", "margin")
     }
     columns["entropy"] = found.entropy
+    if found.top_ids is not None:
+        columns |= {"top_ids": found.top_ids, "top_logits": found.top_logits}
     if found.rollouts is not None:
         rolled = found.rollouts
         columns |= {
@@ -281,14 +328,14 @@ def _columns(found: Replay) -> dict[str, Any]:
     return columns
 
 
-def _replay_of(arrays: Mapping[str, Any], index: int, rollout_steps: int) -> Replay:
+def _replay_of(arrays: Mapping[str, Any], index: int, step: ReplayStep) -> Replay:
     from cook.engines.worker.messages import Rollouts
 
     def column(name: str) -> Any:
         return arrays[f"{index}.{name}"]
 
     rollouts = None
-    if rollout_steps:
+    if step.rollout_steps:
         rollouts = Rollouts(
             position=column("rolled_position"),
             length=column("rolled_length"),
@@ -306,8 +353,8 @@ def _replay_of(arrays: Mapping[str, Any], index: int, rollout_steps: int) -> Rep
         rank=column("rank"),
         margin=column("margin"),
         entropy=column("entropy"),
-        top_ids=None,
-        top_logits=None,
+        top_ids=column("top_ids") if step.top else None,
+        top_logits=column("top_logits") if step.top else None,
         divergence=None,
         rollouts=rollouts,
         decode_ns=0,

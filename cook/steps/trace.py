@@ -56,8 +56,7 @@ class TraceStep(Step[TraceOutcome]):
 
     @property
     def label(self) -> str:
-        temperature = self.sampling.temperature
-        at = f" at temperature {temperature:g}" if temperature else ""
+        at = f" at {self.sampling.chain}" if self.sampling.temperature else ""
         return f"trace{at} ({self.engine.name})"
 
     def uses(self) -> Engine:

@@ -290,6 +290,7 @@ class ServerTarget:
             )
 
     def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
+        plan = replace(plan, sampler=plan.sampler.for_prompt(prompt.id))
         text = self._rendered(prompt)
         ids = self.remote.tokenize(text, add_special=True)
         self._require_known(ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cook.closing import Closing
@@ -97,6 +97,7 @@ class WorkerTarget(Closing):
         self._worker, _ = self._held.enter_context(self.workers.loaded(self.engine, load))
 
     def reply(self, prompt: Prompt, plan: TraceRequest) -> Reply | Dropped:
+        plan = replace(plan, sampler=plan.sampler.for_prompt(prompt.id))
         if self._worker is None:
             raise InternalError("a prompt before the target was prepared")
         text = self._rendered[prompt.id]

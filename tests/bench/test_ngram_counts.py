@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.ngram_counts import agreement, methods, replies, target
+from bench.ngram_counts import TWO_STAGE, agreement, methods, replies, target
+from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.prompts.prompt_set import load_prompts
 
@@ -23,6 +24,27 @@ def test_counts_are_the_bundled_servers(bundled: Any, tmp_path: Path) -> None:
 @pytest.mark.ik
 def test_counts_are_iks_servers(ik_engine: Any, tmp_path: Path) -> None:
     _every_method(ik_engine, tmp_path)
+
+
+@pytest.mark.engine
+def test_two_stages_are_the_bundled_servers(bundled: Any, tmp_path: Path) -> None:
+    _two_stages(bundled, tmp_path)
+
+
+@pytest.mark.ik
+def test_two_stages_are_iks_servers(ik_engine: Any, tmp_path: Path) -> None:
+    _two_stages(ik_engine, tmp_path)
+
+
+def _two_stages(engine: Any, tmp_path: Path) -> None:
+    """A draft model's near tie may fall otherwise: a request of the five at most."""
+    supervisor = Supervisor(tmp_path / "logs")
+    written = replies(engine, target(), TEXTS, TOKENS, supervisor)
+    settings = TWO_STAGE[engine.flavour][0].of(engine.flavour)
+    given = (engine, target(), settings, written, TOKENS, supervisor)
+    found = agreement(*given, then=DraftSettings(4))
+    assert found.exact >= len(TEXTS) - 1, str(found)
+    assert found.live[0] > agreement(*given).live[0], "the draft model drafts the rest"
 
 
 def _every_method(engine: Any, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ accepts and what everything costs is said by a :class:`World`, so tests know wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,8 @@ class Fabrication(Executor):
 
     def _trace(self, step: TraceStep, directory: Path) -> TraceOutcome:
         chosen = subset(self.prompts, step.prompts)
-        write_trace(directory / TRACE_FILE, chosen, self.world)
+        temperature = step.sampling.temperature or self.world.temperature
+        write_trace(directory / TRACE_FILE, chosen, replace(self.world, temperature=temperature))
         return TraceOutcome(len(chosen.prompts), 0, 0, 0, 0)
 
     def matches(self, name: str, reply: Reply, salt: str = "") -> np.ndarray[Any, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from cook.build.lay_score import lay_forecast, rivals_on, settings_on
+from cook.build.lay_score import lay_chains, lay_forecast, rivals_on, settings_on
 from cook.build.layout import NO_DRAFT, DraftPlan, Layout, LiveGrid
 from cook.recipe.schema import ScoreSpec
 from cook.steps.memory import MemoryStep
@@ -44,7 +45,7 @@ def layout(
     fake: Any = engine or FakeEngine()
     prompts = prompt_set()
     drafts = tuple(draft_plan(fake, name + suffix, n) for name, n in (sizes or SIZES).items())
-    settings = settings_on(fake, spec)
+    settings, rivals = settings_on(fake, spec), rivals_on(fake, spec, suffix)
     trace = TraceStep(
         engine=fake,
         target=TARGET,
@@ -58,7 +59,10 @@ def layout(
     forecast = None
     live = prompts.prompts
     if spec.method == "replay":
-        forecast = lay_forecast(fake, spec, TARGET, prompts, drafts, trace, suffix)
+        forecast = lay_forecast(
+            *(fake, spec, TARGET, prompts, drafts, trace), rivals=rivals, suffix=suffix
+        )
+        forecast = replace(forecast, chains=lay_chains(trace, spec))
         live = tuple(p for p in prompts.prompts if p.half == "report")
     grid = LiveGrid(fake, spec, TARGET, False, live)
     baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
@@ -70,7 +74,7 @@ def layout(
         target=TARGET,
         prompts=prompts,
         baseline=baseline,
-        grid=grid.all(drafts, settings, baseline, rivals_on(fake, spec, suffix)),
+        grid=grid.all(drafts, settings, baseline, rivals),
         warnings=("a warning of the layout",),
         forecast=forecast,
     )

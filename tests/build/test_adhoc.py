@@ -82,7 +82,7 @@ def test_options_are_in_the_recipe_they_make() -> None:
     score = score_of(loaded)
     assert (score.max_tokens, score.method, score.limit) == (32, "live", None)
     assert score.target.args.cache_type_k == "q8_0"
-    assert (score.sampling.temperature, score.sampling.seed) == (0.5, 7)
+    assert (score.sampling.temperature, score.sampling.seed) == ((0.5,), 7)
     assert score.draft.p_min == (0.0, 0.4)
     assert score.draft.cache_types == ("f16", "q8_0")
     assert loaded.recipe.pick.maximize == "decode_speed"
@@ -100,7 +100,7 @@ def test_over_a_recipe_maps_are_merged_key_by_key(recipe: Path) -> None:
     assert score.target.source == recipe.parent / "target.gguf"
     args = score.target.args
     assert (args.threads, args.n_gpu_layers, args.cache_type_k) == (3, 99, "q8_0")
-    assert (score.sampling.temperature, score.sampling.top_p) == (0.5, 0.9)
+    assert (score.sampling.temperature, score.sampling.top_p) == ((0.5,), (0.9,))
     assert (score.draft.n_max, score.draft.p_min) == ((3,), (0.5,))
     assert score.draft.args.threads == 2
     assert (score.max_tokens, score.prompts) == (32, "demo")

@@ -23,6 +23,7 @@ from tests.build.laid_out import layout, score
 
 ALL = [p.id for p in prompt_set().prompts]
 PICK = [p.id for p in prompt_set().prompts if p.half == "pick"]
+REPORT = [p.id for p in prompt_set().prompts if p.half == "report"]
 
 
 def forecaster(
@@ -197,6 +198,45 @@ def test_rejection_sampling_of_a_sampled_trace_only(tmp_path: Path) -> None:
     for one in found.values():
         assert one.decode_tokens_per_s is not None
         assert 0 < one.draft_n_accepted < one.draft_n
+
+
+def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None:
+    found, made = forecaster(tmp_path, sampling={"temperature": [0.0, 0.8], "top_p": [1.0, 0.9]})
+    chains = found.plan.chains
+    assert [c.sampling.chain for c in chains] == [
+        "temperature 0.8, top_p 1",
+        "temperature 0.8, top_p 0.9",
+    ], "greedy is one chain whatever its top_p"
+    assert len({found.plan.trace.key, *(c.trace.key for c in chains)}) == 3
+    assert len([label for label in made.asked if label.startswith("trace")]) == 3
+    for chain in chains:
+        forecast = found.under(chain, Overheads(), PICK, REPORT)
+        assert (forecast.sampling, forecast.reason) == (chain.sampling, None)
+        bare, *drafts = forecast.forecasts
+        assert bare.key.draft is None
+        assert [one.key.draft for one in drafts] == ["small", "large"], "each at its best"
+        assert set(forecast.rejection) >= {one.key for one in drafts}
+        assert [run.id for run in bare.runs] == REPORT
+    plan = found.plan.under(chains[0])
+    assert [d.curves for d in plan.drafts] == [d.curves for d in found.plan.drafts]
+    assert not plan.chains
+
+
+def test_drafts_that_left_the_race_are_not_replayed_elsewhere(tmp_path: Path) -> None:
+    world = World(failing=("replay small",))
+    found, _ = forecaster(tmp_path, world, sampling={"temperature": [0.0, 0.8]})
+    (chain,) = found.plan.chains
+    replays = list(found.staying().elsewhere())
+    assert [step.label for step in replays] == ["replay large (bundled)"]
+    forecast = found.under(chain, Overheads(), PICK, REPORT)
+    assert [one.key.draft for one in forecast.forecasts] == [None, "large"]
+
+
+def test_one_chain_asks_for_nothing_more() -> None:
+    plan = layout(score()).forecast
+    assert plan is not None
+    assert plan.chains == ()
+    assert list(plan.elsewhere()) == []
 
 
 def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:

@@ -138,6 +138,74 @@ def test_both_rules_at_a_temperature(traces: dict[float, Path]) -> None:
 
 
 @pytest.mark.engine
+def test_other_chains_from_stored_probabilities(traces: dict[float, Path]) -> None:
+    """On its own text a chain's expectation is about what replay counts; both rules, with ends."""
+    request = PredictRequest(n_max=(1, 4), temperature=(0.8, 0.3), top_p=(0.95,), **TIMES)  # type: ignore[arg-type]
+    found = answer(request, traces[0.8], DRAFT)
+    (draft,) = found["drafts"]
+    rows = {(row["temperature"], row["n_max"]): row for row in draft["sampling_chains"]}
+    assert set(rows) == {(t, n) for t in (0.3, 0.8) for n in (1, 4)}
+    for row in rows.values():
+        for rule in ("engine", "rejection_sampling"):
+            low, high = row[rule]["acceptance"]
+            assert 0 < low <= high <= 1
+        assert row["rejection_sampling"]["acceptance"][1] > row["engine"]["acceptance"][0]
+    own = rows[0.8, 1]["engine"]["acceptance"]
+    counted = next(r for r in draft["settings"] if r["n_max"] == 1)["acceptance"]
+    assert own == pytest.approx([counted, counted], abs=0.12)
+    assert rows[0.3, 1]["engine"]["acceptance"][0] > own[0]
+    assert [w for w in found["warnings"] if "at temperature 0.3" in w]
+    assert not [w for w in found["warnings"] if "at temperature 0.8" in w], "its own chain"
+
+
+@pytest.mark.engine
+def test_rivals_before_drafts_and_other_what_ifs(traces: dict[float, Path]) -> None:
+    request = PredictRequest(
+        rival=("ngram-map-k:size_n=3,size_m=8",),
+        n_max=(2, 4),
+        lower_trace=traces[0.8],
+        lower_verify="1:1.2,3:1.7,5:2.6,9:4.5",
+        **TIMES,  # type: ignore[arg-type]
+    )
+    found = answer(request, traces[0.0], DRAFT)
+    (both,) = found["two_stage"]
+    assert both["name"].startswith("ngram-map-k size_n=3 size_m=8, then draft-f16 n_max=")
+    (rival,), (draft,) = found["rivals"], found["drafts"]
+    assert both["draft_n"] > rival["draft_n"], "the draft model drafts the rest"
+    best = draft["settings"][draft["best"]]
+    assert draft["twice_draft_speed"]["decode_tokens_per_s"] > best["decode_tokens_per_s"]
+    assert draft["parallel"]["dsi"]["decode_tokens_per_s"] > 1000 / 1.5
+    lower = found["lower_target"]
+    assert lower["trace"] == str(traces[0.8])
+    assert lower["no_draft"]["decode_tokens_per_s"] == pytest.approx(1000 / 1.2)
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (PredictRequest(lower_trace=Path("b.trace")), "times of the lower target quant"),
+        (PredictRequest(lower_target=Path("b.gguf")), "needs the trace of that quant"),
+    ],
+)
+def test_a_lower_target_needs_its_times_and_text(request_: PredictRequest, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        request_.lower  # noqa: B018
+
+
+def test_a_lower_target_of_typed_figures() -> None:
+    request = PredictRequest(
+        acceptance=0.7, verify="1:100,5:130", draft_ms=5, n_max=(4,), lower_target_ms=80
+    )
+    (found,) = predict_typed(request)
+    assert found.lower is not None
+    assert found.lower.no_draft_tokens_per_s == pytest.approx(12.5)
+    assert found.lower.rows[0].cycle_ms == pytest.approx(0.8 * 130 + 5 * 5)
+    worse = predict_typed(replace(request, lower_acceptance=0.1))[0].lower
+    assert worse is not None
+    assert worse.rows[0].decode_tokens_per_s < found.lower.rows[0].decode_tokens_per_s
+
+
+@pytest.mark.engine
 def test_another_vocabulary_is_refused_with_the_tokens(
     traces: dict[float, Path], tiny_model: Path
 ) -> None:

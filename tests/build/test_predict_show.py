@@ -33,6 +33,13 @@ INVOCATIONS: dict[str, tuple[tuple[str, ...], World]] = {
         ("--n-max", "4", "--target", "target.gguf", "--link-ms", "1", "--link-mbit", "1000"),
         World(),
     ),
+    "what-ifs": (
+        (
+            *("--n-max", "2", "--n-max", "4", *TYPED, "--rival", "ngram-map-k:size_n=3,size_m=8"),
+            *("--lower-target-ms", "15"),
+        ),
+        World(),
+    ),
     "sampled": (("--n-max", "2", "--target", "target.gguf"), World(temperature=0.8)),
 }
 

@@ -298,3 +298,28 @@ def require_experts(record: Record) -> None:
             assert candidate.counts.exact == candidate.counts.requests
         if candidate.output is not None:
             assert candidate.output.material == 0
+
+
+def test_every_listed_chain_is_forecast_on_its_own_text(
+    tmp_path: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = RECIPE.replace("name: replay", "name: chains").replace(
+        "  limit: 16\n", "  limit: 8\n  sampling: {temperature: [0, 0.8]}\n"
+    )
+    record = build(tmp_path, "chains", text)
+    assert record.temperature == 0.0
+    assert record.chains is not None
+    (chain,) = record.chains
+    assert (chain.sampling.temperature, chain.reason) == (0.8, None)
+    bare, *drafts = chain.candidates
+    assert bare.key.draft is None
+    assert {one.key.draft for one in drafts} == {"Q4_K_M", "Q2_K"}
+    for one in drafts:
+        assert one.rejection is not None
+        assert one.figures.acceptance_rate is not None
+        assert one.rejection.accepted / one.rejection.drafted > one.figures.acceptance_rate
+        assert one.figures.drafted
+        assert sum(n or 0 for n in one.prompts.drafted) == one.figures.drafted
+    kinds = [step.label for step in record.steps if step.kind == "trace"]
+    assert kinds == ["trace (bundled)", "trace at temperature 0.8 (bundled)"]
+    assert "at temperature 0.8: " in capsys.readouterr().out

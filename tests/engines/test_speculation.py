@@ -154,19 +154,22 @@ def test_the_bundled_engine_is_a_clean_baseline(
     assert counted.accepted == drafted.draft_n_accepted
 
 
+@pytest.fixture(params=["no draft", "a draft"])
+def draft(request: pytest.FixtureRequest, tiny_draft: Path) -> Path | None:
+    """What a server may speculate with, and nothing else."""
+    return tiny_draft if request.param == "a draft" else None
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize("drafting", [False, True])
 def test_hidden_speculation_is_never_counted(
     bundled: Any,
     standin_engine: Make,
     supervisor: Supervisor,
     tiny_model: Path,
-    tiny_draft: Path,
-    drafting: bool,
+    draft: Path | None,
 ) -> None:
     engine = standin_engine("speculates", "server", real=bundled.facts.bin_dir)
-    draft = tiny_draft if drafting else None
-    told = "beside draft-simple" if drafting else "although given no draft"
+    told = "beside draft-simple" if draft is not None else "although given no draft"
     with pytest.raises(StepError, match=f"speculates {told}") as caught:
         asked(engine, job(tiny_model, draft), supervisor)
     assert caught.value.hint is not None
@@ -174,17 +177,14 @@ def test_hidden_speculation_is_never_counted(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("drafting", [False, True])
 def test_hidden_speculation_is_switched_off_where_that_can_be_said(
     bundled: Any,
     standin_engine: Make,
     supervisor: Supervisor,
     tiny_model: Path,
-    tiny_draft: Path,
-    drafting: bool,
+    draft: Path | None,
 ) -> None:
     engine = standin_engine("speculates_unless_told", "server", real=bundled.facts.bin_dir)
-    draft = tiny_draft if drafting else None
     told = asked(offering(engine), job(tiny_model, draft), supervisor)
     real = asked(bundled, job(tiny_model, draft), supervisor)
     assert told.tokens == real.tokens
@@ -209,17 +209,15 @@ def test_ik_is_a_clean_baseline_and_told_when_not(
 
 
 @pytest.mark.ik
-@pytest.mark.parametrize("drafting", [False, True])
 def test_hidden_speculation_of_ik_is_never_counted(
     ik_engine: Any,
     standin_engine: Make,
     supervisor: Supervisor,
     tiny_model: Path,
-    tiny_draft: Path,
-    drafting: bool,
+    draft: Path | None,
 ) -> None:
     engine = standin_engine(
         "speculates_on_ik", "server", flavour="ik_llama.cpp", real=ik_engine.facts.bin_dir
     )
     with pytest.raises(StepError, match="speculates"):
-        asked(engine, job(tiny_model, tiny_draft if drafting else None), supervisor)
+        asked(engine, job(tiny_model, draft), supervisor)

@@ -90,6 +90,45 @@ def test_design_example_parses() -> None:
     assert len(loaded.quants[1].rules) == 10
 
 
+SAMPLED = MINIMAL + (
+    "drafts: [{name: d, source: demo://draft-f16.gguf}]\n"
+    "score: {target: {source: demo://target-q8_0.gguf}, sampling: SAMPLING}\n"
+)
+
+
+def test_lists_of_sampling_are_chains_the_first_of_which_is_deployed() -> None:
+    text = SAMPLED.replace("SAMPLING", "{temperature: [0.6, 0, 1], top_p: [0.95, 0.8], seed: 3}")
+    score = parse_recipe(text, Path("r.yaml")).recipe.score
+    assert score is not None
+    assert [one.chain for one in score.sampling.chains] == [
+        "temperature 0.6, top_p 0.95",
+        "temperature 0.6, top_p 0.8",
+        "greedy",
+        "temperature 1, top_p 0.95",
+        "temperature 1, top_p 0.8",
+    ], "greedy is one chain whatever its top_p"
+    deployed = score.sampling.to_sampling()
+    assert (deployed.temperature, deployed.top_p, deployed.seed) == (0.6, 0.95, 3)
+    alone = parse_recipe(SAMPLED.replace("SAMPLING", "{temperature: 0.6}"), Path("r.yaml"))
+    assert alone.recipe.score is not None
+    assert len(alone.recipe.score.sampling.chains) == 1
+
+
+@pytest.mark.parametrize(
+    ("sampling", "told"),
+    [
+        ("{temperature: [0.5, 0.5]}", "lists a value twice"),
+        ("{temperature: [0.5, 11]}", "10"),
+        ("{top_p: [0.5, 0]}", "must be more than 0"),
+        ("{temperature: [.1, .2, .3, .4, .5], min_p: [0, .1, .2, .3]}", "more than 16 sampling"),
+        ("{temperature: [0, 1]}, method: live", "forecast by replay"),
+    ],
+)
+def test_impossible_lists_of_sampling(sampling: str, told: str) -> None:
+    (problem,) = problems_of(SAMPLED.replace("SAMPLING", sampling))
+    assert told in problem
+
+
 def test_a_dumped_recipe_parses_again() -> None:
     from cook.recipe.schema import Recipe
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from cook.engines.base import DraftSettings, EngineIdentity
 from cook.engines.server_api import DepthCount
 from cook.formats.quant_types import Flavour
+from cook.formats.sampling import Sampling
 from cook.provenance import Machine
 from cook.record.measured import (
     DraftSpeed,
@@ -16,11 +17,24 @@ from cook.record.measured import (
     LayerCoverage,
     OutputCheck,
     Prediction,
+    PromptFigures,
     Quality,
+    Rejection,
     SlotSpeed,
     TypeSpan,
 )
-from cook.record.record import SCHEMA_VERSION, Candidate, Draft, Excluded, Pick, Record, StepRecord
+from cook.record.record import (
+    SCHEMA_VERSION,
+    Candidate,
+    CandidateKey,
+    ChainFigures,
+    Draft,
+    Excluded,
+    Pick,
+    Record,
+    SampledChain,
+    StepRecord,
+)
 from tests.bare_records import DRAFT
 
 CATEGORIES = ("docstring", "prose", "class")
@@ -178,6 +192,7 @@ def record(
             for n in lengths
         ]
     winner = f"{names[0]} n_max=4"
+    chains = (sampled_chain(names),) if predicted else None
     return Record(
         schema_version=SCHEMA_VERSION,
         cook="0.2.0",
@@ -233,7 +248,46 @@ def record(
             skipped=("blk.3.ffn_up_exps.weight",),
             skipped_count=1,
         ),
+        chains=chains,
     )
+
+
+def sampled_chain(names: tuple[str, ...]) -> SampledChain:
+    """No draft and every draft at n_max=2 at a temperature, over eight prompts."""
+    count = 8
+
+    def one(name: str | None, index: int) -> ChainFigures:
+        rate = max(0.05, 0.5 - 0.05 * (index % 8)) if name is not None else None
+        accepted = round(60 * rate) if rate is not None else None
+        decode_ms = 1000.0 if name is None else 800.0 + 10 * index
+        wall_ms = tuple(decode_ms + 50 + 7 * prompt for prompt in range(count))
+        prompts = PromptFigures(
+            ids=tuple(f"p{i}" for i in range(count)),
+            categories=("prose",) * count,
+            tokens=(100,) * count,
+            decode_ms=(decode_ms,) * count,
+            wall_ms=wall_ms,
+            drafted=(60 if name is not None else None,) * count,
+            accepted=(accepted,) * count,
+        )
+        found = replace(
+            figures(tokens=100 * count, speed=100_000 / decode_ms),
+            drafted=60 * count if name is not None else None,
+            accepted=accepted * count if accepted is not None else None,
+            cycles=30 * count if name is not None else None,
+            end_to_end_speed=1000 * 100 * count / sum(wall_ms),
+        )
+        settings = DraftSettings(2) if name is not None else None
+        return ChainFigures(
+            "no draft" if name is None else f"{name} n_max=2",
+            CandidateKey("bundled", name, settings),
+            found,
+            prompts,
+            Rejection(480.0, 300.0, 240.0, 130.0) if name is not None else None,
+        )
+
+    drafting = (one(name, index) for index, name in enumerate(names))
+    return SampledChain("bundled", Sampling(0.8, top_p=0.9), (one(None, 0), *drafting))
 
 
 def bare() -> Record:
@@ -254,6 +308,7 @@ def bare() -> Record:
         steps=(),
         imatrix=None,
         source_quality=None,
+        chains=None,
         engines={},
         target="",
         prompts="",

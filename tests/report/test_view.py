@@ -52,6 +52,7 @@ def test_live_figures_alone_leave_out_what_only_replay_knows(records: ModuleType
         "forecast",
         "depth",
         "slots",
+        "sampling",
     }
 
 

@@ -57,7 +57,11 @@ class Slow:
         eog: frozenset[int],
         limit: int,
         context: int,
+        match: Sequence[bool] = (),
+        n_max: int = 0,
     ) -> Run:
+        """``match``: whether a draft model is right at each token; it drafts ``n_max`` tokens
+        wherever the method has none."""
         self.text = list(prompt)
         self.begin()
         run: Run = []
@@ -68,8 +72,9 @@ class Slow:
             room = min(limit - done - 1, context - len(self.text) - 1)
             if self.ik:
                 least = min(self.settings.n_min or 0, self.settings.n_max or 0)
-                room = min(room, self.settings.n_max or 0)
-                draft = self.draft() if room > 0 and room >= least else []
+                room = min(room, max(self.settings.n_max or 0, n_max))
+                usable = 0 if n_max else least
+                draft = self.draft() if room > 0 and room >= usable else []
                 draft = draft[:room] if len(draft) >= least else []
             else:
                 draft = self.draft()[:room] if room > 0 else []
@@ -80,7 +85,17 @@ class Slow:
                 right = number
             if draft:
                 self.accept(right)
-            run.append((len(draft), right))
+            length = len(draft)
+            if not draft and n_max and room > 0:
+                length = min(n_max, room)
+                for number in range(min(length, len(rest))):
+                    last = number + 1 == length
+                    if not match[done + number] or (
+                        not self.ik and rest[number] in eog and not last
+                    ):
+                        break
+                    right = number + 1
+            run.append((length, right))
             done += right + 1
         return run
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cook.engines.base import DraftSettings
 from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
 from cook.formats.quant_types import Flavour
 from cook.scoring.ngram import NgramRequest, NgramServer, table_order
-from cook.scoring.simulate import Simulation
+from cook.scoring.simulate import Positions, Simulation
 from tests.scoring.slow_ngram import SLOW
 
 METHODS = [(flavour, one) for flavour in Flavour for one in DEFAULTS[flavour]]
@@ -79,6 +80,52 @@ def test_as_the_slow_statement(data: st.DataObject, flavour: Flavour, method: Ng
         ids, said = (np.array(part, np.int32) for part in (prompt, tokens))
         run = ours.answer(NgramRequest(ids, said, reply, EOG, limit, context))
         assert steps(run) == theirs.answer(prompt, tokens, reply, EOG, limit, context)
+
+
+@pytest.mark.parametrize(("flavour", "method"), METHODS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_before_a_draft_model_as_the_slow_statement(
+    data: st.DataObject, flavour: Flavour, method: NgramType
+) -> None:
+    chosen = data.draw(numbers(flavour, method)).of(flavour)
+    n_max = data.draw(st.integers(1, 12))
+    ours = NgramServer(chosen, flavour)
+    theirs = SLOW[method](chosen, flavour)
+    for prompt, tokens, reply, limit in data.draw(st.lists(talk(), min_size=1, max_size=4)):
+        context = len(prompt) + limit + data.draw(st.integers(0, 4))
+        count = len(tokens)
+        match = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        ids, said = (np.array(part, np.int32) for part in (prompt, tokens))
+        seen = Positions(
+            len(prompt),
+            reply,
+            np.array(match),
+            eog=np.isin(said, list(EOG)),
+            n_predict=limit,
+            context=context,
+        )
+        request = NgramRequest(ids, said, reply, EOG, limit, context)
+        run = ours.answer(request, seen, DraftSettings(n_max))
+        asked = (prompt, tokens, reply, EOG, limit, context)
+        assert steps(run) == theirs.answer(*asked, match, n_max)
+
+
+def test_what_only_the_draft_model_spends() -> None:
+    """Steps of the method spend nothing of the draft's; on ik it then has to catch up."""
+    sentence = list(range(10, 40))
+    said = [*sentence, *range(100, 110)]
+    asked = request([1, *sentence, 2], said)
+    for flavour in Flavour:
+        seen = Positions(len(asked.prompt), asked.reply, np.zeros(len(said), np.bool_))
+        one = server(flavour, NgramSettings(NgramType.SIMPLE, size_n=4, size_m=8))
+        run = one.answer(asked, seen, DraftSettings(3))
+        by_model = run.decodes > 0
+        assert by_model.any()
+        assert not by_model.all()
+        assert (run.length[by_model] <= 3).all()
+        assert not run.catch_up[~by_model].any()
+        assert bool(run.catch_up.any()) is (flavour is Flavour.IK_LLAMA_CPP)
 
 
 def test_a_repeated_sentence_is_drafted() -> None:

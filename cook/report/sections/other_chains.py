@@ -1,0 +1,63 @@
+"""Section: the drafts under the sampling chains beside the deployed one."""
+
+from __future__ import annotations
+
+from cook.record.record import ChainFigures, Record, SampledChain
+from cook.report.document import Block, Items, Section, figures
+from cook.report.numbers import counts, number, ratio, with_error
+from cook.report.ratios import acceptance_error, speed_ratio
+
+TITLE = "Other sampling chains"
+LEAD = (
+    "Forecast on text that the target wrote under each chain, on the prompts that no choice was "
+    "made on, every draft at the settings that are best there. The engine accepts a drafted token "
+    "where it is the one that the target draws; rejection sampling would accept more of them."
+)
+COLUMNS = (
+    *("candidate", "acceptance, %", "accepted/drafted", "by rejection sampling, %"),
+    *("predicted decode t/s", "predicted speedup"),
+)
+
+
+def section(record: Record) -> Section:
+    """A table a chain."""
+    if not record.chains:
+        return Section("sampling", TITLE, absent="the recipe names one sampling chain")
+    blocks: list[Block] = []
+    several = len({chain.engine for chain in record.chains}) > 1
+    for chain in record.chains:
+        named = f"{chain.sampling.chain} on {chain.engine}" if several else chain.sampling.chain
+        if chain.reason is not None:
+            blocks.append(Items((f"{named}: {chain.reason}",), marked=True))
+            continue
+        rows = [_row(one, chain, record.pick.confidence) for one in chain.candidates]
+        blocks.append(figures(COLUMNS, rows, title=None, caption=named))
+    return Section("sampling", TITLE, LEAD, tuple(blocks))
+
+
+def best(chain: SampledChain) -> ChainFigures | None:
+    """The fastest draft under ``chain``, end to end; None without one."""
+    drafting = [one for one in chain.candidates if one.key.draft is not None]
+    return max(drafting, key=lambda one: one.figures.end_to_end_speed or 0.0, default=None)
+
+
+def speedup(one: ChainFigures, chain: SampledChain) -> float | None:
+    """Of the end-to-end speed, over no draft under the same chain."""
+    bare = chain.candidates[0].figures.end_to_end_speed
+    return one.figures.end_to_end_speed / bare if bare and one.figures.end_to_end_speed else None
+
+
+def _row(one: ChainFigures, chain: SampledChain, confidence: float) -> tuple[str | None, ...]:
+    drafts = one.key.draft is not None
+    found, error = one.figures, acceptance_error(one.prompts)
+    rate = found.acceptance_rate
+    other = one.rejection
+    bare = chain.candidates[0].prompts
+    return (
+        one.name,
+        with_error(100 * rate, 100 * error if error is not None else None, 1) if rate else None,
+        counts(found),
+        number(100 * other.accepted / other.drafted, ".1f") if other and other.drafted else None,
+        number(found.decode_speed, ".2f"),
+        ratio(speedup(one, chain), speed_ratio(one.prompts, bare, confidence)) if drafts else None,
+    )
