@@ -207,6 +207,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         ReplayStep(ik, "a file", source("draft.gguf"), given, placed, 8, 32, ("first",)),
     )
     yield (
+        "replay that keeps the draft's likeliest tokens",
+        ReplayStep(main, "Q4", draft, trace, ModelArgs(), top=64),
+    )
+    yield (
         "http replay",
         HttpReplayStep(main, "Q4", draft, trace, placed, (2, 4), Profile.MAINLINE_2026_10),
     )
