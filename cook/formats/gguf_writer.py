@@ -77,14 +77,15 @@ def write_gguf_file(
     tensors: Sequence[NewTensor],
     *,
     alignment: int = DEFAULT_ALIGNMENT,
+    durable: bool = True,
 ) -> None:
-    """Write a GGUF, whole or not at all.
+    """Write a GGUF, whole or not at all; ``durable``: see :func:`cook.files.atomic_write`.
 
     ``metadata`` values are :func:`encode`'s bytes (or ``GgufFile.raw_value``'s); with another
     than the default ``alignment`` they must say so in ``general.alignment``.
     """
     header = encode_header(metadata, tensors, alignment=alignment)
-    with atomic_write(path) as file:
+    with atomic_write(path, durable=durable) as file:
         file.write(header)
         for data in _runs(tensors, alignment):
             _write(file, data, alignment)

@@ -145,6 +145,11 @@ class QuantizeStep(Step[QuantizeResult]):
         )
 
     def run(self, bench: Workbench) -> QuantizeResult:
+        return self.made(bench)
+
+    def made(self, bench: Workbench, *, durable: bool = True) -> QuantizeResult:
+        """The model in ``bench.directory``; one that is not ``durable`` is used up before the step
+        that asks for it ends."""
         imatrix = None
         if isinstance(self.imatrix, ImatrixStep):
             imatrix = bench.file(self.imatrix, self.imatrix.file_name)
@@ -167,7 +172,7 @@ class QuantizeStep(Step[QuantizeResult]):
             result = self._by_tool(job, importance, bench)
             result = replace(result, warnings=(*left.told, *result.warnings))
         else:
-            result = self._by_tensor(job, file, types, importance, quantizer, bench)
+            result = self._by_tensor(job, file, types, importance, quantizer, bench, durable)
         return replace(result, warnings=tuple(w for w in result.warnings if not _usual(w)))
 
     def _by_tensor(
@@ -178,6 +183,7 @@ class QuantizeStep(Step[QuantizeResult]):
         importance: Importance,
         quantizer: _Quantizer,
         bench: Workbench,
+        durable: bool,
     ) -> QuantizeResult:
         started = time.monotonic()
         changed = [t for t in file.tensors if types[t.name].id != t.type_id]
@@ -224,7 +230,7 @@ class QuantizeStep(Step[QuantizeResult]):
             imatrix=importance.facts,
         )
         metadata |= self._provenance(importance, quantizer.digest)
-        paths = self._write(job.output, metadata, tensors, file.alignment)
+        paths = self._write(job.output, metadata, tensors, file.alignment, durable)
         written = {t.name: t.type_name for t in read_gguf(paths[0]).tensors}
         if differences := tool_runs.compare(job.expected, written, written):
             raise StepError(f"{self.label}: {differences[0]}")
@@ -266,6 +272,7 @@ class QuantizeStep(Step[QuantizeResult]):
         metadata: Mapping[str, bytes],
         tensors: Sequence[NewTensor],
         alignment: int,
+        durable: bool = True,
     ) -> tuple[Path, ...]:
         """Write the model, split where that is asked for; its files in order."""
         if self.split is not None:
@@ -273,7 +280,7 @@ class QuantizeStep(Step[QuantizeResult]):
             return write_split_gguf(
                 path, metadata, tensors, self.split, flavour, alignment=alignment
             )
-        write_gguf_file(path, metadata, tensors, alignment=alignment)
+        write_gguf_file(path, metadata, tensors, alignment=alignment, durable=durable)
         return (path,)
 
     def _too_many(self, shards: Sequence[Path]) -> tuple[str, ...]:

@@ -1,0 +1,134 @@
+"""The verdict: finalists on prompts that neither imatrix nor search has seen, paired by prompt.
+
+The recipe's own quants, the engine's mixtures of the size, and the allocations by KLD and by
+perplexity alone stand beside what the search found. The greatest acceptance length is returned;
+the recipe's own stays unless something has more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cook.formats.arrays import Floats, Ints
+from cook.record.measured import Interval
+from cook.record.search_record import Effect, Family, SearchVerdict
+from cook.scoring.intervals import FEWEST_PROMPTS, SEED
+from cook.scoring.statistics import METHOD, Measured, few, resampled_ratios
+from cook.search.evaluate import Replies
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A mix in the final: ``types`` of its tensors, and what it did on the prompts of the
+    verdict."""
+
+    name: str
+    family: Family
+    types: Mapping[str, str]
+    size_bytes: int
+    replies: Replies
+
+
+@dataclass(frozen=True)
+class Judged:
+    """``best`` of all by name, ``given`` of the recipe's own (None where none fits); the effects by
+    name: each one's acceptance length, and that less the given's."""
+
+    best: str
+    given: str | None
+    verdict: SearchVerdict
+    lengths: Mapping[str, Effect]
+    against_given: Mapping[str, Effect]
+
+
+def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
+    """Who is returned, and whether that is known to be better than the recipe given."""
+    measured = measured_of({c.name: c.replies for c in contenders})
+    draws = _Draws.of(measured, confidence)
+    length = {c.name: c.replies.acceptance_length for c in contenders}
+    own = [c.name for c in contenders if c.family == "given"]
+    given = max(own, key=lambda name: length[name], default=None)
+    best = max(length, key=lambda name: (length[name], name == given))
+    against = {name: draws.difference(name, given) for name in length if given not in (None, name)}
+    return Judged(
+        best=best,
+        given=given,
+        verdict=_verdict(best, given, against, contenders),
+        lengths={name: draws.value(name) for name in length},
+        against_given=against,
+    )
+
+
+def _verdict(
+    best: str, given: str | None, against: Mapping[str, Effect], contenders: Sequence[Contender]
+) -> SearchVerdict:
+    if given is None:
+        return "found"
+    if best != given:
+        interval = against[best].interval
+        return "found" if interval is not None and interval.low > 0 else "tie"
+    found = [against[c.name] for c in contenders if c.family == "found" and c.name in against]
+    worse = [e for e in found if e.interval is not None and e.interval.high < 0]
+    return "given" if worse else "tie"
+
+
+def measured_of(replies: Mapping[str, Replies]) -> Measured[str]:
+    """Tokens and cycles of drafts on the same prompts: their ratio is the acceptance length."""
+    first = next(iter(replies.values()))
+    categories = sorted(set(first.categories))
+    stratum: Ints = np.array([categories.index(c) for c in first.categories], dtype=np.int64)
+    return Measured(
+        tuple(replies),
+        np.array([one.tokens for one in replies.values()]),
+        np.array([one.cycles for one in replies.values()]),
+        stratum,
+        np.ones(len(stratum)),
+    )
+
+
+def effect(
+    one: Replies, reference: Replies, parts: tuple[str, str], confidence: float
+) -> Effect:
+    """What ``one`` adds to the ratio of the sums of two columns, paired by prompt."""
+    rows = [[getattr(r, part) for r in (one, reference)] for part in parts]
+    measured = measured_of({"one": one, "reference": reference})
+    exact = Measured(
+        measured.candidates, np.array(rows[0]), np.array(rows[1]), measured.stratum, measured.weight
+    )
+    return _Draws.of(exact, confidence).difference("one", "reference")
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """Resampled totals of candidates [candidates, resamples], about their own."""
+
+    measured: Measured[str]
+    confidence: float
+    totals: Floats
+
+    @classmethod
+    def of(cls, measured: Measured[str], confidence: float) -> _Draws:
+        totals = resampled_ratios(measured, np.random.default_rng(SEED), 1000)
+        return cls(measured, confidence, totals)
+
+    def value(self, name: str) -> Effect:
+        """The total of one."""
+        at = self.measured.candidates.index(name)
+        return self._effect(float(self.measured.ratios()[at]), self.totals[at])
+
+    def difference(self, name: str, other: str) -> Effect:
+        """The total of one less that of another."""
+        a, b = (self.measured.candidates.index(n) for n in (name, other))
+        ratios = self.measured.ratios()
+        return self._effect(float(ratios[a] - ratios[b]), self.totals[a] - self.totals[b])
+
+    def _effect(self, value: float, draws: Floats) -> Effect:
+        if self.measured.prompts < FEWEST_PROMPTS:
+            return Effect(value)
+        tail = (1 - self.confidence) / 2
+        wider = few(self.measured, self.confidence)
+        low, high = value + wider * np.quantile(draws - value, [tail, 1 - tail])
+        return Effect(value, Interval(float(low), float(high), self.confidence, METHOD))

@@ -1,0 +1,199 @@
+"""What each type costs each span: measured where it matters, taken from its kin elsewhere.
+
+One span at a time is changed from the mix of the largest types and replayed. How far that takes the
+model from its source (KLD, nats a token) adds up over spans; so does, less well, what it takes off
+the likelihood of the target's text. Costs that nobody measured follow the curve of the span, of the
+span that it was split from, or of quantization at large: an error of rounding falls by half with
+every bit, and what it does to probabilities by a quarter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from cook.formats.quant_types import by_name
+from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate
+from cook.search.evaluate import Replies
+from cook.search.ledger import Ledger
+from cook.search.space import Mix, Space, Span
+
+Metric = Callable[[Replies], float]
+"""Of a mix on the prompts of the search, less the reference's: a damage."""
+LEAST = 1e-7
+"""Nats a token: below it a damage is none."""
+A_BIT = math.log(4.0)
+PAYS = 0.02
+"""A split pays where it takes so large a share off the damage of the best mix."""
+
+
+def kld(replies: Replies) -> float:
+    """How far from its source."""
+    return replies.mean_kld
+
+
+def nll(replies: Replies) -> float:
+    """How unlikely the target's text: what an allocation by perplexity minimizes."""
+    return replies.mean_nll
+
+
+@dataclass(eq=False)
+class Sensitivity:
+    """The costs of the spans of a space, measured through ``ledger`` as they are needed.
+
+    ``spans`` are those of now, each without those that it was split from; ``parent`` by name.
+    """
+
+    space: Space
+    ledger: Ledger
+    reference: Mix
+    spans: tuple[Span, ...]
+    parent: dict[str, Span] = field(default_factory=dict)
+    split_into: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    every: dict[str, Span] = field(default_factory=dict)
+    given: Callable[[Span, str], float | None] = lambda _, __: None
+    """Damage of a span in a type that somebody published; None where nobody did."""
+
+    @classmethod
+    def of(cls, space: Space, ledger: Ledger) -> Sensitivity:
+        """Of the coarsest spans, nothing measured but the reference."""
+        ledger.whole([space.largest], "reference", "what others are changed from")
+        spans = space.spans()
+        return cls(space, ledger, space.largest, spans, every={s.name: s for s in spans})
+
+    def variant(self, span: Span, type_name: str) -> Mix:
+        """The reference with ``span`` in another type."""
+        return self.space.changed(self.reference, span, type_name)
+
+    def measured(self, span: Span, type_name: str) -> Replies | None:
+        """What was replayed; None where nobody asked."""
+        return self.ledger.known.get(self.variant(span, type_name))
+
+    def measure(self, wanted: Sequence[tuple[Span, str]]) -> None:
+        """Replay these that were not."""
+        for span, type_name in wanted:
+            if self.measured(span, type_name) is None:
+                why = f"{span.name} in {type_name}"
+                self.ledger.whole([self.variant(span, type_name)], "sensitivity", why)
+
+    def damage(self, span: Span, type_name: str, metric: Metric) -> float:
+        """What ``type_name`` adds to ``metric`` of the reference, measured or not; at least 0."""
+        if type_name == self._reference_type(span):
+            return 0.0
+        if (published := self.given(span, type_name)) is not None:
+            return published
+        base = metric(self.ledger.known[self.reference])
+        points: list[tuple[float, float]] = []
+        for other in span.types[:-1]:
+            if (replies := self.measured(span, other)) is not None:
+                value = max(metric(replies) - base, LEAST)
+                if other == type_name:
+                    return value
+                points.append((by_name(other).bpw, math.log(value / self._shape(span, other, metric))))
+        shape = self._shape(span, type_name, metric)
+        if not points:
+            return shape
+        points.sort()
+        bits = by_name(type_name).bpw
+        below = [p for p in points if p[0] <= bits] or points[:1]
+        above = [p for p in points if p[0] >= bits] or points[-1:]
+        (x0, y0), (x1, y1) = below[-1], above[0]
+        share = (bits - x0) / (x1 - x0) if x1 > x0 else 0.0
+        return shape * math.exp(y0 + share * (y1 - y0))
+
+    def _shape(self, span: Span, type_name: str, metric: Metric) -> float:
+        """The curve that the span's own points bend: its parent's, in proportion to its weights,
+        or that of quantization at large."""
+        parent = self.parent.get(span.name)
+        if parent is None:
+            return math.exp(-A_BIT * by_name(type_name).bpw)
+        share = self._elements(span) / self._elements(parent)
+        return max(share * self.damage(parent, type_name, metric), LEAST)
+
+    def _elements(self, span: Span) -> int:
+        return sum(self.space.ties[i].elements for i in span.ties)
+
+    def _reference_type(self, span: Span) -> str:
+        return self.reference[span.ties[0]]
+
+    def costs(
+        self,
+        metric: Metric,
+        seconds: Callable[[Span, str], float] = lambda *_: 0.0,
+        spans: Sequence[Span] | None = None,
+    ) -> tuple[SpanCosts, ...]:
+        """Every span with its types, smaller ones never less damaging than larger ones."""
+        found = []
+        for span in spans or self.spans:
+            least = 0.0
+            costs: list[TypeCost] = []
+            for type_name in reversed(span.types):
+                least = max(least, self.damage(span, type_name, metric))
+                size = self.space.bytes_in(span, type_name)
+                costs.append(TypeCost(type_name, size, least, seconds(span, type_name)))
+            found.append(SpanCosts(span.name, tuple(reversed(costs))))
+        return tuple(found)
+
+    def mix_of(self, types: Sequence[str]) -> Mix:
+        """The mix in which each span has one of ``types``."""
+        mix = list(self.reference)
+        for span, type_name in zip(self.spans, types, strict=True):
+            for place in span.ties:
+                mix[place] = type_name
+        return tuple(mix)
+
+    def allocated(self, max_bytes: int, metric: Metric = kld) -> tuple[Mix, Allocation]:
+        """The mix of least damage in a file of at most ``max_bytes``."""
+        costs = self.costs(metric)
+        found = allocate(costs, max_bytes - self.space.fixed_bytes)
+        types = [c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)]
+        return self.mix_of(types), found
+
+    def settle(self, max_bytes: int, until: float) -> None:
+        """Measure what the best mix of this size would have, until it has nothing else or only
+        ``until`` evaluations are left."""
+        while self.ledger.left > until:
+            mix, _ = self.allocated(max_bytes)
+            wanted = [
+                (span, mix[span.ties[0]])
+                for span in self.spans
+                if mix[span.ties[0]] != self._reference_type(span)
+                and self.measured(span, mix[span.ties[0]]) is None
+            ]
+            if not wanted:
+                return
+            self.measure(wanted[: max(1, int(self.ledger.left - until))])
+
+    def refine(self, max_bytes: int, until: float) -> None:
+        """Split spans, the most damaging first, as long as that pays."""
+        settled: set[str] = set()
+        while self.ledger.left > until:
+            mix, before = self.allocated(max_bytes)
+            open_ = [
+                s for s in self.spans if s.name not in settled and len(self.space.split(s)) > 1
+            ]
+            if not open_:
+                return
+            span = max(open_, key=lambda s: self.damage(s, mix[s.ties[0]], kld))
+            type_name = mix[span.ties[0]]
+            if type_name == self._reference_type(span):
+                type_name = span.types[-2] if len(span.types) > 1 else type_name
+            parts = self.space.split(span)
+            if len(parts) > self.ledger.left - until:
+                return
+            whole = self.spans
+            place = whole.index(span)
+            for part in parts:
+                self.parent[part.name] = span
+                self.every[part.name] = part
+            self.measure([(part, type_name) for part in parts if type_name in part.types])
+            self.spans = (*whole[:place], *parts, *whole[place + 1 :])
+            _, after = self.allocated(max_bytes)
+            if after.damage < (1 - PAYS) * before.damage:
+                self.split_into[span.name] = tuple(part.name for part in parts)
+            else:
+                self.spans = whole
+                settled.add(span.name)
+            self.settle(max_bytes, until)
