@@ -137,31 +137,39 @@ class PromptParts:
 
 @dataclass(frozen=True)
 class AcceptanceLaw:
-    """match loss = ``kappa`` * KLD ** ``power``, of whole mixes, above the reference's KLD.
+    """alpha lost = ``kappa`` * KLD ** ``power``, of whole mixes against the reference mix.
 
-    Fitted on ``fitted`` replayed mixes; ``error`` and ``largest_error`` (shares of 1) are of the
+    Alpha is the acceptance of one token that gives the replayed acceptance length in drafts of
+    ``n_max`` tokens, ``reference_alpha`` the reference mix's. KLD (nats) is the sum of what its
+    spans add, each measured alone; ``additivity`` is what whole mixes had of that sum. Fitted on
+    ``fitted`` mixes; ``error`` and ``largest_error`` (shares of the acceptance length) are of the
     ``held_out`` others, None without any.
     """
 
     kappa: float
     power: float
+    reference_alpha: float
+    n_max: int
     fitted: int
     held_out: int
     error: float | None
     largest_error: float | None
+    additivity: float | None
 
 
 @dataclass(frozen=True)
 class DecodeLaw:
-    """Seconds a decoded token: ``fixed_s`` + the sum over spans of bytes * ``s_per_byte`` of the
-    span's type.
+    """Seconds a decoded token: ``fixed_s`` + the sum of bytes read * ``s_per_byte``, by how they
+    are read: the type, and whether a router chooses them.
 
-    Fitted on ``fitted`` timed mixes; ``error`` and ``largest_error`` (shares of the measured
-    time) are of the ``held_out`` others, None without any.
+    ``other_s_per_byte`` is for what no timed mix reads. Fitted on ``fitted`` timed mixes;
+    ``error`` and ``largest_error`` (shares of the measured time) are of the ``held_out`` others,
+    None without any.
     """
 
     fixed_s: float
     s_per_byte: dict[str, float]
+    other_s_per_byte: float
     fitted: int
     held_out: int
     error: float | None
