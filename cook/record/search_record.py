@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 SEARCH_VERSION = 1
 
 CostSource = Literal["replay", "csv", "inherited"]
-"""Where a cost comes from: replayed here, read from a published table, or taken in proportion to
-its elements from the wider span that this one was split from."""
+"""Where a cost comes from: replayed here, read from a published table, or taken from the curve of
+its kin: other types of the span, and, in proportion to elements, the wider span that it was split
+from."""
 Purpose = Literal["reference", "sensitivity", "fit", "held_out", "candidate", "repair", "final"]
 """Why a mix was replayed: as what others are compared with, for one span's cost, to fit kappa or
 to judge it, as an allocation, as a change to one, or for the verdict."""
@@ -48,7 +49,8 @@ class Effect:
 class ReplayedMix:
     """What one mix did on ``prompts`` prompts in drafts of the search's length.
 
-    ``mean_kld`` (nats) is the target's divergence over ``positions`` tokens.
+    ``mean_kld`` (nats) over ``positions`` tokens of the target's text: how far the mix's
+    probabilities are from those of the source that it is quantized of.
     """
 
     prompts: int

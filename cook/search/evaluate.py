@@ -6,10 +6,8 @@ or is asked again with a larger budget, is told the same at once.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +17,7 @@ from cook.formats.arrays import Floats
 from cook.formats.gguf import GgufFile
 from cook.formats.trace_file import TraceFile
 from cook.graph.execute import Executor
-from cook.graph.step import Source
+from cook.graph.step import Source, Step
 from cook.recipe.engine_rules import to_engine_rules
 from cook.recipe.rules import Resolution
 from cook.scoring.simulate import Profile, simulate
@@ -149,9 +147,7 @@ class Deployed:
     @property
     def own(self) -> OwnTopStep:
         """What the source itself says."""
-        return OwnTopStep(
-            ReplayStep(self.engine, "source", self.source, self.trace, self.args)
-        )
+        return OwnTopStep(ReplayStep(self.engine, "source", self.source, self.trace, self.args))
 
 
 @dataclass(eq=False)
@@ -161,16 +157,26 @@ class Replays:
     deployed: Deployed
     space: Space
     executor: Executor
-    seconds: list[float] = field(default_factory=list)
-    """Wall time of every replay that ran."""
 
     def __call__(self, mixes: Sequence[Mix], prompts: tuple[str, ...]) -> Sequence[Replies]:
         return self.of_files([self.quantized(mix) for mix in mixes], prompts)
 
+    def prepare(self) -> None:
+        """Make what every replay needs: the trace, the imatrix, what the source says itself."""
+        deployed = self.deployed
+        needed = [deployed.trace, deployed.imatrix, deployed.own]
+        self.executor.run(step for step in needed if isinstance(step, Step))
+        for failure in self.executor.outcomes.failures.values():
+            raise failure.error
+
     def quantized(self, mix: Mix) -> QuantizeStep:
         """The step that makes ``mix``."""
-        types = self.space.tensor_types(mix)
-        kept = frozenset(t.name for t in self.deployed.file.tensors if t.name not in types)
+        return self.quantized_as(self.space.tensor_types(mix))
+
+    def quantized_as(self, types: Mapping[str, str]) -> QuantizeStep:
+        """The step that makes a file of these types of tensors."""
+        chosen = {t.name for tie in self.space.ties for t in tie.tensors}
+        kept = frozenset(t.name for t in self.deployed.file.tensors if t.name not in chosen)
         return self.deployed.quantized(types, "mix", kept=kept)
 
     def of_files(

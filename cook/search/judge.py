@@ -19,6 +19,10 @@ from cook.scoring.intervals import FEWEST_PROMPTS, SEED
 from cook.scoring.statistics import METHOD, Measured, few, resampled_ratios
 from cook.search.evaluate import Replies
 
+CONFIDENCE = 0.95
+MARGIN = 0.01
+"""Share of an acceptance length below which a difference is no matter."""
+
 
 @dataclass(frozen=True, eq=False)
 class Contender:
@@ -89,9 +93,7 @@ def measured_of(replies: Mapping[str, Replies]) -> Measured[str]:
     )
 
 
-def effect(
-    one: Replies, reference: Replies, parts: tuple[str, str], confidence: float
-) -> Effect:
+def effect(one: Replies, reference: Replies, parts: tuple[str, str], confidence: float) -> Effect:
     """What ``one`` adds to the ratio of the sums of two columns, paired by prompt."""
     rows = [[getattr(r, part) for r in (one, reference)] for part in parts]
     measured = measured_of({"one": one, "reference": reference})

@@ -109,7 +109,9 @@ class Ledger:
         if entry is None:
             return 0
         seen = set(entry.replies.ids)
-        return next((n for n, share in enumerate(self.rounds) if share[0] not in seen), len(self.rounds))
+        return next(
+            (n for n, share in enumerate(self.rounds) if share[0] not in seen), len(self.rounds)
+        )
 
     def _round(self, mixes: Sequence[Mix], number: int, purpose: Purpose, why: str) -> None:
         wanted = [m for m in mixes if self._seen(m) == number]

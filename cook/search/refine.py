@@ -54,7 +54,9 @@ class Refinement:
     def best(self) -> Mix:
         """Of what fits and was replayed on all prompts, that of the greatest acceptance length."""
         space = self.sensitivity.space
-        fitting = {m: r for m, r in self.ledger.known.items() if space.bytes_of(m) <= self.max_bytes}
+        fitting = {
+            m: r for m, r in self.ledger.known.items() if space.bytes_of(m) <= self.max_bytes
+        }
         return max(fitting, key=lambda m: (fitting[m].acceptance_length, -space.bytes_of(m)))
 
     def run(self, starts: Sequence[Mix]) -> Mix:

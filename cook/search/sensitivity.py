@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from cook.formats.quant_types import by_name
 from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate
@@ -91,7 +90,9 @@ class Sensitivity:
                 value = max(metric(replies) - base, LEAST)
                 if other == type_name:
                     return value
-                points.append((by_name(other).bpw, math.log(value / self._shape(span, other, metric))))
+                points.append(
+                    (by_name(other).bpw, math.log(value / self._shape(span, other, metric)))
+                )
         shape = self._shape(span, type_name, metric)
         if not points:
             return shape

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from cook.errors import InputError
 from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.quant_types import Flavour, by_name, bytes_as, needs_imatrix, stored_type
-from cook.errors import InputError
 from cook.recipe.groups import group_of, mtp_layers_of
 from cook.recipe.rules import quantizable
 
@@ -171,7 +171,9 @@ class Space:
     def spans(self) -> tuple[Span, ...]:
         """The coarsest: one a group, the whole model in all."""
         groups = dict.fromkeys(tie.group for tie in self.ties)
-        return tuple(self._span(g, [i for i, t in enumerate(self.ties) if t.group == g]) for g in groups)
+        return tuple(
+            self._span(g, [i for i, t in enumerate(self.ties) if t.group == g]) for g in groups
+        )
 
     def split(self, span: Span) -> tuple[Span, ...]:
         """``span`` in two or more: by what its tensors do, else by the halves of its layers; itself

@@ -57,17 +57,16 @@ class KeptWorkers(Closing):
         """A worker of ``engine`` with the model of ``load``, for the time of the block.
 
         ``place``: models of one place that nobody wants again take each other's worker, so that
-        one waits for all of them; None: each waits with its own. ``timeout_s`` bounds every request but the loading. One that fails is ended; errors are
-        those of :meth:`Worker.open` and :meth:`Worker.load`.
+        one waits for all of them; None: each waits with its own. ``timeout_s`` bounds every
+        request but the loading. One that fails is ended; errors are those of :meth:`Worker.open`
+        and :meth:`Worker.load`.
         """
         key = engine.identity.digest, place or load.weights
         with self._lock:
             waiting = self._waiting.pop(key, None)
         if waiting is not None:
             worker = waiting.worker
-            file_bytes = (
-                waiting.file_bytes if place is None else read_gguf(load.path).file_bytes
-            )
+            file_bytes = waiting.file_bytes if place is None else read_gguf(load.path).file_bytes
             info = self._load(worker, load)
         else:
             file_bytes = read_gguf(load.path).file_bytes

@@ -1,0 +1,195 @@
+"""One search from start to end: what each span costs, the best mix of a size, and the verdict.
+
+Prompts are dealt three ways and never shared: the imatrix is calibrated on text of its own, the
+search sees one half of the recipe's prompts, the verdict is from the other.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cook.build.needs import needs_of
+from cook.build.prepare import prepare
+from cook.build.reckon import nominal_seconds
+from cook.errors import InputError
+from cook.files import atomic_write
+from cook.graph.execute import Executor
+from cook.graph.store import Store
+from cook.output import Output
+from cook.paths import cook_home
+from cook.record.search_record import SearchRecord, write_search_record
+from cook.search.evaluate import Replays
+from cook.search.findings import Explored, findings
+from cook.search.found_recipe import with_quant
+from cook.search.job import EVALUATIONS, SearchJob, SearchRequest
+from cook.search.judge import CONFIDENCE, Contender, Judged, judge
+from cook.search.ledger import Ledger
+from cook.search.refine import Refinement
+from cook.search.sensitivity import Sensitivity, kld, nll
+from cook.search.space import Space
+from cook.units import plural, short_size, size
+
+COARSE = 0.45
+"""Share of the budget that coarse spans may take."""
+SPANS = 0.65
+"""Share of the budget for the costs of all spans; the rest is for whole mixes."""
+RIVALS = 2
+"""Mixtures of the engine's own that stand in the final: the largest that fit."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search ended with: its record, where that lies, and the recipe that it wrote."""
+
+    record: SearchRecord
+    record_path: Path
+    recipe_path: Path
+
+
+def search(request: SearchRequest, output: Output) -> Found:
+    """Find the best mix, and write it as a recipe; what was found out is kept as a record.
+
+    InputError for a recipe that cannot be searched from, and a size that nothing fits into.
+    """
+    began = time.monotonic()
+    if request.output.exists() and not request.replaces:
+        raise InputError(f"{request.output} exists", hint="-o another file, or --force")
+    prepared = prepare(
+        request.recipe,
+        engines=(request.engine,) if request.engine else (),
+        demo=request.demo,
+        threads=request.threads,
+        unsafe_args=request.unsafe_args,
+        output=output,
+    )
+    job = SearchJob.of(request, prepared)
+    for warning in prepared.warnings:
+        output.warn(warning)
+    _require_room(job.space, request.size_bytes)
+    home = cook_home()
+    with Executor(
+        Store(home / "store"),
+        output,
+        logs=home / "logs",
+        jobs=request.jobs,
+        threads=request.threads,
+        reckon=nominal_seconds,
+        needs=needs_of,
+    ) as executor:
+        replays = Replays(job.deployed, job.space, executor)
+        replays.prepare()
+        max_bytes = _max_bytes(job, executor)
+        ledger = Ledger(replays, job.rounds, request.budget)
+        output.say(
+            f"searching among {plural(len(job.space.ties), 'tie')} of tensors, "
+            f"up to {plural(max(map(len, job.space.types)), 'type')} each, "
+            f"in files of at most {size(max_bytes)}"
+        )
+        own = [job.space.mix_of(types) for _, types in job.given()]
+        found = explored(
+            job.space, ledger, max_bytes, [mix for mix in own if mix is not None], request.seed
+        )
+        contenders = _contenders(job, found, replays)
+    judged = judge(contenders, CONFIDENCE)
+    text = _recipe_text(job, contenders, judged)
+    record = findings(job, found, contenders, judged, text, time.monotonic() - began)
+    if text is not None:
+        with atomic_write(request.output) as file:
+            file.write(text.encode())
+    return Found(record, keep_search(record), request.output)
+
+
+def explored(
+    space: Space, ledger: Ledger, max_bytes: int, starts: list[tuple[str, ...]], seed: int
+) -> Explored:
+    """The spans' costs and the best whole mix of at most ``max_bytes``, within the ledger's budget;
+    ``starts`` are mixes that somebody made by hand."""
+    sensitivity = Sensitivity.of(space, ledger)
+    total = ledger.left if np.isfinite(ledger.left) else float(EVALUATIONS)
+    sensitivity.settle(max_bytes, (1 - COARSE) * total)
+    sensitivity.refine(max_bytes, (1 - SPANS) * total)
+    refinement = Refinement(sensitivity, max_bytes, np.random.default_rng(seed))
+    best = refinement.run(starts)
+    return Explored(sensitivity, best, max_bytes)
+
+
+def keep_search(record: SearchRecord) -> Path:
+    """Write ``record`` into COOK_HOME/searches, a file of its own."""
+    date = re.sub(r"[^0-9-]", "-", record.created).strip("-")
+    path = cook_home() / "searches" / record.recipe / f"{date}.json"
+    write_search_record(record, path)
+    return path
+
+
+def _require_room(space: Space, limit: int) -> None:
+    smallest = space.bytes_of(tuple(types[0] for types in space.types))
+    if smallest > limit:
+        raise InputError(
+            f"no mix fits into {size(max(limit, 0))}: the smallest has {size(smallest)}",
+            hint=f"--size {short_size(smallest + smallest // 20)}, or offer smaller types: --type",
+        )
+
+
+def _max_bytes(job: SearchJob, executor: Executor) -> int:
+    """Of a file no larger than asked for, which fits into the memory asked for beside its KV cache
+    and buffers: these are measured on the recipe's own first quant."""
+    limit = job.request.size_bytes
+    if job.request.memory_bytes is not None:
+        memory = job.drafts[0].memory
+        assert memory is not None, "the recipe has a score"
+        executor.run([memory])
+        taken = executor.outcomes.result(memory)
+        if taken is None:
+            raise executor.outcomes.failures[memory.key].error
+        limit = min(limit, job.request.memory_bytes - taken.kv_bytes - taken.compute_bytes)
+        _require_room(job.space, limit)
+    return limit
+
+
+def _contenders(job: SearchJob, found: Explored, replays: Replays) -> list[Contender]:
+    """The finalists, replayed on the prompts of the verdict."""
+    space, limit = job.space, found.max_bytes
+    entered: dict[str, tuple[str, dict[str, str]]] = {}
+    for name, types in job.given():
+        if job.size_of(types) <= limit:
+            entered[name] = "given", dict(types)
+    fitting = sorted(
+        ((name, types) for name, types in job.mixtures() if job.size_of(types) <= limit),
+        key=lambda one: -job.size_of(one[1]),
+    )
+    hand = [types for _, types in entered.values()]
+    for name, types in fitting[:RIVALS]:
+        if dict(types) not in hand:
+            entered[f"{name} of the engine"] = "engine", dict(types)
+    best_kld, _ = found.sensitivity.allocated(limit, kld)
+    best_nll, _ = found.sensitivity.allocated(limit, nll)
+    entered["least KLD"] = "kld", space.tensor_types(best_kld)
+    entered["least perplexity"] = "perplexity", space.tensor_types(best_nll)
+    entered[job.found_name] = "found", space.tensor_types(found.best)
+    files = [replays.quantized_as(types) for _, types in entered.values()]
+    replies = replays.of_files(files, job.verdict)
+    return [
+        Contender(name, family, types, job.size_of(types), one)  # type: ignore[arg-type]
+        for (name, (family, types)), one in zip(entered.items(), replies, strict=True)
+    ]
+
+
+def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:
+    """The recipe to write; None where the best is in the one given."""
+    best = next(c for c in contenders if c.name == judged.best)
+    if best.family == "given":
+        return None
+    return with_quant(
+        job.prepared.loaded,
+        job.found_name,
+        best.types,
+        job.space,
+        job.model,
+        job.layout.engine,
+        job.request.output,
+    )
