@@ -16,6 +16,7 @@ from cook.cli.options import (
     RecipeArgument,
     ThreadsOption,
     UnsafeArgsOption,
+    WideOption,
     open_output,
 )
 
@@ -52,6 +53,20 @@ def command(
             help="Evaluations (200) or minutes (40m) that the search may take. Absent: 120.",
         ),
     ] = None,
+    from_csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-csv",
+            metavar="FILE",
+            help="Start from a published kld_results.csv or ppl_results.csv instead of measuring.",
+        ),
+    ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Show which groups earn their bits, a line each.", show_default=False
+        ),
+    ] = False,
     seed: Annotated[
         int, typer.Option("--seed", min=0, help="Of what the refinement draws by lot.")
     ] = 0,
@@ -71,6 +86,7 @@ def command(
     demo: DemoOption = False,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    wide: WideOption = False,
     allow_unsafe_args: UnsafeArgsOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -90,8 +106,7 @@ def command(
     """
     out = open_output(json, quiet)
     from cook.search.job import SearchRequest, budget_of, bytes_of
-    from cook.search.run import search
-    from cook.search.show import show
+    from cook.search.run import answer
 
     path = output or Path(f"{recipe.stem}-searched.yaml")
     request = SearchRequest(
@@ -102,6 +117,7 @@ def command(
         floor=floor,
         types=tuple(type or ()),
         budget=budget_of(budget),
+        from_csv=from_csv,
         engine=engine,
         demo=demo,
         jobs=jobs,
@@ -110,4 +126,4 @@ def command(
         unsafe_args=allow_unsafe_args,
         replaces=force,
     )
-    show(search(request, out), out)
+    answer(request, out, wide=wide, explain=explain)

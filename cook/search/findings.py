@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import time
 from collections import Counter
@@ -17,6 +18,8 @@ from cook.record.search_record import (
     SEARCH_VERSION,
     AcceptanceLaw,
     AllocationBound,
+    CostSource,
+    CsvAgreement,
     Effect,
     EvaluatedMix,
     Finalist,
@@ -47,6 +50,7 @@ class Explored:
     sensitivity: Sensitivity
     best: Mix
     max_bytes: int
+    csv: CsvAgreement | None = None
 
 
 def findings(
@@ -112,7 +116,7 @@ def findings(
         verdict=judged.verdict,
         sentence=sentence(judged),
         found_recipe=recipe_text,
-        csv=None,
+        csv=found.csv,
         warnings=warnings,
         seconds=seconds,
     )
@@ -220,7 +224,10 @@ def _type_effect(sensitivity: Sensitivity, span: Span, type_name: str) -> TypeEf
     replies = sensitivity.measured(span, type_name)
     if replies is None:
         added = sensitivity.damage(span, type_name, kld)
-        return TypeEffect(type_name, size, "inherited", kld=Effect(added))
+        source: CostSource = (
+            "inherited" if sensitivity.published(span, type_name) is None else "csv"
+        )
+        return TypeEffect(type_name, size, source, kld=Effect(added))
     reference = sensitivity.ledger.known[sensitivity.reference]
 
     def against(*parts: str) -> Effect:
@@ -300,4 +307,5 @@ def _finalist(contender: Contender, judged: Judged) -> Finalist:
         replayed=replayed_mix(contender.replies),
         acceptance_length=judged.lengths[contender.name].interval,
         against_given=judged.against_given.get(contender.name),
+        perplexity=math.exp(contender.replies.mean_nll),
     )

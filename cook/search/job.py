@@ -42,6 +42,7 @@ class SearchRequest:
     memory_bytes: int | None = None
     floor: str | None = None
     types: tuple[str, ...] = ()
+    from_csv: Path | None = None
     budget: Budget = field(default_factory=lambda: Budget(EVALUATIONS))
     engine: str | None = None
     demo: bool = False

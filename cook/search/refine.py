@@ -10,12 +10,13 @@ generation races against the leader, paired by prompt.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cook.scoring.racing import RaceRules
+from cook.search.evaluate import Replies
 from cook.search.ledger import Ledger
 from cook.search.sensitivity import Sensitivity, kld, nll
 from cook.search.space import Mix, Span
@@ -45,8 +46,8 @@ class Refinement:
     def allocations(self) -> list[Mix]:
         """The mixes of least damage: by KLD, by perplexity, and where both count."""
 
-        def both(replies: object) -> float:
-            return kld(replies) + nll(replies)  # type: ignore[arg-type]
+        def both(replies: Replies) -> float:
+            return kld(replies) + nll(replies)
 
         found = [self.sensitivity.allocated(self.max_bytes, m)[0] for m in (kld, nll, both)]
         return list(dict.fromkeys(found))
@@ -81,7 +82,7 @@ class Refinement:
         """The next generation: changes of ``lead`` that were not tried."""
         ranked = sorted(
             (m for m in dict.fromkeys(self._switches(lead)) if m not in self.ledger.entries),
-            key=self._predicted,
+            key=self._predicted(),
         )
         if len(ranked) <= GENERATION:
             return ranked
@@ -119,11 +120,20 @@ class Refinement:
         at = span.types.index(now) if now in span.types else len(span.types)
         return tuple(reversed(span.types[max(0, at - 2) : at])), span.types[at + 1 : at + 3]
 
-    def _predicted(self, mix: Mix) -> float:
+    def _predicted(self) -> Callable[[Mix], float]:
         """Damage by the costs: what a mix adds to the reference's KLD and takes off the
         likelihood."""
-        found = 0.0
-        for span in self.sensitivity.spans:
-            type_name = mix[span.ties[0]]
-            found += sum(self.sensitivity.damage(span, type_name, m) for m in (kld, nll))
-        return found
+        spans = self.sensitivity.spans
+        tables = [
+            {cost.type: cost.damage for cost in one.costs}
+            for metric in (kld, nll)
+            for one in self.sensitivity.costs(metric)
+        ]
+        places = [span.ties[0] for span in spans] * 2
+
+        def damage(mix: Mix) -> float:
+            return sum(
+                table.get(mix[place], 0.0) for table, place in zip(tables, places, strict=True)
+            )
+
+        return damage

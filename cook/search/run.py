@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +19,14 @@ from cook.build.prepare import prepare
 from cook.build.reckon import nominal_seconds
 from cook.errors import InputError
 from cook.files import atomic_write
+from cook.formats.sensitivity_csv import Sensitivities, read_sensitivities
 from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
-from cook.record.search_record import SearchRecord, write_search_record
+from cook.record.search_record import SearchRecord, search_json, write_search_record
+from cook.report.search_show import explained, shown_search
+from cook.report.show import show
 from cook.search.evaluate import Replays
 from cook.search.findings import Explored, findings
 from cook.search.found_recipe import with_quant
@@ -31,7 +35,7 @@ from cook.search.judge import CONFIDENCE, Contender, Judged, judge
 from cook.search.ledger import Ledger
 from cook.search.refine import Refinement
 from cook.search.sensitivity import Sensitivity, kld, nll
-from cook.search.space import Space
+from cook.search.space import Mix, Space
 from cook.units import plural, short_size, size
 
 COARSE = 0.45
@@ -51,6 +55,18 @@ class Found:
     recipe_path: Path
 
 
+def answer(request: SearchRequest, output: Output, *, wide: bool, explain: bool) -> None:
+    """Search, and print what was found: the finalists, and with ``explain`` the spans."""
+    found = search(request, output)
+    output.emit(search_json(found.record))
+    show(shown_search(found.record), output, wide=wide)
+    if explain:
+        show(explained(found.record), output, wide=wide)
+    if found.record.found_recipe is not None:
+        output.say(f"confirm it: cook build {found.recipe_path}")
+    output.say(f"kept as {found.record_path}")
+
+
 def search(request: SearchRequest, output: Output) -> Found:
     """Find the best mix, and write it as a recipe; what was found out is kept as a record.
 
@@ -68,6 +84,7 @@ def search(request: SearchRequest, output: Output) -> Found:
         output=output,
     )
     job = SearchJob.of(request, prepared)
+    published = read_sensitivities(request.from_csv) if request.from_csv is not None else None
     for warning in prepared.warnings:
         output.warn(warning)
     _require_room(job.space, request.size_bytes)
@@ -91,9 +108,8 @@ def search(request: SearchRequest, output: Output) -> Found:
             f"in files of at most {size(max_bytes)}"
         )
         own = [job.space.mix_of(types) for _, types in job.given()]
-        found = explored(
-            job.space, ledger, max_bytes, [mix for mix in own if mix is not None], request.seed
-        )
+        hand = [mix for mix in own if mix is not None]
+        found = explored(job.space, ledger, max_bytes, hand, request.seed, published)
         contenders = _contenders(job, found, replays)
     judged = judge(contenders, CONFIDENCE)
     text = _recipe_text(job, contenders, judged)
@@ -105,17 +121,22 @@ def search(request: SearchRequest, output: Output) -> Found:
 
 
 def explored(
-    space: Space, ledger: Ledger, max_bytes: int, starts: list[tuple[str, ...]], seed: int
+    space: Space,
+    ledger: Ledger,
+    max_bytes: int,
+    starts: Sequence[Mix],
+    seed: int,
+    published: Sensitivities | None = None,
 ) -> Explored:
     """The spans' costs and the best whole mix of at most ``max_bytes``, within the ledger's budget;
-    ``starts`` are mixes that somebody made by hand."""
-    sensitivity = Sensitivity.of(space, ledger)
+    ``starts`` are mixes that somebody made by hand, ``published`` costs that need no measuring."""
+    sensitivity = Sensitivity.of(space, ledger, published)
     total = ledger.left if np.isfinite(ledger.left) else float(EVALUATIONS)
     sensitivity.settle(max_bytes, (1 - COARSE) * total)
     sensitivity.refine(max_bytes, (1 - SPANS) * total)
+    agreement = sensitivity.compared(max_bytes) if published is not None else None
     refinement = Refinement(sensitivity, max_bytes, np.random.default_rng(seed))
-    best = refinement.run(starts)
-    return Explored(sensitivity, best, max_bytes)
+    return Explored(sensitivity, refinement.run(starts), max_bytes, agreement)
 
 
 def keep_search(record: SearchRecord) -> Path:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cook.formats.quant_types import by_name
+from cook.formats.sensitivity_csv import Sensitivities
+from cook.record.search_record import CsvAgreement
 from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate
+from cook.scoring.rank_agreement import rank_correlation
 from cook.search.evaluate import Replies
 from cook.search.ledger import Ledger
 from cook.search.space import Mix, Space, Span
@@ -52,15 +55,19 @@ class Sensitivity:
     parent: dict[str, Span] = field(default_factory=dict)
     split_into: dict[str, tuple[str, ...]] = field(default_factory=dict)
     every: dict[str, Span] = field(default_factory=dict)
-    given: Callable[[Span, str], float | None] = lambda _, __: None
-    """Damage of a span in a type that somebody published; None where nobody did."""
+    table: Sensitivities | None = None
+    """Costs that somebody published."""
 
     @classmethod
-    def of(cls, space: Space, ledger: Ledger) -> Sensitivity:
+    def of(
+        cls, space: Space, ledger: Ledger, published: Sensitivities | None = None
+    ) -> Sensitivity:
         """Of the coarsest spans, nothing measured but the reference."""
         ledger.whole([space.largest], "reference", "what others are changed from")
         spans = space.spans()
-        return cls(space, ledger, space.largest, spans, every={s.name: s for s in spans})
+        return cls(
+            space, ledger, space.largest, spans, every={s.name: s for s in spans}, table=published
+        )
 
     def variant(self, span: Span, type_name: str) -> Mix:
         """The reference with ``span`` in another type."""
@@ -69,6 +76,40 @@ class Sensitivity:
     def measured(self, span: Span, type_name: str) -> Replies | None:
         """What was replayed; None where nobody asked."""
         return self.ledger.known.get(self.variant(span, type_name))
+
+    def published(self, span: Span, type_name: str) -> float | None:
+        """What somebody published of ``span`` in a type; None where of a tensor nobody did."""
+        if self.table is None:
+            return None
+        tensors = [t.name for place in span.ties for t in self.space.ties[place].tensors]
+        nats = [self.table.nats(name, type_name) for name in tensors]
+        return None if None in nats else sum(n for n in nats if n is not None)
+
+    def compared(self, max_bytes: int) -> CsvAgreement:
+        """How far what was published agrees with acceptance lost here: in each span the type that
+        it leads to is replayed."""
+        assert self.table is not None, "asked of what was published"
+        mix, _ = self.allocated(max_bytes)
+        chosen = [(s, mix[s.ties[0]]) for s in self.spans]
+        asked = [one for one in chosen if one[1] != self._reference_type(one[0])]
+        self.measure(asked[: max(0, int(self.ledger.left))])
+        least = self.ledger.known[self.reference].acceptance_length
+        costs, lost = [], []
+        for span in self.every.values():
+            for type_name in span.types:
+                replies, nats = self.measured(span, type_name), self.published(span, type_name)
+                if replies is not None and nats is not None and type_name != span.types[-1]:
+                    costs.append(nats)
+                    lost.append(least - replies.acceptance_length)
+        missing = [s for s in self.spans if self.published(s, s.types[0]) is None]
+        return CsvAgreement(
+            file=self.table.path.name,
+            metric=self.table.metric,
+            used=len(self.spans) - len(missing),
+            missing=len(missing),
+            compared=len(costs),
+            rank_correlation=rank_correlation(costs, lost),
+        )
 
     def measure(self, wanted: Sequence[tuple[Span, str]]) -> None:
         """Replay these that were not."""
@@ -81,8 +122,8 @@ class Sensitivity:
         """What ``type_name`` adds to ``metric`` of the reference, measured or not; at least 0."""
         if type_name == self._reference_type(span):
             return 0.0
-        if (published := self.given(span, type_name)) is not None:
-            return published
+        if (published := self.published(span, type_name)) is not None:
+            return max(published, 0.0)
         base = metric(self.ledger.known[self.reference])
         points: list[tuple[float, float]] = []
         for other in span.types[:-1]:
@@ -162,6 +203,7 @@ class Sensitivity:
                 for span in self.spans
                 if mix[span.ties[0]] != self._reference_type(span)
                 and self.measured(span, mix[span.ties[0]]) is None
+                and self.published(span, mix[span.ties[0]]) is None
             ]
             if not wanted:
                 return
