@@ -50,6 +50,7 @@ from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
+from cook.steps.variant import OwnTopStep, VariantStep
 
 # isort: split
 
@@ -205,6 +206,9 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "replay of a share, rolled out",
         ReplayStep(ik, "a file", source("draft.gguf"), given, placed, 8, 32, ("first",)),
     )
+    own = OwnTopStep(ReplayStep(main, "source", bf16, trace, ModelArgs()))
+    yield "own top", own
+    yield "variant", VariantStep(ReplayStep(main, "mix", draft, trace, ModelArgs()), own)
     yield (
         "http replay",
         HttpReplayStep(main, "Q4", draft, trace, placed, (2, 4), Profile.MAINLINE_2026_10),
