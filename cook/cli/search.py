@@ -26,6 +26,13 @@ def command(
     size: Annotated[
         str, typer.Option("--size", metavar="SIZE", help="Largest file, such as 24GiB or 900MB.")
     ],
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed/--acceptance",
+            help="What is sought: tokens a second, by times measured here, or tokens a cycle.",
+        ),
+    ] = False,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -105,6 +112,7 @@ def command(
       cook search mine.yaml --size 12GiB --type q4_K --type q6_K --type q8_0 --budget 200
     """
     out = open_output(json, quiet)
+    from cook.record.objective import Objective
     from cook.search.job import SearchRequest, budget_of, bytes_of
     from cook.search.run import answer
 
@@ -113,6 +121,7 @@ def command(
         recipe=recipe,
         size_bytes=bytes_of(size, "--size"),
         output=path,
+        maximize=Objective.DECODE_SPEED if speed else Objective.ACCEPTANCE_LENGTH,
         memory_bytes=bytes_of(memory, "--memory") if memory is not None else None,
         floor=floor,
         types=tuple(type or ()),

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cook.errors import InputError
 from cook.prompts.calibration import split_for_calibration
@@ -36,6 +36,7 @@ from cook.scoring.kappa import WholeMix, fit_law, predicted_length
 from cook.search.evaluate import Replies
 from cook.search.job import SearchJob
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect
+from cook.search.pace import ByCycle, Pace
 from cook.search.sensitivity import Sensitivity, kld
 from cook.search.space import Mix, Span
 
@@ -51,6 +52,7 @@ class Explored:
     best: Mix
     max_bytes: int
     csv: CsvAgreement | None = None
+    pace: Pace = field(default_factory=ByCycle)
 
 
 def findings(
@@ -64,7 +66,7 @@ def findings(
     """The record of a search that ended."""
     loaded, request, sensitivity = job.prepared.loaded, job.request, found.sensitivity
     layout = job.layout
-    law, warnings = acceptance_law(found, job.deployed.settings.n_max)
+    law, warnings = acceptance_law(found.sensitivity, job.deployed.settings.n_max)
     points = tuple(_front(found, law))
     budget = request.budget
     _, allocation = sensitivity.allocated(found.max_bytes)
@@ -101,7 +103,7 @@ def findings(
         spans=tuple(_spans(found)),
         evaluations=tuple(_evaluations(found)),
         law=law,
-        decode=None,
+        decode=found.pace.law,
         allocation=AllocationBound(
             max_bytes=found.max_bytes,
             size_bytes=allocation.size_bytes + fixed,
@@ -114,7 +116,7 @@ def findings(
         finalists=tuple(_finalist(c, judged) for c in contenders),
         best=judged.best,
         verdict=judged.verdict,
-        sentence=sentence(judged),
+        sentence=sentence(judged, "tokens/s" if found.pace.law is not None else "tokens a cycle"),
         found_recipe=recipe_text,
         csv=found.csv,
         warnings=warnings,
@@ -122,21 +124,21 @@ def findings(
     )
 
 
-def sentence(judged: Judged) -> str:
-    """The verdict in words."""
-    best = judged.lengths[judged.best].value
+def sentence(judged: Judged, unit: str = "tokens a cycle") -> str:
+    """The verdict in words; ``unit`` of what is sought."""
+    best = judged.value[judged.best]
     if judged.given is None:
-        return f"{judged.best}: {best:.3f} tokens a cycle; no quant of the recipe is so small"
-    own = judged.lengths[judged.given].value
+        return f"{judged.best}: {best:.3f} {unit}; no quant of the recipe is so small"
+    own = judged.value[judged.given]
     if judged.best == judged.given:
         told = (
             "nothing that was found is better"
             if judged.verdict == "tie"
             else "what was found is worse"
         )
-        return f"{judged.given} stays, at {own:.3f} tokens a cycle: {told}"
-    gain = judged.against_given[judged.best]
-    told = f"{gain.value:+.3f} tokens a cycle against {judged.given} ({own:.3f})"
+        return f"{judged.given} stays, at {own:.3f} {unit}: {told}"
+    gain = judged.gain[judged.best]
+    told = f"{gain.value:+.3f} {unit} against {judged.given} ({own:.3f})"
     if gain.interval is not None:
         told += f", {gain.interval.low:+.3f} to {gain.interval.high:+.3f}"
     if judged.verdict == "tie":
@@ -156,14 +158,19 @@ def replayed_mix(replies: Replies) -> ReplayedMix:
     )
 
 
-def acceptance_law(found: Explored, n_max: int) -> tuple[AcceptanceLaw | None, tuple[str, ...]]:
+def acceptance_law(
+    sensitivity: Sensitivity, n_max: int
+) -> tuple[AcceptanceLaw | None, tuple[str, ...]]:
     """From the KLD of spans to acceptance, by the whole mixes that were replayed; or why not."""
-    sensitivity = found.sensitivity
     known = sensitivity.ledger.known
     whole = []
     for entry in sensitivity.ledger.entries.values():
         types = _by_span(sensitivity, entry.mix)
-        if entry.purpose in ("candidate", "repair") and entry.mix in known and types is not None:
+        if (
+            entry.purpose in ("fit", "candidate", "repair")
+            and entry.mix in known
+            and types is not None
+        ):
             summed = sum(
                 sensitivity.damage(span, t, kld)
                 for span, t in zip(sensitivity.spans, types, strict=True)
@@ -273,14 +280,17 @@ def described(sensitivity: Sensitivity, mix: Mix) -> dict[str, str]:
 def _front(found: Explored, law: AcceptanceLaw | None) -> Iterator[FrontPoint]:
     """Sizes from the smallest to the largest, with what is known or predicted of each."""
     sensitivity, space = found.sensitivity, found.sensitivity.space
-    costs = sensitivity.costs(kld)
+    pace, costs = found.pace, sensitivity.costs(kld, found.pace.seconds)
     for point in front(costs):
         types = [c.costs[i].type for c, i in zip(costs, point.chosen, strict=True)]
         replies = sensitivity.ledger.known.get(sensitivity.mix_of(types))
+        length = predicted_length(law, point.damage) if law is not None else None
+        timed = length is not None and pace.law is not None
         yield FrontPoint(
             size_bytes=point.size_bytes + space.fixed_bytes,
             kld=point.damage,
-            acceptance_length=predicted_length(law, point.damage) if law is not None else None,
+            acceptance_length=length,
+            decode_speed=(length or 0.0) / pace.of_seconds(point.seconds) if timed else None,
             replayed=replayed_mix(replies) if replies is not None else None,
         )
 
@@ -307,5 +317,6 @@ def _finalist(contender: Contender, judged: Judged) -> Finalist:
         replayed=replayed_mix(contender.replies),
         acceptance_length=judged.lengths[contender.name].interval,
         against_given=judged.against_given.get(contender.name),
+        decode_speed=judged.value[contender.name] if contender.cycle != 1.0 else None,
         perplexity=math.exp(contender.replies.mean_nll),
     )

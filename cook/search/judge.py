@@ -8,7 +8,7 @@ the recipe's own stays unless something has more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,47 +34,57 @@ class Contender:
     types: Mapping[str, str]
     size_bytes: int
     replies: Replies
+    cycle: float = 1.0
+    """What its cycles cost: seconds where speed is sought."""
 
 
 @dataclass(frozen=True)
 class Judged:
     """``best`` of all by name, ``given`` of the recipe's own (None where none fits); the effects by
-    name: each one's acceptance length, and that less the given's."""
+    name: each one's acceptance length, that less the given's, and the ``gain`` over the given in
+    what is sought, tokens for what cycles cost."""
 
     best: str
     given: str | None
     verdict: SearchVerdict
     lengths: Mapping[str, Effect]
     against_given: Mapping[str, Effect]
+    gain: Mapping[str, Effect]
+    value: Mapping[str, float]
 
 
 def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
     """Who is returned, and whether that is known to be better than the recipe given."""
     measured = measured_of({c.name: c.replies for c in contenders})
+    cost = np.array([c.cycle for c in contenders])[:, None]
     draws = _Draws.of(measured, confidence)
-    length = {c.name: c.replies.acceptance_length for c in contenders}
+    sought = _Draws.of(replace(measured, denominator=measured.denominator * cost), confidence)
+    value = {c.name: c.replies.acceptance_length / c.cycle for c in contenders}
     own = [c.name for c in contenders if c.family == "given"]
-    given = max(own, key=lambda name: length[name], default=None)
-    best = max(length, key=lambda name: (length[name], name == given))
-    against = {name: draws.difference(name, given) for name in length if given not in (None, name)}
+    given = max(own, key=lambda name: value[name], default=None)
+    best = max(value, key=lambda name: (value[name], name == given))
+    others = [name for name in value if given not in (None, name)]
+    gain = {name: sought.difference(name, str(given)) for name in others}
     return Judged(
         best=best,
         given=given,
-        verdict=_verdict(best, given, against, contenders),
-        lengths={name: draws.value(name) for name in length},
-        against_given=against,
+        verdict=_verdict(best, given, gain, contenders),
+        lengths={name: draws.value(name) for name in value},
+        against_given={name: draws.difference(name, str(given)) for name in others},
+        gain=gain,
+        value=value,
     )
 
 
 def _verdict(
-    best: str, given: str | None, against: Mapping[str, Effect], contenders: Sequence[Contender]
+    best: str, given: str | None, gain: Mapping[str, Effect], contenders: Sequence[Contender]
 ) -> SearchVerdict:
     if given is None:
         return "found"
     if best != given:
-        interval = against[best].interval
+        interval = gain[best].interval
         return "found" if interval is not None and interval.low > 0 else "tie"
-    found = [against[c.name] for c in contenders if c.family == "found" and c.name in against]
+    found = [gain[c.name] for c in contenders if c.family == "found" and c.name in gain]
     worse = [e for e in found if e.interval is not None and e.interval.high < 0]
     return "given" if worse else "tie"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -47,6 +47,8 @@ class Ledger:
     evaluator: Evaluator
     rounds: tuple[tuple[str, ...], ...]
     budget: Budget = Budget()
+    cycle: Callable[[Mix], float] = lambda _: 1.0
+    """What a cycle of a mix costs: a race is for the most tokens for that."""
     began: float = field(default_factory=time.monotonic)
     spent: float = 0.0
     entries: dict[Mix, Entry] = field(default_factory=dict)
@@ -95,13 +97,18 @@ class Ledger:
                 break
             seen = tuple(name for share in self.rounds[: number + 1] for name in share)
             field_ = [self.entries[m].replies.on(seen) for m in (lead, *alive)]
-            kept = survivors(lead_scores(field_), tuple(range(len(field_))), rules, lead=0)
+            costs = [self.cycle(m) for m in (lead, *alive)]
+            kept = survivors(lead_scores(field_, costs), tuple(range(len(field_))), rules, lead=0)
             for place, mix in enumerate(alive, 1):
                 if place not in kept and self._seen(mix) == number + 1:
                     told = f"behind after {len(seen)} of {len(self.prompts)} prompts"
                     self.entries[mix] = replace(self.entries[mix], dropped=told)
             alive = [m for place, m in enumerate(alive, 1) if place in kept]
         return [m for m in alive if m in self.known]
+
+    def value(self, mix: Mix) -> float:
+        """Tokens for what cycles cost, over all prompts."""
+        return self.known[mix].acceptance_length / self.cycle(mix)
 
     def _seen(self, mix: Mix) -> int:
         """Rounds that ``mix`` was replayed on."""
@@ -138,9 +145,9 @@ class Ledger:
                 self.known[mix] = self.entries[mix].replies.on(self.prompts)
 
 
-def lead_scores(field: Sequence[Replies]) -> Floats:
+def lead_scores(field: Sequence[Replies], costs: Sequence[float]) -> Floats:
     """[mixes, prompts] scores whose mean is 0 for the first of them: what each prompt takes of how
-    far a mix's acceptance length is behind the first's, as a share."""
-    first = field[0].acceptance_length
-    parts = np.array([one.tokens - first * one.cycles for one in field])
+    far a mix is behind the first in tokens for what its cycles cost, as a share."""
+    first = field[0].acceptance_length / costs[0]
+    parts = np.array([r.tokens - first * c * r.cycles for r, c in zip(field, costs, strict=True)])
     return np.asarray(parts / float(field[0].tokens.mean()))

@@ -53,12 +53,10 @@ class Refinement:
         return list(dict.fromkeys(found))
 
     def best(self) -> Mix:
-        """Of what fits and was replayed on all prompts, that of the greatest acceptance length."""
+        """Of what fits and was replayed on all prompts, that of the most tokens for its cycles."""
         space = self.sensitivity.space
-        fitting = {
-            m: r for m, r in self.ledger.known.items() if space.bytes_of(m) <= self.max_bytes
-        }
-        return max(fitting, key=lambda m: (fitting[m].acceptance_length, -space.bytes_of(m)))
+        fitting = [m for m in self.ledger.known if space.bytes_of(m) <= self.max_bytes]
+        return max(fitting, key=lambda m: (self.ledger.value(m), -space.bytes_of(m)))
 
     def run(self, starts: Sequence[Mix]) -> Mix:
         """The best mix found, from ``starts`` and the allocations on."""

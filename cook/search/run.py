@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from cook.build.needs import needs_of
 from cook.build.prepare import prepare
 from cook.build.reckon import nominal_seconds
+from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats.sensitivity_csv import Sensitivities, read_sensitivities
@@ -27,12 +28,15 @@ from cook.paths import cook_home
 from cook.record.search_record import SearchRecord, search_json, write_search_record
 from cook.report.search_show import explained, shown_search
 from cook.report.show import show
+from cook.scoring.allocation import fastest
+from cook.scoring.kappa import predicted_length
 from cook.search.evaluate import Replays
-from cook.search.findings import Explored, findings
+from cook.search.findings import Explored, acceptance_law, findings
 from cook.search.found_recipe import with_quant
 from cook.search.job import EVALUATIONS, SearchJob, SearchRequest
 from cook.search.judge import CONFIDENCE, Contender, Judged, judge
 from cook.search.ledger import Ledger
+from cook.search.pace import ByCycle, Pace, timed
 from cook.search.refine import Refinement
 from cook.search.sensitivity import Sensitivity, kld, nll
 from cook.search.space import Mix, Space
@@ -42,6 +46,8 @@ COARSE = 0.45
 """Share of the budget that coarse spans may take."""
 SPANS = 0.65
 """Share of the budget for the costs of all spans; the rest is for whole mixes."""
+FITTED = 5
+"""Sizes whose allocations the law of acceptance is fitted to, where speed is sought."""
 RIVALS = 2
 """Mixtures of the engine's own that stand in the final: the largest that fit."""
 
@@ -101,7 +107,13 @@ def search(request: SearchRequest, output: Output) -> Found:
         replays = Replays(job.deployed, job.space, executor)
         replays.prepare()
         max_bytes = _max_bytes(job, executor)
-        ledger = Ledger(replays, job.rounds, request.budget)
+        pace: Pace = ByCycle()
+        if request.maximize.timed:
+            pace = timed(job, executor, replays, request.seed)
+            settings = DraftSettings(pace.n_max)
+            job = replace(job, deployed=replace(job.deployed, settings=settings))
+            replays = replace(replays, deployed=job.deployed)
+        ledger = Ledger(replays, job.rounds, request.budget, pace.cycle)
         output.say(
             f"searching among {plural(len(job.space.ties), 'tie')} of tensors, "
             f"up to {plural(max(map(len, job.space.types)), 'type')} each, "
@@ -109,7 +121,8 @@ def search(request: SearchRequest, output: Output) -> Found:
         )
         own = [job.space.mix_of(types) for _, types in job.given()]
         hand = [mix for mix in own if mix is not None]
-        found = explored(job.space, ledger, max_bytes, hand, request.seed, published)
+        aims = Aims(max_bytes, pace, job.deployed.settings.n_max, request.seed, published)
+        found = explored(job.space, ledger, aims, hand)
         contenders = _contenders(job, found, replays)
     judged = judge(contenders, CONFIDENCE)
     text = _recipe_text(job, contenders, judged)
@@ -120,23 +133,51 @@ def search(request: SearchRequest, output: Output) -> Found:
     return Found(record, keep_search(record), request.output)
 
 
-def explored(
-    space: Space,
-    ledger: Ledger,
-    max_bytes: int,
-    starts: Sequence[Mix],
-    seed: int,
-    published: Sensitivities | None = None,
-) -> Explored:
-    """The spans' costs and the best whole mix of at most ``max_bytes``, within the ledger's budget;
-    ``starts`` are mixes that somebody made by hand, ``published`` costs that need no measuring."""
-    sensitivity = Sensitivity.of(space, ledger, published)
+@dataclass(frozen=True)
+class Aims:
+    """What mixes are searched for: of at most ``max_bytes``, with the most tokens for what cycles
+    cost by ``pace``, in drafts of ``n_max`` tokens. ``published``: costs that need no measuring."""
+
+    max_bytes: int
+    pace: Pace
+    n_max: int
+    seed: int = 0
+    published: Sensitivities | None = None
+
+
+def explored(space: Space, ledger: Ledger, aims: Aims, starts: Sequence[Mix]) -> Explored:
+    """The spans' costs and the best whole mix, within the ledger's budget; ``starts`` are mixes
+    that somebody made by hand."""
+    sensitivity = Sensitivity.of(space, ledger, aims.published)
     total = ledger.left if np.isfinite(ledger.left) else float(EVALUATIONS)
-    sensitivity.settle(max_bytes, (1 - COARSE) * total)
-    sensitivity.refine(max_bytes, (1 - SPANS) * total)
-    agreement = sensitivity.compared(max_bytes) if published is not None else None
-    refinement = Refinement(sensitivity, max_bytes, np.random.default_rng(seed))
-    return Explored(sensitivity, refinement.run(starts), max_bytes, agreement)
+    sensitivity.settle(aims.max_bytes, (1 - COARSE) * total)
+    sensitivity.refine(aims.max_bytes, (1 - SPANS) * total)
+    agreement = sensitivity.compared(aims.max_bytes) if aims.published is not None else None
+    also = _fast(sensitivity, aims) if aims.pace.law is not None else []
+    refinement = Refinement(sensitivity, aims.max_bytes, np.random.default_rng(aims.seed))
+    best = refinement.run([*also, *starts])
+    return Explored(sensitivity, best, aims.max_bytes, agreement, aims.pace)
+
+
+def _fast(sensitivity: Sensitivity, aims: Aims) -> list[Mix]:
+    """The mix that is fastest by the laws of acceptance and of decode times; the former is fitted
+    to allocations of some sizes, replayed whole."""
+    space, ledger = sensitivity.space, sensitivity.ledger
+    least = space.bytes_of(tuple(types[0] for types in space.types))
+    sizes = np.linspace(max(least, space.fixed_bytes), aims.max_bytes, FITTED + 1)[1:]
+    for size_bytes in sizes:
+        mix, _ = sensitivity.allocated(int(size_bytes))
+        ledger.whole([mix], "fit", "an allocation, for the law of acceptance")
+    law, _ = acceptance_law(sensitivity, aims.n_max)
+    if law is None:
+        return []
+
+    def speed(damage: float, seconds: float) -> float:
+        return predicted_length(law, damage) / aims.pace.of_seconds(seconds)
+
+    costs = sensitivity.costs(kld, aims.pace.seconds)
+    found = fastest(costs, aims.max_bytes - space.fixed_bytes, speed)
+    return [sensitivity.mix_of([c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)])]
 
 
 def keep_search(record: SearchRecord) -> Path:
@@ -194,8 +235,9 @@ def _contenders(job: SearchJob, found: Explored, replays: Replays) -> list[Conte
     entered[job.found_name] = "found", space.tensor_types(found.best)
     files = [replays.quantized_as(types) for _, types in entered.values()]
     replies = replays.of_files(files, job.verdict)
+    cycle = found.pace.cycle_of
     return [
-        Contender(name, family, types, job.size_of(types), one)  # type: ignore[arg-type]
+        Contender(name, family, types, job.size_of(types), one, cycle(types))  # type: ignore[arg-type]
         for (name, (family, types)), one in zip(entered.items(), replies, strict=True)
     ]
 

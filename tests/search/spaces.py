@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 
 from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import by_name
 from cook.search.evaluate import Replies
+from cook.search.sensitivity import A_BIT
 from cook.search.space import Mix, Space, Tie
 
 TYPES = ("q2_K", "q4_K", "q8_0")
@@ -52,7 +53,8 @@ class Law:
     noise: float = 0.0
 
     def damage(self, mix: Mix) -> float:
-        return sum(w * 4.0 ** -by_name(t).bpw for w, t in zip(self.weight, mix, strict=True))
+        bits = [by_name(t).bpw for t in mix]
+        return sum(w * math.exp(-A_BIT * b) for w, b in zip(self.weight, bits, strict=True))
 
     def __call__(self, mixes: Sequence[Mix], prompts: tuple[str, ...]) -> list[Replies]:
         found = []
@@ -79,4 +81,4 @@ class Law:
 
 
 def elements(one: Space) -> int:
-    return sum(prod(t.shape) for tie in one.ties for t in tie.tensors)
+    return sum(math.prod(t.shape) for tie in one.ties for t in tie.tensors)

@@ -13,7 +13,7 @@ RULES = RaceRules(rounds=3, delta=0.05)
 
 def ledger(budget: Budget | None = None, noise: float = 0.0) -> Ledger:
     model = space()
-    law = Law(model, [40.0] * len(model.ties), noise=noise)
+    law = Law(model, [1.0] * len(model.ties), noise=noise)
     return Ledger(law, ROUNDS, budget or Budget())
 
 
@@ -30,7 +30,7 @@ def test_nothing_is_asked_twice() -> None:
 
 
 def test_a_hopeless_mix_leaves_after_the_first_round_and_costs_its_share() -> None:
-    one = ledger(noise=0.01)
+    one = ledger(noise=0.002)
     law = one.evaluator
     assert isinstance(law, Law)
     lead = law.space.largest
@@ -70,7 +70,7 @@ def test_scores_are_what_a_mix_is_behind_the_first() -> None:
     law = Law(space(), [40.0] * len(space().ties))
     worse = tuple(types[1] for types in law.space.types)
     field = law([law.space.largest, worse], PROMPTS)
-    scores = lead_scores(field)
+    scores = lead_scores(field, [1.0, 1.0])
     assert scores[0].mean() == pytest.approx(0, abs=1e-12)
     lost = 1 - field[0].acceptance_length * field[1].cycles.sum() / field[1].tokens.sum()
     assert scores[1].mean() == pytest.approx(lost)

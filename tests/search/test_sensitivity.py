@@ -47,7 +47,7 @@ def test_the_chosen_types_are_measured_and_no_others() -> None:
     assert one.ledger.spent <= 1 + len(one.spans) * (len(TYPES) - 1)
 
 
-def test_a_span_is_split_where_its_layers_differ_and_stays_where_they_do_not() -> None:
+def test_a_span_is_split_where_that_pays_and_stays_where_nothing_is_gained() -> None:
     one = measured()
     limit = bytes_at(4.0)
     one.settle(limit, until=0)
@@ -56,10 +56,11 @@ def test_a_span_is_split_where_its_layers_differ_and_stays_where_they_do_not() -
     _, after = one.allocated(limit)
     assert "routed_experts" in one.split_into
     assert after.damage < 0.98 * before.damage
-    alike = measured((1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0))
-    alike.settle(limit, until=0)
-    alike.refine(limit, until=0)
-    assert "routed_experts" not in alike.split_into
+    room = one.space.bytes_of(one.space.largest)
+    free = measured()
+    free.settle(room, until=0)
+    free.refine(room, until=0)
+    assert not free.split_into
 
 
 def test_the_mix_found_is_nearly_the_best_of_all() -> None:
