@@ -190,7 +190,7 @@ class Replays:
     def _replies(self, step: VariantStep, prompts: tuple[str, ...]) -> Replies:
         outcomes, deployed = self.executor.outcomes, self.deployed
         artifact = outcomes.artifact(step)
-        trace = self._trace
+        trace = self.trace
         rows: list[tuple[str, str, float, float, float, float, float]] = []
         klds = divergences(step.replay, trace, artifact)
         for (reply, seen), (_, kld) in zip(
@@ -213,5 +213,6 @@ class Replays:
         return Replies(ids, categories, *columns).on(prompts)
 
     @property
-    def _trace(self) -> TraceFile:
+    def trace(self) -> TraceFile:
+        """What is replayed on, once it is there."""
         return TraceFile(self.executor.outcomes.artifact(self.deployed.trace).file(TRACE_FILE))

@@ -119,7 +119,7 @@ def read_bytes(space: Space, reads: TokenReads, types: Mapping[str, str]) -> dic
 def timed(job: SearchJob, executor: Executor, replays: Replays, seed: int) -> BySecond:
     """The law of decode times on this machine, and the target's verification.
 
-    The length of drafts is the one that is fastest for the largest mix. What a timing fails with
+    Times are at the depth where replies are half written. The length of drafts is the one that is fastest for the largest mix. What a timing fails with
     is raised; InputError where the header does not say how many experts a token uses.
     """
     space, deployed = job.space, job.deployed
@@ -147,18 +147,22 @@ def timed(job: SearchJob, executor: Executor, replays: Replays, seed: int) -> By
     executor.run([*curves, verify])
     for failure in executor.outcomes.failures.values():
         raise failure.error
+    heads = replays.trace.heads
+    depth = round(sum(h.prompt_tokens + h.emitted / 2 for h in heads) / len(heads))
     measured = []
     for mix, curve in zip(mixes, curves, strict=True):
         outcome = executor.outcomes.result(curve)
         assert outcome is not None, "it did not fail"
-        seconds = float(outcome.batches.at(1, 0)) + outcome.sample_s
+        seconds = float(outcome.batches.at(1, depth)) + outcome.sample_s
         measured.append(TimedMix(read_bytes(space, reads, space.tensor_types(mix)), seconds))
     law = fit_decode(measured[:-JUDGING], measured[-JUDGING:])
     of_target = executor.outcomes.result(verify)
     assert of_target is not None, "it did not fail"
-    pace = BySecond(
-        space, reads, law, of_target.batches, lengths[0], RULES[deployed.profile].mirrors
-    )
+    widths = of_target.widths
+    at_depth = tuple(float(of_target.batches.at(w, depth)) + of_target.sample_s for w in widths)
+    verify_at = BatchCurve((0,), widths, (at_depth,), typed=True)
+    mirrors = RULES[deployed.profile].mirrors
+    pace = BySecond(space, reads, law, verify_at, lengths[0], mirrors)
     (reference,) = replays([space.largest], tuple(n for share in job.rounds for n in share))
     n_max = deployed.settings.n_max
     alpha = alpha_of((reference.acceptance_length - 1) / n_max, n_max)

@@ -54,7 +54,7 @@ class Law:
 
     def damage(self, mix: Mix) -> float:
         bits = [by_name(t).bpw for t in mix]
-        return sum(w * math.exp(-A_BIT * b) for w, b in zip(self.weight, bits, strict=True))
+        return math.fsum(w * math.exp(-A_BIT * b) for w, b in zip(self.weight, bits, strict=True))
 
     def __call__(self, mixes: Sequence[Mix], prompts: tuple[str, ...]) -> list[Replies]:
         found = []

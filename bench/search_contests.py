@@ -1,0 +1,239 @@
+"""Searches on a space that was exhausted: what they miss, whom they beat, how often they are worse.
+
+Every mix of the space was replayed once (:mod:`bench.mix_table`), so a search is given the table in
+the place of replays, and the best mix of every size is known. The sizes go evenly from the smallest
+mix to the largest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from bench.mix_table import MixTable
+from bench.study import Study
+from cook.formats.gguf import read_gguf
+from cook.formats.quant_types import LLAMA_CPP
+from cook.paths import demo_dir
+from cook.search.findings import Explored
+from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, judge
+from cook.search.ledger import Budget, Ledger
+from cook.search.pace import ByCycle
+from cook.search.run import Aims, explored
+from cook.search.sensitivity import kld, nll
+from cook.search.space import Mix
+
+TABLE = Path(__file__).parent.parent / "tests" / "data" / "mixes_demo.npz"
+SHARE = 0.05
+"""Of the mixes of the space, the evaluations that a search may take."""
+WITHIN = 0.99
+SIZES = 24
+SEEDS = 100
+HAND = {
+    "small": dict.fromkeys(
+        ("embeddings", "attention", "dense_ffn", "routed_experts", "shared_experts", "output"),
+        "q2_K",
+    ),
+}
+"""Types by group as people write them: one type; the experts small and what every token uses
+larger; and the output spared."""
+HAND["middle"] = dict.fromkeys(HAND["small"], "q4_K")
+HAND["puffed"] = dict.fromkeys(HAND["small"], "q8_0") | {"routed_experts": "q2_K"}
+HAND["puffed-4"] = dict.fromkeys(HAND["small"], "q8_0") | {"routed_experts": "q4_K"}
+HAND["layered"] = dict.fromkeys(HAND["small"], "q4_K") | {"routed_experts": "q2_K"}
+HAND["output"] = HAND["small"] | {"output": "q8_0"}
+HAND["output-4"] = HAND["small"] | {"output": "q4_K", "embeddings": "q4_K"}
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """One search of the table: what it ended with, the mixes it looked at, and the verdict."""
+
+    found: Explored
+    mixes: int
+    judged: Judged
+    contenders: tuple[Contender, ...]
+
+    def types_of(self, name: str) -> dict[str, str]:
+        """Types by tensor."""
+        return dict(next(c.types for c in self.contenders if c.name == name))
+
+
+def demo_table(path: Path = TABLE) -> MixTable:
+    return MixTable.read(path, read_gguf(demo_dir() / "draft-f16.gguf"), LLAMA_CPP)
+
+
+def by_hand(table: MixTable, max_bytes: int) -> dict[str, Mix]:
+    """The hand-made mixes that fit, by name."""
+    groups = [tie.group for tie in table.space.ties]
+    found = {name: tuple(types[g] for g in groups) for name, types in HAND.items()}
+    return {n: m for n, m in found.items() if table.space.bytes_of(m) <= max_bytes}
+
+
+def sizes(table: MixTable, count: int) -> list[int]:
+    """Evenly between the smallest mix and the largest, ends left out."""
+    least = table.space.bytes_of(tuple(types[0] for types in table.space.types))
+    most = table.space.bytes_of(table.space.largest)
+    return [int(x) for x in np.linspace(least, most, count + 2)[1:-1]]
+
+
+def deal(ids: Sequence[str], parts: Sequence[float], seed: int) -> list[tuple[str, ...]]:
+    """``ids`` dealt by lot into ``parts`` of them all."""
+    order = np.random.default_rng(seed).permutation(len(ids))
+    ends = np.round(np.cumsum([0, *parts]) * len(ids)).astype(int)
+    return [tuple(ids[i] for i in sorted(order[a:b])) for a, b in itertools.pairwise(ends)]
+
+
+def play(
+    table: MixTable,
+    max_bytes: int,
+    search: Sequence[str],
+    verdict: Sequence[str],
+    seed: int = 0,
+) -> Played:
+    """Search the table as `cook search` does, and judge."""
+    third = max(len(search) // 4, 1)
+    rounds = (tuple(search[:third]), tuple(search[third : 2 * third]), tuple(search[2 * third :]))
+    ledger = Ledger(table, rounds, Budget(evaluations=SHARE * len(table.place)))
+    hand = by_hand(table, max_bytes)
+    aims = Aims(max_bytes, ByCycle(), 8, seed)
+    found = explored(table.space, ledger, aims, list(hand.values()))
+    entered: dict[str, tuple[str, Mix]] = {name: ("given", mix) for name, mix in hand.items()}
+    entered["kld"] = "kld", found.sensitivity.allocated(max_bytes, kld)[0]
+    entered["perplexity"] = "perplexity", found.sensitivity.allocated(max_bytes, nll)[0]
+    entered["found"] = "found", found.best
+    contenders = tuple(
+        Contender(
+            name,
+            family,  # type: ignore[arg-type]
+            table.space.tensor_types(mix),
+            table.space.bytes_of(mix),
+            table.replies(mix).on(verdict),
+        )
+        for name, (family, mix) in entered.items()
+    )
+    return Played(found, len(ledger.entries), judge(contenders, CONFIDENCE), contenders)
+
+
+def best_of(table: MixTable, max_bytes: int, prompts: Sequence[str]) -> float:
+    """The greatest acceptance length of all mixes that fit, on ``prompts``."""
+    fitting = (m for m in table.place if table.space.bytes_of(m) <= max_bytes)
+    return max(table.replies(m).on(prompts).acceptance_length for m in fitting)
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """At one size: what was found beside the best of all, on the prompts that decided."""
+
+    max_bytes: int
+    ratio: float
+    share: float
+    """Of all mixes, those that the search looked at."""
+
+
+def exhausted(table: MixTable, count: int) -> list[Exhausted]:
+    """A search at every one of ``count`` sizes, on all prompts of the table but the verdict's."""
+    found = []
+    search, verdict = deal(table.ids, (0.5, 0.5), 0)
+    for max_bytes in sizes(table, count):
+        played = play(table, max_bytes, search, verdict)
+        reached = table.replies(played.found.best).on(search).acceptance_length
+        found.append(
+            Exhausted(
+                max_bytes,
+                reached / best_of(table, max_bytes, search),
+                played.mixes / len(table.place),
+            )
+        )
+    return found
+
+
+def duels(table: MixTable, count: int) -> dict[str, Counter[str]]:
+    """How the found mix stands against the best by hand, and those of least KLD and perplexity, on
+    prompts that the search did not see, at ``count`` sizes: better, worse (the interval of the
+    difference excludes zero), or a tie."""
+    counts = {"hand": Counter[str](), "kld": Counter[str](), "perplexity": Counter[str]()}
+    search, verdict = deal(table.ids, (0.5, 0.5), 0)
+    for max_bytes in sizes(table, count):
+        played = play(table, max_bytes, search, verdict)
+        by_name = {c.name: c for c in played.contenders}
+        mine = replace(by_name["found"], name="mine")
+        rivals = {"kld": by_name["kld"], "perplexity": by_name["perplexity"]}
+        if played.judged.given is not None:
+            rivals["hand"] = by_name[played.judged.given]
+        for name, rival in rivals.items():
+            pair = judge((mine, replace(rival, family="given")), CONFIDENCE)
+            interval = pair.gain["mine"].interval
+            assert interval is not None, "there are prompts enough"
+            told = "better" if interval.low > 0 else "worse" if interval.high < 0 else "tie"
+            counts[name][told] += 1
+    return counts
+
+
+@dataclass(frozen=True)
+class Outside:
+    """One seeded search: what it returned beside the given, on prompts that neither search nor
+    verdict had."""
+
+    ratio: float
+    worse: bool
+    """By more than the margin, beyond chance: the whole interval."""
+
+
+def seeded(table: MixTable, seeds: Sequence[int], count: int = SIZES) -> list[Outside]:
+    """A search a seed, each at a size, with the prompts dealt anew in three."""
+    found = []
+    for seed in seeds:
+        search, verdict, outside = deal(table.ids, (0.4, 0.3, 0.3), seed)
+        every = sizes(table, count)
+        max_bytes = every[seed % len(every)]
+        played = play(table, max_bytes, search, verdict, seed)
+        given = played.judged.given
+        assert given is not None, "the smallest by hand is the smallest of all"
+        pair = {}
+        for name, role in ((given, "given"), (played.judged.best, "best")):
+            mix = table.space.mix_of(played.types_of(name))
+            assert mix is not None, "of the table"
+            pair[role] = table.replies(mix).on(outside)
+        own = pair["given"].acceptance_length
+        contest = judge(
+            (
+                Contender("best", "found", {}, 0, pair["best"]),
+                Contender("given", "given", {}, 0, pair["given"]),
+            ),
+            CONFIDENCE,
+        )
+        interval = contest.gain["best"].interval
+        worse = interval is not None and interval.high < -MARGIN * own
+        found.append(Outside(pair["best"].acceptance_length / own, worse))
+    return found
+
+
+def search_contests() -> Study:
+    """All three, on the demo's table."""
+    table = demo_table()
+    lines, within = [], True
+    for one in exhausted(table, SIZES):
+        within &= one.ratio >= WITHIN and one.share <= SHARE
+        lines.append(
+            f"{one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
+            f"{len(table.place)} mixes, {one.share:.1%} of them evaluated"
+        )
+    for name, counts in duels(table, SIZES).items():
+        lines.append(f"found against {name}: " + ", ".join(f"{n} {w}" for w, n in counts.items()))
+    outside = seeded(table, range(SEEDS))
+    worse = sum(one.worse for one in outside)
+    least = min(one.ratio for one in outside)
+    within &= worse == 0
+    lines.append(
+        f"{SEEDS} seeded searches, on prompts that neither search nor verdict had: {worse} worse "
+        f"than the recipe given beyond the margin; ratios from {least:.3f}, "
+        f"median {np.median([o.ratio for o in outside]):.3f}, "
+        f"{sum(o.ratio < 1 - MARGIN for o in outside)} below {1 - MARGIN}"
+    )
+    return Study(tuple(lines), within)
