@@ -45,13 +45,23 @@ class Reference:
         """Logits [length, vocabulary] of one sequence of token ids [length]."""
         x = self.tensors["token_embd.weight"][tokens]
         for layer in range(self.metadata["block_count"]):
-            x = x + self._attention(self._norm(x, f"blk.{layer}.attn_norm"), layer)
-            h = self._norm(x, f"blk.{layer}.ffn_norm")
-            if layer < self.metadata["leading_dense_block_count"]:
-                x = x + self._swiglu(h, layer)
-            else:
-                x = x + self._routed(h, layer) + self._swiglu(h, layer, "_shexp")
+            x = self.attended(x, layer)
+            x = x + self.feed_forward(self.normed(x, layer), layer)
         return self._norm(x, "output_norm") @ self.tensors["output.weight"].T
+
+    def attended(self, x: Array, layer: int) -> Array:
+        """The residual stream [length, width] after a layer's attention."""
+        return x + self._attention(self._norm(x, f"blk.{layer}.attn_norm"), layer)
+
+    def normed(self, x: Array, layer: int) -> Array:
+        """What the layer's feed-forward network sees of it."""
+        return self._norm(x, f"blk.{layer}.ffn_norm")
+
+    def feed_forward(self, x: Array, layer: int) -> Array:
+        """The dense network, or routed and shared experts."""
+        if layer < self.metadata["leading_dense_block_count"]:
+            return self._swiglu(x, layer)
+        return self._routed(x, layer) + self._swiglu(x, layer, "_shexp")
 
     def _matrix(self, name: str, layer: int) -> Array:
         return self.tensors[f"blk.{layer}.{name}.weight"]
