@@ -49,7 +49,7 @@ def _shortened(record: R, names: _Names) -> R:
     program, *rest = record.command
     # Python's own word for `python -m cook`, else the installed script.
     own = PurePosixPath(program).name in ("__main__.py", "cook")
-    words = tuple(names(word) for word in rest)
+    words: tuple[str, ...] = tuple(names(word) for word in rest)
     return replace(found, command=("cook" if own else names(program), *words))
 
 

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cook.errors import InputError
@@ -69,6 +69,7 @@ def findings(
     law, warnings = acceptance_law(found.sensitivity, job.deployed.settings.n_max)
     points = tuple(_front(found, law))
     budget = request.budget
+    best = next(c for c in contenders if c.name == judged.best)
     _, allocation = sensitivity.allocated(found.max_bytes)
     fixed = sensitivity.space.fixed_bytes
     return SearchRecord(
@@ -100,7 +101,7 @@ def findings(
         ),
         reference="every span in the largest type that is offered",
         reference_bytes=sensitivity.space.bytes_of(sensitivity.reference),
-        spans=tuple(_spans(found)),
+        spans=tuple(_spans(sensitivity, best.types)),
         evaluations=tuple(_evaluations(found)),
         law=law,
         decode=found.pace.law,
@@ -116,7 +117,9 @@ def findings(
         finalists=tuple(_finalist(c, judged) for c in contenders),
         best=judged.best,
         verdict=judged.verdict,
-        sentence=sentence(judged, "tokens/s" if found.pace.law is not None else "tokens a cycle"),
+        sentence=sentence(
+            judged, "tokens/s (predicted)" if found.pace.law is not None else "tokens a cycle"
+        ),
         found_recipe=recipe_text,
         csv=found.csv,
         warnings=warnings,
@@ -201,16 +204,16 @@ def _calibrating(job: SearchJob) -> tuple[str, ...]:
     return tuple(p.id for p in split.calibration.prompts)
 
 
-def _spans(found: Explored) -> Iterator[SearchedSpan]:
-    """Those of now, and those that they were split from."""
-    sensitivity, space = found.sensitivity, found.sensitivity.space
+def _spans(sensitivity: Sensitivity, returned: Mapping[str, str]) -> Iterator[SearchedSpan]:
+    """Those of now, and those that they were split from; ``returned``: types of the best mix."""
+    space = sensitivity.space
     names = {span.name for span in sensitivity.spans} | set(sensitivity.split_into)
     for name, span in sensitivity.every.items():
         if name not in names:
             continue
         ties = [space.ties[i] for i in span.ties]
         layers = [t.layer for t in ties if t.layer is not None]
-        chosen = {found.best[place] for place in span.ties}
+        chosen = {returned[t.name] for tie in ties for t in tie.tensors}
         split = sensitivity.split_into.get(name, ())
         yield SearchedSpan(
             name=name,

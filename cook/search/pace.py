@@ -119,8 +119,9 @@ def read_bytes(space: Space, reads: TokenReads, types: Mapping[str, str]) -> dic
 def timed(job: SearchJob, executor: Executor, replays: Replays, seed: int) -> BySecond:
     """The law of decode times on this machine, and the target's verification.
 
-    Times are at the depth where replies are half written. The length of drafts is the one that is fastest for the largest mix. What a timing fails with
-    is raised; InputError where the header does not say how many experts a token uses.
+    Times are at the depth where replies are half written. The length of drafts is the one that is
+    fastest for the largest mix. What a timing fails with is raised; InputError where the header
+    does not say how many experts a token uses.
     """
     space, deployed = job.space, job.deployed
     reads = TokenReads(deployed.file)

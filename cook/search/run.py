@@ -6,7 +6,6 @@ search sees one half of the recipe's prompts, the verdict is from the other.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,8 @@ from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
-from cook.record.search_record import SearchRecord, search_json, write_search_record
+from cook.record.find import keep_search
+from cook.record.search_record import SearchRecord, search_json
 from cook.report.search_show import explained, shown_search
 from cook.report.show import show
 from cook.scoring.allocation import fastest
@@ -70,7 +70,7 @@ def answer(request: SearchRequest, output: Output, *, wide: bool, explain: bool)
         show(explained(found.record), output, wide=wide)
     if found.record.found_recipe is not None:
         output.say(f"confirm it: cook build {found.recipe_path}")
-    output.say(f"kept as {found.record_path}")
+    output.say(f"kept as {found.record_path}; cook report --search shows it as a page")
 
 
 def search(request: SearchRequest, output: Output) -> Found:
@@ -178,14 +178,6 @@ def _fast(sensitivity: Sensitivity, aims: Aims) -> list[Mix]:
     costs = sensitivity.costs(kld, aims.pace.seconds)
     found = fastest(costs, aims.max_bytes - space.fixed_bytes, speed)
     return [sensitivity.mix_of([c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)])]
-
-
-def keep_search(record: SearchRecord) -> Path:
-    """Write ``record`` into COOK_HOME/searches, a file of its own."""
-    date = re.sub(r"[^0-9-]", "-", record.created).strip("-")
-    path = cook_home() / "searches" / record.recipe / f"{date}.json"
-    write_search_record(record, path)
-    return path
 
 
 def _require_room(space: Space, limit: int) -> None:
