@@ -212,8 +212,8 @@ class Finalist:
     """A whole mix, replayed on the prompts of the verdict.
 
     ``against_given``: its acceptance length less the given recipe's, paired by prompt; None for
-    that recipe itself. ``types``: tensors that have each type. ``perplexity`` where it was
-    measured.
+    that recipe itself. ``types``: tensors that have each type. ``decode_speed`` (tokens/s of target
+    and draft) and ``perplexity`` where they were measured.
     """
 
     name: str

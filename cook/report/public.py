@@ -49,8 +49,8 @@ def _shortened(record: R, names: _Names) -> R:
     program, *rest = record.command
     # Python's own word for `python -m cook`, else the installed script.
     own = PurePosixPath(program).name in ("__main__.py", "cook")
-    words: tuple[str, ...] = tuple(names(word) for word in rest)
-    return replace(found, command=("cook" if own else names(program), *words))
+    command = ("cook" if own else names(program), *map(names, rest))
+    return replace(found, command=command)
 
 
 def _draft_names(record: Record, draft: Draft) -> dict[str, str]:

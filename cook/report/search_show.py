@@ -31,7 +31,7 @@ def shown_search(record: SearchRecord) -> Shown:
         ("tokens a cycle", "right"),
         ("over the given", "right"),
     )
-    wide = (("KLD", "right"), ("PPL", "right"), ("draft t/s", "right"), ("types", "left"))
+    wide = (("KLD", "right"), ("PPL", "right"), ("decode t/s", "right"), ("types", "left"))
     names = [f.name for f in record.finalists]
     best = names.index(record.best) if record.best in names else None
     short = tuple(_row(f) for f in record.finalists)

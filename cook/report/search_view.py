@@ -155,7 +155,7 @@ def _front_table(record: SearchRecord) -> Section:
         )
         for p in record.front
     )
-    titles = ("size", "KLD added", "tokens a cycle, predicted", "replayed", "draft t/s, predicted")
+    titles = ("size", "KLD added", "tokens a cycle, predicted", "replayed", "decode t/s, predicted")
     lead = "On the prompts that the search saw."
     return Section("front", title, lead, (figures(titles, rows, title=None),), folded=True)
 

@@ -65,6 +65,7 @@ def test_of_nothing_it_says_why() -> None:
         "finalists",
         "spans",
         "warnings",
+        "models",
         "front",
         "evaluations",
     }

@@ -38,6 +38,31 @@ DENSE_DRAFT = dataclasses.replace(
     DRAFT, name="cook-dense-draft", n_dense=DRAFT.n_layer, n_ff_dense=1024
 )
 
+RECIPE = """\
+version: 1
+name: dense
+engine: bundled
+model: {{source: {draft}}}
+imatrix: {{corpus: demo://data/calibration.txt, context: 512, chunks: 40, args: {{threads: 1}}}}
+quants:
+  - {{name: Q8_0, type: Q8_0}}
+  - {{name: Q4_K_M, type: Q4_K_M}}
+  - {{name: Q2_K, type: Q2_K}}
+  - name: HAND
+    type: Q2_K
+    rules: [{{attention: q6_K}}, {{output: q6_K}}, {{embeddings: q4_K}}, {{dense_ffn: q2_K}}]
+score:
+  target: {{source: {target}, args: {{threads: 1, flash_attention: false}}}}
+  prompts: demo
+  categories: [docstring, tests, prose, class, function-body, literal]
+  limit: 48
+  max_tokens: 96
+  context: 2048
+  sampling: {{temperature: 0}}
+  draft: {{args: {{threads: 1}}}}
+pick: {{maximize: end_to_end_speed}}
+"""
+
 Weights = dict[str, Array]
 
 
@@ -63,6 +88,12 @@ def dense_pair(folder: Path, seed: int = 1) -> DensePair:
             place.mkdir(parents=True, exist_ok=True)
             _make(path, source, config, seed)
     return pair
+
+
+def dense_recipe(pair: DensePair, path: Path) -> Path:
+    """A recipe that makes, scores and searches drafts of ``pair``, written to ``path``."""
+    path.write_text(RECIPE.format(draft=pair.draft, target=pair.target), encoding="utf-8")
+    return path
 
 
 def _make(path: Path, source: Path, config: ModelConfig, seed: int) -> None:
