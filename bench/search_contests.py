@@ -17,9 +17,6 @@ import numpy as np
 
 from bench.mix_table import MixTable
 from bench.study import Study
-from cook.formats.gguf import read_gguf
-from cook.formats.quant_types import LLAMA_CPP
-from cook.paths import demo_dir
 from cook.search.findings import Explored
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, judge
 from cook.search.ledger import Budget, Ledger
@@ -28,26 +25,24 @@ from cook.search.run import Aims, explored
 from cook.search.sensitivity import kld, nll
 from cook.search.space import Mix
 
-TABLE = Path(__file__).parent.parent / "tests" / "data" / "mixes_demo.npz"
+DATA = Path(__file__).parent.parent / "tests" / "data"
+FAMILIES = ("demo", "dense")
 SHARE = 0.05
 """Of the mixes of the space, the evaluations that a search may take."""
 WITHIN = 0.99
 SIZES = 24
 SEEDS = 100
 HAND = {
-    "small": dict.fromkeys(
-        ("embeddings", "attention", "dense_ffn", "routed_experts", "shared_experts", "output"),
-        "q2_K",
-    ),
+    "small": ("q2_K", {}),
+    "middle": ("q4_K", {}),
+    "puffed": ("q8_0", {"experts": "q2_K"}),
+    "puffed-4": ("q8_0", {"experts": "q4_K"}),
+    "layered": ("q4_K", {"experts": "q2_K"}),
+    "output": ("q2_K", {"output": "q8_0"}),
+    "output-4": ("q2_K", {"output": "q4_K", "embeddings": "q4_K"}),
 }
-"""Types by group as people write them: one type; the experts small and what every token uses
-larger; and the output spared."""
-HAND["middle"] = dict.fromkeys(HAND["small"], "q4_K")
-HAND["puffed"] = dict.fromkeys(HAND["small"], "q8_0") | {"routed_experts": "q2_K"}
-HAND["puffed-4"] = dict.fromkeys(HAND["small"], "q8_0") | {"routed_experts": "q4_K"}
-HAND["layered"] = dict.fromkeys(HAND["small"], "q4_K") | {"routed_experts": "q2_K"}
-HAND["output"] = HAND["small"] | {"output": "q8_0"}
-HAND["output-4"] = HAND["small"] | {"output": "q4_K", "embeddings": "q4_K"}
+"""Types as people write them: one for all; the experts small and what every token uses larger; the
+output spared. ``experts`` is the dense network of a model that has none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +59,22 @@ class Played:
         return dict(next(c.types for c in self.contenders if c.name == name))
 
 
-def demo_table(path: Path = TABLE) -> MixTable:
-    return MixTable.read(path, read_gguf(demo_dir() / "draft-f16.gguf"), LLAMA_CPP)
+def tables() -> dict[str, MixTable]:
+    """By family: the demo's mixture of experts, and the dense pair of ``tools/demo/dense.py``."""
+    return {name: MixTable.read(DATA / f"mixes_{name}.npz") for name in FAMILIES}
 
 
 def by_hand(table: MixTable, max_bytes: int) -> dict[str, Mix]:
     """The hand-made mixes that fit, by name."""
     groups = [tie.group for tie in table.space.ties]
-    found = {name: tuple(types[g] for g in groups) for name, types in HAND.items()}
-    return {n: m for n, m in found.items() if table.space.bytes_of(m) <= max_bytes}
+    large = "routed_experts" if "routed_experts" in groups else "dense_ffn"
+    found = {}
+    for name, (usual, others) in HAND.items():
+        own = {large if g == "experts" else g: t for g, t in others.items()}
+        mix = tuple(own.get(group, usual) for group in groups)
+        if table.space.bytes_of(mix) <= max_bytes:
+            found[name] = mix
+    return found
 
 
 def sizes(table: MixTable, count: int) -> list[int]:
@@ -224,26 +226,32 @@ def seeded(table: MixTable, seeds: Sequence[int], count: int = SIZES) -> list[Ou
 
 
 def search_contests() -> Study:
-    """All three, on the demo's table."""
-    table = demo_table()
+    """All three, on each family's table."""
     lines, within = [], True
-    for one in exhausted(table, SIZES):
-        within &= one.ratio >= WITHIN and one.share <= SHARE
+    duelled: dict[str, Counter[str]] = {}
+    for family, table in tables().items():
+        for one in exhausted(table, SIZES):
+            within &= one.ratio >= WITHIN and one.share <= SHARE
+            lines.append(
+                f"{family}, {one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
+                f"{len(table.place)} mixes; {one.held_out:.4f} on prompts unseen of the one that "
+                f"replaying all on the others finds; {one.share:.1%} of the evaluations"
+            )
+        for name, counts in duels(table, SIZES).items():
+            duelled.setdefault(name, Counter()).update(counts)
+        outside = seeded(table, range(SEEDS))
+        worse = sum(one.worse for one in outside)
+        within &= worse == 0
+        ratios = np.array([one.ratio for one in outside])
         lines.append(
-            f"{one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
-            f"{len(table.place)} mixes; {one.held_out:.4f} on prompts unseen of the one that "
-            f"replaying all on the others finds; {one.share:.1%} of the evaluations"
+            f"{family}, {SEEDS} seeded searches, on prompts that neither search nor verdict had: "
+            f"{worse} worse than the recipe given beyond the margin; ratios from "
+            f"{ratios.min():.3f}, median {np.median(ratios):.3f}, "
+            f"{int((ratios < 1 - MARGIN).sum())} below {1 - MARGIN}"
         )
-    for name, counts in duels(table, SIZES).items():
-        lines.append(f"found against {name}: " + ", ".join(f"{n} {w}" for w, n in counts.items()))
-    outside = seeded(table, range(SEEDS))
-    worse = sum(one.worse for one in outside)
-    least = min(one.ratio for one in outside)
-    within &= worse == 0
-    lines.append(
-        f"{SEEDS} seeded searches, on prompts that neither search nor verdict had: {worse} worse "
-        f"than the recipe given beyond the margin; ratios from {least:.3f}, "
-        f"median {np.median([o.ratio for o in outside]):.3f}, "
-        f"{sum(o.ratio < 1 - MARGIN for o in outside)} below {1 - MARGIN}"
-    )
+    lines += [
+        f"found against {name}, {SIZES} sizes x {len(FAMILIES)} families: "
+        + ", ".join(f"{counts[word]} {word}" for word in ("better", "tie", "worse"))
+        for name, counts in duelled.items()
+    ]
     return Study(tuple(lines), within)

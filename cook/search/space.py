@@ -78,7 +78,6 @@ class Space:
     ties: tuple[Tie, ...]
     types: tuple[tuple[str, ...], ...]
     fixed_bytes: int
-    alignment: int
 
     @classmethod
     def of(
@@ -127,7 +126,7 @@ class Space:
         chosen = {t.name for tie in ties for t in tie.tensors}
         fixed = sum(t.size_bytes or 0 for t in file.tensors if t.name not in chosen)
         padding = len(file.tensors) * (file.alignment - 1)
-        return cls(ties, tuple(taken), fixed + padding + header_bytes, file.alignment)
+        return cls(ties, tuple(taken), fixed + padding + header_bytes)
 
     @cached_property
     def largest(self) -> Mix:

@@ -8,22 +8,23 @@ import pytest
 
 from bench.mix_table import MixTable
 from bench.search_contests import (
+    FAMILIES,
     SEEDS,
     SHARE,
     SIZES,
     WITHIN,
     deal,
-    demo_table,
     duels,
     exhausted,
     seeded,
     sizes,
+    tables,
 )
 
 
-@pytest.fixture(scope="module")
-def table() -> MixTable:
-    return demo_table()
+@pytest.fixture(scope="module", params=FAMILIES)
+def table(request: pytest.FixtureRequest) -> MixTable:
+    return tables()[request.param]
 
 
 def test_the_table_is_of_every_mix(table: MixTable) -> None:

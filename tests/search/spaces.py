@@ -36,7 +36,7 @@ def space(layers: int = 2) -> Space:
         )
     ]
     ties.append(Tie("output", "output", None, (tensor("output.weight", 256, 1024),)))
-    return Space(tuple(ties), (TYPES,) * len(ties), 4096, 32)
+    return Space(tuple(ties), (TYPES,) * len(ties), 4096)
 
 
 @dataclass(eq=False)
