@@ -170,7 +170,7 @@ def _show_search(
     from cook.record.find import find_search
     from cook.record.search_record import read_search_record
     from cook.report.search_view import search_document
-    from cook.report.writing import printed, write_report
+    from cook.report.writing import ReportRequest, printed, write_report
 
     if any(one is not None for one in others):
         raise InputError("--search goes with --html, --markdown and --plots alone")

@@ -191,12 +191,13 @@ def _draw_front(
 
 
 def _beside(places: Sequence[float]) -> list[float]:
-    """Points of nearly one size moved a little apart, so that their intervals are all seen."""
+    """Points of nearly one size moved a little apart, so that their intervals are all seen; none to
+    the right, where they would seem larger than they are allowed to be."""
     step = BESIDE * max(places)
     found = list(places)
-    order = sorted(range(len(places)), key=lambda n: places[n])
-    for before, after in pairwise(order):
-        found[after] = max(found[after], found[before] + step)
+    order = sorted(range(len(places)), key=lambda n: -places[n])
+    for after, before in pairwise(order):
+        found[before] = min(found[before], found[after] - step)
     return found
 
 

@@ -121,10 +121,11 @@ def _more(finalist: Finalist) -> tuple[str | None, ...]:
 def _answers(record: SearchRecord) -> Iterator[str]:
     """What a reader asks, a line each."""
     parts = record.prompts
-    yield (
-        f"prompts: judged on {len(parts.verdict)} that the search did not see; it saw "
-        f"{len(parts.search)}, and {len(parts.calibration)} others made the importance matrix"
-    )
+    text = f"prompts: judged on {len(parts.verdict)} that the search did not see; it saw "
+    text += f"{len(parts.search)}"
+    if parts.calibration:
+        text += f", and {len(parts.calibration)} others made the importance matrix"
+    yield text
     took = plural(len(record.evaluations), "evaluation")
     yield f"cost: {took} in {duration(record.seconds)}"
     if (found := record.allocation) is not None:

@@ -103,11 +103,12 @@ class Reference:
         q = self._rotate(self._norm(q, f"blk.{layer}.attn_q_norm"))
         k = self._rotate(self._norm(k, f"blk.{layer}.attn_k_norm"))
         k, v = (np.repeat(a, heads // heads_kv, axis=1) for a in (k, v))
-        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(width)
+        q, k, v = (a.transpose(1, 0, 2) for a in (q, k, v))
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(width)
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        mixed = np.einsum("hqk,khd->qhd", weights, v).reshape(length, -1)
+        mixed = (weights @ v).transpose(1, 0, 2).reshape(length, -1)
         return np.asarray(mixed @ self._matrix("attn_output", layer).T, dtype=np.float32)
 
     def _rotate(self, x: Array) -> Array:
