@@ -1,13 +1,12 @@
 """Every mix of a small space, replayed once: what searches are judged by, and repeated on.
 
-Six groups of the demo draft in three types each are 729 mixes, four of the dense family in five are
-625, both on all prompts of their recipes. A search that is given such a table in the place of
+Six groups of the demo draft in three types each are 729 mixes, four of the dense family 81, both on
+all prompts of their recipes. A search that is given such a table in the place of
 replays costs milliseconds, so that a hundred can be run, and what it misses is known, since the
 best of every size is.
 
     python -m bench.mix_table tests/data/mixes_demo.npz      # some 20 minutes
-    python -m bench.mix_table tests/data/mixes_dense.npz --recipe dense.yaml \\
-        --type q2_K --type q3_K --type q4_K --type q6_K --type q8_0
+    python -m bench.mix_table tests/data/mixes_dense.npz --recipe dense.yaml
 """
 
 from __future__ import annotations

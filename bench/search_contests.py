@@ -28,7 +28,9 @@ from cook.search.space import Mix
 DATA = Path(__file__).parent.parent / "tests" / "data"
 FAMILIES = ("demo", "dense")
 SHARE = 0.05
-"""Of the mixes of the space, the evaluations that a search may take."""
+"""Of the mixes of the space, the evaluations that a search may take; in a space too small for it
+:data:`FEWEST`."""
+FEWEST = 24
 WITHIN = 0.99
 SIZES = 24
 SEEDS = 100
@@ -101,7 +103,7 @@ def play(
     """Search the table as `cook search` does, and judge."""
     third = max(len(search) // 4, 1)
     rounds = (tuple(search[:third]), tuple(search[third : 2 * third]), tuple(search[2 * third :]))
-    ledger = Ledger(table, rounds, Budget(evaluations=SHARE * len(table.place)))
+    ledger = Ledger(table, rounds, Budget(evaluations=_budget(table)))
     hand = by_hand(table, max_bytes)
     aims = Aims(max_bytes, ByCycle(), 8, seed)
     found = explored(table.space, ledger, aims, list(hand.values()))
@@ -120,6 +122,10 @@ def play(
         for name, (family, mix) in entered.items()
     )
     return Played(found, ledger.spent, judge(contenders, CONFIDENCE), contenders)
+
+
+def _budget(table: MixTable) -> float:
+    return max(SHARE * len(table.place), FEWEST)
 
 
 def best_of(table: MixTable, max_bytes: int, prompts: Sequence[str]) -> Mix:
@@ -231,7 +237,7 @@ def search_contests() -> Study:
     duelled: dict[str, Counter[str]] = {}
     for family, table in tables().items():
         for one in exhausted(table, SIZES):
-            within &= one.ratio >= WITHIN and one.share <= SHARE
+            within &= one.ratio >= WITHIN and one.share <= _budget(table) / len(table.place)
             lines.append(
                 f"{family}, {one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
                 f"{len(table.place)} mixes; {one.held_out:.4f} on prompts unseen of the one that "

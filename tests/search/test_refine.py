@@ -27,7 +27,7 @@ def drawn(seed: int, noise: float) -> tuple[dict[Mix, Replies], Law]:
 
 
 def true_length(law: Law, mix: Mix) -> float:
-    return 1 / (1 - 0.8 * np.exp(-law.damage(mix)))
+    return float(1 / (1 - 0.8 * np.exp(-law.damage(mix))))
 
 
 def test_what_is_expected_is_nearer_the_truth_than_what_was_counted() -> None:
