@@ -21,7 +21,7 @@ from cook.search.findings import Explored
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, judge
 from cook.search.ledger import Budget, Ledger
 from cook.search.pace import ByCycle
-from cook.search.run import Aims, explored
+from cook.search.search import Aims, explored
 from cook.search.sensitivity import kld, nll
 from cook.search.space import Mix
 

@@ -114,7 +114,7 @@ def command(
     out = open_output(json, quiet)
     from cook.record.objective import Objective
     from cook.search.job import SearchRequest, budget_of, bytes_of
-    from cook.search.run import answer
+    from cook.search.search import answer
 
     path = output or Path(f"{recipe.stem}-searched.yaml")
     request = SearchRequest(

@@ -36,7 +36,7 @@ from cook.scoring.kappa import WholeMix, fit_law, predicted_length
 from cook.search.evaluate import Replies
 from cook.search.job import SearchJob
 from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect
-from cook.search.pace import ByCycle, Pace
+from cook.search.pace import ByCycle, CycleCost
 from cook.search.sensitivity import Sensitivity, kld
 from cook.search.space import Mix, Span
 
@@ -52,7 +52,7 @@ class Explored:
     best: Mix
     max_bytes: int
     csv: CsvAgreement | None = None
-    pace: Pace = field(default_factory=ByCycle)
+    pace: CycleCost = field(default_factory=ByCycle)
 
 
 def findings(

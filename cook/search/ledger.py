@@ -25,7 +25,7 @@ class Budget:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class Evaluated:
     """One mix as far as it was replayed. ``dropped``: why it left its race."""
 
     purpose: Purpose
@@ -51,7 +51,7 @@ class Ledger:
     """What a cycle of a mix costs: a race is for the most tokens for that."""
     began: float = field(default_factory=time.monotonic)
     spent: float = 0.0
-    entries: dict[Mix, Entry] = field(default_factory=dict)
+    entries: dict[Mix, Evaluated] = field(default_factory=dict)
     known: dict[Mix, Replies] = field(default_factory=dict)
     """Those of mixes that were replayed on all prompts."""
 
@@ -135,7 +135,7 @@ class Ledger:
         for mix, replies in zip(mixes, found, strict=True):
             before = self.entries.get(mix)
             if before is None:
-                self.entries[mix] = Entry(purpose, why, mix, replies, seconds)
+                self.entries[mix] = Evaluated(purpose, why, mix, replies, seconds)
             else:
                 both = joined([before.replies, replies])
                 self.entries[mix] = replace(

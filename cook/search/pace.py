@@ -35,7 +35,7 @@ JUDGING = 2
 """How many of those judge the law."""
 
 
-class Pace(Protocol):
+class CycleCost(Protocol):
     """What is sought: tokens for what cycles cost."""
 
     @property

@@ -22,7 +22,7 @@ from cook.search.evaluate import Replies
 from cook.search.ledger import Ledger
 from cook.search.space import Mix, Space, Span
 
-Metric = Callable[[Replies], float]
+Damage = Callable[[Replies], float]
 """Of a mix on the prompts of the search, less the reference's: a damage."""
 LEAST = 1e-7
 """Nats a token: below it a damage is none."""
@@ -118,7 +118,7 @@ class Sensitivity:
                 why = f"{span.name} in {type_name}"
                 self.ledger.whole([self.variant(span, type_name)], "sensitivity", why)
 
-    def damage(self, span: Span, type_name: str, metric: Metric) -> float:
+    def damage(self, span: Span, type_name: str, metric: Damage) -> float:
         """What ``type_name`` adds to ``metric`` of the reference, measured or not; at least 0."""
         if type_name == self._reference_type(span):
             return 0.0
@@ -145,7 +145,7 @@ class Sensitivity:
         share = (bits - x0) / (x1 - x0) if x1 > x0 else 0.0
         return shape * math.exp(y0 + share * (y1 - y0))
 
-    def _shape(self, span: Span, type_name: str, metric: Metric) -> float:
+    def _shape(self, span: Span, type_name: str, metric: Damage) -> float:
         """The curve that the span's own points bend: its parent's, in proportion to its weights,
         or that of quantization at large."""
         parent = self.parent.get(span.name)
@@ -162,7 +162,7 @@ class Sensitivity:
 
     def costs(
         self,
-        metric: Metric,
+        metric: Damage,
         seconds: Callable[[Span, str], float] = lambda *_: 0.0,
         spans: Sequence[Span] | None = None,
     ) -> tuple[SpanCosts, ...]:
@@ -186,7 +186,7 @@ class Sensitivity:
                 mix[place] = type_name
         return tuple(mix)
 
-    def allocated(self, max_bytes: int, metric: Metric = kld) -> tuple[Mix, Allocation]:
+    def allocated(self, max_bytes: int, metric: Damage = kld) -> tuple[Mix, Allocation]:
         """The mix of least damage in a file of at most ``max_bytes``."""
         costs = self.costs(metric)
         found = allocate(costs, max_bytes - self.space.fixed_bytes)

@@ -36,7 +36,7 @@ from cook.search.found_recipe import with_quant
 from cook.search.job import EVALUATIONS, SearchJob, SearchRequest
 from cook.search.judge import CONFIDENCE, Contender, Judged, judge
 from cook.search.ledger import Ledger
-from cook.search.pace import ByCycle, Pace, timed
+from cook.search.pace import ByCycle, CycleCost, timed
 from cook.search.refine import Refinement
 from cook.search.sensitivity import Sensitivity, kld, nll
 from cook.search.space import Mix, Space
@@ -107,7 +107,7 @@ def search(request: SearchRequest, output: Output) -> Found:
         replays = Replays(job.deployed, job.space, executor)
         replays.prepare()
         max_bytes = _max_bytes(job, executor)
-        pace: Pace = ByCycle()
+        pace: CycleCost = ByCycle()
         if request.maximize.timed:
             pace = timed(job, executor, replays, request.seed)
             settings = DraftSettings(pace.n_max)
@@ -139,7 +139,7 @@ class Aims:
     cost by ``pace``, in drafts of ``n_max`` tokens. ``published``: costs that need no measuring."""
 
     max_bytes: int
-    pace: Pace
+    pace: CycleCost
     n_max: int
     seed: int = 0
     published: Sensitivities | None = None

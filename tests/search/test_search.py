@@ -11,8 +11,10 @@ import pytest
 from cook.cli.main import main
 from cook.recipe.load import load_recipe
 from cook.record.search_record import SearchRecord, read_search_record
-
-pytestmark = pytest.mark.engine
+from cook.search.ledger import Budget, Ledger
+from cook.search.pace import ByCycle
+from cook.search.search import Aims, explored
+from tests.search.spaces import ROUNDS, Law, elements, space
 
 RECIPE = """\
 version: 1
@@ -45,6 +47,20 @@ def run(home: Path, *words: str) -> int:
         return main(["search", "small.yaml", "--threads", "1", *words])
 
 
+def test_a_search_keeps_to_size_and_budget_and_finds_what_is_as_good() -> None:
+    model = space()
+    law = Law(model, (1.0, 0.5, 0.2, 3.0, 0.5, 4.0, 2.0), noise=0.01)
+    ledger = Ledger(law, ROUNDS, Budget(evaluations=30))
+    limit = int(elements(model) * 4.2 / 8) + model.fixed_bytes
+    hand = tuple(types[0] for types in model.types)
+    found = explored(model, ledger, Aims(limit, ByCycle(), 8), [hand])
+    assert model.bytes_of(found.best) <= limit
+    assert ledger.spent <= 31
+    assert law.damage(found.best) < law.damage(hand)
+    again = Ledger(law, ROUNDS, Budget(evaluations=30))
+    assert explored(model, again, Aims(limit, ByCycle(), 8), [hand]).best == found.best
+
+
 @pytest.fixture(scope="module")
 def record(home: Path, bundled: Any) -> SearchRecord:
     (home / "small.yaml").write_text(RECIPE)
@@ -53,11 +69,13 @@ def record(home: Path, bundled: Any) -> SearchRecord:
     return read_search_record(path)
 
 
+@pytest.mark.engine
 def test_prompts_of_search_and_verdict_are_apart(record: SearchRecord) -> None:
     assert not set(record.prompts.search) & set(record.prompts.verdict)
     assert len(record.prompts.search) == len(record.prompts.verdict) == 9
 
 
+@pytest.mark.engine
 def test_the_final_has_the_given_the_engines_and_the_least_damaging(record: SearchRecord) -> None:
     families = {f.family for f in record.finalists}
     assert families == {"given", "engine", "kld", "perplexity", "found"}
@@ -68,6 +86,7 @@ def test_the_final_has_the_given_the_engines_and_the_least_damaging(record: Sear
     assert lengths[record.best] == max(lengths.values())
 
 
+@pytest.mark.engine
 def test_the_budget_holds_and_the_gap_is_told(record: SearchRecord) -> None:
     asked = [e for e in record.evaluations if e.purpose != "final"]
     assert sum(e.replayed.prompts for e in asked) <= 17 * len(record.prompts.search)
@@ -76,6 +95,7 @@ def test_the_budget_holds_and_the_gap_is_told(record: SearchRecord) -> None:
     assert record.allocation.bound <= record.allocation.damage
 
 
+@pytest.mark.engine
 def test_every_span_has_its_types_with_intervals_where_they_were_replayed(
     record: SearchRecord,
 ) -> None:
@@ -89,11 +109,13 @@ def test_every_span_has_its_types_with_intervals_where_they_were_replayed(
     assert len(tensors) == len(set(tensors))
 
 
+@pytest.mark.engine
 def test_no_variant_is_kept_as_a_file(home: Path, record: SearchRecord) -> None:
     assert not list((home / "store").rglob("*.gguf"))
     assert not list((home / "store" / "tmp").glob("*"))
 
 
+@pytest.mark.engine
 def test_the_same_search_again_replays_nothing(
     home: Path, record: SearchRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +128,7 @@ def test_the_same_search_again_replays_nothing(
     assert [e["mix"] for e in again["evaluations"]] == [e.mix for e in record.evaluations]
 
 
+@pytest.mark.engine
 def test_the_recipe_written_is_one_that_cook_takes(home: Path, record: SearchRecord) -> None:
     path = home / "small-searched.yaml"
     if record.found_recipe is None:
@@ -115,6 +138,7 @@ def test_the_recipe_written_is_one_that_cook_takes(home: Path, record: SearchRec
     assert [q.name for q in load_recipe(path).quants] == ["Q4_0", "Q8_0", "SEARCHED-2.2MiB"]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("words", "told"),
     [
