@@ -89,7 +89,7 @@ class Ledger:
         were behind ``lead``, which was."""
         alive = [m for m in dict.fromkeys(mixes) if m != lead]
         for number in range(len(self.rounds)):
-            alive = [m for m in alive if self.left > 0 or self._seen(m) > number]
+            alive = self._affordable(alive, number)
             if not alive:
                 break
             self._round(alive, number, purpose, why)
@@ -105,6 +105,18 @@ class Ledger:
                     self.entries[mix] = replace(self.entries[mix], dropped=told)
             alive = [m for place, m in enumerate(alive, 1) if place in kept]
         return [m for m in alive if m in self.known]
+
+    def _affordable(self, mixes: Sequence[Mix], number: int) -> list[Mix]:
+        """Those that were replayed on a round already, and as many of the others as the budget
+        has room for."""
+        room = max(self.left, 0.0) * len(self.prompts) / len(self.rounds[number])
+        found = []
+        for mix in mixes:
+            if self._seen(mix) <= number:
+                room -= 1
+            if self._seen(mix) > number or room >= 0:
+                found.append(mix)
+        return found
 
     def value(self, mix: Mix) -> float:
         """Tokens for what cycles cost, over all prompts."""

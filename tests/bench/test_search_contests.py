@@ -9,7 +9,6 @@ import pytest
 from bench.mix_table import MixTable
 from bench.search_contests import (
     FAMILIES,
-    FEWEST,
     SEEDS,
     SHARE,
     SIZES,
@@ -44,10 +43,12 @@ def test_prompts_are_dealt_once(table: MixTable) -> None:
 @pytest.mark.parametrize(
     "count", [3, pytest.param(SIZES, marks=pytest.mark.soak)], ids=["some sizes", "all sizes"]
 )
-def test_what_is_found_is_nearly_the_best_of_all_mixes(table: MixTable, count: int) -> None:
+def test_what_is_found_is_nearly_the_best_of_all_mixes(count: int) -> None:
+    table = tables()["demo"]
+    assert len(table.place) >= 500
     for one in exhausted(table, count):
         assert one.ratio >= WITHIN, f"{one.max_bytes} bytes"
-        assert one.share <= max(SHARE, FEWEST / len(table.place))
+        assert one.share <= SHARE
 
 
 @pytest.mark.parametrize(
