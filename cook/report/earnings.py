@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cook.record.search_record import SearchedSpan, SearchRecord, TypeEffect
 from cook.units import short_size
+
+NEXT = 0.02
+"""Of the mix's bytes: what the price of a byte is taken over; no one small span makes it."""
 
 
 @dataclass(frozen=True)
 class Earning:
     """One span of the mix that is returned, between its next smaller and its next larger type.
 
-    Types of which no KLD is known are passed over. ``share``: of the mix's bytes. ``price``: nats
-    that the best of all next larger types would save a byte.
+    Types of which no KLD is known are passed over. ``share``: of the mix's bytes. ``price``: nats a
+    byte that as many more bytes as :data:`NEXT` would save where they save most.
     """
 
     span: SearchedSpan
@@ -52,8 +56,7 @@ def earnings(record: SearchRecord) -> tuple[Earning, ...]:
     """Spans of the mix that is returned, those whose bytes earn most first."""
     found = [e for span in record.spans if (e := _earning(span)) is not None]
     total = sum(e.chosen.size_bytes for e in found)
-    slopes = [s for e in found if (s := _larger_saves(e)) is not None and s > 0]
-    price = max(slopes, default=None)
+    price = _price(found, NEXT * total)
     priced = [
         Earning(e.span, e.chosen, e.smaller, e.larger, e.chosen.size_bytes / (total or 1), price)
         for e in found
@@ -104,12 +107,18 @@ def _more_kld(one: TypeEffect | None, other: TypeEffect) -> float | None:
     return one.kld.value - other.kld.value
 
 
-def _larger_saves(earning: Earning) -> float | None:
-    """Nats a byte that the next larger type saves."""
-    more = _more_kld(earning.larger, earning.chosen)
-    if more is None or earning.larger is None:
-        return None
-    return -more / (earning.larger.size_bytes - earning.chosen.size_bytes)
+def _price(found: Sequence[Earning], more_bytes: float) -> float | None:
+    """Nats a byte that the best ``more_bytes`` would save; None where none saves any."""
+    steps = []
+    for earning in found:
+        added = _more_kld(earning.larger, earning.chosen)
+        if earning.larger is not None and added is not None and added < 0:
+            steps.append((-added, earning.larger.size_bytes - earning.chosen.size_bytes))
+    saved, taken = 0.0, 0
+    for nats, size_bytes in sorted(steps, key=lambda step: -step[0] / step[1]):
+        if taken < more_bytes:
+            saved, taken = saved + nats, taken + size_bytes
+    return saved / taken if taken else None
 
 
 def _by_worth(earning: Earning) -> tuple[bool, float]:

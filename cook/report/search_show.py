@@ -32,6 +32,7 @@ def shown_search(record: SearchRecord) -> Shown:
         ("over the given", "right"),
     )
     wide = (("KLD", "right"), ("PPL", "right"), ("decode t/s", "right"), ("types", "left"))
+    sentence = record.sentence.removeprefix(f"{record.verdict}: ")
     names = [f.name for f in record.finalists]
     best = names.index(record.best) if record.best in names else None
     short = tuple(_row(f) for f in record.finalists)
@@ -40,7 +41,7 @@ def shown_search(record: SearchRecord) -> Shown:
     return Shown(
         table=PrintedTable(columns, short, best),
         wide=PrintedTable((*columns, *wide), whole, best),
-        answers=(f"{record.verdict}: {record.sentence}", *_answers(record)),
+        answers=(f"{record.verdict}: {sentence}", *_answers(record)),
         warnings=record.warnings,
         notes=tuple(_notes(record)),
     )
@@ -75,7 +76,9 @@ def explained(record: SearchRecord) -> Shown:
         wide=PrintedTable((*columns, *wide), both, None),
         answers=tuple(told(e) for e in found),
         warnings=(),
-        notes=("earns: nats that a byte saves here, over what it would elsewhere at best",),
+        notes=(
+            "earns: nats that a byte saves here, over what the next bytes would save elsewhere",
+        ),
     )
 
 

@@ -117,7 +117,7 @@ def _spans(record: SearchRecord) -> Section:
         return Section("spans", SPANS, absent="no span of the returned mix was measured")
     lead = (
         "A span is the tensors of one kind in a range of layers. Its bits earn the KLD that its "
-        "next smaller type would add, a byte, over the most that a byte would save elsewhere."
+        "next smaller type would add, a byte, over what more bytes would save elsewhere."
     )
     plots = tuple(p for p in (bits_map(record), earning_map(record)) if p is not None)
     table = _printed(explained(record).wide, title="Figures")
