@@ -27,6 +27,8 @@ from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
 from bench.sampled_acceptance import sampled_acceptance
 from bench.scale import scale
+from bench.search_contests import search_contests
+from bench.search_cost import search_cost
 from bench.slots import slots
 from bench.study import Study
 from bench.tensor_reuse import tensor_reuse
@@ -53,6 +55,8 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "scale": scale,
     "two-workers": two_workers,
     "tensor-reuse": tensor_reuse,
+    "search-cost": search_cost,
+    "search-contests": search_contests,
     "active-experts": active_experts.acceptance,
     "active-experts-pick": active_experts.pick,
     "active-experts-cost": active_experts.cost,

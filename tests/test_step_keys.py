@@ -51,6 +51,7 @@ from cook.steps.replay import ReplayStep
 from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
+from cook.steps.variant import TOP, VariantStep
 
 # isort: split
 
@@ -206,6 +207,8 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "replay of a share, rolled out",
         ReplayStep(ik, "a file", source("draft.gguf"), given, placed, 8, 32, ("first",)),
     )
+    own = ReplayStep(main, "source", bf16, trace, ModelArgs(), top=TOP)
+    yield "variant", VariantStep(ReplayStep(main, "mix", draft, trace, ModelArgs()), own)
     yield (
         "replay that keeps the draft's likeliest tokens",
         ReplayStep(main, "Q4", draft, trace, ModelArgs(), top=64),

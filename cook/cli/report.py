@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from cook.cli.options import JsonOption, QuietOption, open_output
 if TYPE_CHECKING:
     from cook.output import Output
     from cook.record.record import Record
+    from cook.report.writing import ReportRequest
 
 
 def command(
@@ -73,6 +75,14 @@ def command(
             "--candidate", metavar="NAME", help="Whom --as shows; absent: the pick's draft."
         ),
     ] = None,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            help="Show the last search of that recipe in place of its build.",
+            show_default=False,
+        ),
+    ] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="List the records that are kept.", show_default=False)
     ] = False,
@@ -98,6 +108,7 @@ def command(
       cook report my-sweep --acceptance-csv acceptance_results.csv --reference Q8_0
       cook report my-sweep --as qwen38-mtp
       cook report my-sweep --as speed-bench --candidate "no draft" > baseline.json
+      cook report --search demo --html search.html --plots plots
     """
     output = open_output(json, quiet)
     from cook.nightly import comparison
@@ -108,6 +119,10 @@ def command(
 
     if list_:
         _list(output, record)
+        return
+    if search:
+        others = (against, acceptance_csv, as_)
+        _show_search(output, record, ReportRequest(html, markdown, plots), others)
         return
     path = find_record(record)
     found = read_record(path)
@@ -145,6 +160,32 @@ def command(
     if judgement is not None:
         comparison.show(judgement, output)
         comparison.raise_for(judgement)
+
+
+def _show_search(
+    output: Output, named: str | None, wanted: ReportRequest, others: tuple[object, ...]
+) -> None:
+    """A search's record as a report; ``others`` are what only a build's has."""
+    from cook.errors import InputError
+    from cook.record.find import find_search
+    from cook.record.search_record import read_search_record
+    from cook.report.search_view import search_document
+    from cook.report.writing import ReportRequest, printed, write_report
+
+    if any(one is not None for one in others):
+        raise InputError("--search goes with --html, --markdown and --plots alone")
+    path = find_search(named)
+    shown = search_document(read_search_record(path))
+    to_stdout = str(wanted.markdown) == "-"
+    if wanted == ReportRequest():
+        wanted = replace(wanted, html=path.with_suffix(".html"))
+    written = write_report(shown, replace(wanted, markdown=None) if to_stdout else wanted)
+    text = printed(shown, wanted.plots) if to_stdout else None
+    output.emit({"record": path, "written": written, "markdown": text})
+    if text is not None:
+        output.block(text)
+    for file in written:
+        output.data(str(file))
 
 
 def _write_acceptance(output: Output, record: Record, path: Path, reference: str | None) -> None:

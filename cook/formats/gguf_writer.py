@@ -79,7 +79,7 @@ def write_gguf_file(
     alignment: int = DEFAULT_ALIGNMENT,
     durable: bool = True,
 ) -> None:
-    """Write a GGUF, whole or not at all; ``durable`` as :func:`cook.files.atomic_write` has it.
+    """Write a GGUF, whole or not at all; ``durable``: see :func:`cook.files.atomic_write`.
 
     ``metadata`` values are :func:`encode`'s bytes (or ``GgufFile.raw_value``'s); with another
     than the default ``alignment`` they must say so in ``general.alignment``.

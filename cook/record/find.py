@@ -2,7 +2,7 @@
 
 ``COOK_HOME/records/NAME/DATE.json`` are the records of recipes called NAME, a file each, and none
 is ever written again. ``records/NAME.json`` is a link to the one that the last build of that name
-ended with.
+ended with. ``searches/NAME/DATE.json`` are the records of their searches.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cook.paths import cook_home
 
 if TYPE_CHECKING:
     from cook.record.record import Record
+    from cook.record.search_record import SearchRecord
 
 HINT = "`cook demo` or `cook build RECIPE` makes one"
 LIST = "`cook report --list` lists those that are kept"
@@ -56,7 +57,7 @@ def keep_record(record: Record) -> Path:
     draft = folder / f".{os.getpid()}.tmp"
     write_record(record, draft)
     try:
-        path = _name(draft, folder, re.sub(r"[^0-9-]", "-", record.created).strip("-"))
+        path = _name(draft, folder, _date(record.created))
     finally:
         draft.unlink(missing_ok=True)
     mean(path)
@@ -98,6 +99,35 @@ def find_record(named: str | None = None) -> Path:
     if not links:
         raise InputError(f"{directory}: no record yet", hint=HINT)
     return max(links)[1]
+
+
+def keep_search(record: SearchRecord) -> Path:
+    """Write ``record`` to a file of its own, among the searches of its recipe."""
+    from cook.record.search_record import write_search_record
+
+    folder = _searches() / record.recipe
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{os.getpid()}.tmp"
+    write_search_record(record, draft)
+    try:
+        return _name(draft, folder, _date(record.created))
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def find_search(named: str | None = None) -> Path:
+    """``named`` as a file, or the last search of the recipe called so; None: the last of all.
+
+    InputError where there is none.
+    """
+    if named is not None and Path(named).is_file():
+        return Path(named)
+    folder = _searches()
+    kept = [p for p in folder.glob("*/[!.]*.json") if named is None or p.parent.name == named]
+    if not kept:
+        of = f" of {named}" if named else ""
+        raise InputError(f"{folder}: no search{of} yet", hint="`cook search RECIPE` makes one")
+    return max(kept, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def kept_records(recipe: str | None = None) -> tuple[KeptRecord, ...]:
@@ -165,6 +195,15 @@ def files_named() -> frozenset[Path]:
 
 def _records() -> Path:
     return cook_home() / "records"
+
+
+def _searches() -> Path:
+    return cook_home() / "searches"
+
+
+def _date(created: str) -> str:
+    """As a file's name."""
+    return re.sub(r"[^0-9-]", "-", created).strip("-")
 
 
 def _folder(newest: Path) -> Path:

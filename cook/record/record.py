@@ -6,7 +6,6 @@ was not measured is ``None`` with a reason beside it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,9 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.engines.ngram_settings import NgramSettings
-from cook.errors import InputError
-from cook.files import atomic_write
-from cook.formats import strict_json
 from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
 from cook.provenance import HubOrigin, Machine
@@ -38,12 +34,12 @@ from cook.record.measured import (
     TypeSpan,
 )
 from cook.record.outcomes import SelfCheckOutcome
+from cook.record.versioned import read_versioned, write_versioned
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SCHEMA_VERSION = 1
-MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -338,34 +334,9 @@ def to_json(record: Record) -> dict[str, Any]:
 
 def write_record(record: Record, path: Path) -> None:
     """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(to_json(record), indent=1, ensure_ascii=False, allow_nan=False)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+    write_versioned(to_json(record), path)
 
 
 def read_record(path: Path) -> Record:
     """Read a record back; InputError says what is wrong with the file."""
-    from pydantic import ValidationError
-
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a cook record")
-        document = strict_json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: record schema version {version!r}, this cook reads {SCHEMA_VERSION}"
-        )
-    try:
-        return _adapter().validate_python(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: {where}: {first['msg']}") from None
-    except InputError as error:  # settings that none can be
-        raise InputError(f"{path}: {error.message}") from None
+    return read_versioned(path, _adapter(), SCHEMA_VERSION, "record")

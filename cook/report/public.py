@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from cook.paths import cook_home
 from cook.record.record import Draft, Record
+from cook.record.search_record import SearchRecord
 from cook.report.commands import quantize_command, quantize_step
+
+R = TypeVar("R", Record, SearchRecord)
 
 SAID = "Files stand by their names, without the paths of the machine that made this record."
 
@@ -30,15 +33,24 @@ def public(record: Record, names: Mapping[str, str] | None = None) -> Record:
     known = {path: _name(path) for path in _paths(record)}
     for draft in record.drafts:
         known |= _draft_names(record, draft)
-    shortened = _Names({**known, **(names or {})})
-    program, *rest = record.command or ("",)
-    # Python's own word for `python -m cook`, else the installed script.
-    own = PurePosixPath(program).name in ("__main__.py", "cook")
-    found: Record = _mapped(record, shortened)
+    return _shortened(record, _Names({**known, **(names or {})}))
+
+
+def public_search(record: SearchRecord) -> SearchRecord:
+    """The same of a search."""
+    words = (record.target, *record.command)
+    return _shortened(record, _Names({word: _name(word) for word in words if word.startswith("/")}))
+
+
+def _shortened(record: R, names: _Names) -> R:
+    found: R = _mapped(record, names)
     if not record.command:
         return found
-    words = tuple(shortened(word) for word in rest)
-    return replace(found, command=("cook" if own else shortened(program), *words))
+    program, *rest = record.command
+    # Python's own word for `python -m cook`, else the installed script.
+    own = PurePosixPath(program).name in ("__main__.py", "cook")
+    command = ("cook" if own else names(program), *map(names, rest))
+    return replace(found, command=command)
 
 
 def _draft_names(record: Record, draft: Draft) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cook.engines.base import Engine, ModelArgs
@@ -18,6 +19,7 @@ from cook.steps.trace import TRACE_FILE, Trace
 from cook.trace.compatible import require_draft
 
 if TYPE_CHECKING:
+    from cook.formats.arrays import Floats32, Ids
     from cook.formats.sampling import Sampling
     from cook.graph.store import Artifact
     from cook.scoring.chains import Chances
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from cook.scoring.sampled import ExpectedReply, SampledReply
 
 REPLAY_FILE = "replay.npz"
+TopLogp = tuple["Ids", "Floats32"]
+"""The likeliest tokens at every position [positions, K]: their ids, and log-probabilities."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class ReplayStep(Step[ReplayOutcome]):
     """Ids of the prompts to replay; None: the whole trace. A race replays it share by share."""
     rollout_floor: float = 0.0
     top: int = 0
-    """Likeliest tokens of the draft to keep of every position: for other sampling chains."""
+    """Likeliest tokens of the draft to keep of every position: for other sampling chains, and
+    for how far another quant of it is from it."""
 
     kind: ClassVar[str] = "replay"
     in_worker: ClassVar[bool] = True
@@ -111,26 +116,43 @@ class ReplayStep(Step[ReplayOutcome]):
         return self.prompts is None or prompt_id in self.prompts
 
     def run(self, bench: Workbench) -> ReplayOutcome:
+        return self.of_file(model_path(bench, self.draft), bench)
+
+    def of_file(
+        self,
+        path: Path,
+        bench: Workbench,
+        place: str | None = None,
+        reference: Callable[[int], TopLogp] | None = None,
+    ) -> ReplayOutcome:
+        """The replay of the draft in ``path``; ``place``: as :meth:`KeptWorkers.loaded` has it.
+
+        ``reference``: by a reply's place in the trace, whose probabilities divergence is measured
+        from; None: the target's, where the trace has them.
+        """
         import numpy as np
 
-        path = model_path(bench, self.draft)
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         require_draft(trace, path, self.engine.flavour)
         temperature = trace.header.sampler.temperature or None
         arrays: dict[str, Any] = {}
         totals = _Totals()
         load = model_load(self.engine, path, self.args, trace.header.context)
-        with bench.workers.loaded(self.engine, load) as (worker, _):
+        with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             for index, reply in enumerate(trace):
                 if not self.wants(reply.head.id):
                     continue
+                if reference is not None:
+                    compared: TopLogp | None = reference(index)
+                else:
+                    compared = (reply.top_ids, reply.top_logp) if trace.header.top else None
                 found = worker.replay(
                     reply.prompt,
                     reply.tokens,
                     width=self.width,
                     top=self.top,
                     temperature=temperature,
-                    reference=(reply.top_ids, reply.top_logp) if trace.header.top else None,
+                    reference=compared,
                     rollout_steps=self.rollout_steps,
                     rollout_stop_below=self.rollout_floor,
                 )
@@ -165,6 +187,35 @@ def replayed(
         for index, reply in enumerate(trace):
             if step.wants(reply.head.id):
                 yield reply, _replay_of(arrays, index, step)
+
+
+def likeliest(replay: Artifact) -> Callable[[int], TopLogp]:
+    """The draft's own likeliest tokens at every position, by a reply's place in the trace: of a
+    replay that kept them (``top``)."""
+    import numpy as np
+
+    arrays = np.load(replay.file(REPLAY_FILE), allow_pickle=False)
+
+    def of_reply(index: int) -> TopLogp:
+        ids, logits, total = (
+            arrays[f"{index}.{name}"] for name in ("top_ids", "top_logits", "logsumexp")
+        )
+        return ids, logits - total[:, None]
+
+    return of_reply
+
+
+def divergences(
+    step: ReplayStep, trace: TraceFile, replay: Artifact
+) -> Iterator[tuple[Reply, Floats32 | None]]:
+    """The draft's divergence from its reference at every token of every reply, in nats; None
+    without a reference, and where a cook that kept their mean alone made the replay."""
+    import numpy as np
+
+    with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
+        for index, reply in enumerate(trace):
+            if step.wants(reply.head.id):
+                yield reply, arrays.get(f"{index}.kld")
 
 
 def positions_in(
@@ -315,6 +366,8 @@ def _columns(found: Replay) -> dict[str, Any]:
     columns["entropy"] = found.entropy
     if found.top_ids is not None:
         columns |= {"top_ids": found.top_ids, "top_logits": found.top_logits}
+    if found.divergence is not None:
+        columns["kld"] = found.divergence.kld
     if found.rollouts is not None:
         rolled = found.rollouts
         columns |= {

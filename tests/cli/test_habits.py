@@ -28,6 +28,7 @@ INVOCATIONS: dict[str, list[str]] = {
     "score": ["--target", "absent.gguf", "absent-draft.gguf"],
     "trace": ["absent.gguf"],
     "predict": ["absent.trace", "absent.gguf"],
+    "search": ["absent.yaml", "--size", "1GiB"],
     "plan": ["absent.yaml"],
     "run": ["0123456789abcdef", "absent.yaml"],
     "sweep": ["demo", "--plan"],

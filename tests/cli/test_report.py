@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from cook.record.find import keep_record
+from cook.record.find import keep_record, keep_search
 from cook.record.record import write_record
 from tests.report import records
+from tests.searches import search_record
 
 
 def test_the_newest_record_as_html_beside_it(cook: Any) -> None:
@@ -72,3 +73,19 @@ def test_the_kept_records_are_listed_and_shown_by_date(
     earlier = cook("report", "demo@2026-11-21")
     assert earlier.stdout.strip().endswith("records/demo/2026-11-21-18-00-00.html")
     assert cook("report", "absent", "--list").status == 2
+
+
+def test_a_search_is_shown_in_place_of_a_build(cook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+    assert "no search of demo yet" in cook("report", "--search", "demo").stderr
+    path = keep_search(search_record())
+    done = cook("report", "--search", "demo")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.strip() == str(path.with_suffix(".html"))
+    done = cook("report", "--search", "--markdown", "-")
+    assert done.stdout.startswith("# demo: found: found")
+    done = cook("report", "--search", str(path), "--html", "s.html", "--plots", "plots", "--json")
+    assert "plots/search-front.svg" in json.loads(done.stdout)["written"]
+    done = cook("report", "--search", "demo", "--as", "mtp-bench")
+    assert done.status == 2
+    assert "--search goes with --html, --markdown and --plots alone" in done.stderr

@@ -13,12 +13,15 @@ from cook.record.find import (
     change_told,
     files_named,
     find_record,
+    find_search,
     keep_record,
+    keep_search,
     kept_records,
     mean,
 )
 from cook.record.record import read_record, write_record
 from tests import bare_records as bare
+from tests.searches import search_record
 
 
 @pytest.fixture
@@ -129,3 +132,19 @@ def test_what_records_name(home: Path) -> None:
     keep_record(replace(FIRST, target="/t.gguf", drafts=(replace(bare.DRAFT, path="/d.gguf"),)))
     keep_record(SECOND)
     assert files_named() >= {Path("/t.gguf"), Path("/d.gguf")}
+
+
+def test_searches_are_kept_apart_and_the_last_is_found(home: Path) -> None:
+    first = keep_search(search_record())
+    second = keep_search(search_record())
+    other = keep_search(replace(search_record(), recipe="other"))
+    assert len({first, second, other}) == 3
+    assert first.parent == second.parent == home / "searches" / "demo"
+    os.utime(other, ns=(1, 1))
+    os.utime(first, ns=(2, 2))
+    assert find_search("demo") == find_search() == second
+    assert find_search("other") == other
+    assert find_search(str(first)) == first
+    assert kept_records() == ()
+    with pytest.raises(InputError, match="no search of none yet"):
+        find_search("none")

@@ -45,13 +45,23 @@ class Reference:
         """Logits [length, vocabulary] of one sequence of token ids [length]."""
         x = self.tensors["token_embd.weight"][tokens]
         for layer in range(self.metadata["block_count"]):
-            x = x + self._attention(self._norm(x, f"blk.{layer}.attn_norm"), layer)
-            h = self._norm(x, f"blk.{layer}.ffn_norm")
-            if layer < self.metadata["leading_dense_block_count"]:
-                x = x + self._swiglu(h, layer)
-            else:
-                x = x + self._routed(h, layer) + self._swiglu(h, layer, "_shexp")
+            x = self.attended(x, layer)
+            x = x + self.feed_forward(self.normed(x, layer), layer)
         return self._norm(x, "output_norm") @ self.tensors["output.weight"].T
+
+    def attended(self, x: Array, layer: int) -> Array:
+        """The residual stream [length, width] after a layer's attention."""
+        return x + self._attention(self._norm(x, f"blk.{layer}.attn_norm"), layer)
+
+    def normed(self, x: Array, layer: int) -> Array:
+        """What the layer's feed-forward network sees of it."""
+        return self._norm(x, f"blk.{layer}.ffn_norm")
+
+    def feed_forward(self, x: Array, layer: int) -> Array:
+        """The dense network, or routed and shared experts."""
+        if layer < self.metadata["leading_dense_block_count"]:
+            return self._swiglu(x, layer)
+        return self._routed(x, layer) + self._swiglu(x, layer, "_shexp")
 
     def _matrix(self, name: str, layer: int) -> Array:
         return self.tensors[f"blk.{layer}.{name}.weight"]
@@ -93,11 +103,12 @@ class Reference:
         q = self._rotate(self._norm(q, f"blk.{layer}.attn_q_norm"))
         k = self._rotate(self._norm(k, f"blk.{layer}.attn_k_norm"))
         k, v = (np.repeat(a, heads // heads_kv, axis=1) for a in (k, v))
-        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(width)
+        q, k, v = (a.transpose(1, 0, 2) for a in (q, k, v))
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(width)
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        mixed = np.einsum("hqk,khd->qhd", weights, v).reshape(length, -1)
+        mixed = (weights @ v).transpose(1, 0, 2).reshape(length, -1)
         return np.asarray(mixed @ self._matrix("attn_output", layer).T, dtype=np.float32)
 
     def _rotate(self, x: Array) -> Array:

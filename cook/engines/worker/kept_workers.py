@@ -49,18 +49,26 @@ class KeptWorkers(Closing):
 
     @contextmanager
     def loaded(
-        self, engine: Engine, load: ModelLoad, timeout_s: float = 3600.0
+        self,
+        engine: Engine,
+        load: ModelLoad,
+        timeout_s: float = 3600.0,
+        *,
+        place: str | None = None,
     ) -> Iterator[tuple[Worker, ModelInfo]]:
         """A worker of ``engine`` with the model of ``load``, for the time of the block.
 
-        ``timeout_s`` bounds every request but the loading. One that fails is ended; errors are
-        those of :meth:`Worker.open` and :meth:`Worker.load`.
+        ``place``: models of one place that nobody wants again take each other's worker, so that
+        one waits for all of them; None: each waits with its own. ``timeout_s`` bounds every
+        request but the loading. One that fails is ended; errors are those of :meth:`Worker.open`
+        and :meth:`Worker.load`.
         """
-        key = engine.identity.digest, load.weights
+        key = engine.identity.digest, place or load.weights
         with self._lock:
             waiting = self._waiting.pop(key, None)
         if waiting is not None:
-            worker, file_bytes = waiting.worker, waiting.file_bytes
+            worker = waiting.worker
+            file_bytes = waiting.file_bytes if place is None else read_gguf(load.path).file_bytes
             info = self._load(worker, load)
         else:
             file_bytes = read_gguf(load.path).file_bytes

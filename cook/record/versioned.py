@@ -1,0 +1,51 @@
+"""Documents with a ``schema_version``: written whole, and read back without trust."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cook.errors import InputError
+from cook.files import atomic_write
+from cook.formats import strict_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
+
+MAX_BYTES = 256 << 20
+
+
+def write_versioned(document: dict[str, Any], path: Path) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def read_versioned(path: Path, adapter: TypeAdapter[T], version: int, what: str) -> T:
+    """The document of ``path``; InputError says what keeps it from being a ``what``."""
+    from pydantic import ValidationError
+
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MiB, not a cook {what}")
+        document = strict_json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    found = document.get("schema_version") if isinstance(document, dict) else None
+    if found != version:
+        raise InputError(f"{path}: {what} schema version {found!r}, this cook reads {version}")
+    try:
+        return adapter.validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path}: {where}: {first['msg']}") from None
+    except InputError as error:  # settings that none can be
+        raise InputError(f"{path}: {error.message}") from None

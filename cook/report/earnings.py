@@ -1,0 +1,135 @@
+"""Which spans earn their bits: what each saves in its next smaller type, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cook.record.search_record import SearchedSpan, SearchRecord, TypeEffect
+from cook.units import short_size
+
+NEXT = 0.02
+"""Of the mix's bytes: what the price of a byte is taken over; no one small span makes it."""
+
+
+@dataclass(frozen=True)
+class Earning:
+    """One span of the mix that is returned, between its next smaller and its next larger type.
+
+    Types of which no KLD is known are passed over. ``share``: of the mix's bytes. ``price``: nats a
+    byte that as many more bytes as :data:`NEXT` would save where they save most.
+    """
+
+    span: SearchedSpan
+    chosen: TypeEffect
+    smaller: TypeEffect | None
+    larger: TypeEffect | None
+    share: float
+    price: float | None = None
+
+    @property
+    def saved_bytes(self) -> int | None:
+        """By the next smaller type."""
+        return None if self.smaller is None else self.chosen.size_bytes - self.smaller.size_bytes
+
+    @property
+    def kld_more(self) -> float | None:
+        """Nats that the next smaller type would add."""
+        return _more_kld(self.smaller, self.chosen)
+
+    @property
+    def kld_per_byte(self) -> float | None:
+        """What a byte of this span earns."""
+        more, saved = self.kld_more, self.saved_bytes
+        return more / saved if more is not None and saved else None
+
+    @property
+    def times_price(self) -> float | None:
+        """What its bytes earn, over what as many would elsewhere at best; below 1 they would be
+        better placed there."""
+        if self.kld_per_byte is None or self.price is None:
+            return None
+        return self.kld_per_byte / self.price
+
+
+def earnings(record: SearchRecord) -> tuple[Earning, ...]:
+    """Spans of the mix that is returned, those whose bytes earn most first."""
+    found = [e for span in record.spans if (e := _earning(span)) is not None]
+    total = sum(e.chosen.size_bytes for e in found)
+    price = _price(found, NEXT * total)
+    priced = [
+        Earning(e.span, e.chosen, e.smaller, e.larger, e.chosen.size_bytes / (total or 1), price)
+        for e in found
+    ]
+    return tuple(sorted(priced, key=_by_worth))
+
+
+def told(earning: Earning) -> str:
+    """One span in a line."""
+    chosen, smaller = earning.chosen, earning.smaller
+    text = f"{earning.span.name}: {chosen.type}, {short_size(chosen.size_bytes)}"
+    text += f" ({earning.share:.0%} of the mix)"
+    more = earning.kld_more
+    if smaller is None or more is None:
+        return f"{text}; no smaller type was measured"
+    cost = f"adds {more:.2g} nats" if more > 0 else "adds no KLD"
+    lost = _length_lost(earning)
+    if lost is not None:
+        cost += f" and {lost}"
+    text += f"; {smaller.type} saves {short_size(earning.saved_bytes)} and {cost}"
+    times = earning.times_price
+    if times is None:
+        return text
+    if more <= 0:
+        return f"{text}: its bits earn nothing that was measured"
+    where = "earn" if times >= 1 else "earn only"
+    return f"{text}: its bits {where} {times:.2g} times what they would elsewhere"
+
+
+def _earning(span: SearchedSpan) -> Earning | None:
+    known = sorted(
+        (t for t in span.types if t.kld is not None or t.type == span.chosen),
+        key=lambda t: t.size_bytes,
+    )
+    place = next((n for n, t in enumerate(known) if t.type == span.chosen), None)
+    if place is None:
+        return None  # split into others, or of a type that was not asked about
+    below = [t for t in known[:place] if t.size_bytes < known[place].size_bytes]
+    above = [t for t in known[place:] if t.size_bytes > known[place].size_bytes]
+    return Earning(
+        span, known[place], below[-1] if below else None, above[0] if above else None, 0.0
+    )
+
+
+def _more_kld(one: TypeEffect | None, other: TypeEffect) -> float | None:
+    if one is None or one.kld is None or other.kld is None:
+        return None
+    return one.kld.value - other.kld.value
+
+
+def _price(found: Sequence[Earning], more_bytes: float) -> float | None:
+    """Nats a byte that the best ``more_bytes`` would save; None where none saves any."""
+    steps = []
+    for earning in found:
+        added = _more_kld(earning.larger, earning.chosen)
+        if earning.larger is not None and added is not None and added < 0:
+            steps.append((-added, earning.larger.size_bytes - earning.chosen.size_bytes))
+    saved, taken = 0.0, 0
+    for nats, size_bytes in sorted(steps, key=lambda step: -step[0] / step[1]):
+        if taken < more_bytes:
+            saved, taken = saved + nats, taken + size_bytes
+    return saved / taken if taken else None
+
+
+def _by_worth(earning: Earning) -> tuple[bool, float]:
+    worth = earning.kld_per_byte
+    return worth is None, -(worth or 0.0)
+
+
+def _length_lost(earning: Earning) -> str | None:
+    """Tokens a cycle, as the two types were replayed alone."""
+    smaller, chosen = earning.smaller, earning.chosen
+    if smaller is None or smaller.acceptance_length is None or chosen.acceptance_length is None:
+        return None
+    lost = chosen.acceptance_length.value - smaller.acceptance_length.value
+    return f"{'costs' if lost >= 0 else 'gains'} {abs(lost):.2f} tokens a cycle"

@@ -1,0 +1,205 @@
+"""Pictures of a search: size against acceptance length, and maps of what its mix has and earns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from math import log2
+
+from cook.record.measured import Interval
+from cook.record.search_record import Finalist, SearchRecord
+from cook.report.canvas import Named, Plot, Sheet
+from cook.report.compared import finite
+from cook.report.earnings import Earning, earnings, told
+from cook.report.layer_map import LayerCell, LayerMap, draw_maps, map_heights
+from cook.report.sections.types import shade
+from cook.units import short_size
+
+MOST_LABELS = 12
+BESIDE = 0.012
+"""Of the largest size: how far apart finalists of one size stand."""
+MOST_TIMES = 16.0
+"""Times what bits would earn elsewhere, beyond which a map is no darker."""
+_LAYERS = re.compile(r" \d+(?:-\d+)?$")
+
+
+def front_plot(record: SearchRecord) -> Plot | None:
+    """The front as it is predicted, and the finalists; None where nothing drafted."""
+    points = [(f, n) for f in record.finalists if (n := finite(f.replayed.acceptance_length))]
+    if not points:
+        return None
+    line = scaled_front(record)
+    alt = "Acceptance length against size: " + "; ".join(
+        f"{f.name} {n:.2f} tokens a cycle in {short_size(f.size_bytes)}" for f, n in points[:8]
+    )
+
+    def draw(sheet: Sheet) -> None:
+        _draw_front(sheet, record, points, line)
+
+    title = "Acceptance length against size"
+    return Plot("search-front", title, alt + ".", draw, height=360, narrow_height=340)
+
+
+def scaled_front(record: SearchRecord) -> list[tuple[int, float]]:
+    """(bytes, tokens a cycle) as predicted, by rising size.
+
+    Predictions are of the prompts that the search saw, finalists of others: so the line is scaled
+    by what the finalists that were allocated have there, over what is predicted of their sizes.
+    """
+    points = sorted(
+        (p.size_bytes, p.acceptance_length)
+        for p in record.front
+        if p.acceptance_length is not None and finite(p.acceptance_length)
+    )
+    ratios = [
+        length / predicted
+        for f in record.finalists
+        if f.family in ("found", "kld")
+        and (length := finite(f.replayed.acceptance_length))
+        and (predicted := _at(points, f.size_bytes))
+    ]
+    scale = sum(ratios) / len(ratios) if ratios else 1.0
+    return [(size, scale * length) for size, length in points]
+
+
+def bits_map(record: SearchRecord) -> Plot | None:
+    """Which type each span of the returned mix has; None where none is known."""
+    found = [e for e in earnings(record) if e.span.elements]
+    if not found:
+        return None
+    cells = tuple(_bits_cell(e) for e in _in_order(record, found))
+    title = "Types of the mix that is returned"
+    shades = [cell.shade for cell in cells if cell.shade is not None]
+    alt = "Bits per weight by layer and tensors. " + "; ".join(
+        f"{e.span.name} {e.chosen.type}" for e in found[:12]
+    )
+    return _map_plot("search-bits", title, alt + ".", cells, (min(shades), max(shades)))
+
+
+def earning_map(record: SearchRecord) -> Plot | None:
+    """What each span's bits earn; None where too little was measured."""
+    found = earnings(record)
+    if not any(e.times_price is not None for e in found):
+        return None
+    cells = tuple(_earning_cell(e) for e in _in_order(record, found))
+    alt = "What bits earn, by layer and tensors. " + " ".join(f"{told(e)}." for e in found[:8])
+    title = "What bits earn, over what they would elsewhere"
+    return _map_plot("search-earns", title, alt, cells, (-log2(MOST_TIMES) / 2, log2(MOST_TIMES)))
+
+
+def _map_plot(
+    name: str, title: str, alt: str, cells: tuple[LayerCell, ...], ends: tuple[float, float]
+) -> Plot:
+    maps = (LayerMap(title, cells),)
+    height, narrow_height = map_heights(maps)
+
+    def draw(sheet: Sheet) -> None:
+        draw_maps(sheet, maps, ends)
+
+    return Plot(name, title, alt, draw, height, narrow_height, "full")
+
+
+def _in_order(record: SearchRecord, found: Sequence[Earning]) -> list[Earning]:
+    """As the model has them: by the order of the record's spans."""
+    order = {span.name: n for n, span in enumerate(record.spans)}
+    return sorted(found, key=lambda e: (e.span.first_layer is not None, order[e.span.name]))
+
+
+def _cell(earning: Earning, shade_: float | None, texts: tuple[str, ...]) -> LayerCell:
+    span = earning.span
+    row = _LAYERS.sub("", span.name)
+    return LayerCell(row, span.first_layer, span.last_layer, shade_, texts)
+
+
+def _bits_cell(earning: Earning) -> LayerCell:
+    bpw = 8 * earning.chosen.size_bytes / earning.span.elements
+    name = earning.chosen.type
+    return _cell(earning, shade(bpw), (f"{name}  {bpw:.2f}", name, f"{bpw:.1f}"))
+
+
+def _earning_cell(earning: Earning) -> LayerCell:
+    times = earning.times_price
+    if times is None:
+        return _cell(earning, None, (f"{earning.chosen.type} is the smallest", "-"))
+    least = 1 / MOST_TIMES
+    shown = f"{times:.2g}x" if times > 0 else "nothing"
+    texts = (f"{earning.chosen.type}  {shown}", shown)
+    return _cell(earning, log2(max(times, least)), texts)
+
+
+def _at(points: Sequence[tuple[int, float]], size_bytes: int) -> float | None:
+    """The predicted length at a size; None outside of the front."""
+    import numpy as np
+
+    if not points or not points[0][0] <= size_bytes <= points[-1][0] * 1.02:
+        return None
+    return float(np.interp(size_bytes, [s for s, _ in points], [n for _, n in points]))
+
+
+def _draw_front(
+    sheet: Sheet,
+    record: SearchRecord,
+    points: Sequence[tuple[Finalist, float]],
+    line: Sequence[tuple[int, float]],
+) -> None:
+    largest = max(f.size_bytes for f, _ in points)
+    unit, word = (1 << 30, "GiB") if largest >= 1 << 29 else (1 << 20, "MiB")
+    axes = sheet.axes(f"draft's file, {word}", "tokens a cycle")
+    if line:
+        axes.plot(
+            [size / unit for size, _ in line],
+            [length for _, length in line],
+            color=sheet.colour("muted"),
+            linewidth=1.4,
+            zorder=1,
+            label="the front, predicted",
+        )
+    axes.axvline(
+        record.aim.max_bytes / unit, color=sheet.colour("ink"), linestyle=":", linewidth=1.2
+    )
+    if record.enough_bytes is not None and line:
+        axes.axvspan(
+            record.enough_bytes / unit,
+            max(line[-1][0], record.enough_bytes) / unit,
+            color=sheet.colour("grid"),
+            alpha=0.45,
+            linewidth=0,
+            zorder=0,
+            label=f"less than {record.aim.margin:.0%} to gain",
+        )
+    families = list(dict.fromkeys(f.family for f, _ in points))
+    places = _beside([f.size_bytes / unit for f, _ in points])
+    for (finalist, length), x in zip(points, places, strict=True):
+        colour, _ = sheet.series(families.index(finalist.family))
+        ends = _ends(finalist.acceptance_length, length)
+        sheet.point(axes, x, length, colour, live=finalist.family == "found", y_ends=ends)
+    axes.margins(x=0.12, y=0.15)
+    if line:  # as much of the front as lies about the finalists
+        low, high = 0.7 * min(places), 1.5 * max(places)
+        near = [length for size, length in line if low <= size / unit <= high]
+        heights = [*near, *(e for f, n in points for e in _ends(f.acceptance_length, n))]
+        room = 0.1 * (max(heights) - min(heights)) or 0.1
+        axes.set_xlim(low, high)
+        axes.set_ylim(min(heights) - room, max(heights) + room)
+    sheet.legend(axes)
+    named = [
+        Named(x, length, finalist.name, finalist.name == record.best)
+        for (finalist, length), x in zip(points, places, strict=True)
+    ]
+    sheet.name(axes, named, MOST_LABELS)
+
+
+def _beside(places: Sequence[float]) -> list[float]:
+    """Points of nearly one size moved a little apart, so that their intervals are all seen; none to
+    the right, where they would seem larger than they are allowed to be."""
+    step = BESIDE * max(places)
+    found = list(places)
+    order = sorted(range(len(places)), key=lambda n: -places[n])
+    for after, before in pairwise(order):
+        found[before] = min(found[before], found[after] - step)
+    return found
+
+
+def _ends(interval: Interval | None, length: float) -> tuple[float, float]:
+    return (length, length) if interval is None else (interval.low, interval.high)

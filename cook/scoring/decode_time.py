@@ -1,0 +1,111 @@
+"""Seconds of a draft's decode by its bytes and types, fitted to a few timed mixes.
+
+Bytes alone mislead: types differ in what a byte costs to read, routed experts are read in part,
+and something is spent whatever the size (docs/internals/scoring.md#mixes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cook.errors import InputError
+from cook.formats.arrays import Floats
+from cook.record.search_record import DecodeLaw
+
+FEWEST_MIXES = 3
+"""Timed mixes below which nothing is fitted."""
+PULLS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""How much a slope that is off the common one by all of it costs, in squared relative errors of a
+timed mix; the one that predicts each mix best from the others is taken."""
+
+
+@dataclass(frozen=True)
+class TimedMix:
+    """``seconds`` of one decode, which reads ``read_bytes`` of each kind (:func:`reading`)."""
+
+    read_bytes: Mapping[str, float]
+    seconds: float
+
+
+def reading(type_name: str, *, routed: bool) -> str:
+    """The kind that bytes are read as: by their type, and apart where a router chooses them."""
+    return f"{type_name} routed" if routed else type_name
+
+
+def fit_decode(fitted: Sequence[TimedMix], held_out: Sequence[TimedMix]) -> DecodeLaw:
+    """The law of ``fitted``; its error on ``held_out``, which decide nothing.
+
+    InputError where fewer than :data:`FEWEST_MIXES` were timed, or a time is not positive.
+    """
+    if len(fitted) < FEWEST_MIXES:
+        raise InputError(
+            f"{len(fitted)} timed mixes say too little of what types cost: it takes {FEWEST_MIXES}",
+            hint="allow more evaluations (`--budget`)",
+        )
+    if any(not mix.seconds > 0 for mix in (*fitted, *held_out)):
+        raise InputError("a measured time is not positive")
+    pull = min(PULLS, key=lambda p: _left_out_error(fitted, p))
+    law = _fit(fitted, pull)
+    if not held_out:
+        return law
+    off = [abs(decode_s(law, mix.read_bytes) / mix.seconds - 1) for mix in held_out]
+    return replace(law, held_out=len(off), error=sum(off) / len(off), largest_error=max(off))
+
+
+def decode_s(law: DecodeLaw, read_bytes: Mapping[str, float]) -> float:
+    """Seconds of one decode that reads so many bytes of each kind."""
+    slopes = ((law.s_per_byte.get(kind, law.other_s_per_byte), b) for kind, b in read_bytes.items())
+    return law.fixed_s + sum(slope * read for slope, read in slopes)
+
+
+def _left_out_error(mixes: Sequence[TimedMix], pull: float) -> float:
+    """Squared relative error of each mix by the fit of all others."""
+    return sum(
+        (decode_s(_fit([*mixes[:n], *mixes[n + 1 :]], pull), mix.read_bytes) / mix.seconds - 1) ** 2
+        for n, mix in enumerate(mixes)
+    )
+
+
+def _fit(mixes: Sequence[TimedMix], pull: float) -> DecodeLaw:
+    """Least squares of relative errors: first a constant and one slope, then a slope each kind,
+    pulled towards that one; nothing is below 0."""
+    kinds = sorted({kind for mix in mixes for kind in mix.read_bytes})
+    read = np.array([[mix.read_bytes.get(kind, 0.0) for kind in kinds] for mix in mixes])
+    seconds = np.array([mix.seconds for mix in mixes])
+    rows = np.column_stack([np.ones(len(mixes)), read.sum(axis=1)]) / seconds[:, None]
+    fixed, common = _at_least_nothing(rows, np.ones(len(mixes)))
+    slopes = np.full(len(kinds), common)
+    if common > 0:
+        # In units of the common slope, so that a pull means the same for every model.
+        rows = np.column_stack([np.ones(len(mixes)), read * common]) / seconds[:, None]
+        pulls = np.column_stack([np.zeros(len(kinds)), np.eye(len(kinds)) * np.sqrt(pull)])
+        wanted = np.concatenate([np.ones(len(mixes)), np.full(len(kinds), np.sqrt(pull))])
+        fixed, *units = _at_least_nothing(np.vstack([rows, pulls]), wanted)
+        slopes = np.array(units) * common
+    return DecodeLaw(
+        fixed_s=float(fixed),
+        s_per_byte={kind: float(slope) for kind, slope in zip(kinds, slopes, strict=True)},
+        other_s_per_byte=float(common),
+        fitted=len(mixes),
+        held_out=0,
+        error=None,
+        largest_error=None,
+    )
+
+
+def _at_least_nothing(rows: Floats, wanted: Floats) -> Floats:
+    """Least squares without negative terms: what comes out below 0 is left out, and the rest
+    solved again."""
+    kept = np.arange(rows.shape[1])
+    found = np.zeros(rows.shape[1])
+    while len(kept):
+        scale = np.maximum(np.abs(rows[:, kept]).max(axis=0), 1e-300)
+        solved = np.linalg.lstsq(rows[:, kept] / scale, wanted, rcond=None)[0] / scale
+        if (solved >= 0).all():
+            found[kept] = solved
+            break
+        kept = kept[solved >= 0]
+    return found

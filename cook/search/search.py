@@ -1,0 +1,250 @@
+"""One search from start to end: what each span costs, the best mix of a size, and the verdict.
+
+Prompts are dealt three ways and never shared: the imatrix is calibrated on text of its own, the
+search sees one half of the recipe's prompts, the verdict is from the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from cook.build.needs import needs_of
+from cook.build.prepare import prepare
+from cook.build.reckon import nominal_seconds
+from cook.engines.base import DraftSettings
+from cook.errors import InputError
+from cook.files import atomic_write
+from cook.formats.sensitivity_csv import Sensitivities, read_sensitivities
+from cook.graph.execute import Executor
+from cook.graph.store import Store
+from cook.output import Output
+from cook.paths import cook_home
+from cook.record.find import keep_search
+from cook.record.search_record import SearchRecord, search_json
+from cook.report.search_show import explained, shown_search
+from cook.report.show import show
+from cook.scoring.allocation import fastest
+from cook.scoring.kappa import predicted_length
+from cook.search.evaluate import Replays
+from cook.search.findings import Explored, acceptance_law, findings
+from cook.search.found_recipe import with_quant
+from cook.search.job import EVALUATIONS, SearchJob, SearchRequest
+from cook.search.judge import CONFIDENCE, Contender, Judged, judge
+from cook.search.ledger import Ledger
+from cook.search.pace import ByCycle, CycleCost, timed
+from cook.search.refine import Refinement
+from cook.search.sensitivity import Sensitivity, kld, nll
+from cook.search.space import Mix, Space
+from cook.units import plural, short_size, size
+
+COARSE = 0.45
+"""Share of the budget that coarse spans may take."""
+SPANS = 0.65
+"""Share of the budget for the costs of all spans; the rest is for whole mixes."""
+FITTED = 5
+"""Sizes whose allocations the law of acceptance is fitted to, where speed is sought."""
+RIVALS = 2
+"""Mixtures of the engine's own that stand in the final: the largest that fit."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search ended with: its record, where that lies, and the recipe that it wrote."""
+
+    record: SearchRecord
+    record_path: Path
+    recipe_path: Path
+
+
+def answer(request: SearchRequest, output: Output, *, wide: bool, explain: bool) -> None:
+    """Search, and print what was found: the finalists, and with ``explain`` the spans."""
+    found = search(request, output)
+    output.emit(search_json(found.record))
+    show(shown_search(found.record), output, wide=wide)
+    if explain:
+        show(explained(found.record), output, wide=wide)
+    if found.record.found_recipe is not None:
+        output.say(f"confirm it: cook build {found.recipe_path}")
+    output.say(f"kept as {found.record_path}; cook report --search shows it as a page")
+
+
+def search(request: SearchRequest, output: Output) -> Found:
+    """Find the best mix, and write it as a recipe; what was found out is kept as a record.
+
+    InputError for a recipe that cannot be searched from, and a size that nothing fits into.
+    """
+    began = time.monotonic()
+    if request.output.exists() and not request.replaces:
+        raise InputError(f"{request.output} exists", hint="-o another file, or --force")
+    prepared = prepare(
+        request.recipe,
+        engines=(request.engine,) if request.engine else (),
+        demo=request.demo,
+        threads=request.threads,
+        unsafe_args=request.unsafe_args,
+        output=output,
+    )
+    job = SearchJob.of(request, prepared)
+    published = read_sensitivities(request.from_csv) if request.from_csv is not None else None
+    for warning in prepared.warnings:
+        output.warn(warning)
+    _require_room(job.space, request.size_bytes)
+    home = cook_home()
+    with Executor(
+        Store(home / "store"),
+        output,
+        logs=home / "logs",
+        jobs=request.jobs,
+        threads=request.threads,
+        reckon=nominal_seconds,
+        needs=needs_of,
+    ) as executor:
+        replays = Replays(job.deployed, job.space, executor)
+        replays.prepare()
+        max_bytes = _max_bytes(job, executor)
+        pace: CycleCost = ByCycle()
+        if request.maximize.timed:
+            pace = timed(job, executor, replays, request.seed)
+            settings = DraftSettings(pace.n_max)
+            job = replace(job, deployed=replace(job.deployed, settings=settings))
+            replays = replace(replays, deployed=job.deployed)
+        ledger = Ledger(replays, job.rounds, request.budget, pace.cycle)
+        output.say(
+            f"searching among {plural(len(job.space.ties), 'tie')} of tensors, "
+            f"up to {plural(max(map(len, job.space.types)), 'type')} each, "
+            f"in files of at most {size(max_bytes)}"
+        )
+        own = [job.space.mix_of(types) for _, types in job.given()]
+        hand = [mix for mix in own if mix is not None]
+        aims = Aims(max_bytes, pace, job.deployed.settings.n_max, request.seed, published)
+        found = explored(job.space, ledger, aims, hand)
+        contenders = _contenders(job, found, replays)
+    judged = judge(contenders, CONFIDENCE)
+    text = _recipe_text(job, contenders, judged)
+    record = findings(job, found, contenders, judged, text, time.monotonic() - began)
+    if text is not None:
+        with atomic_write(request.output) as file:
+            file.write(text.encode())
+    return Found(record, keep_search(record), request.output)
+
+
+@dataclass(frozen=True)
+class Aims:
+    """What mixes are searched for: of at most ``max_bytes``, with the most tokens for what cycles
+    cost by ``pace``, in drafts of ``n_max`` tokens. ``published``: costs that need no measuring."""
+
+    max_bytes: int
+    pace: CycleCost
+    n_max: int
+    seed: int = 0
+    published: Sensitivities | None = None
+
+
+def explored(space: Space, ledger: Ledger, aims: Aims, starts: Sequence[Mix]) -> Explored:
+    """The spans' costs and the best whole mix, within the ledger's budget; ``starts`` are mixes
+    that somebody made by hand."""
+    sensitivity = Sensitivity.of(space, ledger, aims.published)
+    total = ledger.left if np.isfinite(ledger.left) else float(EVALUATIONS)
+    sensitivity.settle(aims.max_bytes, (1 - COARSE) * total)
+    sensitivity.refine(aims.max_bytes, (1 - SPANS) * total)
+    agreement = sensitivity.compared(aims.max_bytes) if aims.published is not None else None
+    also = _fast(sensitivity, aims) if aims.pace.law is not None else []
+    refinement = Refinement(sensitivity, aims.max_bytes, np.random.default_rng(aims.seed))
+    best = refinement.run([*also, *starts])
+    return Explored(sensitivity, best, aims.max_bytes, agreement, aims.pace)
+
+
+def _fast(sensitivity: Sensitivity, aims: Aims) -> list[Mix]:
+    """The mix that is fastest by the laws of acceptance and of decode times; the former is fitted
+    to allocations of some sizes, replayed whole."""
+    space, ledger = sensitivity.space, sensitivity.ledger
+    least = space.bytes_of(tuple(types[0] for types in space.types))
+    sizes = np.linspace(max(least, space.fixed_bytes), aims.max_bytes, FITTED + 1)[1:]
+    for size_bytes in sizes:
+        mix, _ = sensitivity.allocated(int(size_bytes))
+        ledger.whole([mix], "fit", "an allocation, for the law of acceptance")
+    law, _ = acceptance_law(sensitivity, aims.n_max)
+    if law is None:
+        return []
+
+    def speed(damage: float, seconds: float) -> float:
+        return predicted_length(law, damage) / aims.pace.of_seconds(seconds)
+
+    costs = sensitivity.costs(kld, aims.pace.seconds)
+    found = fastest(costs, aims.max_bytes - space.fixed_bytes, speed)
+    return [sensitivity.mix_of([c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)])]
+
+
+def _require_room(space: Space, limit: int) -> None:
+    smallest = space.bytes_of(tuple(types[0] for types in space.types))
+    if smallest > limit:
+        raise InputError(
+            f"no mix fits into {size(max(limit, 0))}: the smallest has {size(smallest)}",
+            hint=f"--size {short_size(smallest + smallest // 20)}, or offer smaller types: --type",
+        )
+
+
+def _max_bytes(job: SearchJob, executor: Executor) -> int:
+    """Of a file no larger than asked for, which fits into the memory asked for beside its KV cache
+    and buffers: these are measured on the recipe's own first quant."""
+    limit = job.request.size_bytes
+    if job.request.memory_bytes is not None:
+        memory = job.drafts[0].memory
+        assert memory is not None, "the recipe has a score"
+        executor.run([memory])
+        taken = executor.outcomes.result(memory)
+        if taken is None:
+            raise executor.outcomes.failures[memory.key].error
+        limit = min(limit, job.request.memory_bytes - taken.kv_bytes - taken.compute_bytes)
+        _require_room(job.space, limit)
+    return limit
+
+
+def _contenders(job: SearchJob, found: Explored, replays: Replays) -> list[Contender]:
+    """The finalists, replayed on the prompts of the verdict."""
+    space, limit = job.space, found.max_bytes
+    entered: dict[str, tuple[str, dict[str, str]]] = {}
+    for name, types in job.given():
+        if job.size_of(types) <= limit:
+            entered[name] = "given", dict(types)
+    fitting = sorted(
+        ((name, types) for name, types in job.mixtures() if job.size_of(types) <= limit),
+        key=lambda one: -job.size_of(one[1]),
+    )
+    hand = [types for _, types in entered.values()]
+    for name, types in fitting[:RIVALS]:
+        if dict(types) not in hand:
+            entered[f"{name} of the engine"] = "engine", dict(types)
+    best_kld, _ = found.sensitivity.allocated(limit, kld)
+    best_nll, _ = found.sensitivity.allocated(limit, nll)
+    entered["least KLD"] = "kld", space.tensor_types(best_kld)
+    entered["least perplexity"] = "perplexity", space.tensor_types(best_nll)
+    entered[job.found_name] = "found", space.tensor_types(found.best)
+    files = [replays.quantized_as(types) for _, types in entered.values()]
+    replies = replays.of_files(files, job.verdict)
+    cycle = found.pace.cycle_of
+    return [
+        Contender(name, family, types, job.size_of(types), one, cycle(types))  # type: ignore[arg-type]
+        for (name, (family, types)), one in zip(entered.items(), replies, strict=True)
+    ]
+
+
+def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:
+    """The recipe to write; None where the best is in the one given."""
+    best = next(c for c in contenders if c.name == judged.best)
+    if best.family == "given":
+        return None
+    return with_quant(
+        job.prepared.loaded,
+        job.found_name,
+        best.types,
+        job.space,
+        job.model,
+        job.layout.engine,
+        job.request.output,
+    )

@@ -1,0 +1,242 @@
+"""What each type costs each span: measured where it matters, taken from its kin elsewhere.
+
+One span at a time is changed from the mix of the largest types and replayed. How far that takes the
+model from its source (KLD, nats a token) adds up over spans; so does, less well, what it takes off
+the likelihood of the target's text. Costs that nobody measured follow the curve of the span, of the
+span that it was split from, or of quantization at large: an error of rounding falls by half with
+every bit, and what it does to probabilities by a quarter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cook.formats.quant_types import by_name
+from cook.formats.sensitivity_csv import Sensitivities
+from cook.record.search_record import CsvAgreement
+from cook.scoring.allocation import Allocation, SpanCosts, TypeCost, allocate
+from cook.scoring.rank_agreement import rank_correlation
+from cook.search.evaluate import Replies
+from cook.search.ledger import Ledger
+from cook.search.space import Mix, Space, Span
+
+Damage = Callable[[Replies], float]
+"""Of a mix on the prompts of the search, less the reference's: a damage."""
+LEAST = 1e-7
+"""Nats a token: below it a damage is none."""
+A_BIT = math.log(4.0)
+PAYS = 0.02
+"""A split pays where it takes so large a share off the damage of the best mix."""
+
+
+def kld(replies: Replies) -> float:
+    """How far from its source."""
+    return replies.mean_kld
+
+
+def nll(replies: Replies) -> float:
+    """How unlikely the target's text: what an allocation by perplexity minimizes."""
+    return replies.mean_nll
+
+
+@dataclass(eq=False)
+class Sensitivity:
+    """The costs of the spans of a space, measured through ``ledger`` as they are needed.
+
+    ``spans`` are those of now, each without those that it was split from; ``parent`` by name.
+    """
+
+    space: Space
+    ledger: Ledger
+    reference: Mix
+    spans: tuple[Span, ...]
+    parent: dict[str, Span] = field(default_factory=dict)
+    split_into: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    every: dict[str, Span] = field(default_factory=dict)
+    table: Sensitivities | None = None
+    """Costs that somebody published."""
+
+    @classmethod
+    def of(
+        cls, space: Space, ledger: Ledger, published: Sensitivities | None = None
+    ) -> Sensitivity:
+        """Of the coarsest spans, nothing measured but the reference."""
+        ledger.whole([space.largest], "reference", "what others are changed from")
+        spans = space.spans()
+        return cls(
+            space, ledger, space.largest, spans, every={s.name: s for s in spans}, table=published
+        )
+
+    def variant(self, span: Span, type_name: str) -> Mix:
+        """The reference with ``span`` in another type."""
+        return self.space.changed(self.reference, span, type_name)
+
+    def measured(self, span: Span, type_name: str) -> Replies | None:
+        """What was replayed; None where nobody asked."""
+        return self.ledger.known.get(self.variant(span, type_name))
+
+    def published(self, span: Span, type_name: str) -> float | None:
+        """What somebody published of ``span`` in a type; None where of a tensor nobody did."""
+        if self.table is None:
+            return None
+        tensors = [t.name for place in span.ties for t in self.space.ties[place].tensors]
+        nats = [self.table.nats(name, type_name) for name in tensors]
+        return None if None in nats else sum(n for n in nats if n is not None)
+
+    def compared(self, max_bytes: int) -> CsvAgreement:
+        """How far what was published agrees with acceptance lost here: in each span the type that
+        it leads to is replayed."""
+        assert self.table is not None, "asked of what was published"
+        mix, _ = self.allocated(max_bytes)
+        chosen = [(s, mix[s.ties[0]]) for s in self.spans]
+        asked = [one for one in chosen if one[1] != self._reference_type(one[0])]
+        self.measure(asked[: max(0, int(self.ledger.left))])
+        least = self.ledger.known[self.reference].acceptance_length
+        costs, lost = [], []
+        for span in self.every.values():
+            for type_name in span.types:
+                replies, nats = self.measured(span, type_name), self.published(span, type_name)
+                if replies is not None and nats is not None and type_name != span.types[-1]:
+                    costs.append(nats)
+                    lost.append(least - replies.acceptance_length)
+        missing = [s for s in self.spans if self.published(s, s.types[0]) is None]
+        return CsvAgreement(
+            file=self.table.path.name,
+            metric=self.table.metric,
+            used=len(self.spans) - len(missing),
+            missing=len(missing),
+            compared=len(costs),
+            rank_correlation=rank_correlation(costs, lost),
+        )
+
+    def measure(self, wanted: Sequence[tuple[Span, str]]) -> None:
+        """Replay these that were not."""
+        for span, type_name in wanted:
+            if self.measured(span, type_name) is None:
+                why = f"{span.name} in {type_name}"
+                self.ledger.whole([self.variant(span, type_name)], "sensitivity", why)
+
+    def damage(self, span: Span, type_name: str, metric: Damage) -> float:
+        """What ``type_name`` adds to ``metric`` of the reference, measured or not; at least 0."""
+        if type_name == self._reference_type(span):
+            return 0.0
+        if (published := self.published(span, type_name)) is not None:
+            return max(published, 0.0)
+        base = metric(self.ledger.known[self.reference])
+        points: list[tuple[float, float]] = []
+        for other in span.types[:-1]:
+            if (replies := self.measured(span, other)) is not None:
+                value = max(metric(replies) - base, LEAST)
+                if other == type_name:
+                    return value
+                points.append(
+                    (by_name(other).bpw, math.log(value / self._shape(span, other, metric)))
+                )
+        shape = self._shape(span, type_name, metric)
+        if not points:
+            return shape
+        points.sort()
+        bits = by_name(type_name).bpw
+        below = [p for p in points if p[0] <= bits] or points[:1]
+        above = [p for p in points if p[0] >= bits] or points[-1:]
+        (x0, y0), (x1, y1) = below[-1], above[0]
+        share = (bits - x0) / (x1 - x0) if x1 > x0 else 0.0
+        return shape * math.exp(y0 + share * (y1 - y0))
+
+    def _shape(self, span: Span, type_name: str, metric: Damage) -> float:
+        """The curve that the span's own points bend: its parent's, in proportion to its weights,
+        or that of quantization at large."""
+        parent = self.parent.get(span.name)
+        if parent is None:
+            return math.exp(-A_BIT * by_name(type_name).bpw)
+        share = self._elements(span) / self._elements(parent)
+        return max(share * self.damage(parent, type_name, metric), LEAST)
+
+    def _elements(self, span: Span) -> int:
+        return sum(self.space.ties[i].elements for i in span.ties)
+
+    def _reference_type(self, span: Span) -> str:
+        return self.reference[span.ties[0]]
+
+    def costs(
+        self,
+        metric: Damage,
+        seconds: Callable[[Span, str], float] = lambda *_: 0.0,
+        spans: Sequence[Span] | None = None,
+    ) -> tuple[SpanCosts, ...]:
+        """Every span with its types, smaller ones never less damaging than larger ones."""
+        found = []
+        for span in spans or self.spans:
+            least = 0.0
+            costs: list[TypeCost] = []
+            for type_name in reversed(span.types):
+                least = max(least, self.damage(span, type_name, metric))
+                size = self.space.bytes_in(span, type_name)
+                costs.append(TypeCost(type_name, size, least, seconds(span, type_name)))
+            found.append(SpanCosts(span.name, tuple(reversed(costs))))
+        return tuple(found)
+
+    def mix_of(self, types: Sequence[str]) -> Mix:
+        """The mix in which each span has one of ``types``."""
+        mix = list(self.reference)
+        for span, type_name in zip(self.spans, types, strict=True):
+            for place in span.ties:
+                mix[place] = type_name
+        return tuple(mix)
+
+    def allocated(self, max_bytes: int, metric: Damage = kld) -> tuple[Mix, Allocation]:
+        """The mix of least damage in a file of at most ``max_bytes``."""
+        costs = self.costs(metric)
+        found = allocate(costs, max_bytes - self.space.fixed_bytes)
+        types = [c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)]
+        return self.mix_of(types), found
+
+    def settle(self, max_bytes: int, until: float) -> None:
+        """Measure what the best mix of this size would have, until it has nothing else or only
+        ``until`` evaluations are left."""
+        while self.ledger.left > until:
+            mix, _ = self.allocated(max_bytes)
+            wanted = [
+                (span, mix[span.ties[0]])
+                for span in self.spans
+                if mix[span.ties[0]] != self._reference_type(span)
+                and self.measured(span, mix[span.ties[0]]) is None
+                and self.published(span, mix[span.ties[0]]) is None
+            ]
+            if not wanted:
+                return
+            self.measure(wanted[: max(1, int(self.ledger.left - until))])
+
+    def refine(self, max_bytes: int, until: float) -> None:
+        """Split spans, the most damaging first, as long as that pays."""
+        settled: set[str] = set()
+        while self.ledger.left > until:
+            mix, before = self.allocated(max_bytes)
+            open_ = [
+                s for s in self.spans if s.name not in settled and len(self.space.split(s)) > 1
+            ]
+            if not open_:
+                return
+            span = max(open_, key=lambda s: self.damage(s, mix[s.ties[0]], kld))
+            type_name = mix[span.ties[0]]
+            if type_name == self._reference_type(span):
+                type_name = span.types[-2] if len(span.types) > 1 else type_name
+            parts = self.space.split(span)
+            if len(parts) > self.ledger.left - until:
+                return
+            whole = self.spans
+            place = whole.index(span)
+            for part in parts:
+                self.parent[part.name] = span
+                self.every[part.name] = part
+            self.measure([(part, type_name) for part in parts if type_name in part.types])
+            self.spans = (*whole[:place], *parts, *whole[place + 1 :])
+            _, after = self.allocated(max_bytes)
+            if after.damage < (1 - PAYS) * before.damage:
+                self.split_into[span.name] = tuple(part.name for part in parts)
+            else:
+                self.spans = whole
+                settled.add(span.name)
+            self.settle(max_bytes, until)

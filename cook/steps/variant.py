@@ -1,0 +1,80 @@
+"""Steps: score mixes of types on a stored trace without keeping their files.
+
+A search looks at hundreds of mixes that differ in a few tensors, and keeps none. So a mix is put
+together of quantized tensors that lie in the store (:mod:`cook.steps.tensors`), blocks shared
+where the file system can, replayed, and gone: what stays is the replay. The worker that replays
+one takes the next.
+
+How far a mix is from its source is what adds over tensors, so it is measured from the source's own
+probabilities, not from the target's: of a draft that is another model than its target, the latter
+moves either way with every change (docs/internals/scoring.md#mixes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from shutil import rmtree
+from typing import ClassVar
+
+from cook.engines.base import Engine
+from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.steps.quantize import QuantizeStep
+from cook.steps.replay import ReplayOutcome, ReplayStep, likeliest
+
+TOP = 32
+"""Of 2,048 tokens of the demo's vocabulary they have all but some thousandths of the
+probability, and the rest counts as one token."""
+DRAFT = "draft"
+"""The folder of the mix while it is there."""
+
+
+@dataclass(frozen=True)
+class VariantStep(Step[ReplayOutcome]):
+    """``replay``, whose draft is a mix, with that made for it alone; artifact as the replay's.
+
+    Its divergence is from what the source of all mixes says itself: its ``own`` replay, of which
+    the :data:`TOP` likeliest tokens are kept.
+    """
+
+    replay: ReplayStep
+    own: ReplayStep
+
+    kind: ClassVar[str] = "variant"
+    result_type: ClassVar[type] = ReplayOutcome
+
+    @property
+    def mix(self) -> QuantizeStep:
+        assert isinstance(self.replay.draft, QuantizeStep), "a variant is quantized"
+        return self.replay.draft
+
+    @property
+    def label(self) -> str:
+        return self.replay.label
+
+    def uses(self) -> Engine | None:
+        return self.replay.uses()
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {**self.mix.inputs(), "trace": self.replay.trace, "own": self.own}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"mix": dict(self.mix.params()), "replay": dict(self.replay.params())}
+
+    def work(self) -> float:
+        return self.replay.work()
+
+    def run(self, bench: Workbench) -> ReplayOutcome:
+        folder = bench.directory / DRAFT
+        folder.mkdir()
+        try:
+            self.mix.run(replace(bench, directory=folder, advance=_unseen))
+            first = min(path for path in folder.iterdir() if path.suffix == ".gguf")
+            own = likeliest(bench.artifact(self.own))
+            return self.replay.of_file(first, bench, place=self.kind, reference=own)
+        finally:
+            rmtree(folder)
+
+
+def _unseen(_: float) -> None:
+    """Progress is the replay's."""

@@ -1,0 +1,67 @@
+"""Searches of a space that was exhausted: a share of the study, and all of it under soak."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bench.mix_table import MixTable
+from bench.search_contests import (
+    FAMILIES,
+    SEEDS,
+    SHARE,
+    SIZES,
+    WITHIN,
+    deal,
+    duels,
+    exhausted,
+    seeded,
+    sizes,
+    tables,
+)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def table(request: pytest.FixtureRequest) -> MixTable:
+    return tables()[request.param]
+
+
+def test_the_table_is_of_every_mix(table: MixTable) -> None:
+    assert len(table.place) == len(table.space.types[0]) ** len(table.space.ties)
+    assert table.accepted.shape == (len(table.place), len(table.ids))
+    assert (table.accepted <= table.drafted).all()
+    assert (table.accepted < table.tokens).all()
+
+
+def test_prompts_are_dealt_once(table: MixTable) -> None:
+    parts = deal(table.ids, (0.4, 0.3, 0.3), 3)
+    assert sorted(name for part in parts for name in part) == sorted(table.ids)
+    assert parts == deal(table.ids, (0.4, 0.3, 0.3), 3)
+
+
+@pytest.mark.parametrize(
+    "count", [3, pytest.param(SIZES, marks=pytest.mark.soak)], ids=["some sizes", "all sizes"]
+)
+def test_what_is_found_is_nearly_the_best_of_all_mixes(count: int) -> None:
+    table = tables()["demo"]
+    assert len(table.place) >= 500
+    for one in exhausted(table, count):
+        assert one.ratio >= WITHIN, f"{one.max_bytes} bytes"
+        assert one.share <= SHARE
+
+
+@pytest.mark.parametrize(
+    "count", [3, pytest.param(SIZES, marks=pytest.mark.soak)], ids=["some sizes", "all sizes"]
+)
+def test_what_is_found_is_rarely_worse_than_its_rivals(table: MixTable, count: int) -> None:
+    for name, counts in duels(table, count).items():
+        assert counts["worse"] <= max(counts["better"], 1), f"{name}: {Counter(counts)}"
+
+
+@pytest.mark.parametrize(
+    "seeds", [6, pytest.param(SEEDS, marks=pytest.mark.soak)], ids=["some seeds", "all seeds"]
+)
+def test_no_search_is_worse_than_the_recipe_given(table: MixTable, seeds: int) -> None:
+    outside = seeded(table, range(seeds), len(sizes(table, SIZES)))
+    assert not [one for one in outside if one.worse]

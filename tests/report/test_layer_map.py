@@ -1,0 +1,43 @@
+"""Maps of layers: as high as their rows, and drawn with what has room."""
+
+from __future__ import annotations
+
+from cook.report.canvas import Plot, Sheet, svg_file
+from cook.report.layer_map import LayerCell, LayerMap, draw_maps, map_heights
+
+CELLS = (
+    LayerCell("attention", 0, 3, 1.0, ("q8_0  8.50", "8.5")),
+    LayerCell("ffn_down", 0, 0, 0.5, ("q4_K with words that have no room here", "narrow")),
+    LayerCell("ffn_down", 1, 3, None, ("no figure",)),
+    LayerCell("output", None, None, 0.0, ("q2_K",)),
+)
+ONE = LayerMap("one", CELLS)
+
+
+def drawn(maps: tuple[LayerMap, ...]) -> str:
+    def draw(sheet: Sheet) -> None:
+        draw_maps(sheet, maps, (0.0, 1.0))
+
+    return svg_file(Plot("map", "A map", "a map", draw, *map_heights(maps), "full"))
+
+
+def test_rows_are_in_the_order_of_their_cells() -> None:
+    assert ONE.rows == ["attention", "ffn_down", "output"]
+
+
+def test_a_map_is_as_high_as_its_rows() -> None:
+    low, high = LayerMap("low", CELLS[:1]), ONE
+    assert map_heights((low,))[0] < map_heights((high,))[0]
+    assert map_heights((high, low)) == (map_heights((high,))[0], 2 * 62 + 20 + 25 * 4)
+
+
+def test_blocks_hold_what_has_room() -> None:
+    text = drawn((ONE,))
+    for word in ("q8_0  8.50", "narrow", "no figure", "q2_K", "ffn down"):
+        assert word in text, word
+    assert "no room here" not in text
+
+
+def test_several_maps_stand_beside_each_other() -> None:
+    text = drawn((ONE, LayerMap("other <b>", CELLS[:1])))
+    assert "other &lt;b&gt;" in text

@@ -1,0 +1,62 @@
+"""What a cycle of a mix costs, by a law of decode times."""
+
+from __future__ import annotations
+
+import pytest
+
+from cook.formats.gguf import read_gguf
+from cook.formats.quant_types import LLAMA_CPP
+from cook.paths import demo_dir
+from cook.recipe.active import TokenReads
+from cook.record.search_record import DecodeLaw
+from cook.scoring.price import BatchCurve
+from cook.search.pace import ByCycle, BySecond, read_bytes
+from cook.search.space import Space
+
+FILE = read_gguf(demo_dir() / "draft-f16.gguf")
+SPACE = Space.of(FILE, LLAMA_CPP, ("q2_K", "q4_K", "q8_0"), imatrix=False)
+READS = TokenReads(FILE)
+SLOPES = {"q2_K": 3e-10, "q4_K": 2e-10, "q8_0": 1e-10, "q8_0 routed": 2e-10}
+LAW = DecodeLaw(1e-4, SLOPES, 1e-10, 5, 2, 0.01, 0.02)
+VERIFY = BatchCurve((0,), (1, 2, 3, 5), ((1e-3, 1.2e-3, 1.4e-3, 1.8e-3),), typed=True)
+
+
+def pace(n_max: int = 4) -> BySecond:
+    return BySecond(SPACE, READS, LAW, VERIFY, n_max, mirrors=True)
+
+
+def test_a_cycle_is_the_drafts_decodes_and_one_verification() -> None:
+    read = read_bytes(SPACE, READS, SPACE.tensor_types(SPACE.largest))
+    assert set(read) == {"q8_0", "q8_0 routed"}
+    decode_s = 1e-4 + read["q8_0"] * 1e-10 + read["q8_0 routed"] * 2e-10
+    assert pace().cycle(SPACE.largest) == pytest.approx(1.8e-3 + 5 * decode_s)
+    assert pace().cycle_of(SPACE.tensor_types(SPACE.largest)) == pace().cycle(SPACE.largest)
+
+
+def test_a_token_reads_the_experts_that_it_uses_and_one_row_of_the_embeddings() -> None:
+    types = SPACE.tensor_types(SPACE.largest)
+    read = read_bytes(SPACE, READS, types)
+    routed = [t for t in SPACE.ties if t.group == "routed_experts"]
+    whole = sum(t.bytes_in("q8_0") for t in routed)
+    used = FILE.integer(f"{FILE.architecture}.expert_used_count")
+    count = FILE.integer(f"{FILE.architecture}.expert_count")
+    assert used is not None
+    assert count is not None
+    assert read["q8_0 routed"] == pytest.approx(whole * used / count, rel=1e-3)
+    embeddings = read_bytes(SPACE, READS, {"token_embd.weight": "q8_0"})
+    assert embeddings["q8_0"] == 272, "256 weights"
+
+
+def test_the_seconds_of_spans_add_up_to_a_mix() -> None:
+    one = pace()
+    for mix in (SPACE.largest, tuple(types[0] for types in SPACE.types)):
+        spans = SPACE.spans()
+        seconds = sum(one.seconds(span, mix[span.ties[0]]) for span in spans)
+        assert one.of_seconds(seconds) == pytest.approx(one.cycle(mix))
+
+
+def test_where_acceptance_is_sought_every_cycle_counts_alike() -> None:
+    plain = ByCycle()
+    assert plain.cycle(SPACE.largest) == plain.of_seconds(3.0) == 1.0
+    assert plain.seconds(SPACE.spans()[0], "q2_K") == 0.0
+    assert plain.law is None

@@ -1,0 +1,98 @@
+"""Ties, spans and mixes of a real header."""
+
+from __future__ import annotations
+
+import pytest
+
+from cook.errors import InputError
+from cook.formats.gguf import read_gguf
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+from cook.paths import demo_dir
+from cook.search.space import LADDERS, Space
+
+FILE = read_gguf(demo_dir() / "draft-f16.gguf")
+
+
+def demo(**changes: object) -> Space:
+    asked = {"imatrix": True, **changes}
+    types = asked.pop("types", LADDERS[LLAMA_CPP])
+    return Space.of(FILE, LLAMA_CPP, types, **asked)  # type: ignore[arg-type]
+
+
+def test_every_quantizable_tensor_is_in_one_tie_and_fused_ones_share_theirs() -> None:
+    space = demo()
+    names = [t.name for tie in space.ties for t in tie.tensors]
+    assert len(names) == len(set(names))
+    assert "output_norm.weight" not in names
+    assert "blk.1.ffn_gate_inp.weight" not in names
+    fused = [tie for tie in space.ties if len(tie.tensors) > 1]
+    assert {t.name for t in fused[0].tensors} == {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight"}
+    assert [tie.role for tie in fused] == [
+        "ffn_up_gate",
+        "ffn_up_gate_exps",
+        "ffn_up_gate_shexp",
+    ]
+
+
+def test_embeddings_and_output_take_no_type_that_needs_importance() -> None:
+    space = demo()
+    for tie, types in zip(space.ties, space.types, strict=True):
+        assert ("iq2_xxs" in types) == (tie.group not in ("embeddings", "output"))
+    without = demo(imatrix=False)
+    assert all("iq2_xxs" not in types for types in without.types)
+
+
+def test_spans_split_by_what_tensors_do_and_then_by_layers() -> None:
+    space = demo()
+    spans = {span.name: span for span in space.spans()}
+    assert list(spans) == [
+        "embeddings",
+        "attention",
+        "dense_ffn",
+        "routed_experts",
+        "shared_experts",
+        "output",
+    ]
+    parts = space.split(spans["attention"])
+    assert [p.name for p in parts] == ["attn_qkv", "attn_output"]
+    assert [p.name for p in space.split(parts[0])] == ["attn_qkv 0", "attn_qkv 1"]
+    assert space.split(spans["output"]) == (spans["output"],)
+    every = sorted(place for span in spans.values() for place in span.ties)
+    assert every == list(range(len(space.ties)))
+
+
+def test_a_mix_and_its_tensors_types_are_one() -> None:
+    space = demo()
+    mix = space.changed(space.largest, space.spans()[1], "q5_K")
+    types = space.tensor_types(mix)
+    assert space.mix_of(types) == mix
+    assert space.mix_of({**types, "blk.0.ffn_up.weight": "q6_K"}) is None, "its gate is q8_0"
+    assert space.mix_of({**types, "output.weight": "tq1_0"}) is None
+
+
+def test_bytes_are_at_least_those_of_the_file() -> None:
+    space = demo(types=("q8_0",))
+    fixed = sum(t.size_bytes or 0 for t in FILE.tensors if t.type_name == "f32")
+    chosen = sum(tie.bytes_in("q8_0") for tie in space.ties)
+    assert 0 <= space.bytes_of(space.largest) - fixed - chosen < 32 * len(FILE.tensors)
+
+
+def test_a_floor_holds_for_small_groups_alone() -> None:
+    space = demo(floor="q6_K")
+    share = {
+        group: sum(t.elements for t in space.ties if t.group == group)
+        / sum(t.elements for t in space.ties)
+        for group in {tie.group for tie in space.ties}
+    }
+    for tie, types in zip(space.ties, space.types, strict=True):
+        assert (types[0] == "q6_K") == (share[tie.group] <= 0.01) or share[tie.group] > 0.01
+
+
+def test_a_tensor_that_takes_nothing_is_told() -> None:
+    with pytest.raises(InputError, match="takes none of the types iq2_xxs"):
+        demo(types=("iq2_xxs",))
+
+
+def test_ik_has_a_ladder_of_its_own_types() -> None:
+    space = Space.of(FILE, IK_LLAMA_CPP, LADDERS[IK_LLAMA_CPP], imatrix=True)
+    assert {"iq1_kt", "iq6_k"} <= {t for types in space.types for t in types}
