@@ -34,9 +34,9 @@ def test_every_length_is_predicted_and_the_best_runs_live(
         ran = {s.settings for s in here if s.live_tokens_per_s is not None}
         assert {None, best.settings} <= ran
         assert all((s.reason is None) == (s.live_tokens_per_s is not None) for s in here)
-    ran = [step.label for step in done.record.steps if "slots" in step.label]
-    assert any(label.startswith("live") for label in ran)
-    assert any(label.startswith("verification") for label in ran)
+    labels = [step.label for step in done.record.steps if "slots" in step.label]
+    assert any(label.startswith("live") for label in labels)
+    assert any(label.startswith("verification") for label in labels)
     faster = [max(s.predicted_tokens_per_s for s in speeds if s.slots == n) for n in (1, 2, 4)]
     assert faster == sorted(faster), "the batch of several slots costs little here"
     assert read_record(done.path).slots == speeds

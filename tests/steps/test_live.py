@@ -224,9 +224,20 @@ def test_a_request_that_fails_ends_the_others(bundled: Any, bench: Workbench) ->
     long, short = (replace(p, text=p.text[:40]) for p in PROMPTS[:2])
     too_long = replace(short, id="too long", text="word " * 2000)
     step = LiveStep(
-        *(bundled, "no draft", source([demo_dir() / "target-q8_0.gguf"]), ModelArgs(threads=1)),
-        *(1024, None, ModelArgs(), None, (too_long, long, short), 900, Sampling()),
-        *(False, 0, 0),
+        engine=bundled,
+        name="no draft",
+        target=source([demo_dir() / "target-q8_0.gguf"]),
+        target_args=ModelArgs(threads=1),
+        context=1024,
+        draft=None,
+        draft_args=ModelArgs(),
+        settings=None,
+        prompts=(too_long, long, short),
+        max_tokens=900,
+        sampling=Sampling(),
+        chat=False,
+        round=0,
+        repeat=0,
         slots=2,
     )
     began = time.monotonic()
