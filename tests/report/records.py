@@ -308,6 +308,7 @@ def bare() -> Record:
         steps=(),
         imatrix=None,
         source_quality=None,
+        slots=None,
         chains=None,
         engines={},
         target="",
