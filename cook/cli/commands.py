@@ -23,7 +23,7 @@ COMMANDS: dict[str, CommandHelp] = {
     "score": CommandHelp("Score drafts against a target, and pick the best."),
     "trace": CommandHelp("Record what a target says, to score drafts on it."),
     "predict": CommandHelp("Predict the speed of drafts from a trace, or from numbers."),
-    "search": CommandHelp("Find the best mix of types for a size, never worse than yours."),
+    "search": CommandHelp("Find the best mix of types of a size, never below yours."),
     "plan": CommandHelp("Show what a build would run, why, and what it takes."),
     "run": CommandHelp("Make one step of a plan, for Slurm, GNU parallel, ssh or CI."),
     "sweep": CommandHelp("Run recipes on engines, night after night, and compare."),
