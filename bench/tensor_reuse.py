@@ -62,13 +62,12 @@ def tensor_reuse() -> Study:
             tool.append(by_tool(sweep[0], home))
         pair = by_tensor(sweep[:2], home / "pair")
         whole = by_tensor(sweep, home / "sweep")
-        together_s = side_by_side_s(sweep, home / "side-by-side")
         tools = [by_tool(step, home) for step in sweep]
     ratio = statistics.median(r.seconds for r in alone) / statistics.median(r.seconds for r in tool)
     peaks = max(r.peak_bytes for r in alone), max(r.peak_bytes for r in tool)
     second = pair.each_s[1] / pair.each_s[0]
-    in_turn, together = whole.seconds / whole.tensors_s, together_s / whole.tensors_s
-    beside = together_s / sum(r.seconds for r in tools)
+    distinct = whole.seconds / whole.tensors_s
+    beside = whole.seconds / sum(r.seconds for r in tools)
     return Study(
         (
             f"one candidate alone: {ratio:.2f}x llama-quantize ({THREADS} threads, median of "
@@ -76,15 +75,14 @@ def tensor_reuse() -> Study:
             f"{peaks[1] >> 20} MiB, no more",
             f"a second that shares the routed experts: {second:.3f}x the first's "
             f"{pair.each_s[0]:.1f} s, at most {MOST_SECOND}x",
-            f"{len(sweep)} candidates over {len(ROUTED)} types of routed experts, two at a time "
-            f"(--jobs 2): {together:.2f}x the {whole.tensors_s:.1f} s of the distinct tensors, at "
-            f"most {MOST_SWEEP}x; {beside:.2f}x llama-quantize run {len(sweep)} times; one after "
-            f"the other {in_turn:.2f}x",
+            f"{len(sweep)} candidates over {len(ROUTED)} types of routed experts: {distinct:.2f}x "
+            f"the {whole.tensors_s:.1f} s of the distinct tensors, at most {MOST_SWEEP}x; "
+            f"{beside:.2f}x llama-quantize run {len(sweep)} times",
         ),
         ratio <= MOST_ALONE
         and peaks[0] <= peaks[1]
         and second <= MOST_SECOND
-        and together <= MOST_SWEEP,
+        and distinct <= MOST_SWEEP,
     )
 
 
@@ -108,19 +106,8 @@ def candidate(engine: Engine, model: Source, routed: str, rest: str) -> Quantize
     )
 
 
-def side_by_side_s(steps: Sequence[QuantizeStep], home: Path) -> float:
-    """Seconds of all as ``cook build --jobs 2`` makes them, into an empty store."""
-    store, quiet = Store(home / "store"), Output(Mode.QUIET)
-    with Executor(store, quiet, logs=home / "logs", threads=THREADS, jobs=2) as executor:
-        started = time.monotonic()
-        outcomes = executor.run(steps)
-        seconds = time.monotonic() - started
-        assert all(outcomes.result(step) for step in steps), "a random model can be quantized"
-    return seconds
-
-
 def by_tensor(steps: Sequence[QuantizeStep], home: Path) -> Run:
-    """As a build makes them one after the other, into an empty store."""
+    """As a build makes them, into an empty store."""
     store = Store(home / "store")
     each_s, peaks = [], []
     with Executor(store, Output(Mode.QUIET), logs=home / "logs", threads=THREADS) as executor:

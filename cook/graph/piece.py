@@ -14,6 +14,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from cook.errors import InternalError
+from cook.files import fsync
 from cook.graph.key import as_read_back, key_of
-from cook.graph.store import Artifact, Entry, Store
+from cook.graph.store import SYNCED_AT_ONCE, Artifact, Entry, Store
 from cook.output import Output
 from cook.signals import require_going_on
 
@@ -121,7 +123,9 @@ class Pieces:
         busy: list[Piece] = []
         with ExitStack() as held:
             directory = held.enter_context(self._store.workspace())
+            disk = held.enter_context(ThreadPoolExecutor(SYNCED_AT_ONCE))
             ready: list[tuple[Path, Entry]] = []
+            written: list[Future[None]] = []
             size, began = 0, time.monotonic()
             try:
                 for piece in wanted:
@@ -132,12 +136,16 @@ class Pieces:
                     if self._find(piece, found):  # another cook was faster
                         continue
                     ready.append(self._make(piece, directory / piece.key, make))
+                    # The disk is done with most of it when the last is made.
+                    written.append(disk.submit(fsync, directory / piece.key / FILE))
                     size += piece.size_bytes
                     old = time.monotonic() - began >= BATCH_S
                     if len(ready) >= BATCH or size >= BATCH_BYTES or old:
                         break
             finally:
                 # What is whole outlasts what the next one failed with.
+                for each in written:
+                    each.result()
                 for artifact in self._store.commit_all(ready):
                     found[artifact.key] = artifact
                     self.made.add(artifact.key)
