@@ -304,8 +304,9 @@ def test_batches_of_several_slots_are_timed(
     alone = worker.time_batch(texts[0], depth=40, tokens=5, repeats=3, all_outputs=True)
     assert (alone.decode_ns > 0).all(), "nothing of them is in its way"
     worker.load(ModelLoad(tiny_model, context=256))
-    with pytest.raises(StepError, match="3 slots in a context of 1 sequences"):
-        worker.time_slots(before, following, sequences=2, repeats=1, all_outputs=True)
+    if engine.flavour is Flavour.LLAMA_CPP:  # ik's llama_n_seq_max says the cache's size
+        with pytest.raises(StepError, match="3 slots in a context of 1 sequences"):
+            worker.time_slots(before, following, sequences=2, repeats=1, all_outputs=True)
     with pytest.raises(StepError, match="sequences is 4"):
         worker.time_slots(before, following, sequences=4, repeats=1, all_outputs=True)
 
