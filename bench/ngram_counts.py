@@ -8,7 +8,6 @@ Not a timing: other programs may run beside it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench.study import Study
+from bench.study import Study, engines
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
-from cook.engines.discover import discover
 from cook.engines.ngram_settings import DEFAULTS, NgramSettings, NgramType
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
@@ -100,13 +98,10 @@ replayed in, so that a near tie falls otherwise now and then; in all, a hundredt
 
 def two_stage_counts() -> Study:
     """An n-gram method first and the demo's draft second, counted as :func:`ngram_counts` does."""
-    engines = [discover("bundled")]
-    if directory := os.environ.get("COOK_ENGINE_IK"):
-        engines.append(discover(f"ik={directory}"))
     found = []
     with TemporaryDirectory(prefix="cook-bench-") as logs:
         supervisor = Supervisor(Path(logs))
-        for engine in engines:
+        for engine in engines():
             flavour = Flavour(engine.flavour)
             texts = [p.text for p in load_prompts("demo").prompts[:PROMPTS]]
             written = replies(engine, target(), texts, TOKENS, supervisor)
@@ -124,13 +119,10 @@ def two_stage_counts() -> Study:
 
 def ngram_counts() -> Study:
     """All methods that the bundled engine has, and ik's where COOK_ENGINE_IK names a build."""
-    engines = [discover("bundled")]
-    if directory := os.environ.get("COOK_ENGINE_IK"):
-        engines.append(discover(f"ik={directory}"))
     found = []
     with TemporaryDirectory(prefix="cook-bench-") as logs:
         supervisor = Supervisor(Path(logs))
-        for engine in engines:
+        for engine in engines():
             texts = [p.text for p in load_prompts("demo").prompts[:PROMPTS]]
             written = replies(engine, target(), texts, TOKENS, supervisor)
             for settings in methods(engine):

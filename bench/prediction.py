@@ -19,7 +19,7 @@ from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
 from bench.proportions import DENSE, TARGET, pair_folder, proportions_layout, write_recipe
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
-from bench.study import Study, empty_executor
+from bench.study import Study, empty_executor, engine_names
 from cook.build.decide import fitted_on, live_runs
 from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
@@ -58,11 +58,6 @@ class Compared:
     def scatter(self) -> float | None:
         """Spread of one live run, as a share; None where there was one only."""
         return stdev(self.live) / mean(self.live) if len(self.live) > 1 else None
-
-
-def engines() -> tuple[str, ...]:
-    """The bundled one, and ik where ``COOK_ENGINE_IK`` names a build."""
-    return ("bundled", "ik") if os.environ.get("COOK_ENGINE_IK") else ("bundled",)
 
 
 def prediction(target: str = F16_TARGET) -> Study:
@@ -112,7 +107,8 @@ def _of_first_layers(pair: str, shape: Shape, tokens: int, turns: int) -> Study:
 
 def _study(pair: str, lay: Callable[[str], Layout], fitted: str, turns: int = TURNS) -> Study:
     studies = [
-        told(f"{pair} x {name}", compared(lay(name), fitted, turns), turns) for name in engines()
+        told(f"{pair} x {name}", compared(lay(name), fitted, turns), turns)
+        for name in engine_names()
     ]
     return Study(
         tuple(line for study in studies for line in study.lines),

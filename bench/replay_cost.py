@@ -8,7 +8,6 @@ Beside it the worker's peak memory for a trace and for one ten times as long.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -19,9 +18,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bench.random_model import write_random_model
-from bench.study import Study, empty_executor
+from bench.study import Study, empty_executor, engines
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelLoad
@@ -46,13 +44,11 @@ class Text:
 
 def replay_cost() -> Study:
     """The bundled engine, and ik_llama.cpp's where COOK_ENGINE_IK names a build."""
-    engines = [discover("bundled")]
+    found = engines()
     lines, within = [], True
-    if os.environ.get("COOK_ENGINE_IK"):
-        engines.append(discover("ik"))
     with TemporaryDirectory(prefix="cook-bench-") as directory:
         random = write_random_model(Path(directory, "random.gguf"))
-        for engine in engines:
+        for engine in found:
             models = {
                 "demo draft f16": demo_dir() / "draft-f16.gguf",
                 "random, vocabulary 150,000": random,
@@ -69,7 +65,7 @@ def replay_cost() -> Study:
                         f"{low:.3f} to {high:.3f}, n={ROUNDS}), at most {MOST_RATIO}x; "
                         f"{1e6 * reduced_s / (PROMPT + REPLY):.0f} us a token"
                     )
-        short, long = (_peak_bytes(engines[0], directory, replies) for replies in (4, 40))
+        short, long = (_peak_bytes(found[0], directory, replies) for replies in (4, 40))
         within &= long <= MOST_GROWTH * short
         lines.append(
             f"replay, peak memory of the worker: {short / 2**20:.1f} MiB for 4 replies, "

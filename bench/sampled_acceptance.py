@@ -8,15 +8,13 @@ what a greedy trace's stored probabilities say of the same chain. Not a timing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.study import Study
+from bench.study import Study, engines
 from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
-from cook.engines.discover import discover
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.engines.worker.loading import model_load
@@ -75,13 +73,10 @@ class SampledAgreement:
 
 def sampled_acceptance() -> Study:
     """Every chain on the bundled engine, and on ik where COOK_ENGINE_IK names a build."""
-    engines = [discover("bundled")]
-    if directory := os.environ.get("COOK_ENGINE_IK"):
-        engines.append(discover(f"ik={directory}"))
     found = []
     with TemporaryDirectory(prefix="cook-bench-") as logs:
         supervisor = Supervisor(Path(logs))
-        for engine in engines:
+        for engine in engines():
             found += agreements(engine, CHAINS, PROMPTS, TOKENS, supervisor)
     head = f"acceptance at n_max={N_MAX} by chain, {PROMPTS} prompts x {TOKENS} tokens"
     return Study((head, *map(str, found)), all(a.errors <= MOST_ERRORS for a in found))

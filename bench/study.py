@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from cook.engines.base import Engine
+from cook.engines.discover import discover
 from cook.graph.execute import Executor
 from cook.graph.store import Store
 from cook.output import Mode, Output
@@ -19,6 +22,16 @@ class Study:
 
     lines: tuple[str, ...]
     within: bool
+
+
+def engine_names() -> tuple[str, ...]:
+    """The bundled one, and ik where ``COOK_ENGINE_IK`` names a build."""
+    return ("bundled", "ik") if os.environ.get("COOK_ENGINE_IK") else ("bundled",)
+
+
+def engines() -> list[Engine]:
+    """Those of :func:`engine_names`."""
+    return [discover(name) for name in engine_names()]
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from cook.record.record import Record
+from cook.record.search_record import SearchRecord
 from cook.report.canvas import Plot
 
 
@@ -108,6 +110,14 @@ class Headline:
     command: str | None
     command_absent: str | None
     warnings: int
+
+
+def subtitle(record: Record | SearchRecord, engines: str) -> tuple[str, ...]:
+    """Below a report's title: when, by what and where its figures were taken."""
+    machine = record.machine
+    parts = (record.created, f"engine {engines}", machine.processor, *machine.accelerators)
+    warning = ("demo models: these figures transfer to no other model",) if record.demo else ()
+    return tuple(part for part in (*parts, *warning) if part)
 
 
 @dataclass(frozen=True)

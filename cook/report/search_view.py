@@ -5,7 +5,17 @@ from __future__ import annotations
 import shlex
 
 from cook.record.search_record import EvaluatedMix, SearchRecord
-from cook.report.document import Code, Document, Fact, Headline, Items, Section, Table, figures
+from cook.report.document import (
+    Code,
+    Document,
+    Fact,
+    Headline,
+    Items,
+    Section,
+    Table,
+    figures,
+    subtitle,
+)
 from cook.report.earnings import earnings, told
 from cook.report.numbers import number
 from cook.report.public import public_search
@@ -22,13 +32,9 @@ FRONT = "Size against acceptance length"
 def search_document(record: SearchRecord) -> Document:
     """The whole report of a search, as others may see it."""
     record = public_search(record)
-    subtitle = [record.created, f"engine {record.engine}", record.machine.processor]
-    subtitle += list(record.machine.accelerators)
-    if record.demo:
-        subtitle.append("demo models: these figures transfer to no other model")
     return Document(
         title=record.recipe,
-        subtitle=tuple(part for part in subtitle if part),
+        subtitle=subtitle(record, record.engine),
         headline=_headline(record),
         evidence=_evidence(record),
         answers=(),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cook.record.record import Record
 from cook.report.answers import answers, evidence
-from cook.report.document import Document, Section
+from cook.report.document import Document, Section, subtitle
 from cook.report.headline import headline
 from cook.report.public import public
 from cook.report.sections import (
@@ -56,14 +56,9 @@ IN_SIGHT = frozenset({"lengths", "gains", "warnings"})
 def document(record: Record) -> Document:
     """The whole report of ``record``, as others may see it."""
     record = public(record)
-    subtitle = [record.created, f"engine {', '.join(record.engines) or 'none'}"]
-    subtitle.append(record.machine.processor)
-    subtitle += list(record.machine.accelerators)
-    if record.demo:
-        subtitle.append("demo models: these figures transfer to no other model")
     return Document(
         title=record.recipe,
-        subtitle=tuple(part for part in subtitle if part),
+        subtitle=subtitle(record, ", ".join(record.engines) or "none"),
         headline=headline(record),
         evidence=evidence(record),
         answers=answers(record),

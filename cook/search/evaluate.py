@@ -69,11 +69,6 @@ class Replies:
         """Nats a token: the logarithm of the perplexity of the target's own text."""
         return float(self.nll.sum() / self.tokens.sum())
 
-    @property
-    def match_loss(self) -> float:
-        """1 - accepted / drafted."""
-        return 1.0 - float(self.accepted.sum() / self.drafted.sum())
-
     def on(self, ids: Sequence[str]) -> Replies:
         """On these prompts, in this order."""
         place = {name: i for i, name in enumerate(self.ids)}

@@ -134,7 +134,7 @@ class CurveStep(Step[CurveOutcome]):
         load = model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs)
         with bench.workers.loaded(self.engine, load) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
-            watch, before = Watch.start(), _cpu_s(worker)
+            watch = WorkerWatch(worker)
             times = _Times(worker, texts, self.verifies, load.ubatch)
             rows: list[tuple[float, ...]] = []
             for stop in grid.stops:
@@ -143,9 +143,7 @@ class CurveStep(Step[CurveOutcome]):
                     rows.append(times.row(stop, self.widths))
                 bench.advance(len(rows) / (len(grid.depths) + 1))
             prompts_s = tuple(times.prompt(size) for size in grid.prompts)
-            after = _cpu_s(worker)
-            taken = None if before is None or after is None else after - before
-            others = watch.others_cores(taken)
+            others = watch.others_cores()
         return CurveOutcome(
             depths=grid.depths,
             widths=self.widths,
@@ -327,6 +325,20 @@ class _Times:
             )
         start = max(0, len(self.joined) - tokens) * index // max(WINDOWS - 1, 1)
         return (self.joined * 2)[start : start + tokens]
+
+
+class WorkerWatch:
+    """What others take of the processors while ``worker`` is timed; from now on."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._watch, self._before_s = worker, Watch.start(), _cpu_s(worker)
+
+    def others_cores(self) -> float | None:
+        """As :meth:`Watch.others_cores` has it."""
+        after_s = _cpu_s(self._worker)
+        if self._before_s is None or after_s is None:
+            return None
+        return self._watch.others_cores(after_s - self._before_s)
 
 
 def _cpu_s(worker: Worker) -> float | None:

@@ -21,8 +21,8 @@ from cook.errors import StepError
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.price import BatchCurve
-from cook.steps.curve import MOST_REPEATS, REPEATS, SLOW_S, STEADY_S, WINDOWS
-from cook.steps.live import Watch, told
+from cook.steps.curve import MOST_REPEATS, REPEATS, SLOW_S, STEADY_S, WINDOWS, WorkerWatch
+from cook.steps.live import told
 from cook.steps.made_model import model_path
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -146,16 +146,14 @@ class SlotCurveStep(Step[SlotCurveOutcome]):
             slots=slots,
         )
         with bench.workers.loaded(self.engine, load) as (worker, _):
-            watch, before = Watch.start(), _cpu_s(worker)
+            watch = WorkerWatch(worker)
             times = _SlotTimes(worker, texts, self.verifies, slots, beyond)
             rows: dict[int, list[tuple[float, ...]]] = {s: [] for s in self.sequences}
             for index, depth in enumerate(depths):
                 for count, row in times.rows(depth, self.sequences, self.widths).items():
                     rows[count].append(row)
                 bench.advance((index + 1) / len(depths))
-            after = _cpu_s(worker)
-            taken = None if before is None or after is None else after - before
-            others = watch.others_cores(taken)
+            others = watch.others_cores()
         return SlotCurveOutcome(
             sequences=self.sequences,
             depths=depths,
@@ -217,10 +215,3 @@ class _SlotTimes:
         places = self.slots * (WINDOWS + 1)
         start = len(self.text) * (slot * (WINDOWS + 1) + window) // places
         return [self.text[(start + i) % len(self.text)] for i in range(tokens)]
-
-
-def _cpu_s(worker: Worker) -> float | None:
-    from cook.engines.process.system import group_activity
-
-    activity = group_activity(worker.pid)
-    return activity.cpu_s if activity else None
