@@ -49,7 +49,7 @@ ENVIRONMENT = {
     errno.EMFILE: ("raise the limit of open files (ulimit -n)",) * 2,
     errno.ENOMEM: ("close other programs, or use a smaller model or context",) * 2,
 }
-RESUMED = {"build", "run", "score", "demo", "trace", "sweep", "predict", "publish"}
+RESUMED = {"build", "run", "score", "demo", "trace", "sweep", "predict", "publish", "search"}
 """Commands that go on where they stopped."""
 USAGE_EXIT = 2
 BUG_EXIT = 3

@@ -56,6 +56,7 @@ def test_a_hint_fits_the_file_that_failed(
 def test_what_is_said_to_go_on_does(capsys: pytest.CaptureFixture[str]) -> None:
     same = "the same command again goes on where it stopped"
     assert hint_of(KeyboardInterrupt(), ["build", "r.yaml"], capsys) == same
+    assert hint_of(KeyboardInterrupt(), ["search", "r.yaml"], capsys) == same
     fresh = hint_of(KeyboardInterrupt(), ["build", "r.yaml", "--fresh"], capsys)
     assert fresh == "the same command again without --fresh goes on where it stopped"
     assert hint_of(KeyboardInterrupt(), ["report", "r.json"], capsys) == ""
