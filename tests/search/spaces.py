@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -61,7 +62,7 @@ class Law:
         for mix in mixes:
             self.asked.append((mix, prompts))
             damage = self.damage(mix)
-            rng = np.random.default_rng([hash(mix) & 0xFFFF, 7])
+            rng = np.random.default_rng([zlib.crc32(" ".join(mix).encode()), 7])
             noise = dict(zip(PROMPTS, self.noise * rng.normal(size=len(PROMPTS)), strict=True))
             tokens = np.full(len(prompts), 1000.0)
             rate = np.array([min(0.95, 0.8 * np.exp(-damage) + noise[p]) for p in prompts])
