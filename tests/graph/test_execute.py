@@ -458,7 +458,7 @@ def test_what_does_not_fit_waits_and_what_fits_goes_before_it(
     steps = [Watched(word, board, 0.3, memory_bytes=size) for word, size in sizes.items()]
     outcomes = executor(tmp_path, jobs=4, needs=needs).run(steps)
     assert len(outcomes.artifacts) == 4, "what never fits beside others runs alone"
-    assert board.order[:2] == ["large", "small"]
+    assert set(board.order[:2]) == {"large", "small"}, "larger waits beside large"
     assert not any({"huge"} & pair for pair in board.beside)
     assert frozenset({"large", "larger"}) not in board.beside
 
