@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cook.build.slot_speeds import slot_plan
+from cook.build.slot_speeds import as_multiples, slot_plan
 from cook.engines.base import ModelArgs
 from cook.errors import InputError
 from cook.recipe.schema import ScoreSpec
 from cook.record.record import read_record
+from cook.scoring.price import BatchCurve
 from tests.build.fabricated import FakeEngine, World
 from tests.build.laid_out import layout
 from tests.build.whole import built
@@ -56,6 +57,18 @@ def test_wide_batches_that_are_dear_shorten_the_best_draft(
         )
 
     assert gain(1) > gain(2) > gain(4)
+
+
+def test_one_slot_costs_what_it_does_in_a_context_of_its_own() -> None:
+    together = {
+        1: BatchCurve((10, 100), (1, 3), ((2.0, 3.0), (4.0, 6.0))),
+        2: BatchCurve((10, 100), (1, 3), ((3.0, 6.0), (5.0, 12.0))),
+    }
+    alone = BatchCurve((8, 55, 95), (1, 2, 3), ((1.8, 2.0, 2.7),) * 3)
+    found = as_multiples(together, alone)
+    assert found[1].at([1, 3], 10) == pytest.approx(alone.at([1, 3], 10))
+    assert found[2].at(3, 100) == pytest.approx(2.7 * 12 / 6), "deeper than it was timed alone"
+    assert found[2].at(1, 10) == pytest.approx(1.8 * 3 / 2)
 
 
 def test_what_the_budget_has_no_room_for_is_predicted_and_told(
