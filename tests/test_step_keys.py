@@ -38,6 +38,7 @@ from cook.steps.control import ControlStep
 from cook.steps.convert import Converter, ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep
+from cook.steps.head import HeadStep
 from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -187,6 +188,8 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "reduce a file by layers",
         ReduceStep("a file prune_layers=3,7", source("draft.gguf"), Reduction(None, (3, 7)), 100),
     )
+
+    yield "head", HeadStep(main, "a file output=q4_K", source("draft.gguf"), "q4_K")
 
     base = PerplexityStep(main, "source", bf16, corpus, 512, 20, vocabulary_size=320)
     yield "perplexity", PerplexityStep(main, "Q4", draft, corpus, 512, None)

@@ -296,7 +296,7 @@ def _candidate(
         counts=counts if counts and counts.requests else None,
         counts_reason=counts_reason,
         prompts=by_prompt(runs) if runs else None,
-        serving=Serving(step.context, step.target_args, step.draft_args),
+        serving=Serving(step.context, step.target_args, step.draft_args, step.draft_context),
         repeats=len({s.repeat for s in configuration.rounds if outcomes.result(s)}) or None,
         log=first.log if first else None,
         ngram=key.ngram,

@@ -39,7 +39,7 @@ from cook.scoring.price import (
 )
 from cook.scoring.sampled import SampledPrediction, predict_sampled
 from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
-from cook.steps.curve import CurveOutcome, CurveStep, combined
+from cook.steps.curve import CurveOutcome, CurveStep, over_passes
 from cook.steps.http_replay import http_positions
 from cook.steps.replay import (
     ReplayStep,
@@ -180,6 +180,23 @@ class Forecaster:
         if not shown:
             return ChainForecast(chain.sampling, reason="nothing could be replayed")
         return ChainForecast(chain.sampling, tuple(shown), rejection)
+
+    def too_short(self) -> dict[str, str]:
+        """Drafts whose own context does not hold every text with a draft behind it, each with the
+        reason: there the engine drops the text's beginning, or its whole cache, which no replay of
+        whole texts tells (docs/internals/engines.md#the-context-of-a-draft)."""
+        own = [d.draft for d in self.plan.drafts if d.draft.context is not None]
+        if not own:
+            return {}
+        longest = max(self.trace.heads, key=lambda head: head.prompt_tokens)
+        drafted = max(settings.n_max for settings in self.plan.settings)
+        needed = longest.prompt_tokens + self.plan.n_predict + drafted
+        return {
+            draft.name: f"its context of {draft.context} tokens does not hold {longest.id} with "
+            f"its reply and a draft, {needed} tokens: what it forgets only `method: live` tells"
+            for draft in own
+            if draft.context is not None and draft.context < needed
+        }
 
     @property
     def trace(self) -> TraceFile:
@@ -505,7 +522,7 @@ class Forecaster:
         """One pass, or the medians of all that succeeded."""
         chosen = passes if turn is None else passes[turn : turn + 1]
         measured = [r for step in chosen if (r := self.outcomes.result(step)) is not None]
-        return combined(measured) if measured else None
+        return over_passes(measured) if measured else None
 
     def texts(
         self, draft: DraftForecast, wanted: Collection[str] | None, n_max: int

@@ -56,6 +56,10 @@ class DraftPlan:
     active: ActiveBytes | None = None
     """What one token reads of it; None where no header tells."""
     reduction: Reduction | None = None
+    context: int | None = None
+    """Tokens of its own context in a server (ik_llama.cpp); None: the target's."""
+    output: str | None = None
+    """Type that the output head of a ready file is to have; None: as it came."""
 
     @property
     def making_step(self) -> Step[Any] | None:
@@ -281,6 +285,7 @@ class LiveGrid:
                 repeat=repeat,
                 tool=score.live,
                 ngram=rival.settings if rival is not None else None,
+                draft_context=draft.context if draft is not None else None,
             )
             for repeat in range(score.repeats)
             for index, share in enumerate(split_rounds(self.prompts))

@@ -26,9 +26,9 @@ from cook.scoring.figures import figures
 from cook.scoring.price import SimulatedReply
 from cook.scoring.simulate import plain_steps, simulate
 from cook.scoring.slots import ServedInParallel, SlotCurves, SlotPrices, require_room, serve
-from cook.steps.curve import PASSES, CurveStep, widths_for
+from cook.steps.curve import PASSES, CurveStep, over_passes, widths_for
 from cook.steps.live import LiveOutcome, LiveStep
-from cook.steps.slot_curve import SlotCurveStep, over_passes, sequences_for
+from cook.steps.slot_curve import SlotCurveStep, sequences_for
 
 
 @dataclass(frozen=True)

@@ -347,6 +347,12 @@ Experts = Annotated[
     Field(max_length=64),
     AfterValidator(_distinct),
 ]
+OutputTypes = Annotated[
+    tuple[TensorType, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=TensorType | list[TensorType]),
+    Field(max_length=64),
+    AfterValidator(_distinct),
+]
 PruneLayers = Annotated[
     tuple[_Layers, ...],
     BeforeValidator(_layer_sets, json_schema_input_type=_Layer | list[_Layer | list[_Layer]]),
@@ -497,6 +503,12 @@ class DraftFileSpec(Spec):
     """Routed experts that a token uses, as in a quant: the file is copied, with another number."""
     prune_layers: PruneLayers = ()
     """Layers to leave out, as in a quant."""
+    output: OutputTypes = ()
+    """Types to try for the output head, one or a list, as `[q8_0, q6_K]`: each is a candidate, such
+    as `draft output=q6_K`, of which one tensor is quantized and the rest copied; with `experts`
+    and `prune_layers` every combination. The file's own type is the file as it is. Its head must
+    be f32, f16, bf16 or q8_0. A file without `output.weight`, whose embeddings are its head, gets
+    one of its own, made of them. Of quants: `sweep: {over: {output: [...]}}`."""
 
     @property
     def candidates(self) -> tuple[Reduction, ...]:
@@ -561,6 +573,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Some = Field(min_length=1, max_length=32)
 
 
+DraftContext = Annotated[int, Field(ge=256, le=4_194_304, multiple_of=256)]
 Slots = Annotated[int, Field(ge=1, le=32)]
 Temperature = Annotated[float, Field(ge=0, le=10)]
 TopK = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -643,6 +656,14 @@ class DraftSpec(Spec):
     ] = ("f16",)
     """Types of the draft's KV cache; one, or a list. `q8_0` is of keys and values alike,
     `q8_0/q5_1` of keys and of values. Each is a candidate of the same file."""
+    context: Annotated[
+        tuple[DraftContext, ...], _many(DraftContext), Some, AfterValidator(_distinct)
+    ] = Field(default=(), min_length=0)
+    """Tokens of the draft's own context, one or a list, in multiples of 256: each is a candidate of
+    the same file, such as `IQ1_KT context=2048`, that takes less memory (ik_llama.cpp; on llama.cpp
+    it is the target's whatever is said). What a draft forgets by it no replay tells, so that prompt,
+    `max_tokens` and draft must fit in it; `method: live` measures one that is shorter. Absent: the
+    target's."""
     args: ModelArgsSpec = ModelArgsSpec()
     """How the draft is placed and run."""
 
@@ -828,6 +849,21 @@ class ScoreSpec(Spec):
                 f"`max_tokens` {self.max_tokens} leaves no room for a prompt "
                 f"in a context of {self.context}"
             )
+        if longest := max(self.draft.context, default=0):
+            least = min(self.draft.context)
+            if longest > self.context:
+                raise fault(
+                    f"`draft.context` {longest} is more than the target's {self.context}",
+                    hint="leave it out: the draft then has the target's",
+                )
+            drafted = max(s.n_max for s in self.draft.settings(self.method))
+            if self.method == "replay" and least <= self.max_tokens + drafted:
+                raise fault(
+                    f"`draft.context` {least} holds no reply of {self.max_tokens} tokens, the "
+                    f"prompt before it and {drafted} drafted: what the draft would forget no "
+                    "replay tells",
+                    hint="a longer one, or `method: live`",
+                )
         if self.weights is not None and not any(self.weights.values()):
             raise fault("every weight is 0")
         if self.method == "live" and len(self.sampling.chains) > 1:

@@ -67,6 +67,10 @@ class Draft:
     """``sha256:`` of the file's bytes."""
     reduction: Annotated[Reduction | None, LATER] = None
     """What it does without: experts, layers."""
+    context: Annotated[int | None, LATER] = None
+    """Tokens of its own context in a server; None: the target's."""
+    output: Annotated[str | None, LATER] = None
+    """Type that the output head of a ready file is tried in; None where it is as it came."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Serving:
     context: int
     target_args: ModelArgs
     draft_args: ModelArgs
+    draft_context: Annotated[int | None, LATER] = None
+    """Of the draft's own; None: the target's."""
 
 
 @dataclass(frozen=True)

@@ -300,6 +300,95 @@ def require_experts(record: Record) -> None:
             assert candidate.output.material == 0
 
 
+HEADS = """\
+version: 1
+name: heads
+drafts:
+  - {name: draft, source: "demo://draft-f16.gguf", output: [f16, q4_0, q2_K]}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 12
+  max_tokens: 32
+  context: 2048
+  draft: {n_max: [2, 4], args: {threads: 1}}
+  live_budget: {minutes: 1}
+"""
+
+
+def test_output_heads_go_through_a_build_as_quants_do(tmp_path: Path, bundled: Any) -> None:
+    require_heads(build(tmp_path, "heads", HEADS))
+
+
+@pytest.mark.ik
+def test_output_heads_go_through_a_build_on_ik(tmp_path: Path, ik_engine: Any) -> None:
+    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
+    require_heads(build(tmp_path, "heads", HEADS, "--engine", engine))
+
+
+def require_heads(record: Record) -> None:
+    """The build of :data:`HEADS`: two files made of one, and replay's counts those of the
+    server."""
+    assert [d.quant for d in record.drafts] == [
+        *("draft output=f16", "draft output=q4_0", "draft output=q2_K")
+    ]
+    assert [d.output for d in record.drafts] == ["f16", "q4_0", "q2_K"]
+    kinds = [step.kind for step in record.steps if step.state == "ran"]
+    assert kinds.count("head") == 2
+    whole, *smaller = (d.tensor_bytes or 0 for d in record.drafts)
+    assert all(size < whole for size in smaller)
+    assert {r.draft for r in record.replayed} == {d.quant for d in record.drafts}
+    for candidate in record.candidates:
+        assert candidate.predicted is not None, candidate.reason
+        if candidate.counts is not None:
+            assert candidate.counts.exact == candidate.counts.requests
+        if candidate.output is not None:
+            assert candidate.output.material == 0
+
+
+CONTEXTS = """\
+version: 1
+name: contexts
+drafts:
+  - {name: draft, source: "demo://draft-f16.gguf"}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 12
+  max_tokens: 160
+  context: 2048
+  draft: {n_max: 4, context: [256, 1024], args: {threads: 1}}
+  live_budget: {minutes: 1}
+"""
+
+
+@pytest.mark.ik
+def test_a_context_of_the_draft_s_own_that_holds_every_text_is_replayed(
+    tmp_path: Path, ik_engine: Any
+) -> None:
+    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
+    record = build(tmp_path, "contexts", CONTEXTS, "--engine", engine)
+    short, long = record.drafts
+    assert (short.context, long.context) == (256, 1024)
+    assert (short.memory_bytes or 0) < (long.memory_bytes or 0)
+    kinds = [step.kind for step in record.steps if step.state == "ran"]
+    assert kinds.count("replay") == 2, "one, and the noise floor"
+    left = record.candidate("draft context=256 n_max=4")
+    kept = record.candidate("draft context=1024 n_max=4")
+    assert left is not None
+    assert kept is not None
+    assert left.predicted is None
+    assert "its context of 256 tokens does not hold" in (left.reason or "")
+    assert kept.predicted is not None
+    assert "-c 1024" in kept.command
+    assert kept.counts is not None
+    assert kept.counts.exact == kept.counts.requests
+    assert kept.serving is not None
+    assert kept.serving.draft_context == 1024
+
+
 def test_every_listed_chain_is_forecast_on_its_own_text(
     tmp_path: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
