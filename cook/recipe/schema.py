@@ -660,10 +660,10 @@ class DraftSpec(Spec):
         tuple[DraftContext, ...], _many(DraftContext), Some, AfterValidator(_distinct)
     ] = Field(default=(), min_length=0)
     """Tokens of the draft's own context, one or a list, in multiples of 256: each is a candidate of
-    the same file, such as `IQ1_KT context=2048`, that takes less memory (ik_llama.cpp; on llama.cpp
-    it is the target's whatever is said). What a draft forgets by it no replay tells, so that prompt,
-    `max_tokens` and draft must fit in it; `method: live` measures one that is shorter. Absent: the
-    target's."""
+    the same file, such as `IQ1_KT context=2048`, that takes less memory (ik_llama.cpp; llama.cpp
+    gives it the target's whatever is said). What a draft forgets by it no replay tells, so that
+    prompt, `max_tokens` and draft must fit in it; `method: live` measures one that is shorter.
+    Absent: the target's."""
     args: ModelArgsSpec = ModelArgsSpec()
     """How the draft is placed and run."""
 

@@ -43,8 +43,7 @@ _BASE = "Q8_0"
 
 @dataclass(frozen=True)
 class HeadStep(Step[QuantizeResult]):
-    """``model`` with its output head as ``head_type``; artifact ``model.gguf``, whole where that was
-    split.
+    """``model`` with its output head as ``head_type``; artifact ``model.gguf``, one file.
 
     ``name`` is the candidate's. The file of the result's ``command`` has the same tensors; there is
     none where the embeddings were tied, since llama-quantize adds no tensor.
