@@ -175,7 +175,7 @@ def cost() -> Study:
                 *(ReduceStep(str(one), whole, one) for one in reductions),
                 *(HeadStep(engine, f"output={one}", whole, one) for one in heads),
             ]
-            executor.run([HeadStep(engine, "output=f32", whole, "f32")])  # the worker is compiled
+            executor.run([HeadStep(engine, "output=q5_0", whole, "q5_0")])  # the worker is compiled
             for step in steps:
                 # The piece, and its copy in the file.
                 head_bytes = 2 * sum(step.shared_bytes().values())
@@ -187,9 +187,8 @@ def cost() -> Study:
                 most_bytes = MOST_BYTES + head_bytes
                 within &= not shared or (seconds <= MOST_S and new_bytes <= most_bytes)
                 told = f", {head_bytes / 1e6:.2f} of it the head's" if head_bytes else ""
-                lines.append(
-                    f"  {step.name:32} {seconds:5.2f} s, {new_bytes / 1e6:7.2f} MB of new disk{told}"
-                )
+                took = f"{seconds:5.2f} s, {new_bytes / 1e6:7.2f} MB of new disk"
+                lines.append(f"  {step.name:32} {took}{told}")
     head = (
         f"one more candidate of {size(whole.size_bytes)}, blocks {'' if shared else 'not '}shared; "
         f"copied, synced and hashed {copy_s:.2f} s"
