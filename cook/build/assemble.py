@@ -269,7 +269,7 @@ def _candidate(
     uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
     counts = outcomes.result(checks.counts) if checks else None
     counts_reason = _why_not_counted(checks, outcomes) if checks else None
-    if configuration.rival is not None and live is not None:
+    if configuration.key.ngram is not None and live is not None:
         forecaster = finished.forecasters.get(configuration.key.engine)
         counts = rival_counts(configuration, forecaster) if forecaster is not None else None
         counts_reason = None if counts else "the engine returns no token ids"

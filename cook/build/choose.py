@@ -258,13 +258,14 @@ def _contrasts(
 def rank(
     forecasts: Sequence[Forecast], objective: Objective, weights: Mapping[str, float] | None
 ) -> list[Forecast]:
-    """Draft files, best first by the predicted figure; what has none comes last."""
+    """Drafts alone, best first by the predicted figure; what has none comes last."""
 
     def place(forecast: Forecast) -> float:
         value = objective.of(figures(forecast.runs, weights))
         return float("inf") if value is None else -value
 
-    return sorted((f for f in forecasts if f.key.is_file), key=place)
+    alone = (f for f in forecasts if f.key.draft is not None and f.key.ngram is None)
+    return sorted(alone, key=place)
 
 
 def value_of(candidate: Candidate, objective: Objective) -> float | None:

@@ -472,7 +472,7 @@ def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration
         return ()
     first, *rest = drafting
     others = [key for key in rest if key.draft != first.draft] or rest
-    beside = [*others[:1], *[key for key in others if key.is_file][:1]]
+    beside = [*others[:1], *[key for key in others if key.ngram is None][:1]]
     every = {c.key: c for layout in layouts for c in layout.grid}
     return tuple(every[key] for key in dict.fromkeys((first, *beside)))
 

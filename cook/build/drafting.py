@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.build.layout import DraftPlan
+from cook.build.layout import DraftPlan, Rival
 from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.engines.arguments import placement
 from cook.engines.base import Engine
@@ -126,6 +126,19 @@ class DraftLayout:
                 types = {t.name: t.type_name for t in file.tensors}
                 for reduction in draft.candidates:
                     yield self._reduced(plan, name, file, types, reduction, reference)
+
+    def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> tuple[DraftPlan, ...]:
+        """``plans``, and each behind every one of ``first``: the same files."""
+
+        def named(plan: DraftPlan, rival: Rival) -> str:
+            names = (name.removesuffix(self.suffix) for name in (plan.name, rival.name))
+            return " after ".join(names) + self.suffix
+
+        return tuple(
+            each
+            for plan in plans
+            for each in (plan, *(replace(plan, name=named(plan, r), after=r) for r in first))
+        )
 
     def in_contexts(self, plans: Sequence[DraftPlan]) -> tuple[DraftPlan, ...]:
         """``plans`` with every context of a draft's own that the recipe lists, which mainline has

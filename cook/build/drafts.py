@@ -78,6 +78,7 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         reduction=plan.reduction,
         output=plan.output,
         context=plan.context,
+        after=plan.after.settings if plan.after is not None else None,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cook.build.drafting import DraftLayout
 from cook.build.lay_score import (
+    as_rivals,
     lay_score,
     rival_warnings,
     shared_device_warning,
@@ -165,9 +166,9 @@ def _lay(
         for quant in loaded.quants
         if model is not None
     ]
-    drafts = drafting.in_contexts(
-        (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
-    )
+    files = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
+    first = as_rivals(engine, recipe.score.draft.after, suffix) if recipe.score is not None else ()
+    drafts = drafting.behind(drafting.in_contexts(files), first)
     scored = lay_score(engine, recipe, reader, drafts, suffix)
     traps = _traps(loaded, engine, reader)
     raise_problems(traps, strict=strict)
@@ -176,7 +177,7 @@ def _lay(
         _check_arguments(engine, (scored.baseline, *scored.grid))
         if scored.forecast is not None:
             warnings += _left_to_the_server(engine, scored.forecast)
-        warnings += rival_warnings(engine, scored.rivals)
+        warnings += rival_warnings(engine, (*scored.rivals, *first))
     if recipe.score is not None:
         found_too = (
             shared_device_warning(recipe.score),

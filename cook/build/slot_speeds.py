@@ -285,7 +285,7 @@ def _drafting(
     able = {m.engine.name: m for m in layouts if m.engine.flavour is Flavour.LLAMA_CPP}
     keys = (decision.final.key, *decision.final.ranking)
     for key in keys:
-        if key is None or not key.is_file or key.engine not in able or key.settings is None:
+        if key is None or key.ngram is not None or key.settings is None or key.engine not in able:
             continue
         plan = able[key.engine].forecast
         for draft in plan.drafts if plan is not None else ():

@@ -69,6 +69,8 @@ class Draft:
     """What it does without: experts, layers."""
     context: Annotated[int | None, LATER] = None
     """Tokens of its own context in a server; None: the target's."""
+    after: Annotated[NgramSettings | None, LATER] = None
+    """What drafts before it does; None where it drafts alone."""
     output: Annotated[str | None, LATER] = None
     """Type that the output head of a ready file is tried in; None where it is as it came."""
 
@@ -88,7 +90,8 @@ class Serving:
 class CandidateKey:
     """What tells candidates apart; ``draft`` None is no draft, which has no settings either.
 
-    ``ngram`` are those of a draft-free rival, whose ``draft`` is its name, and no file's.
+    ``ngram`` are those of a draft-free rival, which has no other ``settings``, and whose ``draft``
+    is its name and no file's; or of what drafts before a file does.
     """
 
     engine: str
@@ -100,7 +103,7 @@ class CandidateKey:
     @property
     def is_file(self) -> bool:
         """Whether a draft file drafts."""
-        return self.draft is not None and self.ngram is None
+        return self.draft is not None and (self.ngram is None or self.settings is not None)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Candidate:
     log: Annotated[str | None, LATER] = None
     """Folder of the first live run's log under ``COOK_HOME/logs``, if it is still there."""
     ngram: Annotated[NgramSettings | None, LATER] = None
-    """How a draft-free rival drafts; None for a file and for no draft."""
+    """How a draft-free rival drafts, or what drafts before a file does; else None."""
 
     @property
     def key(self) -> CandidateKey:

@@ -378,3 +378,33 @@ def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(
     live = {c.name: c.rounds[0] for c in theirs.grid}
     assert live["a context=512 n_max=4"].draft_context == 512
     assert live["a context=512 n_max=4"].key != live["a context=1024 n_max=4"].key
+
+
+def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    draft = {"n_max": [2, 4], "after": ["ngram-mod", {"type": "ngram-map-k", "size_m": 12}]}
+    path = recipe(
+        drafts=[{"name": "a", "source": "demo://draft-f16.gguf"}], score=score(draft=draft)
+    )
+    (layout,) = prepare(path).layouts
+    names = ["a", "a after ngram-mod", "a after ngram-map-k:size_m=12"]
+    assert [d.name for d in layout.drafts] == names
+    alone, behind, _ = layout.drafts
+    assert alone.model is behind.model
+    assert {step.key for step in alone.making()} == {step.key for step in behind.making()}
+    assert layout.forecast is not None
+    replays = {d.replays[0].key for d in layout.forecast.drafts}
+    curves = {d.curves[0].key for d in layout.forecast.drafts}
+    assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
+    assert max(layout.forecast.verify[0].widths) > 12
+    found = {c.name: c for c in layout.grid}
+    both = found["a after ngram-mod n_max=4"]
+    assert both.key.ngram is not None
+    assert both.key.is_file
+    assert both.rounds[0].ngram == both.key.ngram
+    assert both.rounds[0].settings == both.key.settings
+    assert len({c.key for c in layout.grid}) == len(layout.grid) == 6
+    assert [c.name for c in layout.grid if c.key in layout.checks(layout.grid)] == [
+        *("a n_max=2", "a n_max=4")
+    ]
