@@ -178,6 +178,7 @@ def decide(
         aim=replace(aim, confidence=final_confidence),
         excluded=tuple(excluded),
         file_bytes={d.name: d.predicted_tensor_bytes for layout in layouts for d in layout.drafts},
+        files=_files(layouts),
         timing=noisiest,
     )
     predicted = question.asked()
@@ -244,6 +245,8 @@ class _Question:
     aim: Aim
     excluded: tuple[Excluded, ...]
     file_bytes: Mapping[str, int | None]
+    files: Mapping[str, str]
+    """By a draft's name, what tells its file."""
     timing: TimingNoise | None
 
     def asked(
@@ -261,7 +264,9 @@ class _Question:
             self.aim,
             (*self.excluded, *out),
             self.file_bytes,
-            errors=ForecastErrors(self.timing.of_median if self.timing else None, model),
+            errors=ForecastErrors(
+                self.timing.of_median if self.timing else None, model, self.files
+            ),
             live=rounds,
         )
 
@@ -461,6 +466,11 @@ class _Contest:
         )
 
 
+def _files(layouts: Sequence[Layout]) -> dict[str, str]:
+    """By a draft's name, what tells its file: several drafts may be of one."""
+    return {draft.name: draft.model.key for layout in layouts for draft in layout.drafts}
+
+
 def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration, ...]:
     """The choice (the best draft where no draft is chosen) and the best of another file; where
     draft-free speculation is better than that, it too, for its counts."""
@@ -471,7 +481,12 @@ def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration
     if not drafting:
         return ()
     first, *rest = drafting
-    others = [key for key in rest if key.draft != first.draft] or rest
+    files = _files(layouts)
+
+    def file(key: CandidateKey) -> str | None:
+        return files.get(key.draft or "", key.draft)
+
+    others = [key for key in rest if file(key) != file(first)] or rest
     beside = [*others[:1], *[key for key in others if key.ngram is None][:1]]
     every = {c.key: c for layout in layouts for c in layout.grid}
     return tuple(every[key] for key in dict.fromkeys((first, *beside)))
