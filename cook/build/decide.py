@@ -123,13 +123,13 @@ def decide(
         if layout.forecast is None:
             continue
         executor.run(layout.forecast.opening())
-        short = Forecaster(layout.forecast, executor.outcomes).too_short()
-        dropped |= {
-            (d.draft.name, d.cache_type): short[d.draft.name]
-            for d in layout.forecast.drafts
-            if d.draft.name in short
-        }
-        layout = layout.without(short)
+        if short := Forecaster(layout.forecast, executor.outcomes).too_short():
+            dropped |= {
+                (d.draft.name, d.cache_type): short[d.draft.name]
+                for d in layout.forecast.drafts
+                if d.draft.name in short
+            }
+            layout = layout.without(short)
         if layout.forecast is None:
             silent[layout.engine.name] = next(iter(short.values()))
             continue

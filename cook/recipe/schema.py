@@ -744,8 +744,11 @@ class DraftSpec(Spec):
     """Types of the draft's KV cache; one, or a list. `q8_0` is of keys and values alike,
     `q8_0/q5_1` of keys and of values. Each is a candidate of the same file."""
     context: Annotated[
-        tuple[DraftContext, ...], _many(DraftContext), Some, AfterValidator(_distinct)
-    ] = Field(default=(), min_length=0)
+        tuple[DraftContext, ...],
+        _many(DraftContext),
+        Field(max_length=32),
+        AfterValidator(_distinct),
+    ] = ()
     """Tokens of the draft's own context, one or a list, in multiples of 256: each is a candidate of
     the same file, such as `IQ1_KT context=2048`, that takes less memory (ik_llama.cpp; llama.cpp
     gives it the target's whatever is said). What a draft forgets by it no replay tells, so that

@@ -388,7 +388,7 @@ def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
         drafts=[{"name": "a", "source": "demo://draft-f16.gguf"}], score=score(draft=draft)
     )
     (layout,) = prepare(path).layouts
-    names = ["a", "a after ngram-mod", "a after ngram-map-k:size_m=12"]
+    names = ["a", "a after ngram-mod", "a after ngram-map-k size_m=12"]
     assert [d.name for d in layout.drafts] == names
     alone, behind, _ = layout.drafts
     assert alone.model is behind.model

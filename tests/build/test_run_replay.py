@@ -416,7 +416,7 @@ def test_a_draft_behind_n_grams_is_forecast_and_counted_as_the_server_does(
     tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = build(tmp_path, "behind", BEHIND)
-    name = "draft after ngram-map-k:size_n=3,size_m=6"
+    name = "draft after ngram-map-k size_n=3 size_m=6"
     alone, behind = record.drafts
     assert behind.quant == name
     assert (alone.digest, alone.memory_bytes) == (behind.digest, behind.memory_bytes)
