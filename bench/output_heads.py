@@ -1,6 +1,7 @@
 """Output heads of a ready draft: what replay makes of a live run's tokens, and the server's counts.
 
-Not a timing. What one more such candidate takes is in ``active-experts-cost``.
+Not a timing, and of an engine that returns token ids, which ik does not. What one more such
+candidate takes is in ``active-experts-cost``.
 """
 
 from __future__ import annotations

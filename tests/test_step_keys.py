@@ -253,6 +253,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     )
     yield "live in parallel", replace(drafted, slots=4)
     yield "live without a file", replace(nothing, ngram=NgramSettings(NgramType.CACHE))
+    yield (
+        "live behind n-grams, in a context of its own",
+        replace(drafted, ngram=NgramSettings(NgramType.CACHE), draft_context=2048),
+    )
     yield "compare", CompareStep(main, "Q4", target, placed, 4096, (nothing,), (drafted, drafted))
     yield (
         "selfcheck",
