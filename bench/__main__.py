@@ -15,6 +15,7 @@ from bench.counts import counts
 from bench.decision import decision
 from bench.ik_agreement import ik_agreement
 from bench.ngram_counts import ngram_counts, two_stage_counts
+from bench.output_heads import output_heads
 from bench.pairs import describe, measure
 from bench.prediction import (
     prediction,
@@ -60,6 +61,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "active-experts": active_experts.acceptance,
     "active-experts-pick": active_experts.pick,
     "active-experts-cost": active_experts.cost,
+    "output-heads": output_heads,
 }
 
 

@@ -32,7 +32,7 @@ from cook.steps.trace import TRACE_FILE
 
 TOKENS, LENGTH = 256, 8
 MOST_POINTS, LEAST_DRAFTED = 0.5, 20_000
-MAKING = frozenset({"imatrix", "quantize", "reduce"})
+MAKING = frozenset({"imatrix", "quantize", "head", "reduce"})
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _run(
     remote: Remote, prompt: Prompt, text: str, max_tokens: int, sampling: Sampling
 ) -> PromptRun:
     started = time.perf_counter()
-    answer = _ask(remote, text, max_tokens, sampling)
+    answer = _ask(remote, text, max_tokens, sampling.for_prompt(prompt.id))
     wall_ms = (time.perf_counter() - started) * 1000
     if answer.predicted_n < 1:
         raise StepError(f"{remote.url} wrote nothing for prompt {prompt.id}")

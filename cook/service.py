@@ -120,6 +120,7 @@ def service_of(
         draft_args=chosen.serving.draft_args,
         settings=chosen.settings if draft is not None else None,
         ngram=chosen.ngram,
+        draft_context=chosen.serving.draft_context,
     )
     return Service(
         engine=found,

@@ -38,6 +38,7 @@ from cook.steps.control import ControlStep
 from cook.steps.convert import Converter, ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep
+from cook.steps.head import HeadStep
 from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -188,6 +189,8 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         ReduceStep("a file prune_layers=3,7", source("draft.gguf"), Reduction(None, (3, 7)), 100),
     )
 
+    yield "head", HeadStep(main, "a file output=q4_K", source("draft.gguf"), "q4_K")
+
     base = PerplexityStep(main, "source", bf16, corpus, 512, 20, vocabulary_size=320)
     yield "perplexity", PerplexityStep(main, "Q4", draft, corpus, 512, None)
     yield "perplexity of the base", base
@@ -250,6 +253,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     )
     yield "live in parallel", replace(drafted, slots=4)
     yield "live without a file", replace(nothing, ngram=NgramSettings(NgramType.CACHE))
+    yield (
+        "live behind n-grams, in a context of its own",
+        replace(drafted, ngram=NgramSettings(NgramType.CACHE), draft_context=2048),
+    )
     yield "compare", CompareStep(main, "Q4", target, placed, 4096, (nothing,), (drafted, drafted))
     yield (
         "selfcheck",

@@ -269,7 +269,7 @@ def _candidate(
     uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
     counts = outcomes.result(checks.counts) if checks else None
     counts_reason = _why_not_counted(checks, outcomes) if checks else None
-    if configuration.rival is not None and live is not None:
+    if configuration.key.ngram is not None and live is not None:
         forecaster = finished.forecasters.get(configuration.key.engine)
         counts = rival_counts(configuration, forecaster) if forecaster is not None else None
         counts_reason = None if counts else "the engine returns no token ids"
@@ -296,7 +296,7 @@ def _candidate(
         counts=counts if counts and counts.requests else None,
         counts_reason=counts_reason,
         prompts=by_prompt(runs) if runs else None,
-        serving=Serving(step.context, step.target_args, step.draft_args),
+        serving=Serving(step.context, step.target_args, step.draft_args, step.draft_context),
         repeats=len({s.repeat for s in configuration.rounds if outcomes.result(s)}) or None,
         log=first.log if first else None,
         ngram=key.ngram,

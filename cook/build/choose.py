@@ -97,13 +97,17 @@ def exact(_: Sequence[CandidateKey]) -> tuple[ErrorTerm, ...]:
 class ForecastErrors:
     """What forecast speeds are off by: the ``timing`` of each file, and the ``model`` that makes
     speeds of it (overheads, the windows that were timed), of each file and of all drafts alike.
+    ``files``: the file of each draft, by its name, where several drafts may be of one.
     """
 
     timing: LogSpread | None = None
     model: LogSpread = MODEL
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, keys: Sequence[CandidateKey]) -> tuple[ErrorTerm, ...]:
-        file = _numbered([(k.engine, k.draft, k.cache_type) for k in keys])
+        names = [self.files.get(k.draft or "", k.draft) for k in keys]
+        file = _numbered([(k.engine, n, k.cache_type) for k, n in zip(keys, names, strict=True)])
+        setting = _numbered([(f, k.settings, k.ngram) for f, k in zip(file, keys, strict=True)])
         drafting = [k.draft is not None for k in keys]
 
         def drafts_only(groups: Sequence[int]) -> tuple[int, ...]:
@@ -112,7 +116,7 @@ class ForecastErrors:
         own, shared = SETTING_SHARE, math.sqrt(1 - SETTING_SHARE**2)
         terms = [
             ErrorTerm(replace(self.model, sd=self.model.sd * shared), drafts_only(file)),
-            ErrorTerm(replace(self.model, sd=self.model.sd * own), drafts_only(range(len(keys)))),
+            ErrorTerm(replace(self.model, sd=self.model.sd * own), drafts_only(setting)),
             ErrorTerm(self.model, drafts_only(_numbered([k.engine for k in keys]))),
         ]
         if self.timing is not None:
@@ -258,13 +262,14 @@ def _contrasts(
 def rank(
     forecasts: Sequence[Forecast], objective: Objective, weights: Mapping[str, float] | None
 ) -> list[Forecast]:
-    """Draft files, best first by the predicted figure; what has none comes last."""
+    """Drafts alone, best first by the predicted figure; what has none comes last."""
 
     def place(forecast: Forecast) -> float:
         value = objective.of(figures(forecast.runs, weights))
         return float("inf") if value is None else -value
 
-    return sorted((f for f in forecasts if f.key.is_file), key=place)
+    alone = (f for f in forecasts if f.key.draft is not None and f.key.ngram is None)
+    return sorted(alone, key=place)
 
 
 def value_of(candidate: Candidate, objective: Objective) -> float | None:

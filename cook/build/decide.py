@@ -123,6 +123,16 @@ def decide(
         if layout.forecast is None:
             continue
         executor.run(layout.forecast.opening())
+        if short := Forecaster(layout.forecast, executor.outcomes).too_short():
+            dropped |= {
+                (d.draft.name, d.cache_type): short[d.draft.name]
+                for d in layout.forecast.drafts
+                if d.draft.name in short
+            }
+            layout = layout.without(short)
+        if layout.forecast is None:
+            silent[layout.engine.name] = next(iter(short.values()))
+            continue
         forecaster = live.forecasters[layout.engine.name] = Forecaster(
             layout.forecast, executor.outcomes
         )
@@ -168,6 +178,7 @@ def decide(
         aim=replace(aim, confidence=final_confidence),
         excluded=tuple(excluded),
         file_bytes={d.name: d.predicted_tensor_bytes for layout in layouts for d in layout.drafts},
+        files=_files(layouts),
         timing=noisiest,
     )
     predicted = question.asked()
@@ -234,6 +245,8 @@ class _Question:
     aim: Aim
     excluded: tuple[Excluded, ...]
     file_bytes: Mapping[str, int | None]
+    files: Mapping[str, str]
+    """By a draft's name, what tells its file."""
     timing: TimingNoise | None
 
     def asked(
@@ -251,7 +264,9 @@ class _Question:
             self.aim,
             (*self.excluded, *out),
             self.file_bytes,
-            errors=ForecastErrors(self.timing.of_median if self.timing else None, model),
+            errors=ForecastErrors(
+                self.timing.of_median if self.timing else None, model, self.files
+            ),
             live=rounds,
         )
 
@@ -451,6 +466,11 @@ class _Contest:
         )
 
 
+def _files(layouts: Sequence[Layout]) -> dict[str, str]:
+    """By a draft's name, what tells its file: several drafts may be of one."""
+    return {draft.name: draft.model.key for layout in layouts for draft in layout.drafts}
+
+
 def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration, ...]:
     """The choice (the best draft where no draft is chosen) and the best of another file; where
     draft-free speculation is better than that, it too, for its counts."""
@@ -461,8 +481,13 @@ def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration
     if not drafting:
         return ()
     first, *rest = drafting
-    others = [key for key in rest if key.draft != first.draft] or rest
-    beside = [*others[:1], *[key for key in others if key.is_file][:1]]
+    files = _files(layouts)
+
+    def file(key: CandidateKey) -> str | None:
+        return files.get(key.draft or "", key.draft)
+
+    others = [key for key in rest if file(key) != file(first)] or rest
+    beside = [*others[:1], *[key for key in others if key.ngram is None][:1]]
     every = {c.key: c for layout in layouts for c in layout.grid}
     return tuple(every[key] for key in dict.fromkeys((first, *beside)))
 

@@ -9,15 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.build.layout import DraftPlan
+from cook.build.layout import DraftPlan, Rival
 from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
 from cook.engines.arguments import placement
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
-from cook.formats.quant_types import bytes_as
-from cook.formats.reduction import Reduction, kept_tensors, reductions
+from cook.formats.output_head import is_head, with_head
+from cook.formats.quant_types import LLAMA_CPP, bytes_as
+from cook.formats.reduction import Reduction, kept_tensors
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
@@ -26,6 +27,7 @@ from cook.recipe.rules import Quant, Resolution, predicted_bytes, some
 from cook.recipe.schema import Recipe
 from cook.recipe.sources import HubRef
 from cook.steps.corpus import TraceCorpusStep, corpus_args
+from cook.steps.head import HeadStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
@@ -105,58 +107,108 @@ class DraftLayout:
         reference: PerplexityStep | None,
     ) -> Iterator[DraftPlan]:
         """A plan for every quant and all that is tried of it, in the recipe's order."""
-        assert self.source is not None or not resolved, "quants have a source"
         for quant, resolution in resolved:
+            assert self.source is not None, "quants have a source"
             plan, types = self._quant(quant, resolution, imatrix, reference)
             for reduction in quant.candidates:
-                yield self._reduced(plan, quant.name, self.source, types, reduction, reference)
+                yield self._reduced(plan, quant.name, self.source.file, types, reduction, reference)
 
     def ready(self, reference: PerplexityStep | None) -> Iterator[DraftPlan]:
         """A plan for the source, where it is a candidate, and for every ready file and all that
         is tried of it."""
-        found = [
-            (d.name, self.reader.model(d.source, d.name), d.candidates) for d in self.recipe.drafts
-        ]
         if self.recipe.include_source and self.source is not None:
-            found.insert(0, ("source", self.source, reductions((), ())))
-        for name, model, tried in found:
-            plan = DraftPlan(
-                name=name + self.suffix,
-                model=model.source,
-                quantize=None,
-                quality=self._quality(name, model.source, reference),
-                memory=self._memory(name, model.source),
-                predicted_tensor_bytes=model.file.tensor_bytes,
-                elements=_elements(model.file),
-                active=active_bytes(model.file),
-                type_counts=dict(Counter(t.type_name for t in model.file.tensors)),
+            yield self._file("source", self.source.source, self.source.file, reference)
+        for draft in self.recipe.drafts:
+            model = self.reader.model(draft.source, draft.name)
+            for output in draft.output or (None,):
+                name, made, file = self._with_output(draft.name, model, output)
+                plan = replace(self._file(name, made, file, reference), output=output)
+                types = {t.name: t.type_name for t in file.tensors}
+                for reduction in draft.candidates:
+                    yield self._reduced(plan, name, file, types, reduction, reference)
+
+    def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> tuple[DraftPlan, ...]:
+        """``plans``, and each behind every one of ``first``: the same files."""
+
+        def named(plan: DraftPlan, rival: Rival) -> str:
+            names = (name.removesuffix(self.suffix) for name in (plan.name, rival.name))
+            return " after ".join(names) + self.suffix
+
+        return tuple(
+            each
+            for plan in plans
+            for each in (plan, *(replace(plan, name=named(plan, r), after=r) for r in first))
+        )
+
+    def in_contexts(self, plans: Sequence[DraftPlan]) -> tuple[DraftPlan, ...]:
+        """``plans`` with every context of a draft's own that the recipe lists, which mainline has
+        not; they differ in memory alone."""
+        score = self.recipe.score
+        if score is None or not score.draft.context or self.engine.flavour == LLAMA_CPP:
+            return tuple(plans)
+        return tuple(
+            replace(
+                plan,
+                name=named + self.suffix,
+                context=context,
+                memory=replace(plan.memory, name=named, context=context) if plan.memory else None,
             )
-            types = {t.name: t.type_name for t in model.file.tensors}
-            for reduction in tried:
-                yield self._reduced(plan, name, model, types, reduction, reference)
+            for plan in plans
+            for context in score.draft.context
+            for named in (f"{plan.name.removesuffix(self.suffix)} context={context}",)
+        )
+
+    def _with_output(
+        self, name: str, model: ModelFile, output: str | None
+    ) -> tuple[str, Input, GgufFile]:
+        """What ``model`` is called with its output head as ``output``, what makes it, its header;
+        the file as it is where that changes nothing."""
+        if output is None:
+            return name, model.source, model.file
+        name = f"{name} output={output}"
+        if is_head(model.file, output):
+            return name, model.source, model.file
+        file = with_head(model.file, output)
+        step = HeadStep(self.engine, name, model.source, output, file.tensor_bytes)
+        return name, step, file
+
+    def _file(
+        self, name: str, model: Input, file: GgufFile, reference: PerplexityStep | None
+    ) -> DraftPlan:
+        """A plan of a whole file that no quant of the recipe is."""
+        return DraftPlan(
+            name=name + self.suffix,
+            model=model,
+            quantize=None,
+            quality=self._quality(name, model, reference),
+            memory=self._memory(name, model),
+            predicted_tensor_bytes=file.tensor_bytes,
+            elements=_elements(file),
+            active=active_bytes(file),
+            type_counts=dict(Counter(t.type_name for t in file.tensors)),
+        )
 
     def _reduced(
         self,
         whole: DraftPlan,
         name: str,
-        model: ModelFile | None,
+        file: GgufFile,
         types: Mapping[str, str],
         reduction: Reduction,
         reference: PerplexityStep | None,
     ) -> DraftPlan:
-        """``whole``, a plan of ``model`` in ``types`` that the recipe calls ``name``, with
+        """``whole``, a plan of ``file`` in ``types`` that the recipe calls ``name``, with
         ``reduction``; the same file where that changes nothing."""
         if reduction == Reduction():
             return whole
-        assert model is not None, "there is a plan of it"
         named = reduction.named(name)
-        changes = reduction.applied_to(model.file)
+        changes = reduction.applied_to(file)
         if changes is None:
             return replace(whole, name=named + self.suffix, reduction=reduction)
-        kept = kept_tensors(model.file, changes)
-        sizes = _sizes(model.file, types)
+        kept = kept_tensors(file, changes)
+        sizes = _sizes(file, types)
         sizes = {t: n for t, n in sizes.items() if t in kept} if sizes is not None else None
-        reads = TokenReads(model.file, changes.experts)
+        reads = TokenReads(file, changes.experts)
         total = sum(sizes.values()) if sizes is not None else None
         step = ReduceStep(named, whole.model, changes, total)
         return replace(
@@ -167,7 +219,7 @@ class DraftLayout:
             quality=self._quality(named, step, reference),
             memory=self._memory(named, step),
             predicted_tensor_bytes=total,
-            elements=sum(t.elements for t in model.file.tensors if t.name in kept),
+            elements=sum(t.elements for t in file.tensors if t.name in kept),
             active=reads.of(sizes) if sizes is not None and reads.known else None,
             type_counts=dict(Counter(types[t] for t in kept if t in types)),
         )

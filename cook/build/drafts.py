@@ -76,6 +76,9 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         speed_reason=speed_reason,
         digest=digest,
         reduction=plan.reduction,
+        output=plan.output,
+        context=plan.context,
+        after=plan.after.settings if plan.after is not None else None,
     )
 
 

@@ -39,7 +39,7 @@ from cook.scoring.price import (
 )
 from cook.scoring.sampled import SampledPrediction, predict_sampled
 from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
-from cook.steps.curve import CurveOutcome, CurveStep, combined
+from cook.steps.curve import CurveOutcome, CurveStep, over_passes
 from cook.steps.http_replay import http_positions
 from cook.steps.replay import (
     ReplayStep,
@@ -135,6 +135,10 @@ class Forecaster:
     """Replays read so far, by key: every forecast looks at all of them again."""
     rivals: dict[Rival, list[RivalReply]] = field(default_factory=dict)
     """What rivals would have drafted, for the same reason."""
+    behind: dict[tuple[str, Rival, DraftSettings, int], list[RivalReply]] = field(
+        default_factory=dict
+    )
+    """What drafts would have drafted behind n-grams, likewise, over so many replies."""
     draft_times: float = 1.0
     """How many times as fast as timed every draft is taken to be."""
 
@@ -181,6 +185,23 @@ class Forecaster:
             return ChainForecast(chain.sampling, reason="nothing could be replayed")
         return ChainForecast(chain.sampling, tuple(shown), rejection)
 
+    def too_short(self) -> dict[str, str]:
+        """Drafts whose own context does not hold every text with a draft behind it, each with the
+        reason: there the engine drops the text's beginning, or its whole cache, which no replay of
+        whole texts tells (docs/internals/engines.md#the-context-of-a-draft)."""
+        own = [d.draft for d in self.plan.drafts if d.draft.context is not None]
+        if not own:
+            return {}
+        longest = max(self.trace.heads, key=lambda head: head.prompt_tokens)
+        drafted = max(settings.n_max for settings in self.plan.settings)
+        needed = longest.prompt_tokens + self.plan.n_predict + drafted
+        return {
+            draft.name: f"its context of {draft.context} tokens does not hold {longest.id} with "
+            f"its reply and a draft, {needed} tokens: what it forgets only `method: live` tells"
+            for draft in own
+            if draft.context is not None and draft.context < needed
+        }
+
     @property
     def trace(self) -> TraceFile:
         return TraceFile(self.outcomes.artifact(self.plan.trace).file(TRACE_FILE))
@@ -216,7 +237,14 @@ class Forecaster:
                     forecasts.append(self._forecast(bare, plan.no_draft, NO_DRAFT, texts, alone))
                 key = plan.key(draft, settings)
                 name = plan.name(draft, settings)
-                forecasts.append(self._forecast(key, name, settings, texts, timings))
+                first = draft.draft.after
+                if first is None:
+                    forecasts.append(self._forecast(key, name, settings, texts, timings))
+                    continue
+                shown = {head.id for head, _ in texts}
+                behind = [r for r in self._behind(draft, first, settings) if r[0].id in shown]
+                longest = max(first.settings.longest, settings.n_max)
+                forecasts.append(self._priced(key, name, behind, longest, timings))
         if plan.rivals and not plan.drafts:
             forecasts.append(self._no_draft(wanted, alone))
         if forecasts:  # without no draft there is nothing to be compared with
@@ -227,7 +255,7 @@ class Forecaster:
         self, key: CandidateKey, overheads: Overheads, only: Collection[str]
     ) -> Forecast | None:
         """That of one candidate, as :meth:`forecasts` has it."""
-        if key.ngram is not None:
+        if key.ngram is not None and not key.is_file:
             plan = replace(self.plan, settings=self.plan.settings[:1], drafts=self.plan.drafts[:1])
             found = replace(self, plan=plan).forecasts(overheads, only)
             return next((f for f in found if f.key == key), None)
@@ -273,7 +301,7 @@ class Forecaster:
         return {
             self.plan.key(draft, settings): sampled
             for draft in self.plan.drafts
-            if self.timings(draft, overheads) is not None
+            if draft.draft.after is None and self.timings(draft, overheads) is not None
             for settings, sampled in zip(
                 plain, self.sampled(draft, [s.n_max for s in plain], overheads, only), strict=False
             )
@@ -335,32 +363,42 @@ class Forecaster:
     def two_stage(self, draft: DraftForecast, rival: Rival) -> list[Forecast]:
         """``rival`` first and ``draft`` wherever that has nothing, under every setting; of one
         server that answers the whole trace. None without the draft's times."""
-        plan, trace, timings = self.plan, self.trace, self.timings(draft)
-        texts = {head.id: text for head, text in self.by_worker(draft)}
-        if timings is None or len(texts) < len(trace):
+        plan, timings = self.plan, self.timings(draft)
+        if timings is None or len(self.by_worker(draft)) < len(self.trace):
             return []
-        requests = [
-            ngram_request(trace, reply, n_predict=plan.n_predict, context=plan.context)
-            for reply in trace
-        ]
-        found = []
-        for settings in plan.settings:
-            server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
-            runs = [
-                (head, server.answer(request, texts[head.id], settings))
-                for head, request in zip(trace.heads, requests, strict=True)
-            ]
-            own = plan.key(draft, settings)
-            found.append(
-                self._priced(
-                    replace(own, ngram=rival.settings),
-                    f"{rival.name}, then {plan.name(draft, settings)}",
-                    runs,
-                    max(rival.settings.longest, settings.n_max),
-                    timings,
-                )
+        return [
+            self._priced(
+                replace(plan.key(draft, settings), ngram=rival.settings),
+                f"{rival.name}, then {plan.name(draft, settings)}",
+                self._behind(draft, rival, settings),
+                max(rival.settings.longest, settings.n_max),
+                timings,
             )
-        return found
+            for settings in plan.settings
+        ]
+
+    def _behind(
+        self, draft: DraftForecast, rival: Rival, settings: DraftSettings
+    ) -> list[RivalReply]:
+        """``draft`` behind ``rival``, of one server that answers all that was replayed so far."""
+        plan, trace = self.plan, self.trace
+        texts = {head.id: text for head, text in self.by_worker(draft)}
+        key = draft.replays[0].key, rival, settings, len(texts)
+        if key not in self.behind:
+            server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
+            self.behind[key] = [
+                (
+                    reply.head,
+                    server.answer(
+                        ngram_request(trace, reply, n_predict=plan.n_predict, context=plan.context),
+                        texts[reply.head.id],
+                        settings,
+                    ),
+                )
+                for reply in trace
+                if reply.head.id in texts
+            ]
+        return self.behind[key]
 
     def parallel(self, draft: DraftForecast, lengths: Sequence[int]) -> tuple[ParallelSpeed, ...]:
         """PEARL and DSI with ``draft``; none where no times are known."""
@@ -505,7 +543,7 @@ class Forecaster:
         """One pass, or the medians of all that succeeded."""
         chosen = passes if turn is None else passes[turn : turn + 1]
         measured = [r for step in chosen if (r := self.outcomes.result(step)) is not None]
-        return combined(measured) if measured else None
+        return over_passes(measured) if measured else None
 
     def texts(
         self, draft: DraftForecast, wanted: Collection[str] | None, n_max: int

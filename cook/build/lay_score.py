@@ -221,15 +221,16 @@ def forecast_plan(
     profile: Profile | None = None,
     rivals: tuple[Rival, ...] = (),
     top: int = 0,
-    two_stage: bool = False,
+    two_stage: Sequence[Rival] = (),
 ) -> ForecastPlan:
     """The steps to forecast ``drafts`` under ``settings``.
 
     ``target`` is timed where it is given, once more where no draft runs with the arguments of a
     ``baseline`` of its own, and the drafts where ``timed``; drafts are replayed in
     ``shares`` of the prompts, None being all of them. ``profile`` None: as the engine counts.
-    ``rivals`` verify as wide as they draft, and run with the arguments of no draft; before a draft
-    (``two_stage``) that follows as wide. ``top``: see :class:`ReplayStep`.
+    ``rivals`` verify as wide as they draft, and run with the arguments of no draft; before a draft,
+    as ``two_stage`` and those of the drafts' plans do, that follows as wide. ``top``: see
+    :class:`ReplayStep`.
     """
     profile = profile or PROFILES[Flavour(engine.flavour)]
     ending = [s for s in settings if s.p_min and RULES[profile].uses_p_min]
@@ -237,9 +238,11 @@ def forecast_plan(
     floor = min((s.p_min for s in ending), default=0.0)
     widths = widths_for(s.n_max for s in settings)
     wide = [rival.settings.longest for rival in rivals]
-    followed = widths_for([*(s.n_max for s in settings), *wide]) if two_stage else widths
+    first = [*two_stage, *(one.draft.after for one in drafts if one.draft.after is not None)]
+    before = [rival.settings.longest for rival in first]
+    followed = widths_for([*(s.n_max for s in settings), *before])
     apart = baseline is not None and target is not None and baseline != target[1]
-    verified = widths if apart or not wide else widths_for([*(s.n_max for s in settings), *wide])
+    verified = widths_for([*(s.n_max for s in settings), *before, *(() if apart else wide)])
 
     def curves(
         name: str, model: Input, args: ModelArgs, verifies: bool, widths: tuple[int, ...] = widths
@@ -305,8 +308,8 @@ def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> t
 def rival_warnings(engine: Engine, rivals: Sequence[Rival]) -> list[str]:
     """What is to be known of ``rivals``."""
     return [
-        f"score.rivals: {rival.name}: {told}"
-        for rival in rivals
+        f"{rival.name}: {told}"
+        for rival in dict.fromkeys(rivals)
         if (told := doubts(rival.settings, Flavour(engine.flavour))) is not None
     ]
 

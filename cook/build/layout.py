@@ -38,6 +38,15 @@ FEW_PROMPTS = 8
 
 
 @dataclass(frozen=True)
+class Rival:
+    """Draft-free speculation, in the place of a draft or before one. ``name`` is what the recipe
+    calls it."""
+
+    name: str
+    settings: NgramSettings
+
+
+@dataclass(frozen=True)
 class DraftPlan:
     """One draft file: made by ``quantize``, or the user's own when that is None.
 
@@ -56,6 +65,12 @@ class DraftPlan:
     active: ActiveBytes | None = None
     """What one token reads of it; None where no header tells."""
     reduction: Reduction | None = None
+    after: Rival | None = None
+    """What drafts before it does; None where it drafts alone."""
+    context: int | None = None
+    """Tokens of its own context in a server (ik_llama.cpp); None: the target's."""
+    output: str | None = None
+    """Type that the output head of a ready file is to have; None: as it came."""
 
     @property
     def making_step(self) -> Step[Any] | None:
@@ -67,14 +82,6 @@ class DraftPlan:
         for step in dict.fromkeys((self.quantize, self.making_step, self.quality, self.memory)):
             if step is not None:
                 yield step
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Draft-free speculation in the place of a draft. ``name`` is what the recipe calls it."""
-
-    name: str
-    settings: NgramSettings
 
 
 @dataclass(frozen=True)
@@ -96,13 +103,23 @@ class Configuration:
     def key(self) -> CandidateKey:
         if self.rival is not None:
             return rival_key(self.rounds[0].engine, self.rival)
-        draft = self.draft.name if self.draft is not None else None
-        return CandidateKey(self.rounds[0].engine.name, draft, self.settings, self.cache_type)
+        if self.draft is None:
+            return CandidateKey(self.rounds[0].engine.name)
+        assert self.settings is not None, "of a draft"
+        return draft_key(self.rounds[0].engine, self.draft, self.settings, self.cache_type)
 
 
 def rival_key(engine: Engine, rival: Rival) -> CandidateKey:
     """What tells ``rival`` from other candidates."""
     return CandidateKey(engine.name, rival.name, ngram=rival.settings)
+
+
+def draft_key(
+    engine: Engine, draft: DraftPlan, settings: DraftSettings, cache_type: str | None
+) -> CandidateKey:
+    """What tells ``draft`` from other candidates."""
+    first = draft.after.settings if draft.after is not None else None
+    return CandidateKey(engine.name, draft.name, settings, cache_type, first)
 
 
 @dataclass(frozen=True)
@@ -178,7 +195,8 @@ class Layout:
     def checks(self, grid: Sequence[Configuration]) -> dict[CandidateKey, LiveChecks]:
         """The checks of every finalist of this engine; none where nothing was replayed."""
         found: dict[CandidateKey, LiveChecks] = {}
-        drafting = [c for c in grid if c.key.engine == self.engine.name and c.settings is not None]
+        mine = [c for c in grid if c.key.engine == self.engine.name]
+        drafting = [c for c in mine if c.settings is not None and c.key.ngram is None]
         if self.forecast is None or self.target is None or not drafting:
             return found
         plan, target_args = self.forecast, drafting[0].rounds[0].target_args
@@ -263,6 +281,7 @@ class LiveGrid:
         args = score.target.args if draft is not None else _baseline_args(score)
         target_args: ModelArgs = args.to_model_args()
         sampling = score.sampling.to_sampling()
+        first = draft.after if draft is not None else rival
         rounds = tuple(
             LiveStep(
                 engine=self.engine,
@@ -280,7 +299,8 @@ class LiveGrid:
                 round=index,
                 repeat=repeat,
                 tool=score.live,
-                ngram=rival.settings if rival is not None else None,
+                ngram=first.settings if first is not None else None,
+                draft_context=draft.context if draft is not None else None,
             )
             for repeat in range(score.repeats)
             for index, share in enumerate(split_rounds(self.prompts))
@@ -497,7 +517,7 @@ class ForecastPlan:
         yield from self.elsewhere()
 
     def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:
-        return CandidateKey(self.engine.name, draft.draft.name, settings, draft.cache_type)
+        return draft_key(self.engine, draft.draft, settings, draft.cache_type)
 
     def is_of(self, draft: DraftForecast, key: CandidateKey) -> bool:
         """Whether ``key`` is ``draft`` under some setting."""

@@ -27,6 +27,7 @@ _OF = {
     "trace-corpus": Phase.IMATRIX,
     "imatrix": Phase.IMATRIX,
     "quantize": Phase.QUANTIZE,
+    "head": Phase.QUANTIZE,
     "reduce": Phase.QUANTIZE,
     "perplexity": Phase.QUALITY,
     "divergence": Phase.QUALITY,

@@ -466,6 +466,7 @@ def _on_trace(request: PredictRequest, output: Output) -> TracePrediction:
     # Where the engine's p_min never fires, one is as good as another.
     chances = request.p_min if RULES[profile].uses_p_min else (0.0,)
     target_args = ModelArgs(flash_attention=request.flash_attention, threads=request.threads)
+    rivals = as_rivals(engine, request.rivals)
     plan = forecast_plan(
         engine,
         step,
@@ -481,9 +482,9 @@ def _on_trace(request: PredictRequest, output: Output) -> TracePrediction:
         profile=profile,
         n_predict=trace.header.n_predict,
         context=trace.header.context,
-        rivals=as_rivals(engine, request.rivals),
+        rivals=rivals,
         top=TOP if chains else 0,
-        two_stage=bool(request.rivals),
+        two_stage=rivals,
     )
     if over_http:
         plan = _with_http(plan, request, worker=reason is None)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cook.build.drafting import DraftLayout
 from cook.build.lay_score import (
+    as_rivals,
     lay_score,
     rival_warnings,
     shared_device_warning,
@@ -24,15 +25,16 @@ from cook.engines.worker.compile import locate, parameter_names
 from cook.engines.worker.flags import of_the_server
 from cook.engines.worker.loading import model_load
 from cook.errors import InputError, PrerequisiteError, Problem
+from cook.formats.output_head import require_head
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
 from cook.output import Output
 from cook.paths import demo_dir
 from cook.provenance import HubOrigin
-from cook.recipe.lint import lacks_types, lint, raise_problems
+from cook.recipe.lint import lacks_of, lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, Quant
-from cook.recipe.schema import ModelArgsSpec, Recipe
+from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
 from cook.recipe.traps import models_at, trap_problems
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
@@ -150,7 +152,11 @@ def _lay(
         imatrix=reader.imatrix(imatrix_file) if source and imatrix_file else None,
         strict=strict,
     )
-    raise_problems((*found, *_reduction_problems(loaded, source, reader)))
+    variants = (
+        *_reduction_problems(loaded, source, reader),
+        *_output_problems(loaded, engine, reader),
+    )
+    raise_problems((*found, *variants))
     warnings = [str(p) for p in found]
     corpus = reader.text(recipe.evaluate.corpus, "evaluate.corpus") if recipe.evaluate else None
     drafting = DraftLayout(engine, recipe, reader, source, corpus, suffix)
@@ -160,7 +166,9 @@ def _lay(
         for quant in loaded.quants
         if model is not None
     ]
-    drafts = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
+    files = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
+    first = as_rivals(engine, recipe.score.draft.after, suffix) if recipe.score is not None else ()
+    drafts = drafting.behind(drafting.in_contexts(files), first)
     scored = lay_score(engine, recipe, reader, drafts, suffix)
     traps = _traps(loaded, engine, reader)
     raise_problems(traps, strict=strict)
@@ -169,7 +177,7 @@ def _lay(
         _check_arguments(engine, (scored.baseline, *scored.grid))
         if scored.forecast is not None:
             warnings += _left_to_the_server(engine, scored.forecast)
-        warnings += rival_warnings(engine, scored.rivals)
+        warnings += rival_warnings(engine, (*scored.rivals, *first))
     if recipe.score is not None:
         found_too = (
             shared_device_warning(recipe.score),
@@ -229,16 +237,33 @@ def _reduction_problems(
                 told.add(error.message)
 
 
+def _output_problems(
+    loaded: LoadedRecipe, engine: Engine, reader: SourceReader
+) -> Iterator[Problem]:
+    """Output heads that ``engine`` cannot make of a ready draft's."""
+    for index, draft in enumerate(loaded.recipe.drafts):
+        for place, wanted in enumerate(draft.output):
+            try:
+                file = reader.model(draft.source, draft.name).file
+                require_head(file, wanted, engine.flavour)
+            except InputError as error:
+                at = loaded.locations.at("drafts", index, "output", place)
+                yield at.problem(f"{draft.name}: {error.message}", hint=error.hint)
+
+
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:
     """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
     first = {}
     for one in configurations:
         live = one.rounds[0]
-        first[live.target_args, live.draft_args, one.settings] = live
+        first[live.target_args, live.draft_args, one.settings, live.draft_context] = live
     longest = max((_bytes(c) for c in configurations), default=0) + TEMPLATE_TOKENS
-    for (target_args, draft_args, settings), live in first.items():
+    for (target_args, draft_args, settings, draft_context), live in first.items():
         draft = Path("draft.gguf") if settings is not None else None
-        job = ServerJob(Path("target.gguf"), target_args, live.context, draft, draft_args, settings)
+        job = ServerJob(
+            *(Path("target.gguf"), target_args, live.context, draft, draft_args, settings),
+            draft_context=draft_context,
+        )
         engine.server_command(job, 1, None)
         # A token holds a byte or more, and a prompt leaves room for its reply.
         engine.check_prompts(job, min(longest, live.context - live.max_tokens))
@@ -307,8 +332,31 @@ def _shares(
             elif not nobody:
                 reason = f"{engine.name} ({engine.flavour}) has no {', '.join(missing)}"
                 left_out.append(LeftOut(f"{quant.name}@{engine.name}", reason))
-        shares.append((engine, replace(free, quants=tuple(kept)), tuple(left_out)))
+        drafts, without = _drafts_on(engine, free.recipe, engines)
+        recipe = free.recipe.model_copy(update={"drafts": drafts})
+        share = replace(free, recipe=recipe, quants=tuple(kept))
+        shares.append((engine, share, (*left_out, *without)))
     return shares
+
+
+def _drafts_on(
+    engine: Engine, recipe: Recipe, engines: Sequence[Engine]
+) -> tuple[tuple[DraftFileSpec, ...], tuple[LeftOut, ...]]:
+    """The ready drafts of ``recipe`` with the output heads that ``engine`` can make; what none of
+    ``engines`` can stays, and is told."""
+    drafts, left_out = [], []
+    for draft in recipe.drafts:
+        nobody = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))
+        lacking = [name for name in lacks_of(draft.output, engine) if name not in nobody]
+        reason = f"{engine.name} ({engine.flavour}) has no"
+        left_out += [
+            LeftOut(f"{draft.name} output={name}@{engine.name}", f"{reason} {name}")
+            for name in lacking
+        ]
+        kept = tuple(name for name in draft.output if name not in lacking)
+        if kept or not draft.output:
+            drafts.append(draft.model_copy(update={"output": kept}))
+    return tuple(drafts), tuple(left_out)
 
 
 def _with_trace(recipe: Recipe) -> Recipe:

@@ -23,6 +23,7 @@ import numpy as np
 from cook.engines.threads import engine_threads
 from cook.errors import CookError
 from cook.formats.headers import header, header_if_there
+from cook.formats.output_head import head_of
 from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
@@ -41,6 +42,7 @@ from cook.steps.curve import (
     CurveStep,
     grid_of,
 )
+from cook.steps.head import HeadStep
 from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -208,10 +210,10 @@ def _predicted(step: Step[Any]) -> float | None:
 
 def _touched(model: Input) -> float:
     """Bytes of weights that one token is computed with; of a quant by its source's shares, of a
-    reduced model by those of the whole one."""
+    model made of another by the other's."""
     size = model_bytes(model)
     assert size is not None, "asked only of models of a known size"
-    while isinstance(model, ReduceStep):
+    while isinstance(model, ReduceStep | HeadStep):
         model = model.model
     source = model.source if isinstance(model, QuantizeStep) else model
     return size * (_share_used(source.path) if isinstance(source, Source) else 1.0)
@@ -381,6 +383,17 @@ def _quantize(step: QuantizeStep) -> Effort:
     return Effort(quantizing_s=seconds, copied_bytes=float(step.source.size_bytes))
 
 
+def _head(step: HeadStep) -> Effort:
+    """Its one tensor quantized, and the rest copied and hashed."""
+    file = header_if_there(step.model.path)
+    weights = head_of(file).elements if file is not None else 0
+    return Effort(
+        quantizing_s=weights * _seconds_a_weight(step.head_type),
+        copied_bytes=float(step.disk_bytes() or 0),
+        read_bytes=step.work(),
+    )
+
+
 def _reduce(step: ReduceStep) -> Effort:
     """Beside a copy of the file, or of its header, its bytes are read once to be hashed."""
     return Effort(copied_bytes=float(step.disk_bytes() or 0), read_bytes=step.work())
@@ -437,6 +450,7 @@ _RULES: Mapping[type, Callable[[Any], Effort | None]] = {
     PerplexityStep: lambda s: _read_corpus(s.model, s.chunks, s.corpus, s.context),
     DivergenceStep: lambda s: _read_corpus(s.model, s.base.chunks, s.base.corpus, s.base.context),
     QuantizeStep: _quantize,
+    HeadStep: _head,
     ReduceStep: _reduce,
     ConvertStep: lambda s: Effort(copied_bytes=s.work()),
     MemoryStep: _memory,

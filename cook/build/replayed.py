@@ -22,7 +22,7 @@ def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[Repl
                 (head, simulate(text, settings, plan.profile))
                 for head, text in forecaster.by_worker(draft)
             ]
-            if found:
+            if found and draft.draft.after is None:
                 yield ReplayedPrompts(
                     engine=plan.engine.name,
                     draft=draft.draft.name,

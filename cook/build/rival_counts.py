@@ -1,4 +1,5 @@
-"""A draft-free rival's live counts, simulated from the tokens that its servers wrote."""
+"""Live counts of n-grams, in the place of a draft or before one, simulated from the tokens that
+their servers wrote."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ from cook.steps.replay import ngram_request
 
 
 def rival_counts(configuration: Configuration, forecaster: Forecaster) -> SelfCheckOutcome | None:
-    """Whether the simulated counts of a rival's live requests are the server's.
+    """Whether the simulated counts of live requests are the server's.
 
-    Requests are simulated in the order in which each server got them, its warm-up first. None
-    where no server told its tokens, as ik's does not.
+    Requests are simulated in the order in which each server got them, its warm-up first; with a
+    draft behind, those are counted whose reply is the trace's, since that is what the draft was
+    replayed on. None where no server told its tokens, as ik's does not, or none is so.
     """
     outcomes = [forecaster.outcomes.result(step) for step in configuration.rounds]
     rounds = [outcome for outcome in outcomes if outcome is not None]
@@ -40,24 +42,29 @@ def rival_counts(configuration: Configuration, forecaster: Forecaster) -> SelfCh
         live_accepted=sum(run.draft_n_accepted or 0 for run, _ in pairs),
         replay_drafted=sum(told.draft_n for _, told in pairs),
         replay_accepted=sum(told.draft_n_accepted for _, told in pairs),
-        passed_over=sum(len(r.runs) for r in rounds if r not in known),
+        passed_over=sum(len(r.runs) for r in rounds) - len(pairs),
     )
 
 
 def _recounted(
     configuration: Configuration, forecaster: Forecaster, outcome: LiveOutcome
 ) -> Iterator[tuple[PromptRun, Simulation]]:
-    plan, rival = forecaster.plan, configuration.rival
-    assert rival is not None, "asked of rivals only"
+    plan, trace, key = forecaster.plan, forecaster.trace, configuration.key
+    assert key.ngram is not None, "asked of n-grams only"
     assert outcome.warm_up is not None, "chosen so"
-    trace = forecaster.trace
-    server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
+    draft = next((d for d in plan.drafts if plan.is_of(d, key)), None)
+    seen = {head.id: text for head, text in forecaster.by_worker(draft)} if draft else {}
+    server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
     prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
     eog = frozenset(trace.header.eog)
     server.answer(NgramRequest(prompt, reply, len(reply), eog, WARM_UP_TOKENS, plan.context))
     for run in outcome.runs:
-        recorded = ngram_request(
-            trace, trace.reply(run.id), n_predict=plan.n_predict, context=plan.context
-        )
+        recorded = trace.reply(run.id)
         tokens = np.array(run.tokens, np.int32)
-        yield run, server.answer(replace(recorded, tokens=tokens, reply=len(tokens)))
+        request = ngram_request(trace, recorded, n_predict=plan.n_predict, context=plan.context)
+        if key.settings is None:
+            yield run, server.answer(replace(request, tokens=tokens, reply=len(tokens)))
+        elif run.id in seen and np.array_equal(tokens, recorded.tokens[: recorded.head.emitted]):
+            yield run, server.answer(request, seen[run.id], key.settings)
+        else:  # it learns from the reply all the same
+            server.answer(replace(request, tokens=tokens, reply=len(tokens)))

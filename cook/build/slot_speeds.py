@@ -28,9 +28,9 @@ from cook.scoring.figures import figures
 from cook.scoring.price import BatchCurve, SimulatedReply
 from cook.scoring.simulate import plain_steps, simulate
 from cook.scoring.slots import ServedInParallel, SlotCurves, SlotPrices, require_room, serve
-from cook.steps.curve import PASSES, CurveStep, widths_for
+from cook.steps.curve import PASSES, CurveStep, over_passes, widths_for
 from cook.steps.live import LiveOutcome, LiveStep
-from cook.steps.slot_curve import SlotCurveStep, over_passes, sequences_for
+from cook.steps.slot_curve import SlotCurveStep, sequences_for
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def _drafting(
     able = {m.engine.name: m for m in layouts if m.engine.flavour is Flavour.LLAMA_CPP}
     keys = (decision.final.key, *decision.final.ranking)
     for key in keys:
-        if key is None or not key.is_file or key.engine not in able or key.settings is None:
+        if key is None or key.ngram is not None or key.settings is None or key.engine not in able:
             continue
         plan = able[key.engine].forecast
         for draft in plan.drafts if plan is not None else ():

@@ -282,7 +282,8 @@ class ServerJob:
     """One ``llama-server`` on loopback: a target, and a draft or none.
 
     ``ngram``: speculation without a file, which drafts before a draft does. ``slots``: requests
-    that it answers at once, each with a ``context`` of its own.
+    that it answers at once, each with a ``context`` of its own. ``draft_context``: the draft's own,
+    None for the target's.
     """
 
     target: Path
@@ -293,6 +294,7 @@ class ServerJob:
     settings: DraftSettings | None = None
     ngram: NgramSettings | None = None
     slots: int = 1
+    draft_context: int | None = None
 
     @property
     def drafts(self) -> bool:

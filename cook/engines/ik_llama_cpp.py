@@ -235,6 +235,8 @@ def add_draft_args(engine: Engine, args: Arguments, job: ServerJob) -> None:
     if given.batch is not None or (batch != target.batch and words.possible):
         words.add("-b", batch)
     words.add("-ub", given.ubatch)
+    # -cd counts only where nothing is said of the target's context: the copy has that already.
+    words.add("-c", job.draft_context)
     if given.flash_attention is not None:
         words.add("-fa", "on" if given.flash_attention else "off")
     if given.rpc != target.rpc:
@@ -269,7 +271,8 @@ class _Words:
                 self._args.add_flag(name, True) if value is None else self._args.add(name, value)
                 return
         if not self._inside:
-            field = {"-b": "batch", "-ub": "ubatch", "-fa": "flash_attention", "--rpc": "rpc"}
+            field = {"-b": "batch", "-ub": "ubatch", "-c": "context", "--rpc": "rpc"}
+            field["-fa"] = "flash_attention"
             refuse(self._engine, "draft", field.get(flag, flag), "this build has no --draft-params")
         self._words += [flag] if value is None else [flag, str(value)]
 

@@ -91,6 +91,8 @@ class LlamaCpp(Engine):
         args.add_first(("--spec-draft-threads", "--threads-draft"), given.threads)
         batch = ("--spec-draft-threads-batch", "--threads-batch-draft")
         args.add_first(batch, given.threads_batch)
+        if job.draft_context is not None:
+            refuse(self, "draft", "context", "llama-server gives the draft the target's")
         # llama-server has one setting for both models here; silence would be a lie.
         for name in ("flash_attention", "batch", "ubatch", "rpc"):
             mine, target = getattr(given, name), getattr(job.target_args, name)

@@ -6,13 +6,14 @@ Enough for imatrix files, splices and tests; python ``gguf`` refuses the type id
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from cook.errors import InternalError
-from cook.files import FileRange, atomic_write
+from cook.files import SHARED_BLOCK, FileRange, atomic_write
 from cook.formats.gguf import (
     DEFAULT_ALIGNMENT,
     MAGIC,
@@ -24,6 +25,7 @@ from cook.formats.gguf import (
 )
 
 VERSION = 3
+_PADDING = "cook.padding"
 WritableValue = MetadataScalar | MetadataArray | Sequence[MetadataScalar]
 
 
@@ -110,6 +112,27 @@ def encode_header(
     if tensors:
         header += bytes(-len(header) % alignment)
     return bytes(header)
+
+
+def sharing_padding(
+    metadata: Mapping[str, bytes], tensors: Sequence[NewTensor], alignment: int
+) -> dict[str, bytes]:
+    """The key and the text by which most of the data lies in its blocks as in the files that it is
+    copied from, so that a file system can share them; none where it does anyway."""
+    shifts: Counter[int] = Counter()
+    offset = 0
+    for tensor in tensors:
+        if isinstance(tensor.data, FileRange):
+            shifts[(tensor.data.offset - offset) % SHARED_BLOCK] += tensor.size_bytes
+        offset += tensor.size_bytes + -tensor.size_bytes % alignment
+    if not shifts:
+        return {}
+    ((wanted, _),) = shifts.most_common(1)
+    if len(encode_header(metadata, tensors, alignment=alignment)) % SHARED_BLOCK == wanted:
+        return {}
+    empty = dict(metadata) | {_PADDING: encode("")}
+    header_bytes = len(encode_header(empty, tensors, alignment=alignment))
+    return {_PADDING: encode(" " * ((wanted - header_bytes) % SHARED_BLOCK))}
 
 
 def _runs(tensors: Sequence[NewTensor], alignment: int) -> Iterator[NewTensor]:

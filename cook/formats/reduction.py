@@ -18,20 +18,17 @@ from __future__ import annotations
 import itertools
 import re
 import struct
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cook.errors import InputError
-from cook.files import SHARED_BLOCK, FileRange
 from cook.formats.gguf import SCALARS, GgufFile, MetadataArray, ValueType
-from cook.formats.gguf_writer import NewTensor, copy_of, encode, encode_header
-from cook.formats.splice import SPLIT_KEYS
+from cook.formats.gguf_writer import NewTensor, copy_of, encode, sharing_padding
+from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS
 
 EXPERTS_USED = "expert_used_count"
-_PADDING = "cook.padding"
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_LAST = ("general.quantization_version", "general.file_type")
+_LAST = (QUANTIZATION_VERSION, "general.file_type")
 """What llama-quantize states anew, and so moves to the end."""
 _NOT_BY_LAYER = ("rope.dimension_sections",)
 """Lists of as many values as a small model may happen to have layers."""
@@ -116,7 +113,7 @@ def reduced(file: GgufFile, reduction: Reduction) -> ReducedModel:
         if (name := _renamed(tensor.name, numbers)) is not None
     )
     metadata = _metadata(file, found, numbers)
-    metadata |= _padding(metadata, tensors, file.alignment)
+    metadata |= sharing_padding(metadata, tensors, file.alignment)
     return ReducedModel(metadata, tensors)
 
 
@@ -216,23 +213,3 @@ def _of_layers(value: MetadataArray, layers: Sequence[int]) -> MetadataArray:
     size = struct.calcsize(f"<{SCALARS[value.element]}")
     raw = b"".join(value.raw[layer * size : (layer + 1) * size] for layer in layers)
     return MetadataArray(value.element, len(layers), raw)
-
-
-def _padding(
-    metadata: Mapping[str, bytes], tensors: Sequence[NewTensor], alignment: int
-) -> dict[str, bytes]:
-    """The text by which most of the data lies in its blocks as in the files it is copied from."""
-    shifts: Counter[int] = Counter()
-    offset = 0
-    for tensor in tensors:
-        if isinstance(tensor.data, FileRange):
-            shifts[(tensor.data.offset - offset) % SHARED_BLOCK] += tensor.size_bytes
-        offset += tensor.size_bytes + -tensor.size_bytes % alignment
-    if not shifts:
-        return {}
-    ((wanted, _),) = shifts.most_common(1)
-    if len(encode_header(metadata, tensors, alignment=alignment)) % SHARED_BLOCK == wanted:
-        return {}
-    empty = dict(metadata) | {_PADDING: encode("")}
-    header_bytes = len(encode_header(empty, tensors, alignment=alignment))
-    return {_PADDING: encode(" " * ((wanted - header_bytes) % SHARED_BLOCK))}

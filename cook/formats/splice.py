@@ -19,6 +19,7 @@ from cook.formats.gguf_writer import encode
 from cook.formats.quant_types import Flavour
 
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+QUANTIZATION_VERSION = "general.quantization_version"
 _MOST_BYTES = 127
 """Of a text that an engine adds to the metadata."""
 _LAYER = re.compile(r"blk\.\s*([+-]?\d+)")
@@ -50,7 +51,7 @@ def quantized_metadata(
             metadata.pop(key, None)
         metadata[key] = encode(value, kind)
 
-    put("general.quantization_version", quantization_version, ValueType.UINT32)
+    put(QUANTIZATION_VERSION, quantization_version, ValueType.UINT32)
     if flavour is Flavour.LLAMA_CPP:
         put("general.file_type", file_type, ValueType.UINT32)
     if imatrix is not None:

@@ -128,7 +128,8 @@ def _drafts(record: Record, quants: Sequence[str]) -> list[Draft]:
                 f"{record.recipe}: this record has no quant that cook made",
                 hint="`cook build RECIPE` makes them",
             )
-        return made
+        # Once, where several drafts are of one file.
+        return list({draft.key: draft for draft in reversed(made)}.values())[::-1]
     found = []
     for name in dict.fromkeys(quants):
         draft = record.draft(name)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.demo.unpack import is_unpacked
+from cook.documents.places import Locations
 from cook.documents.tree import Keys, Location
 from cook.errors import PrerequisiteError, Problem, RecipeError
 from cook.formats.quant_types import Flavour
@@ -277,6 +278,7 @@ def lint(
             engine.name,
             unsafe=loaded.unsafe_args,
         )
+        found += _output_problems(recipe, loaded.locations, engine)
     bare: dict[str, None] = {}
     for quant in loaded.quants:
         found += _type_problems(quant)
@@ -384,14 +386,20 @@ def _type_problems(quant: Quant) -> Iterator[Problem]:
 
 def lacks_types(quant: Quant, engine: Engine) -> tuple[str, ...]:
     """The types that ``quant`` asks for and ``engine`` has not, its base type first."""
-    from cook.formats.quant_types import by_name, ftype_by_name
+    from cook.formats.quant_types import ftype_by_name
 
     at = _At(engine.flavour, engine.name, engine.capabilities)
-    found = []
-    if _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True):
-        found.append(quant.ftype)
-    found += [r.type for r in quant.rules if _lacks(r.type, by_name(r.type).engines, at)]
-    return tuple(dict.fromkeys(found))
+    base = _lacks(quant.ftype, ftype_by_name(quant.ftype).engines, at, base=True)
+    found = lacks_of([rule.type for rule in quant.rules], engine)
+    return tuple(dict.fromkeys((*((quant.ftype,) if base else ()), *found)))
+
+
+def lacks_of(types: Sequence[str], engine: Engine) -> tuple[str, ...]:
+    """Those of ``types`` that ``engine`` has not."""
+    from cook.formats.quant_types import by_name
+
+    at = _At(engine.flavour, engine.name, engine.capabilities)
+    return tuple(name for name in types if _lacks(name, by_name(name).engines, at))
 
 
 def _lacks(name: str, engines: frozenset[str], engine: _At, *, base: bool = False) -> bool:
@@ -409,27 +417,41 @@ def _capability_problems(quant: Quant, engine: _At) -> list[Problem]:
     from cook.formats.quant_types import by_name, ftype_by_name
 
     problems = []
-
-    def lacks(at: Location, what: str, engines: frozenset[str]) -> None:
-        others = sorted(engines - {engine.flavour})
-        message = f"`{engine.name}` ({engine.flavour}) has no {what}"
-        if engine.flavour in engines:
-            hint = f"this build is older than {what}: update it"
-        elif others:
-            message += f"; {' and '.join(others)} has it"
-            hint = _engine_hint(others[0])
-        else:
-            hint = "no engine has it"
-        problems.append(at.problem(message, hint=hint, kind="prerequisite"))
-
     base = ftype_by_name(quant.ftype)
     if _lacks(quant.ftype, base.engines, engine, base=True):
-        lacks(_where(quant), f"base type {quant.ftype}", base.engines)
+        problems.append(_lacking(_where(quant), f"base type {quant.ftype}", base.engines, engine))
     for rule in quant.rules:
         known = by_name(rule.type)
         if _lacks(rule.type, known.engines, engine):
-            lacks(rule.at or _where(quant), rule.type, known.engines)
+            problems.append(_lacking(rule.at or _where(quant), rule.type, known.engines, engine))
     return problems
+
+
+def _output_problems(recipe: Recipe, locations: Locations, engine: _At) -> Iterator[Problem]:
+    """Types for the output heads of ready drafts that ``engine`` has not."""
+    from cook.formats.quant_types import by_name
+
+    for index, draft in enumerate(recipe.drafts):
+        for place, name in enumerate(draft.output):
+            engines = by_name(name).engines
+            if _lacks(name, engines, engine):
+                yield _lacking(
+                    locations.at("drafts", index, "output", place), name, engines, engine
+                )
+
+
+def _lacking(at: Location, what: str, engines: frozenset[str], engine: _At) -> Problem:
+    """``what``, which ``engines`` have, is not at hand."""
+    others = sorted(engines - {engine.flavour})
+    message = f"`{engine.name}` ({engine.flavour}) has no {what}"
+    if engine.flavour in engines:
+        hint = f"this build is older than {what}: update it"
+    elif others:
+        message += f"; {' and '.join(others)} has it"
+        hint = _engine_hint(others[0])
+    else:
+        hint = "no engine has it"
+    return at.problem(message, hint=hint, kind="prerequisite")
 
 
 def _rule_problems(quant: Quant, model: ModelTensors) -> Iterator[Problem]:

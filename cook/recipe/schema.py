@@ -347,6 +347,12 @@ Experts = Annotated[
     Field(max_length=64),
     AfterValidator(_distinct),
 ]
+OutputTypes = Annotated[
+    tuple[TensorType, ...],
+    BeforeValidator(one_or_many, json_schema_input_type=TensorType | list[TensorType]),
+    Field(max_length=64),
+    AfterValidator(_distinct),
+]
 PruneLayers = Annotated[
     tuple[_Layers, ...],
     BeforeValidator(_layer_sets, json_schema_input_type=_Layer | list[_Layer | list[_Layer]]),
@@ -497,6 +503,12 @@ class DraftFileSpec(Spec):
     """Routed experts that a token uses, as in a quant: the file is copied, with another number."""
     prune_layers: PruneLayers = ()
     """Layers to leave out, as in a quant."""
+    output: OutputTypes = ()
+    """Types to try for the output head, one or a list, as `[q8_0, q6_K]`: each is a candidate, such
+    as `draft output=q6_K`, of which one tensor is quantized and the rest copied; with `experts`
+    and `prune_layers` every combination. The file's own type is the file as it is. Its head must
+    be f32, f16, bf16 or q8_0. A file without `output.weight`, whose embeddings are its head, gets
+    one of its own, made of them. Of quants: `sweep: {over: {output: [...]}}`."""
 
     @property
     def candidates(self) -> tuple[Reduction, ...]:
@@ -561,6 +573,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Some = Field(min_length=1, max_length=32)
 
 
+DraftContext = Annotated[int, Field(ge=256, le=4_194_304, multiple_of=256)]
 Slots = Annotated[int, Field(ge=1, le=32)]
 Temperature = Annotated[float, Field(ge=0, le=10)]
 TopK = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -619,57 +632,6 @@ class SamplingSpec(Spec):
     def to_sampling(self) -> Sampling:
         """The deployed chain for requests, the worker and traces."""
         return self.chains[0]
-
-
-Method = Literal["replay", "live"]
-REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
-LIVE_LENGTHS = (4, 8, 16)
-
-
-class DraftSpec(Spec):
-    """The draft settings to try, and how the draft is placed."""
-
-    n_max: Annotated[tuple[NMax, ...], _many(NMax), Some, AfterValidator(_distinct)] | None = None
-    """Most tokens drafted at once; one, or a list to try. Absent: 1 to 8, 10, 12 and 16 by
-    replay, which tries them at no cost; 4, 8 and 16 live."""
-    n_min: Annotated[tuple[NMin, ...], _many(NMin), Some, AfterValidator(_distinct)] = (0,)
-    """Fewest tokens worth verifying; one, or a list. Pairs above `n_max` are left out."""
-    p_min: Annotated[
-        tuple[Probability, ...], _many(Probability), Some, AfterValidator(_distinct)
-    ] = (0.0,)
-    """Drafting stops below this probability; one, or a list."""
-    cache_types: Annotated[
-        tuple[CacheTypes, ...], _many(CacheTypes), Some, AfterValidator(_distinct)
-    ] = ("f16",)
-    """Types of the draft's KV cache; one, or a list. `q8_0` is of keys and values alike,
-    `q8_0/q5_1` of keys and of values. Each is a candidate of the same file."""
-    args: ModelArgsSpec = ModelArgsSpec()
-    """How the draft is placed and run."""
-
-    @model_validator(mode="after")
-    def _some_pair(self) -> DraftSpec:
-        own = self.args.cache_type_k or self.args.cache_type_v
-        if own and "cache_types" in self.model_fields_set:
-            raise fault("`cache_types` and `args.cache_type_k` or `_v` say the same: keep one")
-        lengths = self.n_max or REPLAYED_LENGTHS
-        if min(self.n_min) > max(lengths):
-            raise fault("every `n_min` is above every `n_max`")
-        pairs = sum(low <= high for high in lengths for low in self.n_min)
-        if pairs * len(self.p_min) * len(self.cache_types) > 1024:
-            raise fault("more than 1024 combinations of draft settings")
-        return self
-
-    def settings(self, method: Method) -> tuple[DraftSettings, ...]:
-        """Every sensible (n_max, n_min, p_min), in the recipe's order."""
-        from cook.engines.base import DraftSettings
-
-        return tuple(
-            DraftSettings(n_max=n_max, n_min=n_min, p_min=p_min)
-            for n_max in self.n_max or (REPLAYED_LENGTHS if method == "replay" else LIVE_LENGTHS)
-            for n_min in self.n_min
-            for p_min in self.p_min
-            if n_min <= n_max
-        )
 
 
 Ngram = Annotated[int, Field(ge=1, le=256)]
@@ -759,6 +721,73 @@ Rivals = Annotated[
 ]
 
 
+Method = Literal["replay", "live"]
+REPLAYED_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+LIVE_LENGTHS = (4, 8, 16)
+
+
+class DraftSpec(Spec):
+    """The draft settings to try, and how the draft is placed."""
+
+    n_max: Annotated[tuple[NMax, ...], _many(NMax), Some, AfterValidator(_distinct)] | None = None
+    """Most tokens drafted at once; one, or a list to try. Absent: 1 to 8, 10, 12 and 16 by
+    replay, which tries them at no cost; 4, 8 and 16 live."""
+    n_min: Annotated[tuple[NMin, ...], _many(NMin), Some, AfterValidator(_distinct)] = (0,)
+    """Fewest tokens worth verifying; one, or a list. Pairs above `n_max` are left out."""
+    p_min: Annotated[
+        tuple[Probability, ...], _many(Probability), Some, AfterValidator(_distinct)
+    ] = (0.0,)
+    """Drafting stops below this probability; one, or a list."""
+    cache_types: Annotated[
+        tuple[CacheTypes, ...], _many(CacheTypes), Some, AfterValidator(_distinct)
+    ] = ("f16",)
+    """Types of the draft's KV cache; one, or a list. `q8_0` is of keys and values alike,
+    `q8_0/q5_1` of keys and of values. Each is a candidate of the same file."""
+    context: Annotated[
+        tuple[DraftContext, ...],
+        _many(DraftContext),
+        Field(max_length=32),
+        AfterValidator(_distinct),
+    ] = ()
+    """Tokens of the draft's own context, one or a list, in multiples of 256: each is a candidate of
+    the same file, such as `IQ1_KT context=2048`, that takes less memory (ik_llama.cpp; llama.cpp
+    gives it the target's whatever is said). What a draft forgets by it no replay tells, so that
+    prompt, `max_tokens` and draft must fit in it; `method: live` measures one that is shorter.
+    Absent: the target's."""
+    after: Rivals = ()
+    """N-gram methods that draft first, each as in `rivals`, so that the draft drafts only where
+    they have nothing: candidates beside the draft alone, such as `IQ1_KT after ngram-mod`.
+    Simulated, and run live by servers that do both; as with rivals, live runs confirm their counts
+    alone."""
+    args: ModelArgsSpec = ModelArgsSpec()
+    """How the draft is placed and run."""
+
+    @model_validator(mode="after")
+    def _some_pair(self) -> DraftSpec:
+        own = self.args.cache_type_k or self.args.cache_type_v
+        if own and "cache_types" in self.model_fields_set:
+            raise fault("`cache_types` and `args.cache_type_k` or `_v` say the same: keep one")
+        lengths = self.n_max or REPLAYED_LENGTHS
+        if min(self.n_min) > max(lengths):
+            raise fault("every `n_min` is above every `n_max`")
+        pairs = sum(low <= high for high in lengths for low in self.n_min)
+        if pairs * len(self.p_min) * len(self.cache_types) > 1024:
+            raise fault("more than 1024 combinations of draft settings")
+        return self
+
+    def settings(self, method: Method) -> tuple[DraftSettings, ...]:
+        """Every sensible (n_max, n_min, p_min), in the recipe's order."""
+        from cook.engines.base import DraftSettings
+
+        return tuple(
+            DraftSettings(n_max=n_max, n_min=n_min, p_min=p_min)
+            for n_max in self.n_max or (REPLAYED_LENGTHS if method == "replay" else LIVE_LENGTHS)
+            for n_min in self.n_min
+            for p_min in self.p_min
+            if n_min <= n_max
+        )
+
+
 class LiveBudgetSpec(Spec):
     """How long live scoring may take; what does not fit is left out and told."""
 
@@ -828,6 +857,21 @@ class ScoreSpec(Spec):
                 f"`max_tokens` {self.max_tokens} leaves no room for a prompt "
                 f"in a context of {self.context}"
             )
+        if longest := max(self.draft.context, default=0):
+            least = min(self.draft.context)
+            if longest > self.context:
+                raise fault(
+                    f"`draft.context` {longest} is more than the target's {self.context}",
+                    hint="leave it out: the draft then has the target's",
+                )
+            drafted = max(s.n_max for s in self.draft.settings(self.method))
+            if self.method == "replay" and least <= self.max_tokens + drafted:
+                raise fault(
+                    f"`draft.context` {least} holds no reply of {self.max_tokens} tokens, the "
+                    f"prompt before it and {drafted} drafted: what the draft would forget no "
+                    "replay tells",
+                    hint="a longer one, or `method: live`",
+                )
         if self.weights is not None and not any(self.weights.values()):
             raise fault("every weight is 0")
         if self.method == "live" and len(self.sampling.chains) > 1:
@@ -835,8 +879,11 @@ class ScoreSpec(Spec):
                 "lists of `sampling` are forecast by replay",
                 hint="`method: replay`, or one value each",
             )
-        if self.rivals and self.live == "spec-bench":
-            raise fault("`rivals` run through the server only", hint="leave out `live: spec-bench`")
+        if (self.rivals or self.draft.after) and self.live == "spec-bench":
+            raise fault(
+                "`rivals` and `draft.after` run through the server only",
+                hint="leave out `live: spec-bench`",
+            )
         if max(self.slots) > 1 and (self.live == "spec-bench" or self.method == "live"):
             raise fault(
                 "`slots` are predicted by replay and run through the server",

@@ -64,6 +64,7 @@ def trap_problems(
         yield from _state(locations, headers)
         yield from _pinned(recipe.score, locations)
         yield from _draft_context(recipe.score, locations, headers)
+        yield from _own_context(recipe.score, locations)
 
 
 def models_at(recipe: Recipe) -> Mapping[Keys, Path | HubRef]:
@@ -198,6 +199,17 @@ def _pinned(score: ScoreSpec, locations: Locations) -> Iterator[Problem]:
         )
 
 
+def _own_context(score: ScoreSpec, locations: Locations) -> Iterator[Problem]:
+    """A context of the draft's own, which is ik's."""
+    if score.draft.context:
+        yield locations.at("score", "draft", "context").problem(
+            "llama.cpp gives a draft the target's context whatever is said: `context` is of "
+            "ik_llama.cpp and changes nothing here",
+            hint="leave it out, or score on a build of ik_llama.cpp too",
+            severity="warning",
+        )
+
+
 def _draft_context(
     score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile]
 ) -> Iterator[Problem]:
@@ -217,7 +229,7 @@ def _draft_context(
             f"mainline gives a draft the target's context of {score.context} tokens: a KV cache of "
             f"{size(cache)} in {largest} beside the {size(weights)} of {file.path.name}",
             hint="a smaller `score.context`, or `score.draft.cache_types: [q8_0]`; only "
-            "ik_llama.cpp has a context of the draft's own (-cd)",
+            "ik_llama.cpp has a context of the draft's own (`score.draft.context`)",
             severity="warning",
         )
 

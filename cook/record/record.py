@@ -67,6 +67,12 @@ class Draft:
     """``sha256:`` of the file's bytes."""
     reduction: Annotated[Reduction | None, LATER] = None
     """What it does without: experts, layers."""
+    context: Annotated[int | None, LATER] = None
+    """Tokens of its own context in a server; None: the target's."""
+    after: Annotated[NgramSettings | None, LATER] = None
+    """What drafts before it does; None where it drafts alone."""
+    output: Annotated[str | None, LATER] = None
+    """Type that the output head of a ready file is tried in; None where it is as it came."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,16 @@ class Serving:
     context: int
     target_args: ModelArgs
     draft_args: ModelArgs
+    draft_context: Annotated[int | None, LATER] = None
+    """Of the draft's own; None: the target's."""
 
 
 @dataclass(frozen=True)
 class CandidateKey:
     """What tells candidates apart; ``draft`` None is no draft, which has no settings either.
 
-    ``ngram`` are those of a draft-free rival, whose ``draft`` is its name, and no file's.
+    ``ngram`` are those of a draft-free rival, which has no other ``settings``, and whose ``draft``
+    is its name and no file's; or of what drafts before a file does.
     """
 
     engine: str
@@ -94,7 +103,7 @@ class CandidateKey:
     @property
     def is_file(self) -> bool:
         """Whether a draft file drafts."""
-        return self.draft is not None and self.ngram is None
+        return self.draft is not None and (self.ngram is None or self.settings is not None)
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,7 @@ class Candidate:
     log: Annotated[str | None, LATER] = None
     """Folder of the first live run's log under ``COOK_HOME/logs``, if it is still there."""
     ngram: Annotated[NgramSettings | None, LATER] = None
-    """How a draft-free rival drafts; None for a file and for no draft."""
+    """How a draft-free rival drafts, or what drafts before a file does; else None."""
 
     @property
     def key(self) -> CandidateKey:

@@ -39,30 +39,30 @@ class QuantizeCommand:
 
 
 def quantize_step(record: Record, draft: Draft) -> StepRecord | None:
-    """The step that made ``draft``, quantized or reduced; None for a file that cook was given."""
+    """The step that made ``draft``; None for a file that cook was given."""
     made = (s for s in record.steps if s.kind in _MAKING and quantize_command(s))
     return next((s for s in made if s.key == draft.key), None)
 
 
-_MAKING = ("quantize", "reduce")
+_MAKING = ("quantize", "head", "reduce")
 
 
 def making_steps(record: Record, draft: Draft) -> tuple[StepRecord, ...]:
-    """All steps that made ``draft``, in their order: a reduced one is quantized first."""
+    """All steps that made ``draft``, in their order: a reduced one is made whole first."""
     last = quantize_step(record, draft)
     if last is None or last.kind != "reduce":
         return (last,) if last is not None else ()
     made = quantize_command(last)
     source = PurePosixPath(made.source) if made else PurePosixPath()
     # In the store a folder is called after its step's key; published, files have their own names.
-    quantized = (
+    made_whole = (
         s
         for s in record.steps
-        if s.kind == "quantize"
+        if s.kind in ("quantize", "head")
         and (whole := quantize_command(s)) is not None
         and (s.key == source.parent.name or whole.output == str(source))
     )
-    return (*quantized, last)
+    return (*made_whole, last)
 
 
 def quantize_command(step: StepRecord) -> QuantizeCommand | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
@@ -155,25 +155,31 @@ class CurveStep(Step[CurveOutcome]):
         )
 
 
-def combined(passes: Sequence[CurveOutcome]) -> CurveOutcome:
-    """Medians over several passes of one curve."""
-    first = passes[0]
-    rows = tuple(
-        tuple(median(p.seconds[depth][width] for p in passes) for width in range(len(first.widths)))
-        for depth in range(len(first.depths))
-    )
-    return CurveOutcome(
-        depths=first.depths,
-        widths=first.widths,
-        seconds=rows,
-        sample_s=median(p.sample_s for p in passes),
-        prompt_tokens=first.prompt_tokens,
-        prompt_seconds=tuple(
-            median(p.prompt_seconds[size] for p in passes)
-            for size in range(len(first.prompt_tokens))
-        ),
-        others_cores=max((c for p in passes if (c := p.others_cores) is not None), default=None),
-    )
+class OnePass(Protocol):
+    """One pass of a curve, as a frozen dataclass: what is a float, alone or in rows, is a time."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def others_cores(self) -> float | None: ...
+
+
+P = TypeVar("P", bound=OnePass)
+
+
+def over_passes(passes: Sequence[P]) -> P:
+    """Medians over several passes of one curve, whatever its shape; others' use at its most."""
+    columns = {f.name: [getattr(one, f.name) for one in passes] for f in fields(passes[0])}
+    others = [cores for cores in columns.pop("others_cores") if cores is not None]
+    medians = {name: _median(values) for name, values in columns.items()}
+    return replace(passes[0], **medians, others_cores=max(others, default=None))
+
+
+def _median(values: Sequence[Any]) -> Any:
+    """Of rows the median at each place; of what is no time the first."""
+    if isinstance(values[0], tuple):
+        return tuple(_median(at) for at in zip(*values, strict=True))
+    return median(values) if isinstance(values[0], float) else values[0]
 
 
 @dataclass(frozen=True)

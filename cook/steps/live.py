@@ -172,6 +172,8 @@ class LiveStep(Step[LiveOutcome]):
     ngram: NgramSettings | None = None
     slots: int = 1
     """Requests that the server answers at once, with as many clients that ask in parallel."""
+    draft_context: int | None = None
+    """Tokens of the draft's own context; None: the target's."""
 
     kind: ClassVar[str] = "live"
     version: ClassVar[int] = 4
@@ -206,6 +208,8 @@ class LiveStep(Step[LiveOutcome]):
             "prompts": [[p.id, p.text] for p in self.prompts],
             "max_tokens": self.max_tokens,
             "sampling": {k: v for k, v in asdict(self.sampling).items() if k != "draws"},
+            # Said where it changes what is asked: greedy runs of before stay.
+            **({"seeds": "by prompt"} if self.draws_by_prompt else {}),
             "chat": self.chat,
             # A repeat is a new measurement of the same thing, so it needs a key of its own.
             "repeat": self.repeat,
@@ -213,6 +217,7 @@ class LiveStep(Step[LiveOutcome]):
             # Absent without one: the keys of before stay.
             **({"ngram": asdict(self.ngram)} if self.ngram is not None else {}),
             **({"slots": self.slots} if self.slots > 1 else {}),
+            **({"draft_context": self.draft_context} if self.draft_context else {}),
         }
 
     def work(self) -> float:
@@ -229,6 +234,7 @@ class LiveStep(Step[LiveOutcome]):
             settings=self.settings,
             ngram=self.ngram,
             slots=self.slots,
+            draft_context=self.draft_context,
         )
 
     def run(self, bench: Workbench) -> LiveOutcome:
@@ -306,6 +312,12 @@ class LiveStep(Step[LiveOutcome]):
                 raise
         return [future.result() for future in futures]
 
+    @property
+    def draws_by_prompt(self) -> bool:
+        """Every prompt is sampled with random numbers of its own, as traces are; llama-spec-bench
+        takes one seed for all."""
+        return bool(self.sampling.temperature) and self.tool == "server"
+
     def _rendered(self, server: Server, prompt: Prompt) -> str:
         return server.apply_template(prompt.text) if self.chat else prompt.text
 
@@ -327,7 +339,7 @@ class LiveStep(Step[LiveOutcome]):
         answer: Completion = server.complete(
             text,
             n_predict=self.max_tokens,
-            sampling=self.sampling.asked(),
+            sampling=self.sampling.for_prompt(prompt.id).asked(),
         )
         wall_ms = (time.perf_counter() - started) * 1000
         return run_of(prompt, answer, wall_ms)

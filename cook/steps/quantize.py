@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from cook.config import memory_bytes
 from cook.engines import tool_runs
 from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
-from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
 from cook.engines.worker.messages import RowsOfTensor
 from cook.errors import PrerequisiteError, StepError
 from cook.files import FileRange
@@ -44,13 +42,8 @@ from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.made_model import MODEL_FILE
 from cook.steps.published_tensor import PublishedTensor
-from cook.steps.tensors import Importance, quantizer_of, tensor_piece
+from cook.steps.tensors import Importance, TensorQuantizer, quantizer_of, tensor_piece
 
-if TYPE_CHECKING:
-    from cook.engines.worker.worker import Worker
-
-MEMORY_SHARE = 0.25
-"""Of the machine's memory, what quantizing may use where nobody says otherwise."""
 IK_SHARDS = 60
 """It has room for 64 contexts unless built for more, and each shard takes one: 63 load, 64 fail."""
 _PLAIN = frozenset({"f32", "f16", "bf16"})
@@ -189,9 +182,9 @@ class QuantizeStep(Step[QuantizeResult]):
             for t in changed
         }
         of_key = {pieces[t.name].key: t for t in changed}
-        progress = _Progress(sum(file.place(t.name).size_bytes for t in changed), bench)
+        total_bytes = sum(file.place(t.name).size_bytes for t in changed)
         with ExitStack() as held:
-            worker = _LazyWorker(self.engine, bench, held)
+            worker = TensorQuantizer(self.engine, bench, held, total_bytes)
 
             def make(piece: Piece, path: Path) -> None:
                 tensor = of_key[piece.key]
@@ -205,7 +198,7 @@ class QuantizeStep(Step[QuantizeResult]):
                     shape=tensor.shape,
                     importance=importance.of(tensor),
                 )
-                worker.quantize(rows, path, progress)
+                worker.quantize(rows, path)
 
             made = bench.pieces(pieces.values(), make)
             peak_bytes = worker.peak_rss_bytes
@@ -378,42 +371,6 @@ class _Quantizer:
             raise _ForTheToolError(
                 f"llama-quantize made every tensor anew, shared with no other: {error.message}"
             ) from None
-
-
-class _LazyWorker:
-    """A worker that is there with the first tensor, and ``held`` from then on: where all are
-    stored, none is needed."""
-
-    def __init__(self, engine: Engine, bench: Workbench, held: ExitStack) -> None:
-        self._engine, self._bench, self._held = engine, bench, held
-        self._worker: Worker | None = None
-
-    def quantize(self, rows: RowsOfTensor, path: Path, advance: Callable[[int], None]) -> None:
-        if self._worker is None:
-            self._worker = self._held.enter_context(self._bench.workers.unloaded(self._engine))
-        self._worker.quantize(
-            rows,
-            path,
-            threads=self._bench.threads,
-            memory_bytes=memory_bytes() or int(MEMORY_SHARE * memory_limit_bytes()),
-            advance=advance,
-        )
-
-    @property
-    def peak_rss_bytes(self) -> int | None:
-        """None where it was not needed."""
-        return peak_rss_bytes(self._worker.pid) if self._worker is not None else None
-
-
-class _Progress:
-    """Tells the workbench which share of the source's bytes is quantized."""
-
-    def __init__(self, total_bytes: int, bench: Workbench) -> None:
-        self._total_bytes, self._done_bytes, self._bench = total_bytes, 0, bench
-
-    def __call__(self, more_bytes: int) -> None:
-        self._done_bytes += more_bytes
-        self._bench.advance(min(1.0, self._done_bytes / self._total_bytes))
 
 
 def _usual(warning: str) -> bool:

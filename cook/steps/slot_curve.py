@@ -60,24 +60,6 @@ def sequences_for(slots: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({s for s in SEQUENCES if s <= max(wanted)} | wanted | {1}))
 
 
-def over_passes(passes: Sequence[SlotCurveOutcome]) -> SlotCurveOutcome:
-    """Medians over several passes of one curve."""
-    first = passes[0]
-    return SlotCurveOutcome(
-        sequences=first.sequences,
-        depths=first.depths,
-        widths=first.widths,
-        seconds=tuple(
-            tuple(
-                tuple(median(p.seconds[s][d][w] for p in passes) for w in range(len(first.widths)))
-                for d in range(len(first.depths))
-            )
-            for s in range(len(first.sequences))
-        ),
-        others_cores=max((c for p in passes if (c := p.others_cores) is not None), default=None),
-    )
-
-
 @dataclass(frozen=True)
 class SlotCurveStep(Step[SlotCurveOutcome]):
     """Of ``model``, as the target of a server (``verifies``: logits for every token) or its draft.

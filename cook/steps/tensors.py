@@ -8,24 +8,31 @@ columns, and the library that quantizes: it is called by these, and made once
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cook.config import memory_bytes
 from cook.engines.base import Engine
+from cook.engines.process.system import memory_limit_bytes, peak_rss_bytes
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import TensorInfo
 from cook.formats.quant_types import Flavour, QuantType
 from cook.formats.splice import ImatrixFacts
 from cook.graph.piece import Piece
-from cook.graph.step import Source
+from cook.graph.step import Source, Workbench
 
 if TYPE_CHECKING:
+    from cook.engines.worker.messages import RowsOfTensor
+    from cook.engines.worker.worker import Worker
     from cook.formats.arrays import Floats32
     from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 
 KIND = "tensor"
+MEMORY_SHARE = 0.25
+"""Of the machine's memory, what quantizing may use where nobody says otherwise."""
 _QUANTIZERS = ("libggml-base.", "libggml.")
 """The library that has ggml_quantize_chunk: mainline's, and ik's."""
 
@@ -61,6 +68,41 @@ def quantizer_of(engine: Engine) -> str:
         if found := sorted(digest for name, digest in files.items() if name.startswith(stem)):
             return found[0]
     raise PrerequisiteError(f"engine {engine.name} has no library to quantize with")
+
+
+class TensorQuantizer:
+    """Quantizes tensors for a running step, and tells the workbench which share of ``total_bytes``
+    of their source is done.
+
+    Its worker is there with the first tensor, and ``held`` from then on: where all are stored, none
+    is needed.
+    """
+
+    def __init__(self, engine: Engine, bench: Workbench, held: ExitStack, total_bytes: int) -> None:
+        self._engine, self._bench, self._held = engine, bench, held
+        self._worker: Worker | None = None
+        self._total_bytes, self._done_bytes = total_bytes, 0
+
+    def quantize(self, rows: RowsOfTensor, path: Path) -> None:
+        """Write the data of a tensor into ``path``; see :meth:`Worker.quantize`."""
+        if self._worker is None:
+            self._worker = self._held.enter_context(self._bench.workers.unloaded(self._engine))
+        self._worker.quantize(
+            rows,
+            path,
+            threads=self._bench.threads,
+            memory_bytes=memory_bytes() or int(MEMORY_SHARE * memory_limit_bytes()),
+            advance=self._advance,
+        )
+
+    def _advance(self, more_bytes: int) -> None:
+        self._done_bytes += more_bytes
+        self._bench.advance(min(1.0, self._done_bytes / self._total_bytes))
+
+    @property
+    def peak_rss_bytes(self) -> int | None:
+        """None where no worker was needed."""
+        return peak_rss_bytes(self._worker.pid) if self._worker is not None else None
 
 
 @dataclass(frozen=True, eq=False)

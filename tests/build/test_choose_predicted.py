@@ -337,3 +337,15 @@ def test_replies_of_one_token_say_nothing() -> None:
     found = chosen(*short)
     assert found.name is None
     assert {e.reason for e in found.excluded} == {"no reply goes on after its first token"}
+
+
+def test_drafts_of_one_file_err_together_and_alike_at_one_setting() -> None:
+    """As in contexts of different length: what is the same is no open question."""
+    every = forecast(None, 200), forecast("small", 70), forecast("large", 70)
+    aim, noisy = Aim(Objective.DECODE_SPEED, 0.95, 0.01), LogSpread(0.05, 1000)
+    apart = choose(every, aim, (), SIZES, errors=ForecastErrors(noisy, noisy))
+    assert not apart.decided
+    one_file = {"small": "file", "large": "file"}
+    together = choose(every, aim, (), SIZES, errors=ForecastErrors(noisy, noisy, one_file))
+    assert together.decided
+    assert len(together.equal) == 2

@@ -297,3 +297,114 @@ def test_the_demo_tries_what_its_model_has(recipe: Callable[..., Path], bundled:
     assert [d.name for d in prepared.layouts[0].drafts] == ["A experts=1"]
     (told,) = [w for w in prepared.warnings if "not tried" in w]
     assert "A experts=8" in told
+
+
+def test_output_heads_of_a_ready_draft_are_drafts_of_their_own(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    heads = {"output": ["f16", "q6_K"], "experts": [2, 1]}
+    path = recipe(drafts=[{"name": "a", "source": "demo://draft-f16.gguf", **heads}], score=score())
+    (layout,) = prepare(path).layouts
+    drafts = {draft.name: draft for draft in layout.drafts}
+    assert list(drafts) == [
+        *("a output=f16 experts=2", "a output=f16 experts=1"),
+        *("a output=q6_K experts=2", "a output=q6_K experts=1"),
+    ]
+    kinds = [step.kind for step in layout.making()]
+    assert (kinds.count("head"), kinds.count("reduce"), kinds.count("quantize")) == (1, 2, 0)
+    whole, small = drafts["a output=f16 experts=2"], drafts["a output=q6_K experts=2"]
+    assert whole.making_step is None, "the file as it is"
+    assert small.output == "q6_K"
+    assert small.active is not None
+    assert whole.active is not None
+    assert small.active.read_bytes < whole.active.read_bytes
+    assert small.elements == whole.elements
+    assert small.type_counts["q6_K"] == 1
+    fewer = drafts["a output=q6_K experts=1"].making_step
+    assert fewer is not None
+    assert fewer.inputs()["model"] is small.model, "made of the file with that head"
+
+
+def test_a_head_that_a_draft_cannot_have_is_told_at_its_place(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    ready = {"name": "a", "source": "demo://draft-f16.gguf"}
+    path = recipe(drafts=[{**ready, "output": ["q8_0", "iq2_xs"]}])
+    with pytest.raises(RecipeError) as told:
+        prepare(path)
+    (problem,) = told.value.problems
+    assert "a: iq2_xs needs importance data" in problem.message
+    assert problem.column == path.read_text().index('"iq2_xs"') + 1
+    with pytest.raises(PrerequisiteError, match=r"has no iq4_ks; ik_llama\.cpp has it"):
+        prepare(recipe(drafts=[{**ready, "output": "iq4_ks"}]))
+
+
+@pytest.mark.ik
+def test_a_head_that_one_engine_cannot_make_is_left_out_there(
+    recipe: Callable[..., Path], bundled: Any, ik_engine: Any
+) -> None:
+    ready = {"name": "a", "source": "demo://draft-f16.gguf", "output": ["q8_0", "iq4_ks"]}
+    ik = f"ik={Path(ik_engine.facts.bin_dir).parent}"
+    ours, theirs = prepare(recipe(drafts=[ready]), engines=["bundled", ik]).layouts
+    assert [d.name for d in ours.drafts] == ["a output=q8_0@bundled"]
+    assert [d.name for d in theirs.drafts] == ["a output=q8_0@ik", "a output=iq4_ks@ik"]
+    (left,) = ours.left_out
+    assert left.name == "a output=iq4_ks@bundled"
+    assert "has no iq4_ks" in left.reason
+
+
+@pytest.mark.ik
+def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(
+    recipe: Callable[..., Path], bundled: Any, ik_engine: Any
+) -> None:
+    path = recipe(
+        drafts=[{"name": "a", "source": "demo://draft-f16.gguf"}],
+        score=score(max_tokens=64, draft={"n_max": 4, "context": [512, 1024]}),
+    )
+    ours = prepare(path).layouts[0]
+    assert [d.name for d in ours.drafts] == ["a"]
+    (told,) = [w for w in ours.warnings if "context" in w]
+    assert "changes nothing here" in told
+    theirs = prepare(path, engines=[f"ik={Path(ik_engine.facts.bin_dir).parent}"]).layouts[0]
+    assert [d.name for d in theirs.drafts] == ["a context=512", "a context=1024"]
+    short, long = theirs.drafts
+    assert short.model.key == long.model.key
+    assert short.memory is not None
+    assert short.memory.context == 512
+    assert theirs.forecast is not None
+    replays = {d.replays[0].key for d in theirs.forecast.drafts}
+    curves = {d.curves[0].key for d in theirs.forecast.drafts}
+    assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
+    live = {c.name: c.rounds[0] for c in theirs.grid}
+    assert live["a context=512 n_max=4"].draft_context == 512
+    assert live["a context=512 n_max=4"].key != live["a context=1024 n_max=4"].key
+
+
+def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
+    draft = {"n_max": [2, 4], "after": ["ngram-mod", {"type": "ngram-map-k", "size_m": 12}]}
+    path = recipe(
+        drafts=[{"name": "a", "source": "demo://draft-f16.gguf"}], score=score(draft=draft)
+    )
+    (layout,) = prepare(path).layouts
+    names = ["a", "a after ngram-mod", "a after ngram-map-k size_m=12"]
+    assert [d.name for d in layout.drafts] == names
+    alone, behind, _ = layout.drafts
+    assert alone.model is behind.model
+    assert {step.key for step in alone.making()} == {step.key for step in behind.making()}
+    assert layout.forecast is not None
+    replays = {d.replays[0].key for d in layout.forecast.drafts}
+    curves = {d.curves[0].key for d in layout.forecast.drafts}
+    assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
+    assert max(layout.forecast.verify[0].widths) > 12
+    found = {c.name: c for c in layout.grid}
+    both = found["a after ngram-mod n_max=4"]
+    assert both.key.ngram is not None
+    assert both.key.is_file
+    assert both.rounds[0].ngram == both.key.ngram
+    assert both.rounds[0].settings == both.key.settings
+    assert len({c.key for c in layout.grid}) == len(layout.grid) == 6
+    assert [c.name for c in layout.grid if c.key in layout.checks(layout.grid)] == [
+        *("a n_max=2", "a n_max=4")
+    ]

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
+from cook.build.forecast import Forecaster
+from cook.build.prepare import prepare
+from cook.build.rival_counts import rival_counts
 from cook.cli.main import main
 from cook.formats.gguf import read_gguf
-from cook.record.record import Record
+from cook.graph.execute import Executor
+from cook.graph.store import Store
+from cook.output import Mode, Output
+from cook.record.record import Record, read_record
 from tests.builds import build
 
 pytestmark = pytest.mark.engine
@@ -298,6 +304,147 @@ def require_experts(record: Record) -> None:
             assert candidate.counts.exact == candidate.counts.requests
         if candidate.output is not None:
             assert candidate.output.material == 0
+
+
+HEADS = """\
+version: 1
+name: heads
+drafts:
+  - {name: draft, source: "demo://draft-f16.gguf", output: [f16, q4_0, q2_K]}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 12
+  max_tokens: 32
+  context: 2048
+  draft: {n_max: [2, 4], args: {threads: 1}}
+  live_budget: {minutes: 1}
+"""
+
+
+def test_output_heads_go_through_a_build_as_quants_do(tmp_path: Path, bundled: Any) -> None:
+    require_heads(build(tmp_path, "heads", HEADS))
+
+
+@pytest.mark.ik
+def test_output_heads_go_through_a_build_on_ik(tmp_path: Path, ik_engine: Any) -> None:
+    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
+    require_heads(build(tmp_path, "heads", HEADS, "--engine", engine))
+
+
+def require_heads(record: Record) -> None:
+    """The build of :data:`HEADS`: two files made of one, and replay's counts those of the
+    server."""
+    assert [d.quant for d in record.drafts] == [
+        *("draft output=f16", "draft output=q4_0", "draft output=q2_K")
+    ]
+    assert [d.output for d in record.drafts] == ["f16", "q4_0", "q2_K"]
+    kinds = [step.kind for step in record.steps if step.state == "ran"]
+    assert kinds.count("head") == 2
+    whole, *smaller = (d.tensor_bytes or 0 for d in record.drafts)
+    assert all(size < whole for size in smaller)
+    assert {r.draft for r in record.replayed} == {d.quant for d in record.drafts}
+    for candidate in record.candidates:
+        assert candidate.predicted is not None, candidate.reason
+        if candidate.counts is not None:
+            assert candidate.counts.exact == candidate.counts.requests
+        if candidate.output is not None:
+            assert candidate.output.material == 0
+
+
+CONTEXTS = """\
+version: 1
+name: contexts
+drafts:
+  - {name: draft, source: "demo://draft-f16.gguf"}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 12
+  max_tokens: 160
+  context: 2048
+  draft: {n_max: 4, context: [256, 1024], args: {threads: 1}}
+  live_budget: {minutes: 1}
+"""
+
+
+@pytest.mark.ik
+def test_a_context_of_the_draft_s_own_that_holds_every_text_is_replayed(
+    tmp_path: Path, ik_engine: Any
+) -> None:
+    engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
+    record = build(tmp_path, "contexts", CONTEXTS, "--engine", engine)
+    short, long = record.drafts
+    assert (short.context, long.context) == (256, 1024)
+    assert (short.memory_bytes or 0) < (long.memory_bytes or 0)
+    kinds = [step.kind for step in record.steps if step.state == "ran"]
+    assert kinds.count("replay") == 1, "once for both"
+    left = record.candidate("draft context=256 n_max=4")
+    kept = record.candidate("draft context=1024 n_max=4")
+    assert left is not None
+    assert kept is not None
+    assert left.predicted is None
+    assert "its context of 256 tokens does not hold" in (left.reason or "")
+    assert kept.predicted is not None
+    assert "-c 1024" in " ".join(kept.command)
+    assert kept.counts is not None
+    assert kept.counts.exact == kept.counts.requests
+    assert kept.serving is not None
+    assert kept.serving.draft_context == 1024
+
+
+BEHIND = """\
+version: 1
+name: behind
+drafts:
+  - {name: draft, source: "demo://draft-f16.gguf"}
+score:
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  categories: [docstring, tests, literal]
+  limit: 12
+  max_tokens: 48
+  context: 2048
+  draft: {n_max: 4, after: [{type: ngram-map-k, size_n: 3, size_m: 6}], args: {threads: 1}}
+  live_budget: {minutes: 1}
+"""
+
+
+def test_a_draft_behind_n_grams_is_forecast_and_counted_as_the_server_does(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = build(tmp_path, "behind", BEHIND)
+    name = "draft after ngram-map-k size_n=3 size_m=6"
+    alone, behind = record.drafts
+    assert behind.quant == name
+    assert (alone.digest, alone.memory_bytes) == (behind.digest, behind.memory_bytes)
+    assert behind.after is not None
+    found = record.candidate(f"{name} n_max=4")
+    assert found is not None
+    assert found.predicted is not None, found.reason
+    assert found.ngram == behind.after
+    plain = record.candidate("draft n_max=4")
+    assert plain is not None
+    assert plain.predicted is not None
+    assert found.predicted.figures.drafted != plain.predicted.figures.drafted
+    assert [r.draft for r in record.replayed] == ["draft"]
+    assert read_record(tmp_path / "records" / "behind.json") == record
+    # And live, whatever was picked.
+    monkeypatch.setenv("COOK_HOME", str(tmp_path))
+    (layout,) = prepare(tmp_path / "behind.yaml", threads=1).layouts
+    assert layout.forecast is not None
+    configuration = next(c for c in layout.grid if c.name == found.name)
+    with Executor(
+        Store(tmp_path / "store"), Output(Mode.QUIET), logs=tmp_path / "logs", threads=1
+    ) as executor:
+        executor.run([*layout.forecast.opening(), *configuration.rounds])
+        forecaster = Forecaster(layout.forecast, executor.outcomes)
+        counts = rival_counts(configuration, forecaster)
+    assert counts is not None
+    assert counts.requests + counts.passed_over == 6
+    assert counts.exact == counts.requests > 0
 
 
 def test_every_listed_chain_is_forecast_on_its_own_text(

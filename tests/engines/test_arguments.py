@@ -38,6 +38,19 @@ def command(standin_engine: Make, tmp_path: Path) -> Callable[..., str]:
     return make
 
 
+def test_a_context_of_the_draft_s_own_is_ik_s(standin_engine: Make, tmp_path: Path) -> None:
+    """-cd would be read, and the target's context be taken all the same."""
+    one = (tmp_path / "t", NONE, 2048, tmp_path / "d", NONE, DraftSettings(4))
+    job = ServerJob(*one, draft_context=512)
+    ik = standin_engine("silent", "server", flavour="ik_llama.cpp", name="ik")
+    told = " ".join(ik.server_command(job, 1, None))
+    assert "--ctx-size 2048" in told
+    assert told.endswith("--draft-params -c 512")
+    mainline = standin_engine("silent", "server", flavour="llama.cpp", name="main")
+    with pytest.raises(InputError, match="draft args: context cannot be set"):
+        mainline.server_command(job, 1, None)
+
+
 @pytest.mark.parametrize(
     ("args", "mainline", "ik"),
     [

@@ -310,3 +310,38 @@ sweep:
     assert [str(r) for r in again.quants[1].rules] == ["re:attention: q6_K", "attention: q8_0"]
     assert [q.name for q in again.quants] == [q.name for q in loaded.quants]
     assert len(again.quants) == 4
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("context: 300", "context"),
+        ("context: [512, 512]", "lists a value twice"),
+        ("context: 16384", "is more than the target's 8192"),
+        ("context: 256, n_max: 128", "holds no reply of 128 tokens"),
+        ("after: [ngram-modd]", "ngram-mod"),
+    ],
+)
+def test_a_context_that_a_draft_cannot_have_has_a_place(written: str, told: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(_drafting(written), Path("r.yaml"))
+    assert told in str(caught.value)
+    assert "r.yaml:" in str(caught.value)
+
+
+def test_contexts_and_what_drafts_first_are_one_or_a_list() -> None:
+    for written, contexts in (("512", (512,)), ("[512, 1024]", (512, 1024))):
+        text = _drafting(f"context: {written}, after: [ngram-mod, {{type: suffix, depth: 8}}]")
+        score = parse_recipe(text, Path("r.yaml")).recipe.score
+        assert score is not None
+        assert score.draft.context == contexts
+        assert [rival.type for rival in score.draft.after] == ["ngram-mod", "suffix"]
+    short = _drafting("context: 256, n_max: 128").replace("score:\n", "score:\n  method: live\n")
+    assert parse_recipe(short, Path("r.yaml")).recipe.score is not None, "live it is measured"
+
+
+def _drafting(said: str) -> str:
+    lines = DESIGN_EXAMPLE.splitlines()
+    given = [line for line in lines if line.startswith("  draft: {")]
+    assert len(given) == 1
+    return DESIGN_EXAMPLE.replace(given[0], f"  draft: {{{said}}}")

@@ -177,6 +177,16 @@ def test_slots_are_told_of_on_ik() -> None:
     assert not list(trap_problems(loaded.recipe, loaded.locations, Flavour.LLAMA_CPP, {}))
 
 
+def test_a_context_of_the_draft_s_own_changes_nothing_on_mainline() -> None:
+    text = RECIPE.format(extra="", context=8192, p_min="0.0", devices="")
+    loaded = parse_recipe(text + "    context: 2048\n", Path("/r/t.yaml"))
+    (found,) = trap_problems(loaded.recipe, loaded.locations, Flavour.LLAMA_CPP, {})
+    assert found.line == len(text.splitlines()) + 1
+    assert "changes nothing here" in found.message
+    assert found.severity == "warning"
+    assert not list(trap_problems(loaded.recipe, loaded.locations, Flavour.IK_LLAMA_CPP, {}))
+
+
 def traps_unchecked(word: str) -> list[Problem]:
     """As where the raw flag was let through: what reads it is no longer the language."""
     loaded = parse_recipe(

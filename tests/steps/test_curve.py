@@ -16,8 +16,8 @@ from cook.steps.curve import (
     READ_STEP,
     CurveOutcome,
     _Times,
-    combined,
     grid_of,
+    over_passes,
     widths_for,
 )
 
@@ -68,7 +68,7 @@ def outcome(second: float, prompt: float) -> CurveOutcome:
 
 
 def test_passes_are_combined_by_medians() -> None:
-    found = combined([outcome(1.0, 0.5), outcome(9.0, 0.7), outcome(2.0, 0.6)])
+    found = over_passes([outcome(1.0, 0.5), outcome(9.0, 0.7), outcome(2.0, 0.6)])
     assert found.batches.at([1, 2], 10) == pytest.approx([2.0, 4.0])
     assert found.prompts.at([1, 8], 0) == pytest.approx([0.6, 4.0])
 

@@ -21,7 +21,7 @@ from cook.errors import StepError
 from cook.formats.sampling import Sampling
 from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
-from cook.prompts.prompt_set import load_prompts
+from cook.prompts.prompt_set import Prompt, load_prompts
 from cook.steps import live
 from cook.steps.live import PARTING_TOKENS, TOLERATED_CORES, WARM_UP, LiveStep, Watch, told
 from tests.pieces import pieces_in
@@ -47,6 +47,34 @@ def test_a_drafted_request_makes_ik_forget(ik_engine: Any, tmp_path: Path, n_min
     fresh, parted, not_drafted = counts
     assert parted == fresh
     assert not_drafted != fresh, "one token less is not drafted, and the cache is still there"
+
+
+@pytest.mark.engine
+def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
+    bundled: Any, bench: Workbench
+) -> None:
+    one = ModelArgs(threads=1)
+    target = source([demo_dir() / "target-q8_0.gguf"])
+    prompts = tuple(Prompt(name, "prose", PROMPT, "pick") for name in ("a", "b"))
+    sampled = LiveStep(
+        *(bundled, "no draft", target, one, 512, None, one, None),
+        *(prompts, 24, Sampling(1.0, seed=7), False, 0, 0),
+    )
+    greedy = replace(sampled, sampling=Sampling())
+    first, second = sampled.run(bench).runs
+    assert first.tokens != second.tokens, "one text, and other draws"
+    assert [r.tokens for r in sampled.run(bench).runs] == [first.tokens, second.tokens]
+    likeliest = {r.tokens for r in greedy.run(bench).runs}
+    assert len(likeliest) == 1
+
+
+def test_sampled_rounds_alone_have_another_key(step: LiveStep) -> None:
+    sampled = replace(step, tool="server", sampling=Sampling(0.7))
+    assert sampled.params()["seeds"] == "by prompt"
+    assert "seeds" not in replace(sampled, sampling=Sampling()).params()
+    assert "seeds" not in replace(sampled, tool="spec-bench").params(), "it takes one seed"
+    assert "draft_context" not in step.params()
+    assert replace(step, draft_context=256).key != step.key
 
 
 PROMPTS = load_prompts("demo").prompts[:4]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cook.errors import StepError
-from cook.steps.slot_curve import SlotCurveOutcome, _SlotTimes, over_passes, sequences_for
+from cook.steps.curve import over_passes
+from cook.steps.slot_curve import SlotCurveOutcome, _SlotTimes, sequences_for
 
 
 def test_the_usual_numbers_and_those_asked_for() -> None:

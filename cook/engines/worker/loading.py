@@ -44,7 +44,8 @@ def model_load(
     if args.rpc:
         raise PrerequisiteError(
             f"{path.name}: replay and timing cannot use RPC servers yet",
-            hint="score it live: `score: {method: live}`",
+            hint="score it live: `score: {method: live}`; or leave `rpc` out, and `cook predict "
+            "--link-ms MS --link-mbit MBIT` tells what a draft on another machine gives",
         )
     flavour, numbers = Flavour(engine.flavour), args.filled()
     load = ModelLoad(

@@ -98,3 +98,4 @@ def test_rpc_servers_are_scored_live() -> None:
     with pytest.raises(PrerequisiteError, match="RPC") as caught:
         load(LLAMA, ModelArgs(rpc=("127.0.0.1:50052",)))
     assert "method: live" in str(caught.value.hint)
+    assert "cook predict --link-ms" in str(caught.value.hint)

@@ -1,0 +1,140 @@
+"""Step: a ready draft with its output head in another type.
+
+One tensor is quantized, by the engine's library and as a piece like any other
+(:mod:`cook.steps.tensors`); :mod:`cook.formats.output_head` says what the file is. Where the file
+system shares blocks the rest of it takes no room.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
+from cook.engines.worker.compile import locate, quantization_version
+from cook.engines.worker.messages import RowsOfTensor
+from cook.files import FileRange
+from cook.formats.gguf import GgufFile, ValueType, read_gguf
+from cook.formats.gguf_writer import (
+    copy_of,
+    encode,
+    sharing_padding,
+    tensor_at,
+    write_gguf_file,
+)
+from cook.formats.headers import header_if_there
+from cook.formats.output_head import OUTPUT, head_of, require_head
+from cook.formats.quant_types import by_id, by_name
+from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS
+from cook.graph.piece import FILE, Piece
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.steps.made_model import MODEL_FILE
+from cook.steps.tensors import TensorQuantizer, quantizer_of, tensor_piece
+
+_BASE = "Q8_0"
+"""Of the command that is told: mainline reads rules under quantized base types alone."""
+
+
+@dataclass(frozen=True)
+class HeadStep(Step[QuantizeResult]):
+    """``model`` with its output head as ``head_type``; artifact ``model.gguf``, one file.
+
+    ``name`` is the candidate's. The file of the result's ``command`` has the same tensors; there is
+    none where the embeddings were tied, since llama-quantize adds no tensor.
+    """
+
+    engine: Engine
+    name: str
+    model: Source
+    head_type: str
+    predicted_tensor_bytes: int | None = None
+
+    kind: ClassVar[str] = "head"
+    result_type: ClassVar[type] = QuantizeResult
+
+    @property
+    def label(self) -> str:
+        return f"head {self.name} ({self.engine.name})"
+
+    def uses(self) -> Engine:
+        return self.engine
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {"model": self.model}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"type": self.head_type}
+
+    def work(self) -> float:
+        return float(self.predicted_tensor_bytes or self.model.size_bytes)
+
+    def predicted_bytes(self) -> int | None:
+        return self.predicted_tensor_bytes
+
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        if (file := header_if_there(self.model.path)) is None:
+            return {}
+        size = by_name(self.head_type).tensor_bytes(head_of(file).shape)
+        return {(self.model.key, self.engine.identity.digest, OUTPUT, self.head_type): size}
+
+    def run(self, bench: Workbench) -> QuantizeResult:
+        started = time.monotonic()
+        file = read_gguf(self.model.path)
+        require_head(file, self.head_type, self.engine.flavour)
+        head, wanted = head_of(file), by_name(self.head_type)
+        known = by_id(head.type_id)
+        assert known is not None, "required"
+        rows = RowsOfTensor(file.place(head.name), known, wanted, head.shape, None)
+        piece = tensor_piece(self.model, head, wanted, None, quantizer_of(self.engine))
+        with ExitStack() as held:
+            quantizer = TensorQuantizer(self.engine, bench, held, rows.source.size_bytes)
+
+            def make(_: Piece, path: Path) -> None:
+                quantizer.quantize(rows, path)
+
+            made = bench.pieces([piece], make)[piece.key].file(FILE)
+            peak_bytes = quantizer.peak_rss_bytes
+        tensors = [copy_of(file, t.name) for t in file.tensors if t.name != OUTPUT]
+        data = FileRange(made, 0, piece.size_bytes)
+        tensors.append(tensor_at(OUTPUT, head.shape, wanted.id, data))
+        metadata = {key: file.raw_value(key) for key in file.metadata if key not in SPLIT_KEYS}
+        version = quantization_version(locate(self.engine))
+        metadata[QUANTIZATION_VERSION] = encode(version, ValueType.UINT32)
+        metadata |= sharing_padding(metadata, tensors, file.alignment)
+        output = bench.directory / MODEL_FILE
+        write_gguf_file(output, metadata, tensors, alignment=file.alignment, durable=False)
+        written = read_gguf(output).tensors
+        return QuantizeResult(
+            types={tensor.name: tensor.type_name for tensor in written},
+            tensor_bytes=sum(tensor.size_bytes or 0 for tensor in written),
+            seconds=time.monotonic() - started,
+            peak_rss_bytes=peak_bytes,
+            command=self._command(file, output),
+        )
+
+    def _command(self, file: GgufFile, output: Path) -> tuple[str, ...]:
+        """Every tensor's type stated, so that those that have it are copied."""
+        if file.find(OUTPUT) is None:
+            return ()
+        names: dict[str, list[str]] = defaultdict(list)
+        for tensor in file.tensors:
+            if len(tensor.shape) > 1 and tensor.name != OUTPUT:
+                names[tensor.type_name].append(re.escape(tensor.name))
+        stated = (TypeRule(f"^({'|'.join(some)})$", type) for type, some in names.items())
+        job = QuantizeJob(
+            source=self.model.path,
+            output=output,
+            ftype=_BASE,
+            rules=(TypeRule(f"^{re.escape(OUTPUT)}$", self.head_type), *stated),
+            imatrix=None,
+            threads=1,
+            expected={},
+            allow_requantize=True,
+        )
+        return self.engine.quantize_command(job)
