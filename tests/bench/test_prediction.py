@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.prediction import Compared, compared, told
+from bench.prediction import Cell, Compared, compared, read_cells, table, told
 from bench.proportions import (
     DRAFTS,
     SMALL,
@@ -45,6 +46,20 @@ def test_a_single_live_run_has_no_scatter() -> None:
     text = "\n".join(told("short", [replace(c, live=c.live[:1]) for c in FOUND], 1).lines)
     assert "one live run" in text
     assert "scatter of a live run unknown" in text
+
+
+def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
+    cell = Cell("prediction-256-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]))
+    other = replace(cell, name="prediction-256-bundled", found=tuple(FOUND))
+    path = tmp_path / "cells.jsonl"
+    lines = [json.dumps(asdict(one)) + "\n" for one in (replace(cell, minutes=1.0), other, cell)]
+    path.write_text("".join(lines))
+    assert read_cells(path) == [cell, other], "each as it was last run"
+    assert table([cell]).within
+    both = table([cell, other])
+    assert not both.within
+    assert "prediction-256-bundled        1.1%   20.0%     -1.0%" in "\n".join(both.lines)
+    assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
 
 
 def test_drafts_are_the_targets_first_layers(tmp_path: Path) -> None:
