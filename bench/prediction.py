@@ -3,8 +3,10 @@
 A *cell* is a pair on an engine. It has turns, each of: a pass of all timings, and a live round of
 every configuration. Overheads are fitted on the requests of no draft and of one draft, on one half
 of the prompts; predictions and live runs are compared on the other half. A machine that slows down
-meanwhile (shared ones do, by a quarter from minute to minute) falls on all alike. Predictions use
-medians over the turns; beside the error stands the scatter of the live runs themselves.
+meanwhile (shared ones do, by a quarter from minute to minute) falls on all alike. Both sides are
+of every request's median over the turns, as a record's live figures are over repeats: the mean of
+one beside the median of the other is off where a few turns are far slower, for drafts by some per
+cent more than for no draft. Beside the error stands the scatter of the live runs.
 
 Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of all that is in it,
 
@@ -19,7 +21,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -36,6 +38,7 @@ from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.graph.execute import Executor
 from cook.prompts.prompt_set import Half, Prompt
 from cook.record.prompt_runs import PromptRun
+from cook.scoring.figures import merge_repeats
 from cook.scoring.racing import student_quantile
 from cook.steps.curve import CurveStep
 from cook.steps.live import LiveStep
@@ -45,24 +48,22 @@ FITTED_ON = "Q4_K_M"
 LENGTHS = (2, 4, 8)
 MOST_MEDIAN, MOST_ERROR, MOST_LOSS = 0.05, 0.10, 0.02
 
-Runs = Mapping[str, PromptRun]
-"""Prompt id -> request."""
-
 
 @dataclass(frozen=True)
 class Compared:
-    """A configuration, in decoded tokens a second; ``live`` of each turn."""
+    """A configuration, in decoded tokens a second; ``live`` of each turn, ``typical`` of all."""
 
     name: str
     draft: str | None
     n_max: int
     predicted: float
+    typical: float
     live: tuple[float, ...]
 
     @property
     def error(self) -> float:
-        """predicted / live - 1."""
-        return self.predicted / mean(self.live) - 1
+        """predicted / typical - 1."""
+        return self.predicted / self.typical - 1
 
     @property
     def scatter(self) -> float | None:
@@ -196,11 +197,12 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
         for failure in executor.outcomes.failures.values():
             raise failure.error
         live = {
-            name: [_runs(s, executor) for s in steps] for name, steps in asked["report"].items()
+            half: {name: [_runs(step, executor) for step in steps] for name, steps in runs.items()}
+            for half, runs in asked.items()
         }
         typical = {
-            name: _typical([_runs(s, executor) for s in steps])
-            for name, steps in asked["pick"].items()
+            name: {run.id: run for run in merge_repeats(rounds)}
+            for name, rounds in live["pick"].items()
         }
         overheads = forecaster.fitted(
             typical[layout.baseline.name],
@@ -209,16 +211,21 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
         )
         judged = {p.id for p in prompts if p.half == "report"}
         predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
+        speeds = {
+            c.name: [
+                _speed(forecaster.counted_alike(c.key, runs))
+                for runs in (merge_repeats(live["report"][c.name]), *live["report"][c.name])
+            ]
+            for c in every
+        }
         return [
             Compared(
                 name=c.name,
                 draft=c.draft.name if c.draft is not None else None,
                 n_max=c.settings.n_max if c.settings else 0,
                 predicted=predicted[c.name].decode_speed,
-                live=tuple(
-                    _speed(forecaster.counted_alike(c.key, tuple(runs.values())))
-                    for runs in live[c.name]
-                ),
+                typical=speeds[c.name][0],
+                live=tuple(speeds[c.name][1:]),
             )
             for c in every
         ]
@@ -230,10 +237,10 @@ def _asked(one: Configuration, prompts: Sequence[Prompt], half: Half, turn: int)
     return replace(one.rounds[0], prompts=share, repeat=1 + turn)
 
 
-def _runs(step: LiveStep, executor: Executor) -> Runs:
+def _runs(step: LiveStep, executor: Executor) -> tuple[PromptRun, ...]:
     outcome = executor.outcomes.result(step)
     assert outcome is not None, "nothing failed"
-    return {run.id: run for run in outcome.runs}
+    return outcome.runs
 
 
 def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
@@ -248,25 +255,8 @@ def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
     )
 
 
-def _typical(rounds: Sequence[Runs]) -> dict[str, PromptRun]:
-    """Every request with the median of its times over the turns."""
-
-    def middle(name: str, time: Callable[[PromptRun], float]) -> float:
-        return median(time(found[name]) for found in rounds)
-
-    return {
-        name: replace(
-            run,
-            predicted_ms=middle(name, lambda r: r.predicted_ms),
-            prompt_ms=middle(name, lambda r: r.prompt_ms),
-            wall_ms=middle(name, lambda r: r.wall_ms),
-        )
-        for name, run in rounds[0].items()
-    }
-
-
 def _speed(runs: Sequence[PromptRun]) -> float:
-    """Decoded tokens a second of one round."""
+    """Decoded tokens a second."""
     return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.predicted_ms for run in runs)
 
 
@@ -283,7 +273,7 @@ def told(what: str, found: Sequence[Compared], turns: int) -> Study:
     for one in found:
         scatter = f"live scatter {one.scatter:.1%}" if one.scatter is not None else "one live run"
         lines.append(
-            f"  {one.name:20} {one.predicted:8.2f} / {mean(one.live):8.2f}, "
+            f"  {one.name:20} {one.predicted:8.2f} / {one.typical:8.2f}, "
             f"{one.error:+.1%}; {scatter}"
         )
     lines.append(f"{what}: |predicted / live - 1| on prompts that nothing was fitted on:")
@@ -316,7 +306,7 @@ def _loss(found: Sequence[Compared]) -> tuple[float, list[str]]:
     for draft in dict.fromkeys(c.draft for c in found if c.draft is not None):
         mine = [c for c in found if c.draft == draft]
         chosen = max(mine, key=lambda c: c.predicted)
-        best = max(mine, key=lambda c: mean(c.live))
+        best = max(mine, key=lambda c: c.typical)
         turns = [c / b - 1 for c, b in zip(chosen.live, best.live, strict=True)]
         half = _half_width(turns)
         loss = max(loss, -mean(turns) - half)

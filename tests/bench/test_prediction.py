@@ -23,11 +23,11 @@ from cook.prompts.prompt_set import load_prompts
 
 TINY = replace(SMALL, vocabulary=1024, layers=10)
 FOUND = [
-    Compared("no draft", None, 0, 100.0, (100.0, 102.0)),
-    Compared("a n_max=2", "a", 2, 130.0, (120.0, 128.0)),
-    Compared("b n_max=2", "b", 2, 140.0, (141.0, 139.0)),
-    Compared("a n_max=8", "a", 8, 120.0, (150.0, 150.0)),
-    Compared("b n_max=8", "b", 8, 90.0, (91.0, 89.0)),
+    Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0)),
+    Compared("a n_max=2", "a", 2, 130.0, 124.0, (120.0, 128.0)),
+    Compared("b n_max=2", "b", 2, 140.0, 140.0, (141.0, 139.0)),
+    Compared("a n_max=8", "a", 8, 120.0, 150.0, (150.0, 150.0)),
+    Compared("b n_max=8", "b", 8, 90.0, 90.0, (91.0, 89.0)),
 ]
 
 
@@ -58,7 +58,7 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert table([cell]).within
     both = table([cell, other])
     assert not both.within
-    assert "prediction-256-bundled        1.1%   20.0%     -1.0%" in "\n".join(both.lines)
+    assert "prediction-256-bundled        1.0%   20.0%     -1.0%" in "\n".join(both.lines)
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
 
 
