@@ -75,7 +75,8 @@ class Compared:
 class Pair:
     """A target with its drafts and prompts, ``laid`` out for an engine by its name.
 
-    ``fitted``: the draft whose live requests overheads are fitted on, beside those of no draft.
+    ``fitted``: the draft whose live requests, at its shortest and longest, overheads are fitted on,
+    beside those of no draft.
     """
 
     title: str
@@ -179,7 +180,9 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
     prompts = layout.prompts.prompts
     plan = with_passes(layout.forecast, turns)
     every = [layout.baseline, *layout.grid]
-    fitting = [c for c in every if c.draft is None or c.draft.name == fitted]
+    mine = [c for c in layout.grid if c.draft is not None and c.draft.name == fitted]
+    # Two lengths far apart tell a step's overhead from a drafted token's.
+    fitting = [layout.baseline, mine[0], mine[-1]]
     with empty_executor() as executor:
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
         forecaster = Forecaster(plan, executor.outcomes)
