@@ -59,7 +59,8 @@ CELLS: dict[str, Callable[[], Study]] = {
     for engine in engine_names()
 }
 """Parts of the studies of predictions, one engine each."""
-NAMED_ONLY = {"decision", "prediction-256", "prediction-4096", "prediction-16384", *CELLS}
+LARGE = ("256", "sparse", "4096", "16384")
+NAMED_ONLY = {"decision", *(f"prediction-{pair}" for pair in LARGE), *CELLS}
 """What runs only where it is named."""
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
-from bench.proportions import DENSE, TARGET, pair_folder, proportions_layout, write_recipe
+from bench.proportions import DENSE, SPARSE, TARGET, pair_folder, proportions_layout, write_recipe
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
 from bench.study import Study, empty_executor, engine_names
@@ -117,14 +117,17 @@ def _of_first_layers(
         yield proportions_layout(recipe, engine)
 
 
-def _in_proportion(tokens: int, prompts: int, max_tokens: int, turns: int) -> Pair:
+def _in_proportion(
+    tokens: int, prompts: int, max_tokens: int, turns: int, shape: Shape = TARGET
+) -> Pair:
     """The pair of real proportions on prompts of ``tokens`` tokens.
 
     What a long prompt costs is its reading, once a configuration and turn: so there are few of
     them, with longer replies.
     """
-    laid = partial(_of_first_layers, TARGET, tokens, prompts, max_tokens)
-    return Pair(f"real proportions, {tokens} tokens", laid, FIRST_LAYERS[1], turns)
+    laid = partial(_of_first_layers, shape, tokens, prompts, max_tokens)
+    experts = f", {shape.experts} experts" if shape.experts else ""
+    return Pair(f"real proportions{experts}, {tokens} tokens", laid, FIRST_LAYERS[1], turns)
 
 
 PAIRS = {
@@ -139,6 +142,7 @@ PAIRS = {
         5,
     ),
     "prediction-256": _in_proportion(256, prompts=8, max_tokens=96, turns=3),
+    "prediction-sparse": _in_proportion(256, prompts=8, max_tokens=96, turns=3, shape=SPARSE),
     "prediction-4096": _in_proportion(4096, prompts=4, max_tokens=128, turns=2),
     "prediction-16384": _in_proportion(16_384, prompts=2, max_tokens=192, turns=1),
 }

@@ -90,8 +90,10 @@ def test_prompts_have_about_the_length_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.soak
-def test_the_pair_in_small_is_predicted(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=TINY, prompts=8, max_tokens=24)
+@pytest.mark.parametrize("experts", [0, 4], ids=["dense", "sparse"])
+def test_the_pair_in_small_is_predicted(tmp_path: Path, experts: int) -> None:
+    shape = replace(TINY, experts=experts)
+    recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=shape, prompts=8, max_tokens=24)
     layout = proportions_layout(recipe, "bundled")
     found = compared(layout, "first-4", 2)
     assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]
