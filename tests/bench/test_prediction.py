@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
-from bench.prediction import Cell, Compared, compared, read_cells, table, told
+from bench.prediction import (
+    PAIRS,
+    Cell,
+    Compared,
+    Pair,
+    compared,
+    prediction,
+    read_cells,
+    table,
+    told,
+)
 from bench.proportions import (
     DRAFTS,
     SMALL,
@@ -18,6 +30,7 @@ from bench.proportions import (
     write_prompts,
     write_recipe,
 )
+from cook.build.layout import Layout
 from cook.formats.gguf import read_gguf
 from cook.prompts.prompt_set import load_prompts
 
@@ -60,6 +73,23 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert not both.within
     assert "prediction-256-bundled        1.0%   20.0%     -1.0%" in "\n".join(both.lines)
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
+
+
+def test_a_cell_is_kept_in_the_file_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "cells.jsonl"
+    monkeypatch.setenv("COOK_BENCH_CELLS", str(to))
+    laid = cast("Layout", None)
+    monkeypatch.setitem(PAIRS, "a-pair", Pair("a pair", lambda _: nullcontext(laid), "a", 2))
+    monkeypatch.setattr("bench.prediction.compared", lambda *_: FOUND[:3])
+    study = prediction("a-pair", ["ik"])
+    assert study.within
+    (cell,) = read_cells(to)
+    assert (cell.name, cell.title, cell.turns) == ("a-pair-ik", "a pair x ik", 2)
+    assert cell.found == tuple(FOUND[:3])
+    prediction("a-pair", ["bundled", "ik"])
+    assert [c.name for c in read_cells(to)] == ["a-pair-ik", "a-pair-bundled"]
 
 
 def test_drafts_are_the_targets_first_layers(tmp_path: Path) -> None:
