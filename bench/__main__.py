@@ -17,12 +17,7 @@ from bench.ik_agreement import ik_agreement
 from bench.ngram_counts import ngram_counts, two_stage_counts
 from bench.output_heads import output_heads
 from bench.pairs import describe, measure
-from bench.prediction import (
-    prediction,
-    prediction_dense,
-    prediction_in_cache,
-    prediction_in_proportion,
-)
+from bench.prediction import PAIRS, prediction
 from bench.remote_draft import remote_draft
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
@@ -31,7 +26,7 @@ from bench.scale import scale
 from bench.search_contests import search_contests
 from bench.search_cost import search_cost
 from bench.slots import slots
-from bench.study import Study
+from bench.study import Study, engine_names
 from bench.tensor_reuse import tensor_reuse
 from bench.two_workers import two_workers
 
@@ -42,12 +37,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "ngram-counts": ngram_counts,
     "two-stage-counts": two_stage_counts,
     "sampled-acceptance": sampled_acceptance,
-    "prediction": prediction,
-    "prediction-in-cache": prediction_in_cache,
-    "prediction-dense": prediction_dense,
-    "prediction-256": partial(prediction_in_proportion, 256),
-    "prediction-4096": partial(prediction_in_proportion, 4096),
-    "prediction-16384": partial(prediction_in_proportion, 16_384),
+    **{name: partial(prediction, name) for name in PAIRS},
     "slots": slots,
     "remote-draft": remote_draft,
     "decision": decision,
@@ -65,21 +55,29 @@ STUDIES: dict[str, Callable[[], Study]] = {
 }
 
 
-HOURS = frozenset({"decision", "prediction-256", "prediction-4096", "prediction-16384"})
-"""Studies that run only where they are named."""
+CELLS: dict[str, Callable[[], Study]] = {
+    f"{name}-{engine}": partial(prediction, name, [engine])
+    for name in PAIRS
+    for engine in engine_names()
+}
+"""Parts of the studies of predictions, one engine each."""
+LARGE = ("256", "sparse", "4096", "16384")
+NAMED_ONLY = {"decision", *(f"prediction-{pair}" for pair in LARGE), *CELLS}
+"""What runs only where it is named."""
 
 
 def main(names: list[str]) -> int:
-    known = [*COMPARISONS, *STUDIES]
+    studies = STUDIES | CELLS
+    known = [*COMPARISONS, *studies]
     if unknown := set(names) - set(known):
         print(f"unknown: {', '.join(unknown)} (known: {', '.join(known)})", file=sys.stderr)
         return 2
     load = os.getloadavg()[0]
     print(f"# {platform.platform()}, {os.cpu_count()} cores, load {load:.2f} at the start")
     slow = []
-    for name in names or [name for name in known if name not in HOURS]:
-        if name in STUDIES:
-            study = STUDIES[name]()
+    for name in names or [name for name in known if name not in NAMED_ONLY]:
+        if name in studies:
+            study = studies[name]()
             print("\n".join(study.lines), flush=True)
             if not study.within:
                 print(f"{name}: OUT OF BOUNDS", flush=True)

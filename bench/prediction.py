@@ -1,58 +1,69 @@
 """Predicted against live decode speed, out of sample: pairs x engines x draft lengths.
 
-Turns, each of: a pass of all timings, and a live round of every configuration. Overheads are
-fitted on the requests of no draft and of one draft, on half of the prompts; predictions and live
-runs are compared on the other half. A machine that slows down meanwhile (shared ones do, by a
-quarter from minute to minute) falls on all alike. Predictions use medians over the turns; beside
-the error stands the scatter of the live runs themselves.
+A *cell* is a pair on an engine. It has turns, each of: a pass of all timings, and a live round of
+every configuration. Overheads are fitted on the requests of no draft and of one draft, on one half
+of the prompts; predictions and live runs are compared on the other half. A machine that slows down
+meanwhile (shared ones do, by a quarter from minute to minute) falls on all alike. Both sides are
+of every request's median over the turns, as a record's live figures are over repeats: the mean of
+one beside the median of the other is off where a few turns are far slower, for drafts by some per
+cent more than for no draft. Beside the error stands the scatter of the live runs.
+
+Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of all that is in it,
+
+    python -m bench.prediction CELLS.jsonl
+
+makes one table, and exits 1 where a bound does not hold over all cells.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import mean, median, stdev
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
-from bench.proportions import DENSE, TARGET, pair_folder, proportions_layout, write_recipe
+from bench.proportions import DENSE, SPARSE, TARGET, pair_folder, proportions_layout, write_recipe
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
 from bench.study import Study, empty_executor, engine_names
-from cook.build.decide import fitted_on, live_runs
 from cook.build.forecast import Forecaster
-from cook.build.layout import Configuration, ForecastPlan, Layout, interleaved
+from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.graph.execute import Executor
+from cook.prompts.prompt_set import Half, Prompt
 from cook.record.prompt_runs import PromptRun
+from cook.scoring.figures import merge_repeats
 from cook.scoring.racing import student_quantile
 from cook.steps.curve import CurveStep
+from cook.steps.live import LiveStep
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
 FITTED_ON = "Q4_K_M"
 LENGTHS = (2, 4, 8)
-TURNS = 10
 MOST_MEDIAN, MOST_ERROR, MOST_LOSS = 0.05, 0.10, 0.02
-
-Runs = Mapping[str, PromptRun]
-Rounds = dict[str, list[Runs]]
-"""By configuration, its live requests of each turn: prompt id -> request."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A configuration, in decoded tokens a second; ``live`` of each turn."""
+    """A configuration, in decoded tokens a second; ``live`` of each turn, ``typical`` of all."""
 
     name: str
     draft: str | None
     n_max: int
     predicted: float
+    typical: float
     live: tuple[float, ...]
 
     @property
     def error(self) -> float:
-        """predicted / live - 1."""
-        return self.predicted / mean(self.live) - 1
+        """predicted / typical - 1."""
+        return self.predicted / self.typical - 1
 
     @property
     def scatter(self) -> float | None:
@@ -60,106 +71,183 @@ class Compared:
         return stdev(self.live) / mean(self.live) if len(self.live) > 1 else None
 
 
-def prediction(target: str = F16_TARGET) -> Study:
-    """The demo pair on every engine at hand."""
-    pair = f"demo, {target}"
-    return _study(
-        pair,
-        lambda engine: study_layout(
-            "replay",
-            limit=16,
-            tokens=128,
-            n_max=LENGTHS,
-            quants=DRAFTS,
-            target=target,
-            engine=engine,
-        ),
-        FITTED_ON,
+@dataclass(frozen=True)
+class Pair:
+    """A target with its drafts and prompts, ``laid`` out for an engine by its name.
+
+    ``fitted``: the draft whose live requests, at its shortest and longest, overheads are fitted on,
+    beside those of no draft.
+    """
+
+    title: str
+    laid: Callable[[str], AbstractContextManager[Layout]]
+    fitted: str
+    turns: int
+
+
+@contextmanager
+def _demo(target: str, engine: str) -> Iterator[Layout]:
+    yield study_layout(
+        "replay",
+        limit=16,
+        tokens=128,
+        n_max=LENGTHS,
+        quants=DRAFTS,
+        target=target,
+        engine=engine,
     )
 
 
-def prediction_in_cache() -> Study:
-    """The same with the q8_0 target, which fits in a large cache."""
-    return prediction(Q8_0_TARGET)
-
-
-def prediction_dense() -> Study:
-    """A small dense F16 pair of another architecture than the demo's, on prompts of 256 tokens."""
-    return _of_first_layers("dense F16", DENSE, 256, turns=5)
-
-
-def prediction_in_proportion(tokens: int) -> Study:
-    """The pair of real proportions on prompts of ``tokens`` tokens."""
-    return _of_first_layers("real proportions", TARGET, tokens, turns=3)
-
-
-def _of_first_layers(pair: str, shape: Shape, tokens: int, turns: int) -> Study:
+@contextmanager
+def _of_first_layers(
+    shape: Shape, tokens: int, prompts: int, max_tokens: int, engine: str
+) -> Iterator[Layout]:
+    """A pair of random weights on prompts of ``tokens`` tokens."""
     threads = len(os.sched_getaffinity(0))
     with pair_folder(shape) as folder:
-        recipe = write_recipe(folder, tokens, n_max=LENGTHS, shape=shape, threads=threads)
-        return _study(
-            f"{pair}, {tokens} tokens",
-            partial(proportions_layout, recipe),
-            FIRST_LAYERS[1],
-            turns=turns,
+        recipe = write_recipe(
+            folder,
+            tokens,
+            n_max=LENGTHS,
+            shape=shape,
+            prompts=prompts,
+            max_tokens=max_tokens,
+            threads=threads,
         )
+        yield proportions_layout(recipe, engine)
 
 
-def _study(pair: str, lay: Callable[[str], Layout], fitted: str, turns: int = TURNS) -> Study:
-    studies = [
-        told(f"{pair} x {name}", compared(lay(name), fitted, turns), turns)
-        for name in engine_names()
-    ]
+def _in_proportion(
+    tokens: int, prompts: int, max_tokens: int, turns: int, shape: Shape = TARGET
+) -> Pair:
+    """The pair of real proportions on prompts of ``tokens`` tokens.
+
+    What a long prompt costs is its reading, once a configuration and turn: so there are few of
+    them, with longer replies.
+    """
+    laid = partial(_of_first_layers, shape, tokens, prompts, max_tokens)
+    experts = f", {shape.experts} experts" if shape.experts else ""
+    return Pair(f"real proportions{experts}, {tokens} tokens", laid, FIRST_LAYERS[1], turns)
+
+
+PAIRS = {
+    "prediction": Pair(f"demo, {F16_TARGET}", partial(_demo, F16_TARGET), FITTED_ON, 10),
+    # Fits in a large cache.
+    "prediction-in-cache": Pair(f"demo, {Q8_0_TARGET}", partial(_demo, Q8_0_TARGET), FITTED_ON, 10),
+    # Small, of another architecture than the demo's.
+    "prediction-dense": Pair(
+        "dense F16, 256 tokens",
+        partial(_of_first_layers, DENSE, 256, 24, 96),
+        FIRST_LAYERS[1],
+        5,
+    ),
+    "prediction-256": _in_proportion(256, prompts=8, max_tokens=96, turns=3),
+    "prediction-sparse": _in_proportion(256, prompts=8, max_tokens=96, turns=3, shape=SPARSE),
+    "prediction-4096": _in_proportion(4096, prompts=4, max_tokens=128, turns=2),
+    "prediction-16384": _in_proportion(16_384, prompts=2, max_tokens=192, turns=1),
+}
+"""By the name of the study. Of a pair on one engine it is this and the engine's."""
+
+
+def prediction(pair: str, engines: Sequence[str] | None = None) -> Study:
+    """The cells of ``pair`` on ``engines``, or on all at hand."""
+    cells = [_cell(pair, engine) for engine in engines or engine_names()]
     return Study(
-        tuple(line for study in studies for line in study.lines),
-        all(study.within for study in studies),
+        tuple(line for study in cells for line in study.lines),
+        all(study.within for study in cells),
     )
+
+
+def _cell(name: str, engine: str) -> Study:
+    pair, started = PAIRS[name], time.monotonic()
+    with pair.laid(engine) as layout:
+        found = compared(layout, pair.fitted, pair.turns)
+    title = f"{pair.title} x {engine}"
+    minutes = (time.monotonic() - started) / 60
+    if to := os.environ.get("COOK_BENCH_CELLS"):
+        cell = Cell(f"{name}-{engine}", title, pair.turns, minutes, tuple(found))
+        with Path(to).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(cell)) + "\n")
+    study = told(title, found, pair.turns)
+    return replace(study, lines=(*study.lines, f"{title}: {minutes:.1f} minutes"))
 
 
 def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
     """Every configuration of ``layout``, on the prompts that nothing was fitted on.
 
-    ``fitted``: the draft whose live requests overheads are fitted on, beside those of no draft.
+    ``fitted``: as :class:`Pair` has it. Fitted is on the prompts that builds choose on, judged on
+    those that they report on.
     """
     assert layout.forecast is not None, "asked for"
     assert layout.baseline is not None, "asked for"
+    assert layout.prompts is not None, "asked for"
+    prompts = layout.prompts.prompts
     plan = with_passes(layout.forecast, turns)
     every = [layout.baseline, *layout.grid]
+    mine = [c for c in layout.grid if c.draft is not None and c.draft.name == fitted]
+    # Two lengths far apart tell a step's overhead from a drafted token's.
+    fitting = [layout.baseline, mine[0], mine[-1]]
     with empty_executor() as executor:
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
         forecaster = Forecaster(plan, executor.outcomes)
-        live: Rounds = {c.name: [] for c in every}
+        asked: dict[Half, dict[str, list[LiveStep]]] = {
+            "pick": {
+                c.name: [_asked(c, prompts, "pick", t) for t in range(turns)] for c in fitting
+            },
+            "report": {
+                c.name: [_asked(c, prompts, "report", t) for t in range(turns)] for c in every
+            },
+        }
         for turn in range(turns):
             executor.run(plan.timing(turn))
-            _live_round(executor, every, 1 + turn, live)
+            executor.run([steps[turn] for half in asked.values() for steps in half.values()])
         for failure in executor.outcomes.failures.values():
             raise failure.error
-        prompts, _ = fitted_on(layout.baseline)
-        typical = {name: _typical(rounds) for name, rounds in live.items()}
+        live = {
+            half: {name: [_runs(step, executor) for step in steps] for name, steps in runs.items()}
+            for half, runs in asked.items()
+        }
+        typical = {
+            name: {run.id: run for run in merge_repeats(rounds)}
+            for name, rounds in live["pick"].items()
+        }
         overheads = forecaster.fitted(
-            _of(typical[layout.baseline.name], prompts),
-            [
-                (c.settings, _of(typical[c.name], prompts))
-                for c in layout.grid
-                if c.settings and c.draft is not None and c.draft.name == fitted
-            ],
+            typical[layout.baseline.name],
+            [(c.settings, typical[c.name]) for c in fitting if c.settings],
             next(d for d in plan.drafts if d.draft.name == fitted),
         )
-        judged = set(typical[layout.baseline.name]) - prompts
+        judged = {p.id for p in prompts if p.half == "report"}
         predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
+        speeds = {
+            c.name: [
+                _speed(forecaster.counted_alike(c.key, runs))
+                for runs in (merge_repeats(live["report"][c.name]), *live["report"][c.name])
+            ]
+            for c in every
+        }
         return [
             Compared(
                 name=c.name,
                 draft=c.draft.name if c.draft is not None else None,
                 n_max=c.settings.n_max if c.settings else 0,
                 predicted=predicted[c.name].decode_speed,
-                live=tuple(
-                    _speed(forecaster.counted_alike(c.key, tuple(_of(runs, judged).values())))
-                    for runs in live[c.name]
-                ),
+                typical=speeds[c.name][0],
+                live=tuple(speeds[c.name][1:]),
             )
             for c in every
         ]
+
+
+def _asked(one: Configuration, prompts: Sequence[Prompt], half: Half, turn: int) -> LiveStep:
+    """One more live round of a configuration, on one ``half`` of the prompts."""
+    share = tuple(p for p in prompts if p.half == half)
+    return replace(one.rounds[0], prompts=share, repeat=1 + turn)
+
+
+def _runs(step: LiveStep, executor: Executor) -> tuple[PromptRun, ...]:
+    outcome = executor.outcomes.result(step)
+    assert outcome is not None, "nothing failed"
+    return outcome.runs
 
 
 def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
@@ -174,39 +262,8 @@ def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
     )
 
 
-def _live_round(
-    executor: Executor, every: Sequence[Configuration], repeat: int, found: Rounds
-) -> None:
-    """One more live round of each configuration, in turn."""
-    turn = [replace(c, rounds=tuple(replace(r, repeat=repeat) for r in c.rounds)) for c in every]
-    executor.run(interleaved(turn))
-    for configuration in turn:
-        found[configuration.name].append(live_runs(configuration, executor))
-
-
-def _of(runs: Runs, prompts: set[str] | frozenset[str]) -> dict[str, PromptRun]:
-    return {name: run for name, run in runs.items() if name in prompts}
-
-
-def _typical(rounds: Sequence[Runs]) -> dict[str, PromptRun]:
-    """Every request with the median of its times over the turns."""
-
-    def middle(name: str, time: Callable[[PromptRun], float]) -> float:
-        return median(time(found[name]) for found in rounds)
-
-    return {
-        name: replace(
-            run,
-            predicted_ms=middle(name, lambda r: r.predicted_ms),
-            prompt_ms=middle(name, lambda r: r.prompt_ms),
-            wall_ms=middle(name, lambda r: r.wall_ms),
-        )
-        for name, run in rounds[0].items()
-    }
-
-
 def _speed(runs: Sequence[PromptRun]) -> float:
-    """Decoded tokens a second of one round."""
+    """Decoded tokens a second."""
     return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.predicted_ms for run in runs)
 
 
@@ -223,7 +280,7 @@ def told(what: str, found: Sequence[Compared], turns: int) -> Study:
     for one in found:
         scatter = f"live scatter {one.scatter:.1%}" if one.scatter is not None else "one live run"
         lines.append(
-            f"  {one.name:20} {one.predicted:8.2f} / {mean(one.live):8.2f}, "
+            f"  {one.name:20} {one.predicted:8.2f} / {one.typical:8.2f}, "
             f"{one.error:+.1%}; {scatter}"
         )
     lines.append(f"{what}: |predicted / live - 1| on prompts that nothing was fitted on:")
@@ -256,7 +313,7 @@ def _loss(found: Sequence[Compared]) -> tuple[float, list[str]]:
     for draft in dict.fromkeys(c.draft for c in found if c.draft is not None):
         mine = [c for c in found if c.draft == draft]
         chosen = max(mine, key=lambda c: c.predicted)
-        best = max(mine, key=lambda c: mean(c.live))
+        best = max(mine, key=lambda c: c.typical)
         turns = [c / b - 1 for c, b in zip(chosen.live, best.live, strict=True)]
         half = _half_width(turns)
         loss = max(loss, -mean(turns) - half)
@@ -265,3 +322,54 @@ def _loss(found: Sequence[Compared]) -> tuple[float, list[str]]:
             f"{-mean(turns):.1%} ± {half:.1%} lost"
         )
     return max(0.0, loss), lines
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a pair on an engine came to; a line of the file that ``COOK_BENCH_CELLS`` names."""
+
+    name: str
+    title: str
+    turns: int
+    minutes: float
+    found: tuple[Compared, ...]
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The cells in ``path``, each as it was last run."""
+    cells = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found = tuple(Compared(**{**one, "live": tuple(one["live"])}) for one in row.pop("found"))
+        cells[row["name"]] = Cell(**row, found=found)
+    return list(cells.values())
+
+
+def table(cells: Sequence[Cell]) -> Study:
+    """A row a cell, and the bounds over all of them."""
+    lines = [
+        f"{'cell':26} {'median':>7} {'worst':>7} {'no draft':>9} {'scatter':>8} {'minutes':>8}"
+    ]
+    every: list[float] = []
+    for cell in cells:
+        errors = [abs(c.error) for c in cell.found]
+        every += errors
+        bare = next(c.error for c in cell.found if c.draft is None)
+        scatters = [c.scatter for c in cell.found if c.scatter is not None]
+        scatter = f"{median(scatters):.1%}" if scatters else "-"
+        lines.append(
+            f"{cell.name:26} {median(errors):7.1%} {max(errors):7.1%} {bare:+9.1%} {scatter:>8} "
+            f"{cell.minutes:8.1f}"
+        )
+    middle, worst = median(every), max(every)
+    lines.append(
+        f"{len(cells)} cells, {len(every)} configurations: median {middle:.1%} (at most "
+        f"{MOST_MEDIAN:.0%}), worst {worst:.1%} (at most {MOST_ERROR:.0%})"
+    )
+    return Study(tuple(lines), middle <= MOST_MEDIAN and worst <= MOST_ERROR)
+
+
+if __name__ == "__main__":
+    result = table(read_cells(Path(sys.argv[1])))
+    print("\n".join(result.lines))
+    sys.exit(0 if result.within else 1)

@@ -36,6 +36,9 @@ SMALL = replace(TARGET, vocabulary=8_192, width=256, hidden=704, heads=4, kv_hea
 """The same in small, to try this script itself."""
 DENSE = replace(SMALL, layers=12, type="F16")
 """A dense llama of 14 M parameters, whose tokens take about a millisecond."""
+SPARSE = replace(TARGET, hidden=256, experts=16)
+"""A mixture of 16 experts of which 2 see a token: a verification reads the more of them, the wider
+it is. As many bytes as the target's."""
 DRAFT_LAYERS = (2, 4, 8)
 DRAFTS = tuple(f"first-{layers}" for layers in DRAFT_LAYERS)
 PROMPTS = {256: 24, 4096: 8, 16_384: 4}

@@ -393,11 +393,13 @@ class Lived:
 def fit_overhead(lived: Sequence[Lived], timings: Timings, profile: Profile) -> float:
     """Seconds a step that live runs took beyond the priced ones (t_0), from their replies.
 
-    The median over replies of (live - priced) / steps; below zero where the prices are too dear.
+    Of all replies together, since a live speed is tokens over the seconds of all: where some
+    replies take far longer than most, the median reply's overhead would promise what no server
+    keeps. Below zero where the prices are too dear.
     """
     rest = _unpriced(lived, timings, profile)
-    each = [r / one.run.steps for r, one in zip(rest, lived, strict=True) if one.run.steps]
-    return float(np.median(each)) if each else 0.0
+    steps = sum(one.run.steps for one in lived)
+    return sum(rest) / steps if steps else 0.0
 
 
 def fit_overheads(

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
-from bench.prediction import Compared, compared, told
+from bench.prediction import (
+    PAIRS,
+    Cell,
+    Compared,
+    Pair,
+    compared,
+    prediction,
+    read_cells,
+    table,
+    told,
+)
 from bench.proportions import (
     DRAFTS,
     SMALL,
@@ -17,16 +30,17 @@ from bench.proportions import (
     write_prompts,
     write_recipe,
 )
+from cook.build.layout import Layout
 from cook.formats.gguf import read_gguf
 from cook.prompts.prompt_set import load_prompts
 
 TINY = replace(SMALL, vocabulary=1024, layers=10)
 FOUND = [
-    Compared("no draft", None, 0, 100.0, (100.0, 102.0)),
-    Compared("a n_max=2", "a", 2, 130.0, (120.0, 128.0)),
-    Compared("b n_max=2", "b", 2, 140.0, (141.0, 139.0)),
-    Compared("a n_max=8", "a", 8, 120.0, (150.0, 150.0)),
-    Compared("b n_max=8", "b", 8, 90.0, (91.0, 89.0)),
+    Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0)),
+    Compared("a n_max=2", "a", 2, 130.0, 124.0, (120.0, 128.0)),
+    Compared("b n_max=2", "b", 2, 140.0, 140.0, (141.0, 139.0)),
+    Compared("a n_max=8", "a", 8, 120.0, 150.0, (150.0, 150.0)),
+    Compared("b n_max=8", "b", 8, 90.0, 90.0, (91.0, 89.0)),
 ]
 
 
@@ -45,6 +59,37 @@ def test_a_single_live_run_has_no_scatter() -> None:
     text = "\n".join(told("short", [replace(c, live=c.live[:1]) for c in FOUND], 1).lines)
     assert "one live run" in text
     assert "scatter of a live run unknown" in text
+
+
+def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
+    cell = Cell("prediction-256-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]))
+    other = replace(cell, name="prediction-256-bundled", found=tuple(FOUND))
+    path = tmp_path / "cells.jsonl"
+    lines = [json.dumps(asdict(one)) + "\n" for one in (replace(cell, minutes=1.0), other, cell)]
+    path.write_text("".join(lines))
+    assert read_cells(path) == [cell, other], "each as it was last run"
+    assert table([cell]).within
+    both = table([cell, other])
+    assert not both.within
+    assert "prediction-256-bundled        1.0%   20.0%     -1.0%" in "\n".join(both.lines)
+    assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
+
+
+def test_a_cell_is_kept_in_the_file_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "cells.jsonl"
+    monkeypatch.setenv("COOK_BENCH_CELLS", str(to))
+    laid = cast("Layout", None)
+    monkeypatch.setitem(PAIRS, "a-pair", Pair("a pair", lambda _: nullcontext(laid), "a", 2))
+    monkeypatch.setattr("bench.prediction.compared", lambda *_: FOUND[:3])
+    study = prediction("a-pair", ["ik"])
+    assert study.within
+    (cell,) = read_cells(to)
+    assert (cell.name, cell.title, cell.turns) == ("a-pair-ik", "a pair x ik", 2)
+    assert cell.found == tuple(FOUND[:3])
+    prediction("a-pair", ["bundled", "ik"])
+    assert [c.name for c in read_cells(to)] == ["a-pair-ik", "a-pair-bundled"]
 
 
 def test_drafts_are_the_targets_first_layers(tmp_path: Path) -> None:
@@ -75,8 +120,10 @@ def test_prompts_have_about_the_length_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.soak
-def test_the_pair_in_small_is_predicted(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=TINY, prompts=8, max_tokens=24)
+@pytest.mark.parametrize("experts", [0, 4], ids=["dense", "sparse"])
+def test_the_pair_in_small_is_predicted(tmp_path: Path, experts: int) -> None:
+    shape = replace(TINY, experts=experts)
+    recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=shape, prompts=8, max_tokens=24)
     layout = proportions_layout(recipe, "bundled")
     found = compared(layout, "first-4", 2)
     assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]

@@ -240,6 +240,33 @@ def test_overhead_is_found_again() -> None:
         fit_overhead([], TIMINGS, MAINLINE)
 
 
+@pytest.mark.parametrize("n_max", [0, 2, 8])
+def test_prices_meet_the_live_speed_of_all_replies_where_a_few_take_far_longer(n_max: int) -> None:
+    rng = np.random.default_rng(4)
+    settings, timings = DraftSettings(n_max), TIMINGS if n_max else ALONE
+    errors = []
+    for _ in range(200):
+        replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(40)]
+        runs = [simulate(r, settings, MAINLINE) for r in replies]
+        # A quarter of them fall into times when the machine is half as fast.
+        live = [
+            price(r, 6, timings, MAINLINE).total_s * (2 if rng.random() < 0.25 else 1) for r in runs
+        ]
+        lived = [Lived(run, 6, s) for run, s in zip(runs, live, strict=True)]
+        if n_max:
+            other = [simulate(r, DraftSettings(4), MAINLINE) for r in replies]
+            lived += [
+                Lived(run, 6, price(run, 6, timings, MAINLINE).total_s * 1.25) for run in other
+            ]
+            step_s, decode_s = fit_overheads(lived, timings, MAINLINE)
+        else:
+            step_s, decode_s = fit_overhead(lived, timings, MAINLINE), 0.0
+        fitted = dataclasses.replace(timings, overhead_s=step_s, decode_overhead_s=decode_s)
+        told = sum(price(run, 6, fitted, MAINLINE).total_s for run in runs)
+        errors.append(sum(live) / told - 1)
+    assert abs(float(np.mean(errors))) < 0.01
+
+
 def test_overheads_of_a_step_and_of_a_draft_token_are_told_apart() -> None:
     rng = np.random.default_rng(3)
     replies = [Positions(6, 60, rng.random(60) < 0.7, n_predict=60) for _ in range(9)]
