@@ -134,18 +134,16 @@ def sentence(judged: Judged, unit: str = "tokens a cycle") -> str:
         return f"{judged.best}: {best:.3f} {unit}; no quant of the recipe is so small"
     own = judged.value[judged.given]
     if judged.best == judged.given:
-        told = (
-            "nothing that was found is better"
-            if judged.verdict == "tie"
-            else "what was found is worse"
-        )
-        return f"{judged.given} stays, at {own:.3f} {unit}: {told}"
+        stays = f"{judged.given} stays, at {own:.3f} {unit}"
+        if judged.verdict == "given":
+            return f"{stays}: what was found is worse"
+        return f"tie: {stays}: nothing found is shown to be within {MARGIN:.0%} of it, or better"
     gain = judged.gain[judged.best]
     told = f"{gain.value:+.3f} {unit} against {judged.given} ({own:.3f})"
     if gain.interval is not None:
         told += f", {gain.interval.low:+.3f} to {gain.interval.high:+.3f}"
     if judged.verdict == "tie":
-        return f"tie: {judged.best} has {told}, which may be chance"
+        return f"tie: {judged.best} has {told}: not worse, and the gain may be chance"
     return f"{judged.best} is better: {told}"
 
 

@@ -1,8 +1,10 @@
 """The verdict: finalists on prompts that neither imatrix nor search has seen, paired by prompt.
 
 The recipe's own quants, the engine's mixtures of the size, and the allocations by KLD and by
-perplexity alone stand beside what the search found. The greatest acceptance length is returned;
-the recipe's own stays unless something has more.
+perplexity alone stand beside what the search found. Whoever has the most of what is sought is
+returned, of those that are shown not to be worse than the recipe's own: a trial of
+non-inferiority, in which the whole interval of the difference lies above the margin (Piaggio et
+al., JAMA 2012). Where nothing passes it the recipe's own stays.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ class Judged:
 
 
 def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
-    """Who is returned, and whether that is known to be better than the recipe given."""
+    """Who is returned, and whether that is known to be better than the recipe given.
+
+    Too few prompts for an interval show nothing: then the recipe's own is returned.
+    """
     measured = measured_of({c.name: c.replies for c in contenders})
     cost = np.array([c.cycle for c in contenders])[:, None]
     draws = _Draws.of(measured, confidence)
@@ -62,9 +67,10 @@ def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
     value = {c.name: c.replies.acceptance_length / c.cycle for c in contenders}
     own = [c.name for c in contenders if c.family == "given"]
     given = max(own, key=lambda name: value[name], default=None)
-    best = max(value, key=lambda name: (value[name], name == given))
     others = [name for name in value if given not in (None, name)]
     gain = {name: sought.difference(name, str(given)) for name in others}
+    passed = [n for n in value if n not in gain or _not_worse(gain[n], value[str(given)])]
+    best = max(passed, key=lambda name: (value[name], name == given))
     return Judged(
         best=best,
         given=given,
@@ -74,6 +80,12 @@ def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
         gain=gain,
         value=value,
     )
+
+
+def _not_worse(gain: Effect, given: float) -> bool:
+    """Whether it is shown that what has this ``gain`` over ``given`` is not worse by more than
+    the margin."""
+    return gain.interval is not None and gain.interval.low >= -MARGIN * given
 
 
 def _verdict(
