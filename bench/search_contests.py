@@ -224,6 +224,8 @@ class Outside:
     ratio: float
     worse: bool
     """By more than the margin, beyond chance: the whole interval."""
+    overall: float
+    """The ratio on every prompt of the table, of which chance has less to say."""
 
 
 def seeded(table: MixTable, seeds: Sequence[int], count: int = SIZES) -> list[Outside]:
@@ -234,15 +236,26 @@ def seeded(table: MixTable, seeds: Sequence[int], count: int = SIZES) -> list[Ou
         played = play(table, every[seed % len(every)], search, verdict, seed)
         judged = played.judged
         assert judged.given is not None, "the smallest by hand is the smallest of all"
-        pair = []
-        for name in (judged.best, judged.given):
-            mix = table.space.mix_of(played.entered[name].types)
-            assert mix is not None, "of the table"
-            pair.append(table.replies(mix).on(outside))
-        best, own = (one.acceptance_length for one in pair)
-        worse = _gain(*pair).high < -MARGIN * own
-        found.append(Outside(judged.verdict, judged.best == judged.given, best / own, worse))
+        best, own = (_replies(table, played.entered[name]) for name in (judged.best, judged.given))
+        best_out, own_out = best.on(outside), own.on(outside)
+        length = own_out.acceptance_length
+        found.append(
+            Outside(
+                judged.verdict,
+                judged.best == judged.given,
+                best_out.acceptance_length / length,
+                _gain(best_out, own_out).high < -MARGIN * length,
+                best.acceptance_length / own.acceptance_length,
+            )
+        )
     return found
+
+
+def _replies(table: MixTable, contender: Contender) -> Replies:
+    """Its replies on every prompt."""
+    mix = table.space.mix_of(contender.types)
+    assert mix is not None, "of the table"
+    return table.replies(mix)
 
 
 def search_contests() -> Study:
@@ -266,12 +279,14 @@ def search_contests() -> Study:
         worse = sum(one.worse for one in outside)
         within &= worse == 0
         ratios = np.array([one.ratio for one in outside])
+        overall = np.array([one.overall for one in outside])
         verdicts = Counter(one.verdict for one in outside)
         lines.append(
             f"{family}, {SEEDS} seeded searches, on prompts that neither search nor verdict had: "
             f"{worse} worse than the recipe given beyond the margin; "
-            f"{int((ratios < 1 - MARGIN).sum())} by count; ratios from "
-            f"{ratios.min():.4f}, median {np.median(ratios):.4f}; "
+            f"{int((ratios < 1 - MARGIN).sum())} by count, ratios from {ratios.min():.4f}, median "
+            f"{np.median(ratios):.4f}; on all prompts {int((overall < 1 - MARGIN).sum())}, from "
+            f"{overall.min():.4f}, median {np.median(overall):.4f}; "
             + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
             + f"; the recipe given stays in {sum(one.stays for one in outside)}"
         )

@@ -48,7 +48,7 @@ def test_equals_tie_and_the_recipe_stays() -> None:
 
 
 def test_a_tie_that_may_be_worse_by_more_than_the_margin_leaves_the_recipe() -> None:
-    pair = [contender("mine", "given", 0.70, 1, 0.1), contender("new", "found", 0.71, 5, 0.1)]
+    pair = [contender("mine", "given", 0.70, 1, 0.1), contender("new", "found", 0.74, 5, 0.1)]
     judged = judge(pair, 0.95)
     assert judged.gain["new"].value > 0
     assert (judged.best, judged.verdict) == ("mine", "tie")
