@@ -304,7 +304,8 @@ class SearchRecord:
     sentence: str
     """The verdict in words, with its figures."""
     found_recipe: str | None
-    """The recipe that was written, as YAML; None where none was found."""
+    """The recipe that was written, as YAML, with the finalist that has the most; None where one of
+    the recipe given has."""
     csv: CsvAgreement | None
     warnings: tuple[str, ...]
     seconds: float

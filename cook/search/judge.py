@@ -42,11 +42,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Judged:
-    """``best`` of all by name, ``given`` of the recipe's own (None where none fits); the effects by
-    name: each one's acceptance length, that less the given's, and the ``gain`` over the given in
-    what is sought, tokens for what cycles cost."""
+    """By name: the ``best``, which is returned; the ``leader``, which has the most, shown or not; and
+    the best of those ``given`` (None where none fits). The effects by name: each one's acceptance
+    length, that less the given's, and the ``gain`` over the given in what is sought, tokens for
+    what cycles cost."""
 
     best: str
+    leader: str
     given: str | None
     verdict: SearchVerdict
     lengths: Mapping[str, Effect]
@@ -70,11 +72,12 @@ def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
     others = [name for name in value if given not in (None, name)]
     gain = {name: sought.difference(name, str(given)) for name in others}
     passed = [n for n in value if n not in gain or _not_worse(gain[n], value[str(given)])]
-    best = max(passed, key=lambda name: (value[name], name == given))
+    best, leader = (max(names, key=lambda n: (value[n], n == given)) for names in (passed, value))
     return Judged(
         best=best,
+        leader=leader,
         given=given,
-        verdict=_verdict(best, given, gain, contenders),
+        verdict=_verdict(best, leader, given, gain, contenders),
         lengths={name: draws.value(name) for name in value},
         against_given={name: draws.difference(name, str(given)) for name in others},
         gain=gain,
@@ -89,7 +92,11 @@ def _not_worse(gain: Effect, given: float) -> bool:
 
 
 def _verdict(
-    best: str, given: str | None, gain: Mapping[str, Effect], contenders: Sequence[Contender]
+    best: str,
+    leader: str,
+    given: str | None,
+    gain: Mapping[str, Effect],
+    contenders: Sequence[Contender],
 ) -> SearchVerdict:
     if given is None:
         return "found"
@@ -98,7 +105,7 @@ def _verdict(
         return "found" if interval is not None and interval.low > 0 else "tie"
     found = [gain[c.name] for c in contenders if c.family == "found" and c.name in gain]
     worse = [e for e in found if e.interval is not None and e.interval.high < 0]
-    return "given" if worse else "tie"
+    return "given" if worse and leader == given else "tie"
 
 
 def measured_of(replies: Mapping[str, Replies]) -> Measured[str]:

@@ -44,15 +44,16 @@ def test_equals_tie_and_the_recipe_stays() -> None:
     mine = contender("mine", "given", 0.8, 1)
     same = Contender("new", "found", mine.types, 1000, mine.replies)
     judged = judge([mine, same], 0.95)
-    assert (judged.best, judged.verdict) == ("mine", "tie")
+    assert (judged.best, judged.leader, judged.verdict) == ("mine", "mine", "tie")
+    assert "nothing that was found has more" in sentence(judged)
 
 
 def test_a_tie_that_may_be_worse_by_more_than_the_margin_leaves_the_recipe() -> None:
     pair = [contender("mine", "given", 0.70, 1, 0.1), contender("new", "found", 0.74, 5, 0.1)]
     judged = judge(pair, 0.95)
     assert judged.gain["new"].value > 0
-    assert (judged.best, judged.verdict) == ("mine", "tie")
-    assert "tie: mine stays" in sentence(judged)
+    assert (judged.best, judged.leader, judged.verdict) == ("mine", "new", "tie")
+    assert "tie: mine stays: new has +" in sentence(judged)
 
 
 def test_a_tie_that_is_surely_no_worse_than_the_margin_is_returned() -> None:
