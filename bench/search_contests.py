@@ -35,14 +35,15 @@ SIZES = 24
 SEEDS = 100
 PARTS = (0.4, 0.25, 0.35)
 """Of the prompts in a seeded search: seen, judged on, and seen by neither."""
+SMALL, MIDDLE, LARGE = 0, 1, 2
 HAND = {
-    "small": ("q2_K", {}),
-    "middle": ("q4_K", {}),
-    "puffed": ("q8_0", {"experts": "q2_K"}),
-    "puffed-4": ("q8_0", {"experts": "q4_K"}),
-    "layered": ("q4_K", {"experts": "q2_K"}),
-    "output": ("q2_K", {"output": "q8_0"}),
-    "output-4": ("q2_K", {"output": "q4_K", "embeddings": "q4_K"}),
+    "small": (SMALL, {}),
+    "middle": (MIDDLE, {}),
+    "puffed": (LARGE, {"experts": SMALL}),
+    "puffed-4": (LARGE, {"experts": MIDDLE}),
+    "layered": (MIDDLE, {"experts": SMALL}),
+    "output": (SMALL, {"output": LARGE}),
+    "output-4": (SMALL, {"output": MIDDLE, "embeddings": MIDDLE}),
 }
 """Types as people write them: one for all; the experts small and what every token uses larger; the
 output spared. ``experts`` is the dense network of a model that has none."""
@@ -84,8 +85,9 @@ def by_hand(table: MixTable, max_bytes: int) -> dict[str, Mix]:
     large = "routed_experts" if "routed_experts" in groups else "dense_ffn"
     found = {}
     for name, (usual, others) in HAND.items():
-        own = {large if g == "experts" else g: t for g, t in others.items()}
-        mix = tuple(own.get(group, usual) for group in groups)
+        own = {large if g == "experts" else g: level for g, level in others.items()}
+        levels = [own.get(group, usual) for group in groups]
+        mix = tuple(types[n] for types, n in zip(table.space.types, levels, strict=True))
         if table.space.bytes_of(mix) <= max_bytes:
             found[name] = mix
     return found
@@ -159,34 +161,35 @@ def _ratio(table: MixTable, one: Mix, other: Mix, prompts: Sequence[str]) -> flo
 
 @dataclass(frozen=True)
 class Exhausted:
-    """One search beside all mixes of its size. ``ratio``: what was found over the best of them, by
-    their acceptance length on every prompt of the table, of which the search saw half."""
+    """A search beside all mixes of its size. ``ratio``: what it found over the best of them, both
+    by their acceptance length on every prompt of the table: what is missed is the search's fault,
+    not that of prompts unseen."""
 
     max_bytes: int
     ratio: float
-    held_out: float
-    """On the other half: what was found over the mix that is the best of all on the first."""
     share: float
     """Evaluations, whole ones, over the mixes that there are."""
+    halves: tuple[float, ...]
+    """The same of searches that saw a half."""
+    held_out: tuple[float, ...]
+    """On the other half: what these found over the mix that is the best of all on theirs."""
 
 
 def exhausted(table: MixTable, held: Sequence[Contest]) -> list[Exhausted]:
-    """What each search of ``held`` missed."""
+    """What is missed at the sizes of ``held``."""
     found, every = [], table.ids
     for contest in held:
-        best = best_of(table, contest.max_bytes, every)
+        size, best = contest.max_bytes, best_of(table, contest.max_bytes, every)
+        whole = play(table, size, every, every)
+        halves, held_out = [], []
         for played in contest.searches:
-            mine = played.found.best
             verdict = [name for name in every if name not in played.search]
-            seen = best_of(table, contest.max_bytes, played.search)
-            found.append(
-                Exhausted(
-                    contest.max_bytes,
-                    _ratio(table, mine, best, every),
-                    _ratio(table, mine, seen, verdict),
-                    played.spent / len(table.place),
-                )
-            )
+            seen = best_of(table, size, played.search)
+            halves.append(_ratio(table, played.found.best, best, every))
+            held_out.append(_ratio(table, played.found.best, seen, verdict))
+        ratio = _ratio(table, whole.found.best, best, every)
+        share = max(p.spent for p in (whole, *contest.searches)) / len(table.place)
+        found.append(Exhausted(size, ratio, share, tuple(halves), tuple(held_out)))
     return found
 
 
@@ -266,10 +269,13 @@ def search_contests() -> Study:
         held = contests(table, SIZES)
         for one in exhausted(table, held):
             within &= one.ratio >= WITHIN and one.share <= SHARE
+            halves, held_out = (
+                " and ".join(f"{r:.4f}" for r in part) for part in (one.halves, one.held_out)
+            )
             lines.append(
                 f"{family}, {one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
-                f"{len(table.place)} mixes; {one.held_out:.4f} on prompts unseen of the one that "
-                f"replaying all on the others finds; {one.share:.1%} of the evaluations"
+                f"{len(table.place)} mixes in {one.share:.1%} of the evaluations; seeing half of "
+                f"the prompts {halves}; on prompts unseen {held_out} of what replaying all finds"
             )
         counted = duels(held)
         for name, counts in counted.items():

@@ -42,10 +42,10 @@ class Contender:
 
 @dataclass(frozen=True)
 class Judged:
-    """By name: the ``best``, which is returned; the ``leader``, which has the most, shown or not; and
-    the best of those ``given`` (None where none fits). The effects by name: each one's acceptance
-    length, that less the given's, and the ``gain`` over the given in what is sought, tokens for
-    what cycles cost."""
+    """By name: the ``best``, which is returned; the ``leader``, which has the most, shown or not;
+    and the best of those ``given`` (None where none fits). The effects by name: each one's
+    acceptance length, that less the given's, and the ``gain`` over the given in what is sought,
+    tokens for what cycles cost."""
 
     best: str
     leader: str
