@@ -2,7 +2,8 @@
 
 Every mix of the space was replayed once (:mod:`bench.mix_table`), so a search is given the table in
 the place of replays, and the best mix of every size is known. The sizes go evenly from the smallest
-mix to the largest.
+mix to the largest. At each there are two searches, one on either half of the prompts, and what they
+end with is held against its rivals on the half that they did not see: on every prompt once.
 """
 
 from __future__ import annotations
@@ -10,38 +11,39 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-from bench.mix_table import MixTable
+from bench.mix_table import FAMILIES, MixTable, table_of
 from bench.study import Study
+from cook.record.measured import Interval
+from cook.record.search_record import SearchVerdict
+from cook.search.evaluate import Replies, joined
 from cook.search.findings import Explored
-from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, judge
+from cook.search.judge import CONFIDENCE, MARGIN, Contender, Judged, effect, judge
 from cook.search.ledger import Budget, Ledger
 from cook.search.pace import ByCycle
 from cook.search.search import Aims, explored
 from cook.search.sensitivity import kld, nll
 from cook.search.space import Mix
 
-DATA = Path(__file__).parent.parent / "tests" / "data"
-FAMILIES = ("demo", "dense")
 SHARE = 0.05
-"""Of the mixes of the space, the evaluations that a search may take; in a space too small for it
-:data:`FEWEST`."""
-FEWEST = 24
+"""Of the mixes of the space, the evaluations that a search may take."""
 WITHIN = 0.99
 SIZES = 24
 SEEDS = 100
+PARTS = (0.4, 0.25, 0.35)
+"""Of the prompts in a seeded search: seen, judged on, and seen by neither."""
+SMALL, MIDDLE, LARGE = 0, 1, 2
 HAND = {
-    "small": ("q2_K", {}),
-    "middle": ("q4_K", {}),
-    "puffed": ("q8_0", {"experts": "q2_K"}),
-    "puffed-4": ("q8_0", {"experts": "q4_K"}),
-    "layered": ("q4_K", {"experts": "q2_K"}),
-    "output": ("q2_K", {"output": "q8_0"}),
-    "output-4": ("q2_K", {"output": "q4_K", "embeddings": "q4_K"}),
+    "small": (SMALL, {}),
+    "middle": (MIDDLE, {}),
+    "puffed": (LARGE, {"experts": SMALL}),
+    "puffed-4": (LARGE, {"experts": MIDDLE}),
+    "layered": (MIDDLE, {"experts": SMALL}),
+    "output": (SMALL, {"output": LARGE}),
+    "output-4": (SMALL, {"output": MIDDLE, "embeddings": MIDDLE}),
 }
 """Types as people write them: one for all; the experts small and what every token uses larger; the
 output spared. ``experts`` is the dense network of a model that has none."""
@@ -49,21 +51,32 @@ output spared. ``experts`` is the dense network of a model that has none."""
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """One search of the table: what it ended with, the evaluations it spent, and the verdict."""
+    """One search of the table on the prompts ``search``, judged on others: what it ended with, the
+    evaluations it spent, and the verdict. ``entered``: the finalists by name."""
 
+    search: tuple[str, ...]
     found: Explored
     spent: float
     judged: Judged
-    contenders: tuple[Contender, ...]
+    entered: dict[str, Contender]
 
-    def types_of(self, name: str) -> dict[str, str]:
-        """Types by tensor."""
-        return dict(next(c.types for c in self.contenders if c.name == name))
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """The searches of one size, each on prompts that are judged on in the other."""
+
+    max_bytes: int
+    searches: tuple[Played, ...]
+
+    def held_out(self, name: str | None) -> Replies:
+        """Of that finalist of each search, None for the best by hand, on prompts that this search
+        did not see."""
+        return joined([one.entered[name or str(one.judged.given)].replies for one in self.searches])
 
 
 def tables() -> dict[str, MixTable]:
     """By family: the demo's mixture of experts, and the dense pair of ``tools/demo/dense.py``."""
-    return {name: MixTable.read(DATA / f"mixes_{name}.npz") for name in FAMILIES}
+    return {name: MixTable.read(table_of(name)) for name in FAMILIES}
 
 
 def by_hand(table: MixTable, max_bytes: int) -> dict[str, Mix]:
@@ -72,8 +85,9 @@ def by_hand(table: MixTable, max_bytes: int) -> dict[str, Mix]:
     large = "routed_experts" if "routed_experts" in groups else "dense_ffn"
     found = {}
     for name, (usual, others) in HAND.items():
-        own = {large if g == "experts" else g: t for g, t in others.items()}
-        mix = tuple(own.get(group, usual) for group in groups)
+        own = {large if g == "experts" else g: level for g, level in others.items()}
+        levels = [own.get(group, usual) for group in groups]
+        mix = tuple(types[n] for types, n in zip(table.space.types, levels, strict=True))
         if table.space.bytes_of(mix) <= max_bytes:
             found[name] = mix
     return found
@@ -103,7 +117,7 @@ def play(
     """Search the table as `cook search` does, and judge."""
     third = max(len(search) // 4, 1)
     rounds = (tuple(search[:third]), tuple(search[third : 2 * third]), tuple(search[2 * third :]))
-    ledger = Ledger(table, rounds, Budget(evaluations=_budget(table)))
+    ledger = Ledger(table, rounds, Budget(evaluations=int(SHARE * len(table.place))))
     hand = by_hand(table, max_bytes)
     aims = Aims(max_bytes, ByCycle(), 8, seed)
     found = explored(table.space, ledger, aims, list(hand.values()))
@@ -111,8 +125,8 @@ def play(
     entered["kld"] = "kld", found.sensitivity.allocated(max_bytes, kld)[0]
     entered["perplexity"] = "perplexity", found.sensitivity.allocated(max_bytes, nll)[0]
     entered["found"] = "found", found.best
-    contenders = tuple(
-        Contender(
+    contenders = {
+        name: Contender(
             name,
             family,  # type: ignore[arg-type]
             table.space.tensor_types(mix),
@@ -120,12 +134,18 @@ def play(
             table.replies(mix).on(verdict),
         )
         for name, (family, mix) in entered.items()
-    )
-    return Played(found, ledger.spent, judge(contenders, CONFIDENCE), contenders)
+    }
+    judged = judge(tuple(contenders.values()), CONFIDENCE)
+    return Played(tuple(search), found, ledger.spent, judged, contenders)
 
 
-def _budget(table: MixTable) -> float:
-    return max(SHARE * len(table.place), FEWEST)
+def contests(table: MixTable, count: int) -> list[Contest]:
+    """At ``count`` sizes, on each half of the prompts."""
+    one, other = deal(table.ids, (0.5, 0.5), 0)
+    return [
+        Contest(size, tuple(play(table, size, *halves) for halves in ((one, other), (other, one))))
+        for size in sizes(table, count)
+    ]
 
 
 def best_of(table: MixTable, max_bytes: int, prompts: Sequence[str]) -> Mix:
@@ -141,55 +161,59 @@ def _ratio(table: MixTable, one: Mix, other: Mix, prompts: Sequence[str]) -> flo
 
 @dataclass(frozen=True)
 class Exhausted:
-    """At one size: what was found over the best of all mixes, by their acceptance length on every
-    prompt of the table, of which the search saw half."""
+    """A search beside all mixes of its size. ``ratio``: what it found over the best of them, both
+    by their acceptance length on every prompt of the table: what is missed is the search's fault,
+    not that of prompts unseen."""
 
     max_bytes: int
     ratio: float
-    held_out: float
-    """On the other half: what was found over the mix that is the best of all on the first."""
     share: float
     """Evaluations, whole ones, over the mixes that there are."""
+    halves: tuple[float, ...]
+    """The same of searches that saw a half."""
+    held_out: tuple[float, ...]
+    """On the other half: what these found over the mix that is the best of all on theirs."""
 
 
-def exhausted(table: MixTable, count: int) -> list[Exhausted]:
-    """A search at every one of ``count`` sizes, on half of the prompts."""
-    found = []
-    search, verdict = deal(table.ids, (0.5, 0.5), 0)
-    for max_bytes in sizes(table, count):
-        played = play(table, max_bytes, search, verdict)
-        mine, every = played.found.best, table.ids
-        found.append(
-            Exhausted(
-                max_bytes,
-                _ratio(table, mine, best_of(table, max_bytes, every), every),
-                _ratio(table, mine, best_of(table, max_bytes, search), verdict),
-                played.spent / len(table.place),
-            )
-        )
+def exhausted(table: MixTable, held: Sequence[Contest]) -> list[Exhausted]:
+    """What is missed at the sizes of ``held``."""
+    found, every = [], table.ids
+    for contest in held:
+        size, best = contest.max_bytes, best_of(table, contest.max_bytes, every)
+        whole = play(table, size, every, every)
+        halves, held_out = [], []
+        for played in contest.searches:
+            verdict = [name for name in every if name not in played.search]
+            seen = best_of(table, size, played.search)
+            halves.append(_ratio(table, played.found.best, best, every))
+            held_out.append(_ratio(table, played.found.best, seen, verdict))
+        ratio = _ratio(table, whole.found.best, best, every)
+        share = max(p.spent for p in (whole, *contest.searches)) / len(table.place)
+        found.append(Exhausted(size, ratio, share, tuple(halves), tuple(held_out)))
     return found
 
 
-def duels(table: MixTable, count: int) -> dict[str, Counter[str]]:
-    """How the found mix stands against the best by hand, and those of least KLD and perplexity, on
-    prompts that the search did not see, at ``count`` sizes: better, worse (the interval of the
-    difference excludes zero), or a tie."""
-    counts = {"hand": Counter[str](), "kld": Counter[str](), "perplexity": Counter[str]()}
-    search, verdict = deal(table.ids, (0.5, 0.5), 0)
-    for max_bytes in sizes(table, count):
-        played = play(table, max_bytes, search, verdict)
-        by_name = {c.name: c for c in played.contenders}
-        mine = replace(by_name["found"], name="mine")
-        rivals = {"kld": by_name["kld"], "perplexity": by_name["perplexity"]}
-        if played.judged.given is not None:
-            rivals["hand"] = by_name[played.judged.given]
-        for name, rival in rivals.items():
-            pair = judge((mine, replace(rival, family="given")), CONFIDENCE)
-            interval = pair.gain["mine"].interval
-            assert interval is not None, "there are prompts enough"
-            told = "better" if interval.low > 0 else "worse" if interval.high < 0 else "tie"
-            counts[name][told] += 1
+RIVALS = {"hand": None, "kld": "kld", "perplexity": "perplexity"}
+"""Whom the found mix meets, and that finalist's name."""
+
+
+def duels(held: Sequence[Contest]) -> dict[str, Counter[str]]:
+    """How the found mixes stand against the best by hand, and those of least KLD and perplexity, on
+    prompts unseen: better, worse (the interval of the difference excludes zero), or a tie."""
+    counts = {rival: Counter[str]() for rival in RIVALS}
+    for contest in held:
+        for rival, name in RIVALS.items():
+            gain = _gain(contest.held_out("found"), contest.held_out(name))
+            told = "better" if gain.low > 0 else "worse" if gain.high < 0 else "tie"
+            counts[rival][told] += 1
     return counts
+
+
+def _gain(one: Replies, other: Replies) -> Interval:
+    """Of the difference of acceptance lengths, paired by prompt."""
+    found = effect(one, other, ("tokens", "cycles"), CONFIDENCE).interval
+    assert found is not None, "there are prompts enough"
+    return found
 
 
 @dataclass(frozen=True)
@@ -197,38 +221,44 @@ class Outside:
     """One seeded search: what it returned beside the given, on prompts that neither search nor
     verdict had."""
 
+    verdict: SearchVerdict
+    stays: bool
+    """Whether the recipe given was returned."""
     ratio: float
     worse: bool
     """By more than the margin, beyond chance: the whole interval."""
+    overall: float
+    """The ratio on every prompt of the table, of which chance has less to say."""
 
 
 def seeded(table: MixTable, seeds: Sequence[int], count: int = SIZES) -> list[Outside]:
     """A search a seed, each at a size, with the prompts dealt anew in three."""
-    found = []
+    found, every = [], sizes(table, count)
     for seed in seeds:
-        search, verdict, outside = deal(table.ids, (0.4, 0.3, 0.3), seed)
-        every = sizes(table, count)
-        max_bytes = every[seed % len(every)]
-        played = play(table, max_bytes, search, verdict, seed)
-        given = played.judged.given
-        assert given is not None, "the smallest by hand is the smallest of all"
-        pair = {}
-        for name, role in ((given, "given"), (played.judged.best, "best")):
-            mix = table.space.mix_of(played.types_of(name))
-            assert mix is not None, "of the table"
-            pair[role] = table.replies(mix).on(outside)
-        own = pair["given"].acceptance_length
-        contest = judge(
-            (
-                Contender("best", "found", {}, 0, pair["best"]),
-                Contender("given", "given", {}, 0, pair["given"]),
-            ),
-            CONFIDENCE,
+        search, verdict, outside = deal(table.ids, PARTS, seed)
+        played = play(table, every[seed % len(every)], search, verdict, seed)
+        judged = played.judged
+        assert judged.given is not None, "the smallest by hand is the smallest of all"
+        best, own = (_replies(table, played.entered[name]) for name in (judged.best, judged.given))
+        best_out, own_out = best.on(outside), own.on(outside)
+        length = own_out.acceptance_length
+        found.append(
+            Outside(
+                judged.verdict,
+                judged.best == judged.given,
+                best_out.acceptance_length / length,
+                _gain(best_out, own_out).high < -MARGIN * length,
+                best.acceptance_length / own.acceptance_length,
+            )
         )
-        interval = contest.gain["best"].interval
-        worse = interval is not None and interval.high < -MARGIN * own
-        found.append(Outside(pair["best"].acceptance_length / own, worse))
     return found
+
+
+def _replies(table: MixTable, contender: Contender) -> Replies:
+    """Its replies on every prompt."""
+    mix = table.space.mix_of(contender.types)
+    assert mix is not None, "of the table"
+    return table.replies(mix)
 
 
 def search_contests() -> Study:
@@ -236,29 +266,40 @@ def search_contests() -> Study:
     lines, within = [], True
     duelled: dict[str, Counter[str]] = {}
     for family, table in tables().items():
-        for one in exhausted(table, SIZES):
-            if family == "demo":  # the other space is too small for so few evaluations
-                within &= one.ratio >= WITHIN and one.share <= SHARE
+        held = contests(table, SIZES)
+        for one in exhausted(table, held):
+            within &= one.ratio >= WITHIN and one.share <= SHARE
+            halves, held_out = (
+                " and ".join(f"{r:.4f}" for r in part) for part in (one.halves, one.held_out)
+            )
             lines.append(
                 f"{family}, {one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
-                f"{len(table.place)} mixes; {one.held_out:.4f} on prompts unseen of the one that "
-                f"replaying all on the others finds; {one.share:.1%} of the evaluations"
+                f"{len(table.place)} mixes in {one.share:.1%} of the evaluations; seeing half of "
+                f"the prompts {halves}; on prompts unseen {held_out} of what replaying all finds"
             )
-        for name, counts in duels(table, SIZES).items():
+        counted = duels(held)
+        for name, counts in counted.items():
             duelled.setdefault(name, Counter()).update(counts)
+            lines.append(_told(f"{family}, found against {name}, {SIZES} sizes", counts))
         outside = seeded(table, range(SEEDS))
         worse = sum(one.worse for one in outside)
         within &= worse == 0
         ratios = np.array([one.ratio for one in outside])
+        overall = np.array([one.overall for one in outside])
+        verdicts = Counter(one.verdict for one in outside)
         lines.append(
             f"{family}, {SEEDS} seeded searches, on prompts that neither search nor verdict had: "
-            f"{worse} worse than the recipe given beyond the margin; ratios from "
-            f"{ratios.min():.3f}, median {np.median(ratios):.3f}, "
-            f"{int((ratios < 1 - MARGIN).sum())} below {1 - MARGIN}"
+            f"{worse} worse than the recipe given beyond the margin; "
+            f"{int((ratios < 1 - MARGIN).sum())} by count, ratios from {ratios.min():.4f}, median "
+            f"{np.median(ratios):.4f}; on all prompts {int((overall < 1 - MARGIN).sum())}, from "
+            f"{overall.min():.4f}, median {np.median(overall):.4f}; "
+            + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+            + f"; the recipe given stays in {sum(one.stays for one in outside)}"
         )
-    lines += [
-        f"found against {name}, {SIZES} sizes x {len(FAMILIES)} families: "
-        + ", ".join(f"{counts[word]} {word}" for word in ("better", "tie", "worse"))
-        for name, counts in duelled.items()
-    ]
+    where = f"{SIZES} sizes x {len(FAMILIES)} families"
+    lines += [_told(f"found against {name}, {where}", counts) for name, counts in duelled.items()]
     return Study(tuple(lines), within)
+
+
+def _told(what: str, counts: Counter[str]) -> str:
+    return f"{what}: " + ", ".join(f"{counts[word]} {word}" for word in ("better", "tie", "worse"))

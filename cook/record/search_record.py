@@ -264,10 +264,11 @@ class SearchAim:
 class SearchRecord:
     """One search.
 
-    ``best`` names the finalist that is returned. ``verdict``: ``found`` where the search's mix
-    is better than the recipe given, its interval excluding zero; ``tie`` where that cannot be
-    told; ``given`` where it is worse, and the recipe given is returned. ``enough_bytes``: beyond
-    this size no point of the front gains more acceptance length than the margin.
+    ``best`` names the finalist that is returned: the recipe given, unless another is shown not
+    to be worse by more than the margin. ``verdict``: ``found`` where what is returned is better
+    than the recipe given, its interval excluding zero; ``tie`` where that cannot be told;
+    ``given`` where the search's mix is worse. ``enough_bytes``: beyond this size no point of the
+    front gains more acceptance length than the margin.
     """
 
     schema_version: int
@@ -303,7 +304,8 @@ class SearchRecord:
     sentence: str
     """The verdict in words, with its figures."""
     found_recipe: str | None
-    """The recipe that was written, as YAML; None where none was found."""
+    """The recipe that was written, as YAML, with the finalist that has the most; None where one of
+    the recipe given has."""
     csv: CsvAgreement | None
     warnings: tuple[str, ...]
     seconds: float

@@ -133,20 +133,21 @@ def sentence(judged: Judged, unit: str = "tokens a cycle") -> str:
     if judged.given is None:
         return f"{judged.best}: {best:.3f} {unit}; no quant of the recipe is so small"
     own = judged.value[judged.given]
-    if judged.best == judged.given:
-        told = (
-            "nothing that was found is better"
-            if judged.verdict == "tie"
-            else "what was found is worse"
-        )
-        return f"{judged.given} stays, at {own:.3f} {unit}: {told}"
-    gain = judged.gain[judged.best]
+    stays = f"{judged.given} stays, at {own:.3f} {unit}"
+    if judged.verdict == "given":
+        return f"{stays}: what was found is worse"
+    if judged.leader == judged.given:
+        return f"tie: {stays}: nothing that was found has more"
+    shown = judged.leader if judged.best == judged.given else judged.best
+    gain = judged.gain[shown]
     told = f"{gain.value:+.3f} {unit} against {judged.given} ({own:.3f})"
     if gain.interval is not None:
         told += f", {gain.interval.low:+.3f} to {gain.interval.high:+.3f}"
+    if judged.best == judged.given:
+        return f"tie: {judged.given} stays: {shown} has {told}, and may be {MARGIN:.0%} worse"
     if judged.verdict == "tie":
-        return f"tie: {judged.best} has {told}, which may be chance"
-    return f"{judged.best} is better: {told}"
+        return f"tie: {shown} has {told}, which may be chance"
+    return f"{shown} is better: {told}"
 
 
 def replayed_mix(replies: Replies) -> ReplayedMix:

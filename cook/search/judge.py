@@ -1,8 +1,10 @@
 """The verdict: finalists on prompts that neither imatrix nor search has seen, paired by prompt.
 
 The recipe's own quants, the engine's mixtures of the size, and the allocations by KLD and by
-perplexity alone stand beside what the search found. The greatest acceptance length is returned;
-the recipe's own stays unless something has more.
+perplexity alone stand beside what the search found. Whoever has the most of what is sought is
+returned, of those that are shown not to be worse than the recipe's own: a trial of
+non-inferiority, in which the whole interval of the difference lies above the margin (Piaggio et
+al., JAMA 2012). Where nothing passes it the recipe's own stays.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Judged:
-    """``best`` of all by name, ``given`` of the recipe's own (None where none fits); the effects by
-    name: each one's acceptance length, that less the given's, and the ``gain`` over the given in
-    what is sought, tokens for what cycles cost."""
+    """By name: the ``best``, which is returned; the ``leader``, which has the most, shown or not;
+    and the best of those ``given`` (None where none fits). The effects by name: each one's
+    acceptance length, that less the given's, and the ``gain`` over the given in what is sought,
+    tokens for what cycles cost."""
 
     best: str
+    leader: str
     given: str | None
     verdict: SearchVerdict
     lengths: Mapping[str, Effect]
@@ -54,7 +58,10 @@ class Judged:
 
 
 def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
-    """Who is returned, and whether that is known to be better than the recipe given."""
+    """Who is returned, and whether that is known to be better than the recipe given.
+
+    Too few prompts for an interval show nothing: then the recipe's own is returned.
+    """
     measured = measured_of({c.name: c.replies for c in contenders})
     cost = np.array([c.cycle for c in contenders])[:, None]
     draws = _Draws.of(measured, confidence)
@@ -62,13 +69,15 @@ def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
     value = {c.name: c.replies.acceptance_length / c.cycle for c in contenders}
     own = [c.name for c in contenders if c.family == "given"]
     given = max(own, key=lambda name: value[name], default=None)
-    best = max(value, key=lambda name: (value[name], name == given))
     others = [name for name in value if given not in (None, name)]
     gain = {name: sought.difference(name, str(given)) for name in others}
+    passed = [n for n in value if n not in gain or _not_worse(gain[n], value[str(given)])]
+    best, leader = (max(names, key=lambda n: (value[n], n == given)) for names in (passed, value))
     return Judged(
         best=best,
+        leader=leader,
         given=given,
-        verdict=_verdict(best, given, gain, contenders),
+        verdict=_verdict(best, leader, given, gain, contenders),
         lengths={name: draws.value(name) for name in value},
         against_given={name: draws.difference(name, str(given)) for name in others},
         gain=gain,
@@ -76,8 +85,18 @@ def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
     )
 
 
+def _not_worse(gain: Effect, given: float) -> bool:
+    """Whether it is shown that what has this ``gain`` over ``given`` is not worse by more than
+    the margin."""
+    return gain.interval is not None and gain.interval.low >= -MARGIN * given
+
+
 def _verdict(
-    best: str, given: str | None, gain: Mapping[str, Effect], contenders: Sequence[Contender]
+    best: str,
+    leader: str,
+    given: str | None,
+    gain: Mapping[str, Effect],
+    contenders: Sequence[Contender],
 ) -> SearchVerdict:
     if given is None:
         return "found"
@@ -86,7 +105,7 @@ def _verdict(
         return "found" if interval is not None and interval.low > 0 else "tie"
     found = [gain[c.name] for c in contenders if c.family == "found" and c.name in gain]
     worse = [e for e in found if e.interval is not None and e.interval.high < 0]
-    return "given" if worse else "tie"
+    return "given" if worse and leader == given else "tie"
 
 
 def measured_of(replies: Mapping[str, Replies]) -> Measured[str]:

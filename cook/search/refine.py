@@ -30,6 +30,9 @@ CHANCE = 0.05
 """Of dropping the best of a generation."""
 FEWEST = 6
 """Mixes below which nothing is drawn towards a line through them."""
+COUNTED = 0.5
+"""Share of what was counted of a mix that stays at least: so that one which the line does not fit
+is not lost to it (limited translation: Efron and Morris 1972)."""
 EXPLORED = 0.34
 """Share of a generation that is drawn by lot among the likelier half, not by rank."""
 
@@ -166,7 +169,7 @@ def expected_lengths(known: Mapping[Mix, Replies], reference: Mix) -> dict[Mix, 
     beyond = max(float((off**2).mean() - chance.mean()), 0.0)
     weight = np.divide(beyond, beyond + chance, out=np.zeros_like(chance), where=chance > 0)
     weight[chance == 0] = 1.0
-    drawn = line + weight * off
+    drawn = line + np.maximum(weight, COUNTED) * off
     length = base.acceptance_length
     # A score is 1 - cycles / cycles that the reference's length would have taken.
     found = {m: length / (1.0 - float(d)) for m, d in zip(mixes, drawn, strict=True)}

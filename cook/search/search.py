@@ -235,8 +235,9 @@ def _contenders(job: SearchJob, found: Explored, replays: Replays) -> list[Conte
 
 
 def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:
-    """The recipe to write; None where the best is in the one given."""
-    best = next(c for c in contenders if c.name == judged.best)
+    """The recipe to write, with the mix that has the most beside those given, so that a tie can be
+    built and measured further; None where one of these has the most."""
+    best = next(c for c in contenders if c.name == judged.leader)
     if best.family == "given":
         return None
     return with_quant(

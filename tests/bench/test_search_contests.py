@@ -6,29 +6,39 @@ from collections import Counter
 
 import pytest
 
-from bench.mix_table import MixTable
+from bench.mix_table import FAMILIES, MixTable, prompts, table_of
 from bench.search_contests import (
-    FAMILIES,
     SEEDS,
     SHARE,
     SIZES,
     WITHIN,
+    Contest,
+    contests,
     deal,
     duels,
     exhausted,
     seeded,
-    sizes,
-    tables,
 )
+from cook.search.judge import MARGIN
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def table(request: pytest.FixtureRequest) -> MixTable:
-    return tables()[request.param]
+    return MixTable.read(table_of(request.param))
 
 
-def test_the_table_is_of_every_mix(table: MixTable) -> None:
-    assert len(table.place) == len(table.space.types[0]) ** len(table.space.ties)
+@pytest.fixture(
+    scope="module",
+    params=[3, pytest.param(SIZES, marks=pytest.mark.soak)],
+    ids=["some sizes", "all sizes"],
+)
+def held(request: pytest.FixtureRequest, table: MixTable) -> list[Contest]:
+    return contests(table, request.param)
+
+
+def test_the_table_is_of_every_mix_on_every_prompt(table: MixTable) -> None:
+    assert len(table.place) == len(table.space.types[0]) ** len(table.space.ties) >= 500
+    assert sorted(table.ids) == sorted(line["id"] for line in prompts())
     assert table.accepted.shape == (len(table.place), len(table.ids))
     assert (table.accepted <= table.drafted).all()
     assert (table.accepted < table.tokens).all()
@@ -40,22 +50,16 @@ def test_prompts_are_dealt_once(table: MixTable) -> None:
     assert parts == deal(table.ids, (0.4, 0.3, 0.3), 3)
 
 
-@pytest.mark.parametrize(
-    "count", [3, pytest.param(SIZES, marks=pytest.mark.soak)], ids=["some sizes", "all sizes"]
-)
-def test_what_is_found_is_nearly_the_best_of_all_mixes(count: int) -> None:
-    table = tables()["demo"]
-    assert len(table.place) >= 500
-    for one in exhausted(table, count):
+def test_what_is_found_is_nearly_the_best_of_all_mixes(
+    table: MixTable, held: list[Contest]
+) -> None:
+    for one in exhausted(table, held):
         assert one.ratio >= WITHIN, f"{one.max_bytes} bytes"
         assert one.share <= SHARE
 
 
-@pytest.mark.parametrize(
-    "count", [3, pytest.param(SIZES, marks=pytest.mark.soak)], ids=["some sizes", "all sizes"]
-)
-def test_what_is_found_is_rarely_worse_than_its_rivals(table: MixTable, count: int) -> None:
-    for name, counts in duels(table, count).items():
+def test_what_is_found_is_rarely_worse_than_its_rivals(held: list[Contest]) -> None:
+    for name, counts in duels(held).items():
         assert counts["worse"] <= max(counts["better"], 1), f"{name}: {Counter(counts)}"
 
 
@@ -63,5 +67,7 @@ def test_what_is_found_is_rarely_worse_than_its_rivals(table: MixTable, count: i
     "seeds", [6, pytest.param(SEEDS, marks=pytest.mark.soak)], ids=["some seeds", "all seeds"]
 )
 def test_no_search_is_worse_than_the_recipe_given(table: MixTable, seeds: int) -> None:
-    outside = seeded(table, range(seeds), len(sizes(table, SIZES)))
-    assert not [one for one in outside if one.worse]
+    for one in seeded(table, range(seeds)):
+        assert not one.worse
+        assert one.overall >= 1 - MARGIN
+        assert one.ratio == 1.0 or not one.stays

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from cook.record.search_record import Family
+from cook.scoring.intervals import FEWEST_PROMPTS
 from cook.search.evaluate import Replies
 from cook.search.findings import sentence
-from cook.search.judge import Contender, effect, judge
+from cook.search.judge import MARGIN, Contender, effect, judge
 
 IDS = tuple(f"p{i}" for i in range(20))
 
@@ -41,14 +44,33 @@ def test_equals_tie_and_the_recipe_stays() -> None:
     mine = contender("mine", "given", 0.8, 1)
     same = Contender("new", "found", mine.types, 1000, mine.replies)
     judged = judge([mine, same], 0.95)
-    assert (judged.best, judged.verdict) == ("mine", "tie")
+    assert (judged.best, judged.leader, judged.verdict) == ("mine", "mine", "tie")
+    assert "nothing that was found has more" in sentence(judged)
 
 
-def test_what_chance_explains_is_a_tie() -> None:
-    pair = [contender("mine", "given", 0.70, 1, 0.1), contender("new", "found", 0.71, 2, 0.1)]
+def test_a_tie_that_may_be_worse_by_more_than_the_margin_leaves_the_recipe() -> None:
+    pair = [contender("mine", "given", 0.70, 1, 0.1), contender("new", "found", 0.74, 5, 0.1)]
     judged = judge(pair, 0.95)
-    assert judged.verdict == "tie"
-    assert judged.best == max(pair, key=lambda c: c.replies.acceptance_length).name
+    assert judged.gain["new"].value > 0
+    assert (judged.best, judged.leader, judged.verdict) == ("mine", "new", "tie")
+    assert "tie: mine stays: new has +" in sentence(judged)
+
+
+def test_a_tie_that_is_surely_no_worse_than_the_margin_is_returned() -> None:
+    pair = [contender("mine", "given", 0.7, 1, 0.002), contender("new", "found", 0.7005, 7, 0.002)]
+    judged = judge(pair, 0.95)
+    interval = judged.gain["new"].interval
+    assert interval is not None
+    assert -MARGIN * judged.value["mine"] <= interval.low < 0 < judged.gain["new"].value
+    assert (judged.best, judged.verdict) == ("new", "tie")
+    assert "tie: new has" in sentence(judged)
+
+
+def test_few_prompts_show_nothing_and_the_recipe_stays() -> None:
+    few = IDS[: FEWEST_PROMPTS - 1]
+    pair = [contender("mine", "given", 0.6, 1), contender("new", "found", 0.8, 2)]
+    judged = judge([replace(c, replies=c.replies.on(few)) for c in pair], 0.95)
+    assert (judged.best, judged.verdict) == ("mine", "tie")
 
 
 def test_the_best_of_the_recipe_is_what_is_compared_with() -> None:
