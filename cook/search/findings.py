@@ -23,6 +23,7 @@ from cook.record.search_record import (
     Effect,
     EvaluatedMix,
     Finalist,
+    FinalistTiming,
     FrontPoint,
     PromptParts,
     ReplayedMix,
@@ -60,6 +61,7 @@ def findings(
     found: Explored,
     contenders: Sequence[Contender],
     judged: Judged,
+    timing: FinalistTiming | None,
     recipe_text: str | None,
     seconds: float,
 ) -> SearchRecord:
@@ -114,16 +116,15 @@ def findings(
         ),
         front=points,
         enough_bytes=_enough(points),
-        finalists=tuple(_finalist(c, judged) for c in contenders),
+        finalists=tuple(_finalist(c, judged, timed=timing is not None) for c in contenders),
         best=judged.best,
         verdict=judged.verdict,
-        sentence=sentence(
-            judged, "tokens/s (predicted)" if found.pace.law is not None else "tokens a cycle"
-        ),
+        sentence=sentence(judged, "tokens/s" if timing is not None else "tokens a cycle"),
         found_recipe=recipe_text,
         csv=found.csv,
         warnings=warnings,
         seconds=seconds,
+        timing=timing,
     )
 
 
@@ -311,7 +312,7 @@ def _enough(points: Sequence[FrontPoint]) -> int | None:
     )
 
 
-def _finalist(contender: Contender, judged: Judged) -> Finalist:
+def _finalist(contender: Contender, judged: Judged, *, timed: bool) -> Finalist:
     return Finalist(
         name=contender.name,
         family=contender.family,
@@ -320,6 +321,7 @@ def _finalist(contender: Contender, judged: Judged) -> Finalist:
         replayed=replayed_mix(contender.replies),
         acceptance_length=judged.lengths[contender.name].interval,
         against_given=judged.against_given.get(contender.name),
-        decode_speed=judged.value[contender.name] if contender.cycle != 1.0 else None,
+        decode_speed=judged.value[contender.name] if timed else None,
         perplexity=math.exp(contender.replies.mean_nll),
+        speed_against_given=judged.gain.get(contender.name) if timed else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -137,7 +138,10 @@ class SearchJob:
     def found_name(self) -> str:
         """What the mix that is found is called."""
         told = short_size(self.request.size_bytes) or ""
-        return f"SEARCHED-{told.replace(' ', '')}"
+        name = f"SEARCHED-{told.replace(' ', '')}"
+        taken = {quant.name for quant in self.prepared.loaded.quants}
+        again = (f"{name}-{number}" for number in itertools.count(2))
+        return name if name not in taken else next(n for n in again if n not in taken)
 
     def size_of(self, types: Mapping[str, str]) -> int:
         """Of a file of these types."""
@@ -145,16 +149,16 @@ class SearchJob:
             bytes_as(types[t.name], t.shape) for tie in self.space.ties for t in tie.tensors
         )
 
-    def given(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """The recipe's quants by name, those whose types are known before they are made."""
+    def given(self) -> Iterator[tuple[DraftPlan, Mapping[str, str]]]:
+        """The recipe's quants, those whose types are known before they are made."""
         for draft in self.drafts:
             assert draft.quantize is not None, "chosen so"
             types = dict(draft.quantize.expected)
             if all(t.name in types for tie in self.space.ties for t in tie.tensors):
-                yield draft.name, types
+                yield draft, types
 
     def mixtures(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """The engine's own mixtures, where it tells them without making the file."""
+        """The engine's own mixtures."""
         engine, deployed = self.layout.engine, self.deployed
         for name in sorted(engine.capabilities.ftypes):
             base = ftype_by_name(name)
@@ -171,13 +175,11 @@ class SearchJob:
                 types = mixture_types(engine, job, deployed.source.key)
             except StepError:
                 continue  # this base type needs what there is not, such as an imatrix of all
-            if types is None:
-                return
             yield name, types
 
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
-_BUDGET = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|min)?")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
+_BUDGET = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|min)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

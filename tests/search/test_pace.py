@@ -21,16 +21,21 @@ LAW = DecodeLaw(1e-4, SLOPES, 1e-10, 5, 2, 0.01, 0.02)
 VERIFY = BatchCurve((0,), (1, 2, 3, 5), ((1e-3, 1.2e-3, 1.4e-3, 1.8e-3),), typed=True)
 
 
-def pace(n_max: int = 4) -> BySecond:
-    return BySecond(SPACE, READS, LAW, VERIFY, n_max, mirrors=True)
+RELATIVE = BatchCurve((0,), (1, 2, 3, 5), ((1.0, 1.2, 1.4, 1.8),), typed=True)
+
+
+def pace(n_max: int = 4, mirrors: bool = True) -> BySecond:
+    return BySecond(SPACE, READS, LAW, RELATIVE, VERIFY, n_max, mirrors)
 
 
 def test_a_cycle_is_the_drafts_decodes_and_one_verification() -> None:
     read = read_bytes(SPACE, READS, SPACE.tensor_types(SPACE.largest))
     assert set(read) == {"q8_0", "q8_0 routed"}
     decode_s = 1e-4 + read["q8_0"] * 1e-10 + read["q8_0 routed"] * 2e-10
-    assert pace().cycle(SPACE.largest) == pytest.approx(1.8e-3 + 5 * decode_s)
-    assert pace().cycle_of(SPACE.tensor_types(SPACE.largest)) == pace().cycle(SPACE.largest)
+    assert pace().decode_s(SPACE.tensor_types(SPACE.largest)) == pytest.approx(decode_s)
+    assert pace(mirrors=False).cycle(SPACE.largest) == pytest.approx(1.8e-3 + 4 * decode_s)
+    again = 1.8 * decode_s
+    assert pace().cycle(SPACE.largest) == pytest.approx(1.8e-3 + 4 * decode_s + again)
 
 
 def test_a_token_reads_the_experts_that_it_uses_and_one_row_of_the_embeddings() -> None:
