@@ -41,6 +41,8 @@ from cook.search.pace import ByCycle, CycleCost
 from cook.search.sensitivity import Sensitivity, kld
 from cook.search.space import Mix, Span
 
+AGREES = 0.3
+"""Rank correlation below which a published table is told to disagree with what is replayed."""
 HELD_OUT = 3
 """One whole mix in so many judges the law and does not make it."""
 
@@ -122,10 +124,19 @@ def findings(
         sentence=sentence(judged, "tokens/s" if timing is not None else "tokens a cycle"),
         found_recipe=recipe_text,
         csv=found.csv,
-        warnings=warnings,
+        warnings=(*warnings, *_disagreeing(found.csv)),
         seconds=seconds,
         timing=timing,
     )
+
+
+def _disagreeing(csv: CsvAgreement | None) -> Iterator[str]:
+    if csv is not None and csv.rank_correlation is not None and csv.rank_correlation < AGREES:
+        yield (
+            f"{csv.file}: hardly ranks what is lost here (rank correlation "
+            f"{csv.rank_correlation:.2f} over {csv.compared}); to measure instead, leave "
+            "--from-csv out"
+        )
 
 
 def sentence(judged: Judged, unit: str = "tokens a cycle") -> str:

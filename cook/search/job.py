@@ -16,10 +16,10 @@ from cook.engines.base import DraftSettings
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError, StepError
 from cook.formats.headers import header
-from cook.formats.quant_types import by_name, bytes_as, ftype_by_name
+from cook.formats.quant_types import by_name, bytes_as, ftype_by_name, needs_imatrix
 from cook.prompts.shares import race_shares
 from cook.record.objective import Objective
-from cook.search.evaluate import Deployed
+from cook.search.evaluate import BASE, Deployed
 from cook.search.ledger import Budget
 from cook.search.space import LADDERS, Space
 from cook.steps.quantize import QuantizeStep
@@ -158,23 +158,27 @@ class SearchJob:
                 yield draft, types
 
     def mixtures(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """The engine's own mixtures."""
+        """The engine's own mixtures, those that it would make with the imatrix that there is."""
         engine, deployed = self.layout.engine, self.deployed
+        covered = deployed.imatrix is not None
         for name in sorted(engine.capabilities.ftypes):
             base = ftype_by_name(name)
             if base.default in ("f32", "f16", "bf16") or name == "COPY":
-                continue
-            if engine.flavour in base.imatrix and deployed.imatrix is None:
                 continue
             step = QuantizeStep(
                 *(engine, name, deployed.source, deployed.imatrix, name, (), (), None),
                 allow_requantize=deployed.allow_requantize,
             )
-            job = step.job(Path("unused"), Path("imatrix") if deployed.imatrix else None, 1)
+            job = step.job(Path("unused"), Path("imatrix") if covered else None, 1)
             try:
                 types = mixture_types(engine, job, deployed.source.key)
             except StepError:
-                continue  # this base type needs what there is not, such as an imatrix of all
+                continue  # this base type needs what there is not
+            if not covered and any(
+                needs_imatrix(tensor, type_name, BASE, engine.flavour)
+                for tensor, type_name in types.items()
+            ):
+                continue
             yield name, types
 
 

@@ -38,10 +38,12 @@ from cook.steps.curve import CurveOutcome, CurveStep, widths_for
 from cook.steps.quantize import QuantizeStep
 from cook.steps.variant import VariantCurveStep
 
-TIMED = 5
-"""Mixes drawn by lot that are timed, beside the largest and the smallest."""
-JUDGING = 2
-"""How many of those judge the law."""
+TIMED = 8
+"""Mixes that the law is fitted to at most, beside the largest and the smallest."""
+SHIFT = 3
+"""Types by which one group is ahead of the one before."""
+JUDGING = 3
+"""Mixes drawn by lot that judge the law."""
 
 
 class CycleCost(Protocol):
@@ -247,5 +249,27 @@ def fastest_length(pace: BySecond, lengths: Sequence[int], reference: Replies, n
 
 
 def mixes_to_time(space: Space, rng: np.random.Generator) -> list[Mix]:
-    """Those that the law is fitted to, and last :data:`JUDGING` drawn by lot, which judge it."""
-    raise NotImplementedError
+    """Those that the law is fitted to, and last :data:`JUDGING` drawn by lot, which judge it.
+
+    Of the former each has other types in its groups: from one to the next every group goes a type
+    further, and each group begins elsewhere, so that in few mixes every group has had many types
+    and no two groups went together.
+    """
+    spans = space.spans()
+    most = max(len(span.types) for span in spans)
+    turned = []
+    for turn in range(min(most, TIMED)):
+        mix = space.largest
+        for place, span in enumerate(spans):
+            at = (turn * most // min(most, TIMED) + SHIFT * place) % most
+            mix = space.changed(mix, span, span.types[at * len(span.types) // most])
+        turned.append(mix)
+    least = tuple(types[0] for types in space.types)
+    fitted = dict.fromkeys([space.largest, least, *turned])
+    drawn = []
+    while len(drawn) < JUDGING:
+        mix = space.largest
+        for span in spans:
+            mix = space.changed(mix, span, str(rng.choice(span.types)))
+        drawn.append(mix)
+    return [*fitted, *drawn]

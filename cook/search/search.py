@@ -91,7 +91,7 @@ def search(request: SearchRequest, output: Output) -> Found:
         output=output,
     )
     job = SearchJob.of(request, prepared)
-    published = read_sensitivities(request.from_csv) if request.from_csv is not None else None
+    published = _published(request.from_csv, job) if request.from_csv is not None else None
     for warning in prepared.warnings:
         output.warn(warning)
     _require_room(job.space, request.size_bytes)
@@ -197,6 +197,19 @@ def _require_place(path: Path, replaces: bool) -> None:
         raise InputError(f"{path} exists", hint="-o another file, or --force")
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no folder {path.parent}", hint=f"mkdir {path.parent}")
+
+
+def _published(path: Path, job: SearchJob) -> Sensitivities:
+    """The table of ``path``; InputError where it is of another model."""
+    table = read_sensitivities(path)
+    columns = {name for row in table.rows.values() for name in row}
+    if not any(t.name in columns for tie in job.space.ties for t in tie.tensors):
+        raise InputError(
+            f"{path}: none of its {plural(len(columns), 'column')} is a tensor of "
+            f"{job.deployed.file.path.name}",
+            hint="give the table of this model, or measure: leave --from-csv out",
+        )
+    return table
 
 
 def _pace(job: SearchJob, clock: Clock) -> BySecond:
