@@ -13,6 +13,8 @@ one batch of these tokens, and the target's verification of them.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,10 +40,10 @@ from cook.steps.curve import CurveOutcome, CurveStep, widths_for
 from cook.steps.quantize import QuantizeStep
 from cook.steps.variant import VariantCurveStep
 
-TIMED = 8
+TIMED = 10
 """Mixes that the law is fitted to at most, beside the largest and the smallest."""
-SHIFT = 3
-"""Types by which one group is ahead of the one before."""
+AHEAD = 0.3
+"""Share of the types by which one group is ahead of the one before, at least."""
 JUDGING = 3
 """Mixes drawn by lot that judge the law."""
 
@@ -251,17 +253,19 @@ def fastest_length(pace: BySecond, lengths: Sequence[int], reference: Replies, n
 def mixes_to_time(space: Space, rng: np.random.Generator) -> list[Mix]:
     """Those that the law is fitted to, and last :data:`JUDGING` drawn by lot, which judge it.
 
-    Of the former each has other types in its groups: from one to the next every group goes a type
-    further, and each group begins elsewhere, so that in few mixes every group has had many types
-    and no two groups went together.
+    Of the former each has other types in its groups: from one to the next every group goes on
+    among its types, and each group begins elsewhere, so that in few mixes every group has had all
+    of them or many, and neighbours differ.
     """
     spans = space.spans()
     most = max(len(span.types) for span in spans)
+    turns = min(most, TIMED)
+    ahead = next(s for s in itertools.count(max(1, int(AHEAD * most))) if math.gcd(s, most) == 1)
     turned = []
-    for turn in range(min(most, TIMED)):
+    for turn in range(turns):
         mix = space.largest
         for place, span in enumerate(spans):
-            at = (turn * most // min(most, TIMED) + SHIFT * place) % most
+            at = (turn * most // turns + ahead * place) % most
             mix = space.changed(mix, span, span.types[at * len(span.types) // most])
         turned.append(mix)
     least = tuple(types[0] for types in space.types)
