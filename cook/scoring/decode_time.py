@@ -80,10 +80,10 @@ class _Prior:
 
 def _left_out_error(mixes: Sequence[TimedMix], prior: _Prior) -> float:
     """Squared relative error of each mix by the fit of all others."""
+    laws = (_fit([*mixes[:n], *mixes[n + 1 :]], prior) for n in range(len(mixes)))
     return sum(
-        (decode_s(_fit([*mixes[:n], *mixes[n + 1 :]], prior), mix.read_bytes) / mix.seconds - 1)
-        ** 2
-        for n, mix in enumerate(mixes)
+        (decode_s(law, mix.read_bytes) / mix.seconds - 1) ** 2
+        for law, mix in zip(laws, mixes, strict=True)
     )
 
 

@@ -270,7 +270,7 @@ def mixes_to_time(space: Space, rng: np.random.Generator) -> list[Mix]:
         turned.append(mix)
     least = tuple(types[0] for types in space.types)
     fitted = dict.fromkeys([space.largest, least, *turned])
-    drawn = []
+    drawn: list[Mix] = []
     while len(drawn) < JUDGING:
         mix = space.largest
         for span in spans:

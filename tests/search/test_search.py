@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +152,29 @@ def test_what_cannot_be_searched_is_told_before_anything_runs(
     (home / "kld_wrong.csv").write_text("QTYPE,output.weight\nq2_K,0.1,0.2\n")
     assert run(home, "-o", "other.yaml", *words) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.engine
+def test_an_interrupted_search_leaves_nothing_running_and_goes_on(
+    home: Path, record: SearchRecord
+) -> None:
+    words = ("--size", "2.1MiB", "--budget", "12", *TYPES, "-o", "broken-off.yaml")
+    argv = [sys.executable, "-m", "cook", "search", "small.yaml", "--threads", "1", *words]
+    environment = os.environ | {"COOK_HOME": str(home), "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(
+        argv, cwd=home, env=environment, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "replay mix" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130
+    assert "Traceback" not in told
+    assert "the same command goes on" in told
+    assert not (home / "broken-off.yaml").exists()
+    assert not list((home / "store" / "tmp").glob("*"))
+    assert str(home / "cache" / "workers") not in subprocess.check_output(
+        ["ps", "-eo", "args"], text=True
+    )

@@ -36,7 +36,7 @@ def alone(home: Path) -> dict[str, float]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COOK_HOME", str(home))
         ready = prepare(
-            request.recipe, engines=(), demo=False, threads=1, unsafe_args=(), output=quiet
+            request.recipe, engines=(), demo=False, threads=1, unsafe_args=False, output=quiet
         )
         job = SearchJob.of(request, ready)
         with Executor(Store(home / "store"), quiet, logs=home / "logs", threads=1) as executor:

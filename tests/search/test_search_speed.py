@@ -80,14 +80,17 @@ def test_no_timed_mix_is_kept_as_a_file(home: Path, record: SearchRecord) -> Non
 
 def test_a_memory_that_binds_is_respected(home: Path, record: SearchRecord) -> None:
     """The size alone allows 2.6 MiB."""
-    small = searched(
-        home, "--size", "2.6MiB", "--memory", "6MiB", "--budget", "12", *TYPES, "-o", "least.yaml"
-    )
-    memory = small.aim.max_memory_bytes
-    assert memory == 6 * MIB
-    assert all(f.size_bytes < small.aim.max_bytes for f in small.finalists)
-    if small.found_recipe is None:
-        pytest.fail("Q4_0 does not fit, so what was found is written")
+    words = ("--size", "2.6MiB", "--memory", "10.5MiB", "--budget", "8", *TYPES)
+    small = searched(home, *words, "-o", "bound.yaml")
+    limit = small.aim.max_memory_bytes
+    assert limit == int(10.5 * MIB)
+    (taken,) = (e.result for e in Store(home / "store").entries() if e.kind == "memory")
+    assert taken["kv_bytes"] > 1 * MIB
+    left = limit - taken["kv_bytes"] - taken["compute_bytes"]
+    assert left < small.aim.max_bytes, "it binds"
+    assert all(f.size_bytes <= left for f in small.finalists)
+    assert small.allocation is not None
+    assert small.allocation.max_bytes == left
 
 
 def test_a_memory_that_nothing_fits_into_says_the_least(
