@@ -19,7 +19,7 @@ from cook.search.job import SearchJob, SearchRequest
 from tests.search.whole import RECIPE, TYPES, searched
 
 pytestmark = pytest.mark.engine
-WORDS = ("--size", "1.9MiB", "--budget", "40", *TYPES)
+WORDS = ("--size", "1.9MiB", "--budget", "24", *TYPES)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def alone(home: Path) -> dict[str, float]:
         with Executor(Store(home / "store"), quiet, logs=home / "logs", threads=1) as executor:
             replays = Replays(job.deployed, job.space, executor)
             replays.prepare()
-            prompts = job.rounds[-1]
+            prompts = job.rounds[0]
             base = job.space.tensor_types(job.space.largest)
             names = list(base)
             files = [replays.quantized_as(base | {name: "q2_K"}) for name in names]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cook.graph.store import Store
 from cook.record.objective import Objective
 from cook.record.search_record import SearchRecord
 from cook.report.search_show import shown_search
@@ -78,7 +79,7 @@ def test_no_timed_mix_is_kept_as_a_file(home: Path, record: SearchRecord) -> Non
     assert not list((home / "store").rglob("*.gguf"))
 
 
-def test_a_memory_that_binds_is_respected(home: Path, record: SearchRecord) -> None:
+def test_a_memory_that_binds_is_respected(home: Path) -> None:
     """The size alone allows 2.6 MiB."""
     words = ("--size", "2.6MiB", "--memory", "10.5MiB", "--budget", "8", *TYPES)
     small = searched(home, *words, "-o", "bound.yaml")
@@ -94,7 +95,7 @@ def test_a_memory_that_binds_is_respected(home: Path, record: SearchRecord) -> N
 
 
 def test_a_memory_that_nothing_fits_into_says_the_least(
-    home: Path, record: SearchRecord, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(home, "--size", "2.6MiB", "--memory", "1MiB", *TYPES, "-o", "none.yaml") == 2
     told = capsys.readouterr().err
