@@ -41,7 +41,7 @@ def test_the_final_reads_the_publishers_tensors(hub: Any, bundled: Any, tmp_path
     shards = tmp_path / "shards"
     shards.mkdir()
     hub.add(NAMES.repository("q8_0"), repository(shards, whole, "q8_0", imatrix="ab" * 32))
-    home = tmp_path / "home"
+    home = tmp_path / "search"
     home.mkdir()
     (home / "small.yaml").write_text(RECIPE)
     assert run(home, "--size", "4MiB", "--budget", "4", "--type", "q8_0", "--type", "q4_K") == 0
