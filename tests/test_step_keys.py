@@ -52,7 +52,7 @@ from cook.steps.replay import ReplayStep
 from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
-from cook.steps.variant import TOP, VariantStep
+from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 
 # isort: split
 
@@ -212,6 +212,8 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     )
     own = ReplayStep(main, "source", bf16, trace, ModelArgs(), top=TOP)
     yield "variant", VariantStep(ReplayStep(main, "mix", draft, trace, ModelArgs()), own)
+    timed = CurveStep(main, "mix", draft, trace, ModelArgs(), False, (1, 2, 5), 1)
+    yield "variant curve", VariantCurveStep(timed)
     yield (
         "replay that keeps the draft's likeliest tokens",
         ReplayStep(main, "Q4", draft, trace, ModelArgs(), top=64),

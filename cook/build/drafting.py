@@ -298,8 +298,6 @@ class DraftLayout:
         anything = Path("imatrix") if step.imatrix is not None else None
         job = step.job(Path("unused"), anything, 1)
         types = mixture_types(self.engine, job, step.source.key)
-        if types is None:
-            return step, known
         sizes = _sizes(file, types)
         total = sum(sizes.values()) if sizes is not None else None
         stated = tuple(sorted(types.items()))

@@ -1,8 +1,10 @@
-"""What llama.cpp's built-in mixture of a base type gives each tensor, without quantizing.
+"""What an engine's built-in mixture of a base type gives each tensor, without quantizing.
 
 ``llama-quantize --dry-run`` reads metadata only on mainline, so the answer takes a moment even
-for the largest source, and is kept. On ik a dry run reads the whole source and demands the
-imatrix: there the mixture stays unknown until the file is made.
+for the largest source, and is kept. On ik a dry run reads and checks all weights, so there it is
+asked of a stand-in: the same metadata and tensors, of few rows and zeros. A mixture goes by names,
+metadata and columns; rows decide only whether interleaved types divide them, by 16 at most
+(``llama_tensor_get_type`` and ``interleaved_properties`` in src/llama-quantize.cpp).
 """
 
 from __future__ import annotations
@@ -11,26 +13,31 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cook.engines.base import Engine, QuantizeJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_output import parse_quantize_log
+from cook.errors import StepError
 from cook.files import atomic_write
+from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf_writer import NewTensor, tensor_of, write_gguf_file
 from cook.formats.quant_types import Flavour
 from cook.paths import cook_home
 
+ROWS = 16
+"""Interleaved types take their rows 4, 8 or 16 at a time."""
 
-def mixture_types(engine: Engine, job: QuantizeJob, source_key: str) -> Mapping[str, str] | None:
-    """Tensor -> type that ``job`` would write; None where only the run itself can tell.
+
+def mixture_types(engine: Engine, job: QuantizeJob, source_key: str) -> Mapping[str, str]:
+    """Tensor -> type that ``job`` would write.
 
     ``job.imatrix`` says only whether there will be one: it changes the mixture of some types
     (``has_imatrix`` in src/llama-quant.cpp), and need not exist yet. ``source_key`` names the
     source's content. StepError when the dry run fails.
     """
-    if engine.flavour is not Flavour.LLAMA_CPP:
-        return None
     asked = [source_key, job.ftype, [[r.pattern, r.type] for r in job.rules], bool(job.imatrix)]
     text = json.dumps([engine.identity.digest, *asked])
     memo = cook_home() / "cache" / "mixtures" / hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -46,26 +53,55 @@ def mixture_types(engine: Engine, job: QuantizeJob, source_key: str) -> Mapping[
 
 
 def _dry_run(engine: Engine, job: QuantizeJob) -> dict[str, str]:
-    from dataclasses import replace
-
     supervisor = Supervisor(cook_home() / "logs" / "dry-run")
     with tempfile.TemporaryDirectory(prefix="cook-dry-run-") as folder:
-        imatrix = _any_imatrix(Path(folder)) if job.imatrix else None
-        output = Path(folder) / "never-written.gguf"
-        whole = engine.quantize_command(replace(job, imatrix=imatrix, output=output))
-        argv = (whole[0], "--dry-run", *whole[1:])
-        result = engine.run(supervisor, argv, "dry-run").check()
+        job = replace(
+            job,
+            imatrix=_any_imatrix(Path(folder), engine) if job.imatrix else None,
+            output=Path(folder) / "never-written.gguf",
+        )
+        flags = ["--dry-run"]
+        if engine.flavour is Flavour.IK_LLAMA_CPP:
+            # It would miss the entries that the imatrix will have; which type a tensor gets does
+            # not hang on them.
+            flags.append("--ignore-imatrix-rules")
+            job = replace(job, source=_few_rows(read_gguf(job.source), Path(folder)))
+        program, *words = engine.quantize_command(job)
+        result = engine.run(supervisor, (program, *flags, *words), "dry-run").check()
         log = result.stderr.read_text(encoding="utf-8", errors="replace")
     return parse_quantize_log(log).types
 
 
-def _any_imatrix(folder: Path) -> Path:
+def _few_rows(source: GgufFile, folder: Path) -> Path:
+    """``source`` with at most :data:`ROWS` rows in a tensor, all of them zeros."""
+    metadata = {k: source.raw_value(k) for k in source.metadata if not k.startswith("split.")}
+    path = folder / "few-rows.gguf"
+    tensors = list(_zeros(source))
+    write_gguf_file(path, metadata, tensors, alignment=source.alignment, durable=False)
+    return path
+
+
+def _zeros(source: GgufFile) -> Iterator[NewTensor]:
+    for tensor in source.tensors:
+        shape = tensor.shape
+        if len(shape) > 1:
+            shape = (shape[0], (shape[1] - 1) % ROWS + 1, *(1 for _ in shape[2:]))
+        size = replace(tensor, shape=shape).size_bytes
+        if size is None:
+            raise StepError(
+                f"{source.path}: {tensor.name} is of {tensor.type_name}, which cook does not know"
+            )
+        yield tensor_of(tensor.name, shape, tensor.type_id, bytes(size))
+
+
+def _any_imatrix(folder: Path, engine: Engine) -> Path:
     """An imatrix with one entry that no tensor has: that there is one is all that is asked."""
     import numpy as np
 
-    from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
+    from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
 
     entry = ImatrixEntry(sums=np.ones((1, 32), np.float32), counts=np.ones(1, np.float32))
-    path = folder / "any.gguf"
-    write_gguf(Imatrix({"none.weight": entry}, ("none",), 1, 512, "gguf"), path)
+    path = folder / "any-imatrix"
+    write = write_dat if engine.flavour is Flavour.IK_LLAMA_CPP else write_gguf
+    write(Imatrix({"none.weight": entry}, ("none",), 1, 512, "gguf"), path)
     return path

@@ -190,9 +190,13 @@ def _metric(path: Path) -> Metric:
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of lines that are not empty; InputError for what is no table."""
     try:
-        if path.stat().st_size > MAX_TABLE_BYTES:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path}: is no file")
+        with path.open("rb") as file:
+            data = file.read(MAX_TABLE_BYTES + 1)
+        if len(data) > MAX_TABLE_BYTES:
             raise InputError(f"{path}: larger than {MAX_TABLE_BYTES >> 20} MiB, no such table")
-        text = path.read_text(encoding="utf-8-sig")
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

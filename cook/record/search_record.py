@@ -213,7 +213,9 @@ class Finalist:
 
     ``against_given``: its acceptance length less the given recipe's, paired by prompt; None for
     that recipe itself. ``types``: tensors that have each type. ``decode_speed`` (tokens/s of target
-    and draft) and ``perplexity`` where they were measured.
+    and draft, by replayed tokens and the finalist's own measured times) where speed is sought, and
+    ``speed_against_given`` as ``against_given``, with the noise of timing in its interval;
+    ``perplexity`` where it was measured.
     """
 
     name: str
@@ -225,6 +227,23 @@ class Finalist:
     against_given: Effect | None
     decode_speed: float | None = None
     perplexity: float | None = None
+    speed_against_given: Effect | None = None
+
+
+@dataclass(frozen=True)
+class FinalistTiming:
+    """How the finalists of a search for speed were timed, all in turn, in ``passes`` passes.
+
+    ``noise``: two measured cycles of one file differ by less than this share at the search's
+    confidence, None where there were too few files to tell. ``law_error`` and
+    ``law_largest_error``: what the law of decode times is off on them, shares of the measured
+    decode.
+    """
+
+    passes: int
+    noise: float | None
+    law_error: float
+    law_largest_error: float
 
 
 @dataclass(frozen=True)
@@ -309,6 +328,8 @@ class SearchRecord:
     csv: CsvAgreement | None
     warnings: tuple[str, ...]
     seconds: float
+    timing: FinalistTiming | None = None
+    """None where acceptance is sought."""
 
     def finalist(self, family: Family) -> Finalist | None:
         """The best of a family, by acceptance length; None where it has none."""

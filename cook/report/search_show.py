@@ -23,19 +23,21 @@ MADE_BY = {
 
 
 def shown_search(record: SearchRecord) -> Shown:
-    """``record`` as it is printed."""
+    """``record`` as it is printed; last how far each is above the given in what was sought."""
+    timed = record.timing is not None
     columns = (
         ("mix", "left"),
         ("made by", "left"),
         ("size", "right"),
         ("tokens a cycle", "right"),
+        *((("tokens/s", "right"),) if timed else ()),
         ("over the given", "right"),
     )
-    wide = (("KLD", "right"), ("PPL", "right"), ("decode t/s", "right"), ("types", "left"))
+    wide = (("KLD", "right"), ("PPL", "right"), ("types", "left"))
     sentence = record.sentence.removeprefix(f"{record.verdict}: ")
     names = [f.name for f in record.finalists]
     best = names.index(record.best) if record.best in names else None
-    short = tuple(_row(f) for f in record.finalists)
+    short = tuple(_row(f, timed=timed) for f in record.finalists)
     more = tuple(_more(f) for f in record.finalists)
     whole = tuple((*row, *rest) for row, rest in zip(short, more, strict=True))
     return Shown(
@@ -92,31 +94,25 @@ def interval_told(value: float | None, effect: Effect | None, digits: int = 2) -
     return text
 
 
-def _row(finalist: Finalist) -> tuple[str | None, ...]:
+def _row(finalist: Finalist, *, timed: bool) -> tuple[str | None, ...]:
     length, interval = finalist.replayed.acceptance_length, finalist.acceptance_length
     text = None if length is None else f"{length:.2f}"
     if text is not None and interval is not None:
         text += f" ({interval.low:.2f}-{interval.high:.2f})"
-    return (
-        finalist.name,
-        MADE_BY[finalist.family],
-        short_size(finalist.size_bytes),
-        text,
-        interval_told(None, finalist.against_given),
-    )
+    one = (finalist.name, MADE_BY[finalist.family], short_size(finalist.size_bytes), text)
+    if not timed:
+        return (*one, interval_told(None, finalist.against_given))
+    speed = finalist.decode_speed
+    told = None if speed is None else f"{speed:.1f}"
+    return (*one, told, interval_told(None, finalist.speed_against_given, digits=1))
 
 
 def _more(finalist: Finalist) -> tuple[str | None, ...]:
-    kld, perplexity, speed = (
-        finalist.replayed.mean_kld,
-        finalist.perplexity,
-        finalist.decode_speed,
-    )
+    kld, perplexity = finalist.replayed.mean_kld, finalist.perplexity
     types = sorted(finalist.types.items(), key=lambda item: (-item[1], item[0]))
     return (
         None if kld is None else f"{kld:.4f}",
         None if perplexity is None else f"{perplexity:.3f}",
-        None if speed is None else f"{speed:.1f}",
         ", ".join(f"{count} {name}" for name, count in types),
     )
 
@@ -169,6 +165,14 @@ def _notes(record: SearchRecord) -> Iterator[str]:
                 f"{decode.largest_error:.1%}"
             )
         yield text
+    if (timing := record.timing) is not None:
+        text = f"finalists: timed in turn, {plural(timing.passes, 'pass', 'passes')}"
+        if timing.noise is not None:
+            text += f"; two measured cycles of one file differ by less than {timing.noise:.1%}"
+        yield (
+            f"{text}; the law was off by {timing.law_error:.1%} on them, at most "
+            f"{timing.law_largest_error:.1%}"
+        )
     if (csv := record.csv) is not None:
         text = f"{csv.file}: {csv.used} costs of {csv.metric} taken, {csv.missing} not in it"
         if csv.rank_correlation is not None:

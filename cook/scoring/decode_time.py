@@ -1,7 +1,9 @@
 """Seconds of a draft's decode by its bytes and types, fitted to a few timed mixes.
 
 Bytes alone mislead: types differ in what a byte costs to read, routed experts are read in part,
-and something is spent whatever the size (docs/internals/scoring.md#mixes).
+and something is spent whatever the size. What nothing was timed of is by its bytes where memory
+bounds, and by its weights where computing does: on a processor a type of few bits may be slower
+than one of many (docs/internals/scoring.md#mixes).
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import numpy as np
 
 from cook.errors import InputError
 from cook.formats.arrays import Floats
+from cook.formats.quant_types import by_name
 from cook.record.search_record import DecodeLaw
 
+ROUTED = " routed"
 FEWEST_MIXES = 3
 """Timed mixes below which nothing is fitted."""
-PULLS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+PULLS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """How much a slope that is off the common one by all of it costs, in squared relative errors of a
-timed mix; the one that predicts each mix best from the others is taken."""
+timed mix. Of these, and of slopes by bytes or by weights, what predicts each mix best from the
+others is taken."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class TimedMix:
 
 def reading(type_name: str, *, routed: bool) -> str:
     """The kind that bytes are read as: by their type, and apart where a router chooses them."""
-    return f"{type_name} routed" if routed else type_name
+    return type_name + ROUTED if routed else type_name
 
 
 def fit_decode(fitted: Sequence[TimedMix], held_out: Sequence[TimedMix]) -> DecodeLaw:
@@ -47,8 +52,8 @@ def fit_decode(fitted: Sequence[TimedMix], held_out: Sequence[TimedMix]) -> Deco
         )
     if any(not mix.seconds > 0 for mix in (*fitted, *held_out)):
         raise InputError("a measured time is not positive")
-    pull = min(PULLS, key=lambda p: _left_out_error(fitted, p))
-    law = _fit(fitted, pull)
+    priors = [_Prior(by_weights, pull) for by_weights in (False, True) for pull in PULLS]
+    law = _fit(fitted, min(priors, key=lambda prior: _left_out_error(fitted, prior)))
     if not held_out:
         return law
     off = [abs(decode_s(law, mix.read_bytes) / mix.seconds - 1) for mix in held_out]
@@ -61,19 +66,34 @@ def decode_s(law: DecodeLaw, read_bytes: Mapping[str, float]) -> float:
     return law.fixed_s + sum(slope * read for slope, read in slopes)
 
 
-def _left_out_error(mixes: Sequence[TimedMix], pull: float) -> float:
+@dataclass(frozen=True)
+class _Prior:
+    """What slopes are drawn to: one for all bytes, or for all weights; and how strongly."""
+
+    by_weights: bool
+    pull: float
+
+    def amount(self, kind: str) -> float:
+        """Of what has one slope, in a byte of this kind."""
+        return 8 / by_name(kind.removesuffix(ROUTED)).bpw if self.by_weights else 1.0
+
+
+def _left_out_error(mixes: Sequence[TimedMix], prior: _Prior) -> float:
     """Squared relative error of each mix by the fit of all others."""
+    laws = (_fit([*mixes[:n], *mixes[n + 1 :]], prior) for n in range(len(mixes)))
     return sum(
-        (decode_s(_fit([*mixes[:n], *mixes[n + 1 :]], pull), mix.read_bytes) / mix.seconds - 1) ** 2
-        for n, mix in enumerate(mixes)
+        (decode_s(law, mix.read_bytes) / mix.seconds - 1) ** 2
+        for law, mix in zip(laws, mixes, strict=True)
     )
 
 
-def _fit(mixes: Sequence[TimedMix], pull: float) -> DecodeLaw:
+def _fit(mixes: Sequence[TimedMix], prior: _Prior) -> DecodeLaw:
     """Least squares of relative errors: first a constant and one slope, then a slope each kind,
     pulled towards that one; nothing is below 0."""
     kinds = sorted({kind for mix in mixes for kind in mix.read_bytes})
-    read = np.array([[mix.read_bytes.get(kind, 0.0) for kind in kinds] for mix in mixes])
+    amounts = np.array([prior.amount(kind) for kind in kinds])
+    read_bytes = np.array([[mix.read_bytes.get(kind, 0.0) for kind in kinds] for mix in mixes])
+    read = read_bytes * amounts
     seconds = np.array([mix.seconds for mix in mixes])
     rows = np.column_stack([np.ones(len(mixes)), read.sum(axis=1)]) / seconds[:, None]
     fixed, common = _at_least_nothing(rows, np.ones(len(mixes)))
@@ -81,14 +101,15 @@ def _fit(mixes: Sequence[TimedMix], pull: float) -> DecodeLaw:
     if common > 0:
         # In units of the common slope, so that a pull means the same for every model.
         rows = np.column_stack([np.ones(len(mixes)), read * common]) / seconds[:, None]
-        pulls = np.column_stack([np.zeros(len(kinds)), np.eye(len(kinds)) * np.sqrt(pull)])
-        wanted = np.concatenate([np.ones(len(mixes)), np.full(len(kinds), np.sqrt(pull))])
+        strength = np.sqrt(prior.pull)
+        pulls = np.column_stack([np.zeros(len(kinds)), np.eye(len(kinds)) * strength])
+        wanted = np.concatenate([np.ones(len(mixes)), np.full(len(kinds), strength)])
         fixed, *units = _at_least_nothing(np.vstack([rows, pulls]), wanted)
         slopes = np.array(units) * common
     return DecodeLaw(
         fixed_s=float(fixed),
-        s_per_byte={kind: float(slope) for kind, slope in zip(kinds, slopes, strict=True)},
-        other_s_per_byte=float(common),
+        s_per_byte=dict(zip(kinds, (slopes * amounts).tolist(), strict=True)),
+        other_s_per_byte=float(common * read.sum() / read_bytes.sum()),
         fitted=len(mixes),
         held_out=0,
         error=None,

@@ -23,6 +23,7 @@ from cook.record.search_record import (
     Effect,
     EvaluatedMix,
     Finalist,
+    FinalistTiming,
     FrontPoint,
     PromptParts,
     ReplayedMix,
@@ -40,6 +41,8 @@ from cook.search.pace import ByCycle, CycleCost
 from cook.search.sensitivity import Sensitivity, kld
 from cook.search.space import Mix, Span
 
+AGREES = 0.3
+"""Rank correlation below which a published table is told to disagree with what is replayed."""
 HELD_OUT = 3
 """One whole mix in so many judges the law and does not make it."""
 
@@ -60,6 +63,7 @@ def findings(
     found: Explored,
     contenders: Sequence[Contender],
     judged: Judged,
+    timing: FinalistTiming | None,
     recipe_text: str | None,
     seconds: float,
 ) -> SearchRecord:
@@ -114,17 +118,25 @@ def findings(
         ),
         front=points,
         enough_bytes=_enough(points),
-        finalists=tuple(_finalist(c, judged) for c in contenders),
+        finalists=tuple(_finalist(c, judged, timed=timing is not None) for c in contenders),
         best=judged.best,
         verdict=judged.verdict,
-        sentence=sentence(
-            judged, "tokens/s (predicted)" if found.pace.law is not None else "tokens a cycle"
-        ),
+        sentence=sentence(judged, "tokens/s" if timing is not None else "tokens a cycle"),
         found_recipe=recipe_text,
         csv=found.csv,
-        warnings=warnings,
+        warnings=(*warnings, *_disagreeing(found.csv)),
         seconds=seconds,
+        timing=timing,
     )
+
+
+def _disagreeing(csv: CsvAgreement | None) -> Iterator[str]:
+    if csv is not None and csv.rank_correlation is not None and csv.rank_correlation < AGREES:
+        yield (
+            f"{csv.file}: hardly ranks what is lost here (rank correlation "
+            f"{csv.rank_correlation:.2f} over {csv.compared}); to measure instead, leave "
+            "--from-csv out"
+        )
 
 
 def sentence(judged: Judged, unit: str = "tokens a cycle") -> str:
@@ -312,7 +324,7 @@ def _enough(points: Sequence[FrontPoint]) -> int | None:
     )
 
 
-def _finalist(contender: Contender, judged: Judged) -> Finalist:
+def _finalist(contender: Contender, judged: Judged, *, timed: bool) -> Finalist:
     return Finalist(
         name=contender.name,
         family=contender.family,
@@ -321,6 +333,7 @@ def _finalist(contender: Contender, judged: Judged) -> Finalist:
         replayed=replayed_mix(contender.replies),
         acceptance_length=judged.lengths[contender.name].interval,
         against_given=judged.against_given.get(contender.name),
-        decode_speed=judged.value[contender.name] if contender.cycle != 1.0 else None,
+        decode_speed=judged.value[contender.name] if timed else None,
         perplexity=math.exp(contender.replies.mean_nll),
+        speed_against_given=judged.gain.get(contender.name) if timed else None,
     )

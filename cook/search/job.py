@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from cook.engines.base import DraftSettings
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError, StepError
 from cook.formats.headers import header
-from cook.formats.quant_types import by_name, bytes_as, ftype_by_name
+from cook.formats.quant_types import by_name, bytes_as, ftype_by_name, needs_imatrix
 from cook.prompts.shares import race_shares
 from cook.record.objective import Objective
-from cook.search.evaluate import Deployed
+from cook.search.evaluate import BASE, Deployed
 from cook.search.ledger import Budget
 from cook.search.space import LADDERS, Space
 from cook.steps.quantize import QuantizeStep
@@ -138,7 +139,10 @@ class SearchJob:
     def found_name(self) -> str:
         """What the mix that is found is called."""
         told = short_size(self.request.size_bytes) or ""
-        return f"SEARCHED-{told.replace(' ', '')}"
+        name = f"SEARCHED-{told.replace(' ', '')}"
+        taken = {quant.name for quant in self.prepared.loaded.quants}
+        again = (f"{name}-{number}" for number in itertools.count(2))
+        return name if name not in taken else next(n for n in again if n not in taken)
 
     def size_of(self, types: Mapping[str, str]) -> int:
         """Of a file of these types."""
@@ -146,39 +150,41 @@ class SearchJob:
             bytes_as(types[t.name], t.shape) for tie in self.space.ties for t in tie.tensors
         )
 
-    def given(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """The recipe's quants by name, those whose types are known before they are made."""
+    def given(self) -> Iterator[tuple[DraftPlan, Mapping[str, str]]]:
+        """The recipe's quants, those whose types are known before they are made."""
         for draft in self.drafts:
             assert draft.quantize is not None, "chosen so"
             types = dict(draft.quantize.expected)
             if all(t.name in types for tie in self.space.ties for t in tie.tensors):
-                yield draft.name, types
+                yield draft, types
 
     def mixtures(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """The engine's own mixtures, where it tells them without making the file."""
+        """The engine's own mixtures, those that it would make with the imatrix that there is."""
         engine, deployed = self.layout.engine, self.deployed
+        covered = deployed.imatrix is not None
         for name in sorted(engine.capabilities.ftypes):
             base = ftype_by_name(name)
             if base.default in ("f32", "f16", "bf16") or name == "COPY":
-                continue
-            if engine.flavour in base.imatrix and deployed.imatrix is None:
                 continue
             step = QuantizeStep(
                 *(engine, name, deployed.source, deployed.imatrix, name, (), (), None),
                 allow_requantize=deployed.allow_requantize,
             )
-            job = step.job(Path("unused"), Path("imatrix") if deployed.imatrix else None, 1)
+            job = step.job(Path("unused"), Path("imatrix") if covered else None, 1)
             try:
                 types = mixture_types(engine, job, deployed.source.key)
             except StepError:
-                continue  # this base type needs what there is not, such as an imatrix of all
-            if types is None:
-                return
+                continue  # this base type needs what there is not
+            if not covered and any(
+                needs_imatrix(tensor, type_name, BASE, engine.flavour)
+                for tensor, type_name in types.items()
+            ):
+                continue
             yield name, types
 
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
-_BUDGET = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|min)?")
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
+_BUDGET = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|min)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

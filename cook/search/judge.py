@@ -18,6 +18,7 @@ from cook.formats.arrays import Floats, Ints
 from cook.record.measured import Interval
 from cook.record.search_record import Effect, Family, SearchVerdict
 from cook.scoring.intervals import FEWEST_PROMPTS, SEED
+from cook.scoring.noise import LogSpread
 from cook.scoring.statistics import METHOD, Measured, few, resampled_ratios
 from cook.search.evaluate import Replies
 
@@ -37,7 +38,7 @@ class Contender:
     size_bytes: int
     replies: Replies
     cycle: float = 1.0
-    """What its cycles cost: seconds where speed is sought."""
+    """What its cycles cost: measured seconds where speed is sought."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,20 @@ class Judged:
     value: Mapping[str, float]
 
 
-def judge(contenders: Sequence[Contender], confidence: float) -> Judged:
+def judge(
+    contenders: Sequence[Contender], confidence: float, timing: LogSpread | None = None
+) -> Judged:
     """Who is returned, and whether that is known to be better than the recipe given.
 
+    ``timing``: how far the logarithm of a measured cycle may be off, each contender's by itself.
     Too few prompts for an interval show nothing: then the recipe's own is returned.
     """
     measured = measured_of({c.name: c.replies for c in contenders})
     cost = np.array([c.cycle for c in contenders])[:, None]
     draws = _Draws.of(measured, confidence)
     sought = _Draws.of(replace(measured, denominator=measured.denominator * cost), confidence)
+    if timing is not None:
+        sought = sought.timed(timing)
     value = {c.name: c.replies.acceptance_length / c.cycle for c in contenders}
     own = [c.name for c in contenders if c.family == "given"]
     given = max(own, key=lambda name: value[name], default=None)
@@ -144,6 +150,12 @@ class _Draws:
     def of(cls, measured: Measured[str], confidence: float) -> _Draws:
         totals = resampled_ratios(measured, np.random.default_rng(SEED), 1000)
         return cls(measured, confidence, totals)
+
+    def timed(self, timing: LogSpread) -> _Draws:
+        """With each one's time off by chance, beside its prompts."""
+        rng = np.random.default_rng(SEED + 1)
+        off = rng.normal(size=self.totals.shape) * timing.scale(rng, self.totals.shape[1])
+        return replace(self, totals=self.totals * np.exp(off))
 
     def value(self, name: str) -> Effect:
         """The total of one."""

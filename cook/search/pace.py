@@ -2,37 +2,50 @@
 
 A draft's decode is not read off its bytes: types differ in what a byte takes, and a router reads a
 part of them. So a few mixes are timed here, a law of bytes by type is fitted to them
-(:mod:`cook.scoring.decode_time`) and judged by others; the target's verification is timed as it
-is. A cycle is then the draft's decodes and one verification (:func:`cook.scoring.iid.cycle_s`).
+(:mod:`cook.scoring.decode_time`) and judged by others; the search allocates by it. Who is returned
+is not decided by a law: finalists are timed themselves. All that is timed is timed alone, in turn,
+in several passes, of which medians are taken; what passes differ by is noise
+(:mod:`cook.scoring.noise`).
+
+A cycle is the draft's single decodes, where the engine re-evaluates the verify batch with the draft
+one batch of these tokens, and the target's verification of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from cook.errors import InputError
+from cook.formats.arrays import Floats
 from cook.formats.quant_types import bytes_as
-from cook.graph.execute import Executor
+from cook.graph.step import Step
 from cook.recipe.active import TokenReads
 from cook.recipe.groups import Group
 from cook.record.search_record import DecodeLaw
 from cook.scoring.decode_time import TimedMix, decode_s, fit_decode, reading
-from cook.scoring.iid import alpha_of, cycle_s, tokens_per_cycle
+from cook.scoring.iid import alpha_of, tokens_per_cycle
 from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import RULES
-from cook.search.evaluate import Replays
+from cook.search.evaluate import Replays, Replies
 from cook.search.job import SearchJob
 from cook.search.space import Mix, Space, Span
-from cook.steps.curve import CurveStep, widths_for
+from cook.steps.curve import CurveOutcome, CurveStep, widths_for
+from cook.steps.quantize import QuantizeStep
+from cook.steps.variant import VariantCurveStep
 
-TIMED = 5
-"""Mixes drawn by lot that are timed, beside the largest and the smallest."""
-JUDGING = 2
-"""How many of those judge the law."""
+TIMED = 10
+"""Mixes that the law is fitted to at most, beside the largest and the smallest."""
+AHEAD = 0.3
+"""Share of the types by which one group is ahead of the one before, at least."""
+JUDGING = 3
+"""Mixes drawn by lot that judge the law."""
 
 
 class CycleCost(Protocol):
@@ -44,9 +57,6 @@ class CycleCost(Protocol):
 
     def cycle(self, mix: Mix) -> float:
         """Of a mix; 1 where acceptance is sought."""
-
-    def cycle_of(self, types: Mapping[str, str]) -> float:
-        """Of any types of tensors."""
 
     def seconds(self, span: Span, type_name: str) -> float:
         """What the span's share of a decode takes."""
@@ -64,9 +74,6 @@ class ByCycle:
     def cycle(self, mix: Mix) -> float:
         return 1.0
 
-    def cycle_of(self, types: Mapping[str, str]) -> float:
-        return 1.0
-
     def seconds(self, span: Span, type_name: str) -> float:
         return 0.0
 
@@ -76,20 +83,25 @@ class ByCycle:
 
 @dataclass(frozen=True, eq=False)
 class BySecond:
-    """Speed: cycles in drafts of ``n_max`` tokens, in seconds; ``mirrors`` as the engine's loop."""
+    """Speed: cycles in drafts of ``n_max`` tokens, in seconds; ``mirrors`` as the engine's loop.
+
+    ``relative``: a draft's batch of a width in single decodes, which mixes hardly differ in.
+    """
 
     space: Space
     reads: TokenReads
     law: DecodeLaw
+    relative: BatchCurve
     verify: BatchCurve
     n_max: int
     mirrors: bool
 
     def cycle(self, mix: Mix) -> float:
-        return self.cycle_of(self.space.tensor_types(mix))
+        return self._cycle(self.decode_s(self.space.tensor_types(mix)))
 
-    def cycle_of(self, types: Mapping[str, str]) -> float:
-        return self._cycle(decode_s(self.law, read_bytes(self.space, self.reads, types)))
+    def decode_s(self, types: Mapping[str, str]) -> float:
+        """Of one decode of a draft with these types of tensors."""
+        return decode_s(self.law, read_bytes(self.space, self.reads, types))
 
     def seconds(self, span: Span, type_name: str) -> float:
         """Without what every decode takes."""
@@ -100,7 +112,8 @@ class BySecond:
         return self._cycle(self.law.fixed_s + seconds)
 
     def _cycle(self, draft_s: float) -> float:
-        return cycle_s(self.n_max, self.verify, draft_s, 0.0, self.mirrors)
+        decodes = self.n_max + (float(self.relative.at(self.n_max + 1, 0)) if self.mirrors else 0.0)
+        return float(self.verify.at(self.n_max + 1, 0)) + decodes * draft_s
 
 
 def read_bytes(space: Space, reads: TokenReads, types: Mapping[str, str]) -> dict[str, float]:
@@ -116,67 +129,151 @@ def read_bytes(space: Space, reads: TokenReads, types: Mapping[str, str]) -> dic
     return found
 
 
-def timed(job: SearchJob, executor: Executor, replays: Replays, seed: int) -> BySecond:
-    """The law of decode times on this machine, and the target's verification.
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """Times on this machine, at the depth where replies are half written, for drafts of any of
+    ``lengths``. ``verify``: the target's curve, one a pass."""
 
-    Times are at the depth where replies are half written. The length of drafts is the one that is
-    fastest for the largest mix. What a timing fails with is raised; InputError where the header
-    does not say how many experts a token uses.
+    replays: Replays
+    verify: tuple[CurveStep, ...]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, job: SearchJob, replays: Replays) -> Clock:
+        """For all lengths of drafts that the recipe tries."""
+        plan = job.layout.forecast
+        assert plan is not None, "the recipe has a score"
+        lengths = tuple(sorted({settings.n_max for settings in plan.settings}))
+        verify = tuple(replace(one, widths=widths_for(lengths)) for one in plan.verify)
+        return cls(replays, verify, lengths)
+
+    def timed(self, files: Sequence[QuantizeStep]) -> TimedDrafts:
+        """Each of ``files`` as a draft, beside the target; what a timing fails with is raised."""
+        deployed = self.replays.deployed
+        passes: list[list[tuple[Floats, float]]] = []
+        target_s: list[Floats] = []
+        for turn, verify in enumerate(self.verify):
+            widths = verify.widths
+            batches_s, sample_s = self._measured(verify)
+            target_s.append(batches_s + sample_s)
+            curves = [
+                CurveStep(
+                    *(deployed.engine, f"mix {place}", one, deployed.trace, deployed.args),
+                    verifies=False,
+                    widths=widths,
+                    turn=turn,
+                )
+                for place, one in enumerate(files, 1)
+            ]
+            passes.append([self._measured(VariantCurveStep(curve)) for curve in curves])
+        return TimedDrafts(
+            widths=self.verify[0].widths,
+            single_s=np.array([[b[0] + s for b, s in turn] for turn in passes]).T,
+            batch_s=np.array([[b for b, _ in turn] for turn in passes]).swapaxes(0, 1),
+            verify_s=np.median(target_s, axis=0),
+            mirrors=RULES[deployed.profile].mirrors,
+        )
+
+    def _measured(self, step: Step[CurveOutcome]) -> tuple[Floats, float]:
+        """Seconds of a decode of each width, and of sampling a token.
+
+        One step a call: an executor may run those of one call in any order.
+        """
+        executor, heads = self.replays.executor, self.replays.trace.heads
+        executor.run([step])
+        if (outcome := executor.outcomes.result(step)) is None:
+            raise executor.outcomes.failures[step.key].error
+        depth = round(sum(h.prompt_tokens + h.emitted / 2 for h in heads) / len(heads))
+        return outcome.batches.at(outcome.widths, depth), outcome.sample_s
+
+
+@dataclass(frozen=True, eq=False)
+class TimedDrafts:
+    """Seconds by pass: of a single decode with its sampling [files, passes], of a batch
+    [files, passes, widths], and of the target's verification [widths], the median."""
+
+    widths: tuple[int, ...]
+    single_s: Floats
+    batch_s: Floats
+    verify_s: Floats
+    mirrors: bool
+
+    def cycles(self, n_max: int) -> Floats:
+        """Seconds of a cycle in drafts of ``n_max`` tokens [files, passes]."""
+        at = self.widths.index(n_max + 1)
+        seconds = n_max * self.single_s + self.verify_s[at]
+        return np.asarray(seconds + self.batch_s[:, :, at] if self.mirrors else seconds)
+
+
+def law_of(clock: Clock, rng: np.random.Generator) -> BySecond:
+    """The law of decode times on this machine, and the target's verification; InputError where the
+    header does not say how many experts a token uses.
+
+    The length of drafts is the one that is fastest for the largest mix.
     """
-    space, deployed = job.space, job.deployed
-    reads = TokenReads(deployed.file)
+    replays, space = clock.replays, clock.replays.space
+    reads = TokenReads(replays.deployed.file)
     if not reads.known:
         raise InputError(
-            f"{deployed.file.path}: does not say how many experts a token uses",
+            f"{replays.deployed.file.path}: does not say how many experts a token uses",
             hint="--acceptance, which needs no times",
         )
-    plan = job.layout.forecast
-    assert plan is not None, "the recipe has a score"
-    lengths = sorted({settings.n_max for settings in plan.settings})
-    rng = np.random.default_rng(seed)
-    mixes = [space.largest, tuple(types[0] for types in space.types)]
-    mixes += [_by_lot(space, rng) for _ in range(TIMED)]
-    curves = [
-        CurveStep(
-            *(deployed.engine, "mix", replays.quantized(mix), deployed.trace, deployed.args),
-            verifies=False,
-            widths=(1,),
-        )
-        for mix in mixes
+    mixes = mixes_to_time(space, rng)
+    timed = clock.timed([replays.quantized(mix) for mix in mixes])
+    measured = [
+        TimedMix(read_bytes(space, reads, space.tensor_types(mix)), seconds)
+        for mix, seconds in zip(mixes, np.median(timed.single_s, axis=1).tolist(), strict=True)
     ]
-    verify = replace(plan.verify[0], widths=widths_for(lengths))
-    executor.run([*curves, verify])
-    for failure in executor.outcomes.failures.values():
-        raise failure.error
-    heads = replays.trace.heads
-    depth = round(sum(h.prompt_tokens + h.emitted / 2 for h in heads) / len(heads))
-    measured = []
-    for mix, curve in zip(mixes, curves, strict=True):
-        outcome = executor.outcomes.result(curve)
-        assert outcome is not None, "it did not fail"
-        seconds = float(outcome.batches.at(1, depth)) + outcome.sample_s
-        measured.append(TimedMix(read_bytes(space, reads, space.tensor_types(mix)), seconds))
-    law = fit_decode(measured[:-JUDGING], measured[-JUDGING:])
-    of_target = executor.outcomes.result(verify)
-    assert of_target is not None, "it did not fail"
-    widths = of_target.widths
-    at_depth = tuple(float(of_target.batches.at(w, depth)) + of_target.sample_s for w in widths)
-    verify_at = BatchCurve((0,), widths, (at_depth,), typed=True)
-    mirrors = RULES[deployed.profile].mirrors
-    pace = BySecond(space, reads, law, verify_at, lengths[0], mirrors)
-    (reference,) = replays([space.largest], tuple(n for share in job.rounds for n in share))
-    n_max = deployed.settings.n_max
+    relative = np.median(timed.batch_s / timed.single_s[:, :, None], axis=(0, 1))
+    curve = partial(BatchCurve, (0,), timed.widths, typed=True)
+    return BySecond(
+        space=space,
+        reads=reads,
+        law=fit_decode(measured[:-JUDGING], measured[-JUDGING:]),
+        relative=curve((tuple(relative.tolist()),)),
+        verify=curve((tuple(timed.verify_s.tolist()),)),
+        n_max=clock.lengths[0],
+        mirrors=timed.mirrors,
+    )
+
+
+def fastest_length(pace: BySecond, lengths: Sequence[int], reference: Replies, n_max: int) -> int:
+    """The length of drafts that is fastest for the largest mix, by what it did (``reference``) in
+    drafts of ``n_max``."""
     alpha = alpha_of((reference.acceptance_length - 1) / n_max, n_max)
 
     def speed(length: int) -> float:
-        return tokens_per_cycle(alpha, length) / replace(pace, n_max=length).cycle(space.largest)
+        return tokens_per_cycle(alpha, length) / replace(pace, n_max=length).cycle(
+            pace.space.largest
+        )
 
-    return replace(pace, n_max=max(lengths, key=speed))
+    return max(lengths, key=speed)
 
 
-def _by_lot(space: Space, rng: np.random.Generator) -> Mix:
-    """A type for every group, drawn by lot, so that no two groups always go together."""
-    mix = space.largest
-    for span in space.spans():
-        mix = space.changed(mix, span, str(rng.choice(span.types)))
-    return mix
+def mixes_to_time(space: Space, rng: np.random.Generator) -> list[Mix]:
+    """Those that the law is fitted to, and last :data:`JUDGING` drawn by lot, which judge it.
+
+    Of the former each has other types in its groups: from one to the next every group goes on
+    among its types, and each group begins elsewhere, so that in few mixes every group has had all
+    of them or many, and neighbours differ.
+    """
+    spans = space.spans()
+    most = max(len(span.types) for span in spans)
+    turns = min(most, TIMED)
+    ahead = next(s for s in itertools.count(max(1, int(AHEAD * most))) if math.gcd(s, most) == 1)
+    turned = []
+    for turn in range(turns):
+        mix = space.largest
+        for place, span in enumerate(spans):
+            at = (turn * most // turns + ahead * place) % most
+            mix = space.changed(mix, span, span.types[at * len(span.types) // most])
+        turned.append(mix)
+    least = tuple(types[0] for types in space.types)
+    fitted = dict.fromkeys([space.largest, least, *turned])
+    drawn: list[Mix] = []
+    while len(drawn) < JUDGING:
+        mix = space.largest
+        for span in spans:
+            mix = space.changed(mix, span, str(rng.choice(span.types)))
+        drawn.append(mix)
+    return [*fitted, *drawn]

@@ -7,7 +7,7 @@ search sees one half of the recipe's prompts, the verdict is from the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,21 +25,23 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home
 from cook.record.find import keep_search
-from cook.record.search_record import SearchRecord, search_json
+from cook.record.search_record import Family, FinalistTiming, SearchRecord, search_json
 from cook.report.search_show import explained, shown_search
 from cook.report.show import show
 from cook.scoring.allocation import fastest
 from cook.scoring.kappa import predicted_length
+from cook.scoring.noise import LogSpread, noise_of
 from cook.search.evaluate import Replays
 from cook.search.findings import Explored, acceptance_law, findings
 from cook.search.found_recipe import with_quant
 from cook.search.job import EVALUATIONS, SearchJob, SearchRequest
 from cook.search.judge import CONFIDENCE, Contender, Judged, judge
 from cook.search.ledger import Ledger
-from cook.search.pace import ByCycle, CycleCost, timed
+from cook.search.pace import ByCycle, BySecond, Clock, CycleCost, fastest_length, law_of
 from cook.search.refine import Refinement
 from cook.search.sensitivity import Sensitivity, kld, nll
 from cook.search.space import Mix, Space
+from cook.steps.quantize import QuantizeStep
 from cook.units import plural, short_size, size
 
 COARSE = 0.45
@@ -79,8 +81,7 @@ def search(request: SearchRequest, output: Output) -> Found:
     InputError for a recipe that cannot be searched from, and a size that nothing fits into.
     """
     began = time.monotonic()
-    if request.output.exists() and not request.replaces:
-        raise InputError(f"{request.output} exists", hint="-o another file, or --force")
+    _require_place(request.output, request.replaces)
     prepared = prepare(
         request.recipe,
         engines=(request.engine,) if request.engine else (),
@@ -90,7 +91,7 @@ def search(request: SearchRequest, output: Output) -> Found:
         output=output,
     )
     job = SearchJob.of(request, prepared)
-    published = read_sensitivities(request.from_csv) if request.from_csv is not None else None
+    published = _published(request.from_csv, job) if request.from_csv is not None else None
     for warning in prepared.warnings:
         output.warn(warning)
     _require_room(job.space, request.size_bytes)
@@ -107,26 +108,32 @@ def search(request: SearchRequest, output: Output) -> Found:
         replays = Replays(job.deployed, job.space, executor)
         replays.prepare()
         max_bytes = _max_bytes(job, executor)
-        pace: CycleCost = ByCycle()
-        if request.maximize.timed:
-            pace = timed(job, executor, replays, request.seed)
-            settings = DraftSettings(pace.n_max)
+        clock = Clock.of(job, replays) if request.maximize.timed else None
+        timed = _pace(job, clock) if clock is not None else None
+        if timed is not None:
+            settings = DraftSettings(timed.n_max)
             job = replace(job, deployed=replace(job.deployed, settings=settings))
             replays = replace(replays, deployed=job.deployed)
+        pace: CycleCost = timed or ByCycle()
         ledger = Ledger(replays, job.rounds, request.budget, pace.cycle)
         output.say(
             f"searching among {plural(len(job.space.ties), 'tie')} of tensors, "
             f"up to {plural(max(map(len, job.space.types)), 'type')} each, "
             f"in files of at most {size(max_bytes)}"
         )
-        own = [job.space.mix_of(types) for _, types in job.given()]
-        hand = [mix for mix in own if mix is not None]
+        hand = [mix for _, types in job.given() if (mix := job.space.mix_of(types)) is not None]
         aims = Aims(max_bytes, pace, job.deployed.settings.n_max, request.seed, published)
         found = explored(job.space, ledger, aims, hand)
-        contenders = _contenders(job, found, replays)
-    judged = judge(contenders, CONFIDENCE)
+        entrants = list(_entrants(job, found, replays))
+        contenders = _contenders(job, replays, entrants)
+        timing = noise = None
+        if clock is not None and timed is not None:
+            files = [one.file for one in entrants]
+            contenders, timing, noise = _timed(contenders, files, clock, timed)
+    judged = judge(contenders, CONFIDENCE, noise)
     text = _recipe_text(job, contenders, judged)
-    record = findings(job, found, contenders, judged, text, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    record = findings(job, found, contenders, judged, timing, text, seconds)
     if text is not None:
         with atomic_write(request.output) as file:
             file.write(text.encode())
@@ -150,9 +157,11 @@ def explored(space: Space, ledger: Ledger, aims: Aims, starts: Sequence[Mix]) ->
     that somebody made by hand."""
     sensitivity = Sensitivity.of(space, ledger, aims.published)
     total = ledger.left if np.isfinite(ledger.left) else float(EVALUATIONS)
+    if aims.published is not None:
+        sensitivity.compare(aims.max_bytes, (1 - COARSE) * total)
     sensitivity.settle(aims.max_bytes, (1 - COARSE) * total)
     sensitivity.refine(aims.max_bytes, (1 - SPANS) * total)
-    agreement = sensitivity.compared(aims.max_bytes) if aims.published is not None else None
+    agreement = sensitivity.agreement() if aims.published is not None else None
     also = _fast(sensitivity, aims) if aims.pace.law is not None else []
     refinement = Refinement(sensitivity, aims.max_bytes, np.random.default_rng(aims.seed))
     best = refinement.run([*also, *starts])
@@ -180,12 +189,50 @@ def _fast(sensitivity: Sensitivity, aims: Aims) -> list[Mix]:
     return [sensitivity.mix_of([c.costs[i].type for c, i in zip(costs, found.chosen, strict=True)])]
 
 
-def _require_room(space: Space, limit: int) -> None:
+def _require_place(path: Path, replaces: bool) -> None:
+    """InputError where the recipe could not be written: hours before it is."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", hint=f"-o {path / 'searched.yaml'}")
+    if path.exists() and not replaces:
+        raise InputError(f"{path} exists", hint="-o another file, or --force")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}", hint=f"mkdir {path.parent}")
+
+
+def _published(path: Path, job: SearchJob) -> Sensitivities:
+    """The table of ``path``; InputError where it is of another model."""
+    table = read_sensitivities(path)
+    columns = {name for row in table.rows.values() for name in row}
+    if not any(t.name in columns for tie in job.space.ties for t in tie.tensors):
+        raise InputError(
+            f"{path}: none of its {plural(len(columns), 'column')} is a tensor of "
+            f"{job.deployed.file.path.name}",
+            hint="give the table of this model, or measure: leave --from-csv out",
+        )
+    return table
+
+
+def _pace(job: SearchJob, clock: Clock) -> BySecond:
+    """The law of decode times, for drafts of the length that is fastest for the largest mix."""
+    pace = law_of(clock, np.random.default_rng(job.request.seed))
+    replays = clock.replays
+    prompts = tuple(name for share in job.rounds for name in share)
+    (reference,) = replays([replays.space.largest], prompts)
+    n_max = fastest_length(pace, clock.lengths, reference, job.deployed.settings.n_max)
+    return replace(pace, n_max=n_max)
+
+
+def _require_room(space: Space, limit: int, option: str = "--size", beside: int = 0) -> None:
+    """InputError where no mix fits into ``limit`` bytes; ``beside``: what of the ``option`` is
+    taken by other things."""
     smallest = space.bytes_of(tuple(types[0] for types in space.types))
     if smallest > limit:
+        least = smallest + beside
+        taken = f", and KV cache and buffers take {size(beside)}" if beside else ""
         raise InputError(
-            f"no mix fits into {size(max(limit, 0))}: the smallest has {size(smallest)}",
-            hint=f"--size {short_size(smallest + smallest // 20)}, or offer smaller types: --type",
+            f"no mix fits into {option} {size(limit + beside)}: the smallest has "
+            f"{size(smallest)}{taken}",
+            hint=f"{option} {short_size(least + least // 20)}, or smaller types: --type",
         )
 
 
@@ -200,38 +247,79 @@ def _max_bytes(job: SearchJob, executor: Executor) -> int:
         taken = executor.outcomes.result(memory)
         if taken is None:
             raise executor.outcomes.failures[memory.key].error
-        limit = min(limit, job.request.memory_bytes - taken.kv_bytes - taken.compute_bytes)
-        _require_room(job.space, limit)
+        beside = taken.kv_bytes + taken.compute_bytes
+        limit = min(limit, job.request.memory_bytes - beside)
+        _require_room(job.space, job.request.memory_bytes - beside, "--memory", beside)
     return limit
 
 
-def _contenders(job: SearchJob, found: Explored, replays: Replays) -> list[Contender]:
-    """The finalists, replayed on the prompts of the verdict."""
+@dataclass(frozen=True)
+class Entrant:
+    """A mix that stands in the final: its tensors' types, and what makes its file."""
+
+    name: str
+    family: Family
+    types: Mapping[str, str]
+    file: QuantizeStep
+
+
+def _entrants(job: SearchJob, found: Explored, replays: Replays) -> Iterator[Entrant]:
+    """The recipe's own quants as the recipe makes them, the engine's mixtures, the allocations by
+    KLD and by perplexity alone, and what the search found."""
     space, limit = job.space, found.max_bytes
-    entered: dict[str, tuple[str, dict[str, str]]] = {}
-    for name, types in job.given():
-        if job.size_of(types) <= limit:
-            entered[name] = "given", dict(types)
+    own = [one for one in job.given() if job.size_of(one[1]) <= limit]
+    for draft, types in own:
+        assert draft.quantize is not None, "a search is from quants"
+        yield Entrant(draft.name, "given", types, draft.quantize)
     fitting = sorted(
         ((name, types) for name, types in job.mixtures() if job.size_of(types) <= limit),
         key=lambda one: -job.size_of(one[1]),
     )
-    hand = [types for _, types in entered.values()]
+
+    def here(name: str, family: Family, types: Mapping[str, str]) -> Entrant:
+        return Entrant(name, family, types, replays.quantized_as(types))
+
     for name, types in fitting[:RIVALS]:
-        if dict(types) not in hand:
-            entered[f"{name} of the engine"] = "engine", dict(types)
+        if dict(types) not in [dict(given) for _, given in own]:
+            yield here(f"{name} of the engine", "engine", types)
     best_kld, _ = found.sensitivity.allocated(limit, kld)
     best_nll, _ = found.sensitivity.allocated(limit, nll)
-    entered["least KLD"] = "kld", space.tensor_types(best_kld)
-    entered["least perplexity"] = "perplexity", space.tensor_types(best_nll)
-    entered[job.found_name] = "found", space.tensor_types(found.best)
-    files = [replays.quantized_as(types) for _, types in entered.values()]
-    replies = replays.of_files(files, job.verdict)
-    cycle = found.pace.cycle_of
+    yield here("least KLD", "kld", space.tensor_types(best_kld))
+    yield here("least perplexity", "perplexity", space.tensor_types(best_nll))
+    yield here(job.found_name, "found", space.tensor_types(found.best))
+
+
+def _contenders(job: SearchJob, replays: Replays, entrants: Sequence[Entrant]) -> list[Contender]:
+    """``entrants``, replayed on the prompts of the verdict."""
+    replies = replays.of_files([one.file for one in entrants], job.verdict)
     return [
-        Contender(name, family, types, job.size_of(types), one, cycle(types))  # type: ignore[arg-type]
-        for (name, (family, types)), one in zip(entered.items(), replies, strict=True)
+        Contender(f.name, f.family, f.types, job.size_of(f.types), one)
+        for f, one in zip(entrants, replies, strict=True)
     ]
+
+
+def _timed(
+    contenders: Sequence[Contender], files: Sequence[QuantizeStep], clock: Clock, pace: BySecond
+) -> tuple[list[Contender], FinalistTiming, LogSpread | None]:
+    """``contenders`` with what their cycles take, measured on their ``files``; how that was done,
+    and how far the logarithm of what was measured may be off: None where nothing tells it."""
+    timed = clock.timed(files)
+    cycles = timed.cycles(pace.n_max)
+    # One mix may stand there under several names: its times say nothing of noise twice.
+    distinct = list({file.key: row for row, file in enumerate(files)}.values())
+    told = len(distinct) > 1 and cycles.shape[1] > 1
+    noise = noise_of(np.log(cycles[distinct])) if told else None
+    measured_s = np.median(timed.single_s, axis=1)
+    off = np.abs(np.array([pace.decode_s(c.types) for c in contenders]) / measured_s - 1)
+    timing = FinalistTiming(
+        passes=cycles.shape[1],
+        noise=noise.half_width(CONFIDENCE) if noise else None,
+        law_error=float(off.mean()),
+        law_largest_error=float(off.max()),
+    )
+    seconds = np.median(cycles, axis=1).tolist()
+    found = [replace(c, cycle=s) for c, s in zip(contenders, seconds, strict=True)]
+    return found, timing, noise.of_median if noise else None
 
 
 def _recipe_text(job: SearchJob, contenders: list[Contender], judged: Judged) -> str | None:

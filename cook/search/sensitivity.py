@@ -10,8 +10,9 @@ every bit, and what it does to probabilities by a quarter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from cook.formats.quant_types import by_name
 from cook.formats.sensitivity_csv import Sensitivities
@@ -57,6 +58,8 @@ class Sensitivity:
     every: dict[str, Span] = field(default_factory=dict)
     table: Sensitivities | None = None
     """Costs that somebody published."""
+    scale: float = 1.0
+    """Nats here for one that was published."""
 
     @classmethod
     def of(
@@ -85,22 +88,36 @@ class Sensitivity:
         nats = [self.table.nats(name, type_name) for name in tensors]
         return None if None in nats else sum(n for n in nats if n is not None)
 
-    def compared(self, max_bytes: int) -> CsvAgreement:
-        """How far what was published agrees with acceptance lost here: in each span the type that
-        it leads to is replayed."""
-        assert self.table is not None, "asked of what was published"
+    def compare(self, max_bytes: int, until: float) -> None:
+        """Replay each span in the type that what was published leads to, and take the published
+        costs for as many nats as these are here: their model and text were others."""
         mix, _ = self.allocated(max_bytes)
         chosen = [(s, mix[s.ties[0]]) for s in self.spans]
         asked = [one for one in chosen if one[1] != self._reference_type(one[0])]
-        self.measure(asked[: max(0, int(self.ledger.left))])
-        least = self.ledger.known[self.reference].acceptance_length
-        costs, lost = [], []
+        self.measure(asked[: max(0, int(self.ledger.left - until))])
+        base = kld(self.ledger.known[self.reference])
+        ratios = [
+            (kld(replies) - base) / nats
+            for replies, nats in self._both()
+            if nats > 0 and kld(replies) - base > LEAST
+        ]
+        self.scale = median(ratios) if ratios else 1.0
+
+    def _both(self) -> Iterator[tuple[Replies, float]]:
+        """What was replayed, with what was published of it."""
         for span in self.every.values():
             for type_name in span.types:
                 replies, nats = self.measured(span, type_name), self.published(span, type_name)
                 if replies is not None and nats is not None and type_name != span.types[-1]:
-                    costs.append(nats)
-                    lost.append(least - replies.acceptance_length)
+                    yield replies, nats
+
+    def agreement(self) -> CsvAgreement:
+        """How far what was published agrees with the acceptance lost here."""
+        assert self.table is not None, "asked of what was published"
+        length = self.ledger.known[self.reference].acceptance_length
+        both = list(self._both())
+        costs = [nats for _, nats in both]
+        lost = [length - replies.acceptance_length for replies, _ in both]
         missing = [s for s in self.spans if self.published(s, s.types[0]) is None]
         return CsvAgreement(
             file=self.table.path.name,
@@ -122,9 +139,10 @@ class Sensitivity:
         """What ``type_name`` adds to ``metric`` of the reference, measured or not; at least 0."""
         if type_name == self._reference_type(span):
             return 0.0
-        if (published := self.published(span, type_name)) is not None:
-            return max(published, 0.0)
         base = metric(self.ledger.known[self.reference])
+        published = self.published(span, type_name)
+        if published is not None and self.measured(span, type_name) is None:
+            return self.scale * published
         points: list[tuple[float, float]] = []
         for other in span.types[:-1]:
             if (replies := self.measured(span, other)) is not None:
@@ -224,14 +242,15 @@ class Sensitivity:
             if type_name == self._reference_type(span):
                 type_name = span.types[-2] if len(span.types) > 1 else type_name
             parts = self.space.split(span)
-            if len(parts) > self.ledger.left - until:
+            unknown = [p for p in parts if self.published(p, type_name) is None]
+            if len(unknown) > self.ledger.left - until:
                 return
             whole = self.spans
             place = whole.index(span)
             for part in parts:
                 self.parent[part.name] = span
                 self.every[part.name] = part
-            self.measure([(part, type_name) for part in parts if type_name in part.types])
+            self.measure([(part, type_name) for part in unknown if type_name in part.types])
             self.spans = (*whole[:place], *parts, *whole[place + 1 :])
             _, after = self.allocated(max_bytes)
             if after.damage < (1 - PAYS) * before.damage:

@@ -109,6 +109,11 @@ class Space:
         }
         least = by_name(floor).bpw if floor is not None else 0.0
         offered = sorted({by_name(t).name for t in types}, key=lambda t: by_name(t).bpw)
+        if all(by_name(t).bpw < least for t in offered):
+            raise InputError(
+                f"no type that is offered reaches the floor {floor}: {', '.join(offered)}",
+                hint=f"offer it: --type {floor}",
+            )
         taken = []
         for tie in ties:
             fitting = tuple(

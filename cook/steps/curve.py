@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -123,16 +124,19 @@ class CurveStep(Step[CurveOutcome]):
         }
 
     def run(self, bench: Workbench) -> CurveOutcome:
+        return self.of_file(model_path(bench, self.model), bench)
+
+    def of_file(self, path: Path, bench: Workbench, place: str | None = None) -> CurveOutcome:
+        """The curve of the model in ``path``; ``place``: as :meth:`KeptWorkers.loaded` has it."""
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len, reverse=True)
         ends = [head.prompt_tokens + head.tokens for head in trace.heads]
         prompts = [head.prompt_tokens for head in trace.heads]
         beyond = max(self.widths)  # the deepest batch begins at a text's end
-        path = model_path(bench, self.model)
         outputs = max(self.widths) if self.verifies else 1
         context = trace.header.context
         load = model_load(self.engine, path, self.args, context, beyond=beyond, outputs=outputs)
-        with bench.workers.loaded(self.engine, load) as (worker, _):
+        with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
             watch = WorkerWatch(worker)
             times = _Times(worker, texts, self.verifies, load.ubatch)

@@ -1,4 +1,4 @@
-"""Steps: score mixes of types on a stored trace without keeping their files.
+"""Steps: replay and time mixes of types on a stored trace without keeping their files.
 
 A search looks at hundreds of mixes that differ in a few tensors, and keeps none. So a mix is put
 together of quantized tensors that lie in the store (:mod:`cook.steps.tensors`), blocks shared
@@ -12,13 +12,16 @@ moves either way with every change (docs/internals/scoring.md#mixes).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from shutil import rmtree
 from typing import ClassVar
 
 from cook.engines.base import Engine
 from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.steps.curve import CurveOutcome, CurveStep
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayOutcome, ReplayStep, likeliest
 
@@ -65,16 +68,55 @@ class VariantStep(Step[ReplayOutcome]):
         return self.replay.work()
 
     def run(self, bench: Workbench) -> ReplayOutcome:
-        folder = bench.directory / DRAFT
-        folder.mkdir()
-        try:
-            self.mix.run(replace(bench, directory=folder, advance=_unseen))
-            first = min(path for path in folder.iterdir() if path.suffix == ".gguf")
+        with _made(self.mix, bench) as path:
             own = likeliest(bench.artifact(self.own))
-            return self.replay.of_file(first, bench, place=self.kind, reference=own)
-        finally:
-            rmtree(folder)
+            return self.replay.of_file(path, bench, place=self.kind, reference=own)
+
+
+@dataclass(frozen=True)
+class VariantCurveStep(Step[CurveOutcome]):
+    """``curve``, whose model is a mix, with that made for it alone."""
+
+    curve: CurveStep
+
+    kind: ClassVar[str] = "variant-curve"
+    timed: ClassVar[bool] = True
+    result_type: ClassVar[type] = CurveOutcome
+
+    @property
+    def mix(self) -> QuantizeStep:
+        assert isinstance(self.curve.model, QuantizeStep), "a variant is quantized"
+        return self.curve.model
+
+    @property
+    def label(self) -> str:
+        return self.curve.label
+
+    def uses(self) -> Engine | None:
+        return self.curve.uses()
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {**self.mix.inputs(), "trace": self.curve.trace}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"mix": dict(self.mix.params()), "curve": dict(self.curve.params())}
+
+    def run(self, bench: Workbench) -> CurveOutcome:
+        with _made(self.mix, bench) as path:
+            return self.curve.of_file(path, bench, place=VariantStep.kind)
+
+
+@contextmanager
+def _made(mix: QuantizeStep, bench: Workbench) -> Iterator[Path]:
+    """The file of ``mix``, for the time of the block."""
+    folder = bench.directory / DRAFT
+    folder.mkdir()
+    try:
+        mix.run(replace(bench, directory=folder, advance=_unseen))
+        yield min(path for path in folder.iterdir() if path.suffix == ".gguf")
+    finally:
+        rmtree(folder)
 
 
 def _unseen(_: float) -> None:
-    """Progress is the replay's."""
+    """Progress is that of what is done with the mix."""

@@ -1,20 +1,27 @@
-"""What a dry run says of a mixture is kept; an engine whose dry run costs a run is not asked."""
+"""What a dry run says of a mixture is kept, and takes a moment on both engines."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cook.engines.base import QuantizeJob
+from cook.engines.base import Engine, QuantizeJob
 from cook.engines.mixture import mixture_types
 from cook.engines.process.outcome import ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
+from cook.engines.tool_output import parse_quantize_log
+from cook.formats.gguf import read_gguf
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat
 from cook.formats.quant_types import Flavour
+from cook.paths import demo_dir
 
 LINE = "[   1/  21]  a.weight - [  256,   64,     1,     1], type =    f16, size = 0.031 MiB ({})"
 TOOL = """#!{python}
@@ -81,7 +88,35 @@ def test_an_imatrix_need_not_exist_to_change_the_mixture(engine: Any, calls: Pat
     assert "/not/made/yet" not in calls.read_text()
 
 
-def test_ik_is_not_asked(engine: Any, calls: Path) -> None:
-    engine.flavour = Flavour.IK_LLAMA_CPP
-    assert mixture_types(engine, job(), "one") is None
-    assert not calls.exists()
+@pytest.mark.ik
+@pytest.mark.parametrize("has_imatrix", [False, True])
+def test_few_rows_get_the_types_of_the_whole_model(
+    ik_engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_imatrix: bool
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    source = demo_dir() / "draft-f16.gguf"
+    imatrix = Path("/not/made/yet") if has_imatrix else None
+    bases = [b for b in sorted(ik_engine.capabilities.ftypes) if b not in ("COPY", "F16", "F32")]
+    assert len(bases) > 60
+    for base in bases:
+        one = replace(job(imatrix, base), source=source)
+        few = mixture_types(ik_engine, one, "source")
+        assert few == whole_dry_run(ik_engine, one, tmp_path), base
+        assert set(few) == {t.name for t in read_gguf(source).tensors}
+
+
+def whole_dry_run(engine: Engine, job: QuantizeJob, folder: Path) -> dict[str, str]:
+    """What a dry run on all the weights says."""
+    any_imatrix = folder / "any.dat"
+    entry = ImatrixEntry(sums=np.ones((1, 32), np.float32), counts=np.ones(1, np.float32))
+    write_dat(Imatrix({"none.weight": entry}, ("none",), 1, 512, "dat"), any_imatrix)
+    job = replace(job, imatrix=any_imatrix if job.imatrix else None, output=folder / "no.gguf")
+    program, *words = engine.quantize_command(job)
+    done = subprocess.run(
+        [program, "--dry-run", "--ignore-imatrix-rules", *words],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=True,
+    )
+    return parse_quantize_log(done.stderr).types

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cook.errors import InputError
+from cook.formats import sensitivity_csv
 from cook.formats.sensitivity_csv import NATS_A_BIT, Sensitivities, read_sensitivities
 
 TENSORS = "blk.0.attn_q.weight,blk.0.ffn_down.weight,output.weight"
@@ -111,3 +112,15 @@ def test_a_table_of_many_types_is_refused(tmp_path: Path) -> None:
     rows = "".join(f"x{n},1\n" for n in range(2000))
     with pytest.raises(InputError, match="more than 1024 types"):
         read(tmp_path, f"QTYPE,a.weight\n{rows}")
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = tmp_path / "kld.csv"
+    endless.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=r"kld\.csv: is no file"):
+        read_sensitivities(endless)
+    monkeypatch.setattr(sensitivity_csv, "MAX_TABLE_BYTES", 1 << 20)
+    large = tmp_path / "kld_large.csv"
+    large.write_bytes(b"QTYPE,a.weight\n" + bytes(1 << 20))
+    with pytest.raises(InputError, match="larger than 1 MiB, no such table"):
+        read_sensitivities(large)

@@ -212,3 +212,19 @@ def test_the_gap_has_a_meaning_at_no_damage() -> None:
     assert Allocation((0,), 1, 0.0, 0.0, 0.0).gap == 0
     assert Allocation((0,), 1, 0.0, 0.0, -0.1).gap == 1
     assert Allocation((0,), 1, 0.2, 0.0, 0.199).gap == pytest.approx(0.005)
+
+
+def test_more_room_than_there_are_bytes_is_no_room() -> None:
+    span = SpanCosts("output", (TypeCost("q4_K", 1024, 1.0), TypeCost("q8_0", 2048, 0.0)))
+    found = allocate([span], 10**21)
+    assert (found.chosen, found.bound, found.gap) == ((1,), 0.0, 0.0)
+
+
+def test_what_rounding_leaves_is_no_gap() -> None:
+    values = (0.1, 0.2, 0.3)
+    spans = [
+        SpanCosts(f"s{n}", (TypeCost("q2_K", 10 + n, v), TypeCost("q8_0", 40 + n, 0.0)))
+        for n, v in enumerate(values)
+    ]
+    for room in range(33, 124):
+        assert allocate(spans, room).gap < 1e-9

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cook.errors import InputError
+from cook.formats.quant_types import by_name
 from cook.scoring.decode_time import TimedMix, decode_s, fit_decode, reading
 
 SLOPES = {"q8_0": 1.0e-10, "q4_K": 1.4e-10, "iq2_xs": 2.4e-10, "q2_K routed": 1.9e-10}
@@ -78,3 +79,24 @@ def test_what_says_too_little_is_refused() -> None:
         fit_decode(mixes(2, 1), ())
     with pytest.raises(InputError, match="not positive"):
         fit_decode([*mixes(3, 1), TimedMix({"q8_0": 1.0}, 0.0)], ())
+
+
+def test_types_of_few_bits_may_be_the_slowest() -> None:
+    """Where computing bounds: of so many weights, in whatever types."""
+    weights, slow = 5e6, {"iq1_s": 3.0e-11, "iq3_s": 6.0e-11, "q4_K": 1.2e-11, "q8_0": 2.0e-11}
+    rng = np.random.default_rng(8)
+
+    def drawn(count: int) -> list[TimedMix]:
+        found = []
+        for _ in range(count):
+            share = dict(zip(slow, rng.dirichlet(np.ones(len(slow))), strict=True))
+            read = {kind: float(s * weights * by_name(kind).bpw / 8) for kind, s in share.items()}
+            seconds = 3e-5 + sum(slow[kind] * s * weights for kind, s in share.items())
+            found.append(TimedMix(read, float(seconds * (1 + rng.normal(0, 0.02)))))
+        return found
+
+    fitted, held_out = drawn(10), drawn(12)
+    law = fit_decode(fitted, held_out)
+    assert law.error is not None
+    typical = float(np.median([mix.seconds for mix in fitted]))
+    assert law.error < 0.5 * np.mean([abs(typical / mix.seconds - 1) for mix in held_out])

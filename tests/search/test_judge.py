@@ -9,6 +9,7 @@ import pytest
 
 from cook.record.search_record import Family
 from cook.scoring.intervals import FEWEST_PROMPTS
+from cook.scoring.noise import LogSpread
 from cook.search.evaluate import Replies
 from cook.search.findings import sentence
 from cook.search.judge import MARGIN, Contender, effect, judge
@@ -89,3 +90,20 @@ def test_an_effect_is_the_difference_of_two_ratios() -> None:
     one, other = contender("a", "given", 0.7, 1).replies, contender("b", "found", 0.8, 2).replies
     found = effect(other, one, ("tokens", "cycles"), 0.95)
     assert found.value == pytest.approx(other.acceptance_length - one.acceptance_length)
+
+
+def test_the_noise_of_timing_widens_what_is_sought_and_nothing_else() -> None:
+    pair = [
+        replace(contender("mine", "given", 0.7, 1), cycle=1.0e-3),
+        replace(contender("new", "found", 0.7, 2), cycle=0.9e-3),
+    ]
+    exact = judge(pair, 0.95)
+    assert (exact.best, exact.verdict) == ("new", "found")
+    noisy = judge(pair, 0.95, LogSpread(0.2, 10))
+    assert (noisy.best, noisy.verdict) == ("new", "tie")
+    assert noisy.lengths == exact.lengths
+    assert noisy.against_given == exact.against_given
+    narrow, wide = exact.gain["new"].interval, noisy.gain["new"].interval
+    assert narrow is not None
+    assert wide is not None
+    assert wide.high - wide.low > 3 * (narrow.high - narrow.low)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from cook.formats.gguf import read_gguf
@@ -10,7 +13,15 @@ from cook.paths import demo_dir
 from cook.recipe.active import TokenReads
 from cook.record.search_record import DecodeLaw
 from cook.scoring.price import BatchCurve
-from cook.search.pace import ByCycle, BySecond, read_bytes
+from cook.search.pace import (
+    JUDGING,
+    TIMED,
+    ByCycle,
+    BySecond,
+    TimedDrafts,
+    mixes_to_time,
+    read_bytes,
+)
 from cook.search.space import Space
 
 FILE = read_gguf(demo_dir() / "draft-f16.gguf")
@@ -21,16 +32,21 @@ LAW = DecodeLaw(1e-4, SLOPES, 1e-10, 5, 2, 0.01, 0.02)
 VERIFY = BatchCurve((0,), (1, 2, 3, 5), ((1e-3, 1.2e-3, 1.4e-3, 1.8e-3),), typed=True)
 
 
-def pace(n_max: int = 4) -> BySecond:
-    return BySecond(SPACE, READS, LAW, VERIFY, n_max, mirrors=True)
+RELATIVE = BatchCurve((0,), (1, 2, 3, 5), ((1.0, 1.2, 1.4, 1.8),), typed=True)
+
+
+def pace(n_max: int = 4, mirrors: bool = True) -> BySecond:
+    return BySecond(SPACE, READS, LAW, RELATIVE, VERIFY, n_max, mirrors)
 
 
 def test_a_cycle_is_the_drafts_decodes_and_one_verification() -> None:
     read = read_bytes(SPACE, READS, SPACE.tensor_types(SPACE.largest))
     assert set(read) == {"q8_0", "q8_0 routed"}
     decode_s = 1e-4 + read["q8_0"] * 1e-10 + read["q8_0 routed"] * 2e-10
-    assert pace().cycle(SPACE.largest) == pytest.approx(1.8e-3 + 5 * decode_s)
-    assert pace().cycle_of(SPACE.tensor_types(SPACE.largest)) == pace().cycle(SPACE.largest)
+    assert pace().decode_s(SPACE.tensor_types(SPACE.largest)) == pytest.approx(decode_s)
+    assert pace(mirrors=False).cycle(SPACE.largest) == pytest.approx(1.8e-3 + 4 * decode_s)
+    again = 1.8 * decode_s
+    assert pace().cycle(SPACE.largest) == pytest.approx(1.8e-3 + 4 * decode_s + again)
 
 
 def test_a_token_reads_the_experts_that_it_uses_and_one_row_of_the_embeddings() -> None:
@@ -60,3 +76,26 @@ def test_where_acceptance_is_sought_every_cycle_counts_alike() -> None:
     assert plain.cycle(SPACE.largest) == plain.of_seconds(3.0) == 1.0
     assert plain.seconds(SPACE.spans()[0], "q2_K") == 0.0
     assert plain.law is None
+
+
+def test_the_timed_mixes_show_every_type_in_every_group() -> None:
+    mixes = mixes_to_time(SPACE, np.random.default_rng(0))
+    fitted = mixes[:-JUDGING]
+    assert len(mixes) <= TIMED + 2 + JUDGING
+    assert SPACE.largest in fitted
+    spans = SPACE.spans()
+    for span in spans:
+        assert {mix[span.ties[0]] for mix in fitted} == set(span.types)
+    together = [(a, b) for a in spans for b in spans if a is not b and len(a.types) == 3]
+    for one, other in together:
+        pairs = {(mix[one.ties[0]], mix[other.ties[0]]) for mix in fitted}
+        assert len(pairs) > 2, "no two groups go together"
+
+
+def test_a_cycle_is_timed_as_the_engine_makes_it() -> None:
+    single = np.array([[1.0, 1.1], [2.0, 2.2]])
+    batch = np.array([[[1.0, 3.0], [1.1, 3.3]], [[2.0, 5.0], [2.2, 5.5]]])
+    drafts = TimedDrafts((1, 5), single, batch, np.array([10.0, 20.0]), mirrors=True)
+    np.testing.assert_allclose(drafts.cycles(4), [[27.0, 27.7], [33.0, 34.3]])
+    plain = replace(drafts, mirrors=False)
+    np.testing.assert_allclose(plain.cycles(4), [[24.0, 24.4], [28.0, 28.8]])

@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cook.cli.main import main
 from cook.recipe.load import load_recipe
-from cook.record.search_record import SearchRecord, read_search_record
+from cook.record.search_record import SearchRecord
 from cook.search.ledger import Budget, Ledger
 from cook.search.pace import ByCycle
 from cook.search.search import Aims, explored
 from tests.search.spaces import ROUNDS, Law, elements, space
-
-RECIPE = """\
-version: 1
-name: small
-model: {source: "demo://draft-f16.gguf"}
-quants:
-  - {name: Q4_0, type: Q4_0, mixture: pure}
-  - {name: Q8_0, type: Q8_0}
-score:
-  target: {source: "demo://target-q8_0.gguf", args: {threads: 1}}
-  prompts: demo
-  categories: [docstring, tests, literal]
-  limit: 18
-  max_tokens: 24
-  context: 2048
-  draft: {n_max: [2, 4], args: {threads: 1}}
-"""
-TYPES = ("--type", "q2_K", "--type", "q4_K", "--type", "q8_0")
+from tests.search.whole import RECIPE, TYPES, run, searched
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("search")
-
-
-def run(home: Path, *words: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COOK_HOME", str(home))
-        patch.chdir(home)
-        return main(["search", "small.yaml", "--threads", "1", *words])
 
 
 def test_a_search_keeps_to_size_and_budget_and_finds_what_is_as_good() -> None:
@@ -64,9 +43,7 @@ def test_a_search_keeps_to_size_and_budget_and_finds_what_is_as_good() -> None:
 @pytest.fixture(scope="module")
 def record(home: Path, bundled: Any) -> SearchRecord:
     (home / "small.yaml").write_text(RECIPE)
-    assert run(home, "--size", "2.2MiB", "--budget", "16", *TYPES) == 0
-    (path,) = (home / "searches" / "small").glob("*.json")
-    return read_search_record(path)
+    return searched(home, "--size", "2.2MiB", "--budget", "16", *TYPES)
 
 
 @pytest.mark.engine
@@ -148,10 +125,24 @@ def test_the_recipe_written_is_one_that_cook_takes(home: Path, record: SearchRec
     ("words", "told"),
     [
         (("--size", "nothing"), "--size nothing: no size"),
+        (("--size", "0"), "--size 0: no size"),
+        (("--size", "-1GiB"), "--size -1GiB: no size"),
+        (("--size", "1e99GiB"), "--size 1e99GiB: no size"),
+        (("--size", f"{'9' * 400}GiB"), "no size"),
+        (("--size", "1MiB", "--budget", "0"), "--budget 0: no budget"),
+        (("--size", "1MiB", "--budget", "9" * 400), "no budget"),
         (("--size", "1MiB", "--budget", "soon"), "--budget soon: no budget"),
-        (("--size", "100KiB"), "no mix fits into"),
+        (("--size", "100KiB"), "no mix fits into --size"),
         (("--size", "2.2MiB", "--type", "q9"), "q9"),
+        (("--size", "2.2MiB", "--floor", "q9"), "q9"),
+        (("--size", "2.2MiB", *TYPES, "--floor", "f16"), "reaches the floor f16: q2_K, q4_K, q8_0"),
         (("--size", "2.2MiB", "-o", "small.yaml"), "small.yaml exists"),
+        (("--size", "2.2MiB", "-o", "kld"), "kld is a folder"),
+        (("--size", "2.2MiB", "-o", "absent/new.yaml"), "there is no folder absent"),
+        (("--size", "2.2MiB", "--from-csv", "kld"), "kld: Is a directory"),
+        (("--size", "2.2MiB", "--from-csv", "kld.csv"), "kld.csv: No such file"),
+        (("--size", "2.2MiB", "--from-csv", "kld_other.csv"), "none of its 1 column is a tensor"),
+        (("--size", "2.2MiB", "--from-csv", "kld_wrong.csv"), "kld_wrong.csv:2:1: 3 cells"),
     ],
 )
 def test_what_cannot_be_searched_is_told_before_anything_runs(
@@ -161,5 +152,34 @@ def test_what_cannot_be_searched_is_told_before_anything_runs(
     words: tuple[str, ...],
     told: str,
 ) -> None:
+    (home / "kld").mkdir(exist_ok=True)
+    (home / "kld_other.csv").write_text("QTYPE,blk.99.attn_q.weight\nq2_K,0.1\n")
+    (home / "kld_wrong.csv").write_text("QTYPE,output.weight\nq2_K,0.1,0.2\n")
     assert run(home, "-o", "other.yaml", *words) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.engine
+def test_an_interrupted_search_leaves_nothing_running_and_goes_on(
+    home: Path, record: SearchRecord
+) -> None:
+    words = ("--size", "2.1MiB", "--budget", "12", *TYPES, "-o", "broken-off.yaml")
+    argv = [sys.executable, "-m", "cook", "search", "small.yaml", "--threads", "1", *words]
+    environment = os.environ | {"COOK_HOME": str(home), "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(
+        argv, cwd=home, env=environment, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "replay mix" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130
+    assert "Traceback" not in told
+    assert "the same command goes on" in told
+    assert not (home / "broken-off.yaml").exists()
+    assert not list((home / "store" / "tmp").glob("*"))
+    assert str(home / "cache" / "workers") not in subprocess.check_output(
+        ["ps", "-eo", "args"], text=True
+    )

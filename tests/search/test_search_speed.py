@@ -1,0 +1,104 @@
+"""`cook search --speed` and `--memory`, whole, on the demo pair."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.graph.store import Store
+from cook.record.objective import Objective
+from cook.record.search_record import SearchRecord
+from cook.report.search_show import shown_search
+from cook.search.pace import JUDGING
+from cook.steps.curve import PASSES
+from tests.search.whole import RECIPE, TYPES, run, searched
+
+pytestmark = pytest.mark.engine
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Path:
+    home = tmp_path_factory.mktemp("speed")
+    (home / "small.yaml").write_text(RECIPE)
+    return home
+
+
+@pytest.fixture(scope="module")
+def record(home: Path) -> SearchRecord:
+    return searched(home, "--speed", "--size", "2.6MiB", "--budget", "16", *TYPES)
+
+
+def test_finalists_are_timed_in_turn(home: Path, record: SearchRecord) -> None:
+    assert record.aim.maximize is Objective.DECODE_SPEED
+    timing = record.timing
+    assert timing is not None
+    assert timing.passes == PASSES
+    assert timing.noise is not None
+    assert 0 < timing.noise < 1
+    assert 0 <= timing.law_error <= timing.law_largest_error
+    for finalist in record.finalists:
+        assert finalist.decode_speed is not None
+        given = finalist.name == record.quant
+        assert (finalist.speed_against_given is None) is given
+        if not given:
+            assert finalist.speed_against_given is not None
+            assert finalist.speed_against_given.interval is not None
+
+
+def test_the_fastest_is_returned_and_the_verdict_is_of_speed(record: SearchRecord) -> None:
+    speeds = {f.name: f.decode_speed or 0.0 for f in record.finalists}
+    assert speeds[record.best] == max(speeds.values())
+    best = next(f for f in record.finalists if f.name == record.best)
+    gain = best.speed_against_given
+    if record.verdict == "found":
+        assert gain is not None
+        assert gain.interval is not None
+        assert gain.interval.low > 0
+    assert "tokens/s" in record.sentence
+    table = shown_search(record).table
+    assert "tokens/s" in [title for title, _ in table.columns]
+
+
+def test_the_laws_error_is_told_on_mixes_that_it_was_not_fitted_to(record: SearchRecord) -> None:
+    law = record.decode
+    assert law is not None
+    assert law.held_out == JUDGING
+    assert law.error is not None
+    assert law.largest_error is not None
+    assert law.largest_error < 1
+    assert any("the law was off by" in note for note in shown_search(record).notes)
+    predicted = [p.decode_speed for p in record.front]
+    assert all(speed is not None and math.isfinite(speed) for speed in predicted)
+
+
+def test_no_timed_mix_is_kept_as_a_file(home: Path, record: SearchRecord) -> None:
+    assert not list((home / "store").rglob("*.gguf"))
+
+
+def test_a_memory_that_binds_is_respected(home: Path) -> None:
+    """The size alone allows 2.6 MiB."""
+    words = ("--size", "2.6MiB", "--memory", "10.5MiB", "--budget", "8", *TYPES)
+    small = searched(home, *words, "-o", "bound.yaml")
+    limit = small.aim.max_memory_bytes
+    assert limit == int(10.5 * MIB)
+    (taken,) = (e.result for e in Store(home / "store").entries() if e.kind == "memory")
+    assert taken["kv_bytes"] > 1 * MIB
+    left = limit - taken["kv_bytes"] - taken["compute_bytes"]
+    assert left < small.aim.max_bytes, "it binds"
+    assert all(f.size_bytes <= left for f in small.finalists)
+    assert small.allocation is not None
+    assert small.allocation.max_bytes == left
+
+
+def test_a_memory_that_nothing_fits_into_says_the_least(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(home, "--size", "2.6MiB", "--memory", "1MiB", *TYPES, "-o", "none.yaml") == 2
+    told = capsys.readouterr().err
+    assert "no mix fits into --memory 1.00 MiB" in told
+    assert "KV cache and buffers take" in told
+    assert "hint: --memory " in told
