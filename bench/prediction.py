@@ -134,12 +134,12 @@ PAIRS = {
     "prediction": Pair(f"demo, {F16_TARGET}", partial(_demo, F16_TARGET), FITTED_ON, 10),
     # Fits in a large cache.
     "prediction-in-cache": Pair(f"demo, {Q8_0_TARGET}", partial(_demo, Q8_0_TARGET), FITTED_ON, 10),
-    # Small, of another architecture than the demo's.
+    # Of another architecture than the demo's.
     "prediction-dense": Pair(
         "dense F16, 256 tokens",
-        partial(_of_first_layers, DENSE, 256, 24, 96),
+        partial(_of_first_layers, DENSE, 256, 12, 96),
         FIRST_LAYERS[1],
-        5,
+        4,
     ),
     "prediction-256": _in_proportion(256, prompts=8, max_tokens=96, turns=3),
     "prediction-sparse": _in_proportion(256, prompts=8, max_tokens=96, turns=3, shape=SPARSE),

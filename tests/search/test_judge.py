@@ -100,7 +100,7 @@ def test_the_noise_of_timing_widens_what_is_sought_and_nothing_else() -> None:
     exact = judge(pair, 0.95)
     assert (exact.best, exact.verdict) == ("new", "found")
     noisy = judge(pair, 0.95, LogSpread(0.2, 10))
-    assert (noisy.best, noisy.verdict) == ("new", "tie")
+    assert (noisy.best, noisy.leader, noisy.verdict) == ("mine", "new", "tie")
     assert noisy.lengths == exact.lengths
     assert noisy.against_given == exact.against_given
     narrow, wide = exact.gain["new"].interval, noisy.gain["new"].interval
