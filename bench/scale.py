@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,18 +52,34 @@ class Cost:
     peak_bytes: int
 
 
+_APART = """
+import json, os, sys, time
+quiet = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_WRONLY, 0) for n in (1, 2)]
+started = time.monotonic()
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=quiet)
+_, status, usage = os.wait4(child, 0)
+wall_s = time.monotonic() - started
+code = os.waitstatus_to_exitcode(status)
+print(json.dumps([code, wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10]))
+"""
+"""Runs its arguments as a command, from a process that is small: Linux counts as a program's peak
+what the process that started it held at that moment, and a test run holds more than cook does."""
+
+
 def cost(command: Sequence[str], home: Path) -> Cost:
     """Run cook's ``command`` in a process of its own; SystemExit where it fails."""
     argv = [sys.executable, "-m", "cook", *command]
-    environment = {**os.environ, "COOK_HOME": str(home)}
-    quiet = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_WRONLY, 0) for n in (1, 2)]
-    started = time.monotonic()
-    child = os.posix_spawn(argv[0], argv, environment, file_actions=quiet)
-    _, status, usage = os.wait4(child, 0)
-    wall_s = time.monotonic() - started
-    if (code := os.waitstatus_to_exitcode(status)) != 0:
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _APART, *argv],
+        env={**os.environ, "COOK_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, wall_s, cpu_s, peak_bytes = json.loads(ran.stdout)
+    if code != 0:
         raise SystemExit(f"{' '.join(argv)}: exit {code}")
-    return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
+    return Cost(wall_s, cpu_s, peak_bytes)
 
 
 def scale() -> Study:

@@ -177,7 +177,7 @@ def test_an_interrupted_search_leaves_nothing_running_and_goes_on(
         told = running.stderr.read()
     assert running.returncode == 130
     assert "Traceback" not in told
-    assert "the same command goes on" in told
+    assert "the same command again goes on" in told
     assert not (home / "broken-off.yaml").exists()
     assert not list((home / "store" / "tmp").glob("*"))
     assert str(home / "cache" / "workers") not in subprocess.check_output(
