@@ -134,7 +134,8 @@ def page(record: Record) -> str:
     draft = shown_draft(record)
     cycles = cycles_of(record, draft)
     best = max(cycles, key=lambda c: c.tokens / c.needed)
-    longest = cycles[-1]
+    # The far end: of lengths, that one which the best is not.
+    other = cycles[-1] if best is not cycles[-1] else cycles[0]
     drawn = plots(record)
     rows = "\n".join(
         f"| {c.n_max} | {c.tokens:.2f} | {c.needed:.2f} | {c.tokens / c.needed:.2f} | "
@@ -150,9 +151,9 @@ def page(record: Record) -> str:
         best_yield=f"{best.tokens:.2f}",
         best_need=f"{best.needed:.2f}",
         best_gain=f"{best.tokens / best.needed:.2f}",
-        longest=longest.n_max,
-        longest_yield=f"{longest.tokens:.2f}",
-        longest_need=f"{longest.needed:.2f}",
+        other=other.n_max,
+        other_yield=f"{other.tokens:.2f}",
+        other_need=f"{other.needed:.2f}",
         rows=rows,
         parts=" | ".join(name for _, name in PART_NAMES),
         rule="|---:" * (4 + len(PART_NAMES)) + "|",
