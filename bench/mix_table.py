@@ -2,12 +2,11 @@
 
 Three types each for six parts of a model are 729 mixes: of the demo draft its six groups, of the
 dense family's (``tools/demo/dense.py``) attention and network of each of two layers, embeddings and
-output. All are replayed on the same prompts, beginnings cut from text that no
-training saw. A search
-that is given such a table in the place of replays costs milliseconds, so that a hundred can be run,
-and what it misses is known, since the best of every size is.
+output. All are replayed on the same prompts, beginnings cut from text that no training saw. Given
+such a table in the place of replays a search costs milliseconds, so that a hundred can be run, and
+what it misses is known, since the best of every size is.
 
-    python -m bench.mix_table demo      # half an hour of a core; writes tests/data/mixes_demo.npz
+    python -m bench.mix_table demo      # half an hour alone; writes tests/data/mixes_demo.npz
     python -m bench.mix_table dense
 """
 

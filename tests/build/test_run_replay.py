@@ -250,14 +250,7 @@ def test_hopeless_drafts_leave_the_race_and_a_plan_knows_it(
     assert main(asked) == 1
 
 
-EXPERTS = """\
-version: 1
-name: experts
-model: {source: "demo://draft-f16.gguf"}
-quants:
-  - {name: Q8_0, type: Q8_0, experts: [2, 1]}
-drafts:
-  - {name: target, source: "demo://target-q8_0.gguf", experts: 4, prune_layers: [[], 3]}
+SCORED = """\
 score:
   target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
   prompts: demo
@@ -269,15 +262,25 @@ score:
   live_budget: {minutes: 1}
 """
 
+EXPERTS = """\
+version: 1
+name: experts
+model: {source: "demo://draft-f16.gguf"}
+quants:
+  - {name: Q8_0, type: Q8_0, experts: [2, 1]}
+drafts:
+  - {name: target, source: "demo://target-q8_0.gguf", experts: 4, prune_layers: [[], 3]}
+"""
+
 
 def test_fewer_experts_go_through_a_build_as_quants_do(tmp_path: Path, bundled: Any) -> None:
-    require_experts(build(tmp_path, "experts", EXPERTS))
+    require_experts(build(tmp_path, "experts", EXPERTS + SCORED))
 
 
 @pytest.mark.ik
 def test_fewer_experts_go_through_a_build_on_ik(tmp_path: Path, ik_engine: Any) -> None:
     engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
-    require_experts(build(tmp_path, "experts", EXPERTS, "--engine", engine))
+    require_experts(build(tmp_path, "experts", EXPERTS + SCORED, "--engine", engine))
 
 
 def require_experts(record: Record) -> None:
@@ -311,26 +314,17 @@ version: 1
 name: heads
 drafts:
   - {name: draft, source: "demo://draft-f16.gguf", output: [f16, q4_0, q2_K]}
-score:
-  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
-  prompts: demo
-  categories: [docstring, tests, literal]
-  limit: 12
-  max_tokens: 32
-  context: 2048
-  draft: {n_max: [2, 4], args: {threads: 1}}
-  live_budget: {minutes: 1}
 """
 
 
 def test_output_heads_go_through_a_build_as_quants_do(tmp_path: Path, bundled: Any) -> None:
-    require_heads(build(tmp_path, "heads", HEADS))
+    require_heads(build(tmp_path, "heads", HEADS + SCORED))
 
 
 @pytest.mark.ik
 def test_output_heads_go_through_a_build_on_ik(tmp_path: Path, ik_engine: Any) -> None:
     engine = f"ik={Path(ik_engine.facts.bin_dir).parent}"
-    require_heads(build(tmp_path, "heads", HEADS, "--engine", engine))
+    require_heads(build(tmp_path, "heads", HEADS + SCORED, "--engine", engine))
 
 
 def require_heads(record: Record) -> None:
