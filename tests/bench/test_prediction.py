@@ -36,11 +36,11 @@ from cook.prompts.prompt_set import load_prompts
 
 TINY = replace(SMALL, vocabulary=1024, layers=10)
 FOUND = [
-    Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0)),
-    Compared("a n_max=2", "a", 2, 130.0, 124.0, (120.0, 128.0)),
-    Compared("b n_max=2", "b", 2, 140.0, 140.0, (141.0, 139.0)),
-    Compared("a n_max=8", "a", 8, 120.0, 150.0, (150.0, 150.0)),
-    Compared("b n_max=8", "b", 8, 90.0, 90.0, (91.0, 89.0)),
+    Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0), (50.0, 49.0)),
+    Compared("a n_max=2", "a", 2, 130.0, 124.0, (120.0, 128.0), (60.0, 58.0)),
+    Compared("b n_max=2", "b", 2, 140.0, 140.0, (141.0, 139.0), (62.0, 61.0)),
+    Compared("a n_max=8", "a", 8, 120.0, 150.0, (150.0, 150.0), (60.0, 66.0)),
+    Compared("b n_max=8", "b", 8, 90.0, 90.0, (91.0, 89.0), (45.0, 45.0)),
 ]
 
 
@@ -73,6 +73,16 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert not both.within
     assert "prediction-256-bundled        1.0%   20.0%     -1.0%" in "\n".join(both.lines)
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
+
+
+def test_long_prompts_on_ik_are_judged_end_to_end_too() -> None:
+    cell = Cell("prediction-4096-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]))
+    assert table([cell]).lines[-1].endswith("worst 3.4% (at most 5%)")
+    assert table([cell]).within
+    far = replace(FOUND[1], whole=(60.0, 55.0))
+    assert not table([replace(cell, found=(FOUND[0], far))]).within
+    short = replace(cell, name="prediction-256-ik", found=(FOUND[0], far))
+    assert table([short]).within, "shown, not bound"
 
 
 def test_a_cell_is_kept_in_the_file_that_is_named(
