@@ -46,10 +46,15 @@ def decision() -> Study:
     certainty = record["pick"]["certainty"]
     ratio = rounds * round_s / build_s
     found = "decided" if certainty["decided"] else "undecided"
+    parts: Counter[str] = Counter()
+    for step in record["steps"]:
+        parts[step["kind"]] += step["seconds"] or 0.0
     return Study(
         (
             f"{PROMPTS[TOKENS]} prompts, {len(DRAFTS)} drafts x {len(LENGTHS)} lengths and no "
             f"draft: cook build {build_s:.0f} s, {found}: {record['pick']['sentence']}",
+            "of it, by kind of step: "
+            + ", ".join(f"{kind} {seconds:.0f} s" for kind, seconds in parts.most_common()),
             f"live grid of {len(every)} configurations: one round {round_s:.0f} s, the "
             f"{rounds:g} rounds that cook ran its finalists {rounds * round_s:.0f} s: "
             f"{ratio:.1f}x, at least {LEAST_RATIO:g}x",
