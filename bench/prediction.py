@@ -1,13 +1,15 @@
 """Predicted against live decode speed, out of sample: pairs x engines x draft lengths.
 
 A *cell* is a pair on an engine. It has turns, each of: a pass of all timings, and a live round of
-every configuration. Overheads are fitted on the requests of no draft and of one draft, on one half
-of the prompts; predictions and live runs are compared on the other half. A machine that slows down
-meanwhile (shared ones do, by a quarter from minute to minute) falls on all alike. Both sides are
-of every request's median over the turns, as a record's live figures are over repeats: the mean of
-one beside the median of the other is off where a few turns are far slower, for drafts by some per
-cent more than for no draft. Beside the error stands the scatter of the live runs, and the error of
-the end-to-end speed, which long prompts decide.
+every configuration, of no draft one before and one after the others: it is the shortest, and what
+others do to the memory of a shared machine shows in it the most. Overheads are fitted on the
+requests of no draft and of one draft, on one half of the prompts; predictions and live runs are
+compared on the other half. A machine that slows down meanwhile (shared ones do, by a quarter from
+minute to minute) falls on all alike. Both sides are of every request's median over the turns, as a
+record's live figures are over repeats: the mean of one beside the median of the other is off where
+a few turns are far slower, for drafts by some per cent more than for no draft. Beside the error
+stands the scatter of the live runs, and the error of the end-to-end speed, which long prompts
+decide.
 
 Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of all that is in it,
 
@@ -206,16 +208,14 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
         forecaster = Forecaster(plan, executor.outcomes)
         asked: dict[Half, dict[str, list[LiveStep]]] = {
-            "pick": {
-                c.name: [_asked(c, prompts, "pick", t) for t in range(turns)] for c in fitting
-            },
-            "report": {
-                c.name: [_asked(c, prompts, "report", t) for t in range(turns)] for c in every
-            },
+            "pick": {c.name: _asked(c, prompts, "pick", turns) for c in fitting},
+            "report": {c.name: _asked(c, prompts, "report", turns) for c in every},
         }
+        running = [step for half in asked.values() for steps in half.values() for step in steps]
+        running.sort(key=lambda step: step.repeat)
         for turn in range(turns):
             executor.run(plan.timing(turn))
-            executor.run([steps[turn] for half in asked.values() for steps in half.values()])
+            executor.run([step for step in running if step.repeat // 2 == 1 + turn])
         for failure in executor.outcomes.failures.values():
             raise failure.error
         live = {
@@ -250,10 +250,16 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
         ]
 
 
-def _asked(one: Configuration, prompts: Sequence[Prompt], half: Half, turn: int) -> LiveStep:
-    """One more live round of a configuration, on one ``half`` of the prompts."""
+def _asked(one: Configuration, prompts: Sequence[Prompt], half: Half, turns: int) -> list[LiveStep]:
+    """Live rounds of a configuration on one ``half`` of the prompts, a turn's as repeats 2 and 3,
+    the next one's as 4 and 5: no draft has both, all others the first."""
     share = tuple(p for p in prompts if p.half == half)
-    return replace(one.rounds[0], prompts=share, repeat=1 + turn)
+    times = (0, 1) if one.settings is None else (0,)
+    return [
+        replace(one.rounds[0], prompts=share, repeat=2 * (1 + turn) + time)
+        for turn in range(turns)
+        for time in times
+    ]
 
 
 def _runs(step: LiveStep, executor: Executor) -> tuple[PromptRun, ...]:

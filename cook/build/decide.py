@@ -50,8 +50,8 @@ class Decision:
     ``reported`` are forecasts on the prompts that the choice did not see; ``predicted`` the choice
     by forecasts alone, ``final`` by all rounds in ``live``. ``finalists`` (and no draft,
     ``baselines``) come with the rounds that count; ``steps`` are all live steps that ran,
-    ``calibration`` those that overheads were fitted on, and ``fitted`` what came of it by engine.
-    ``look``: the confidence of one look at the live runs, as several share what was asked for.
+    ``fitted`` what came of the calibration by engine. ``look``: the confidence of one look at the
+    live runs, as several share what was asked for.
     ``left_out`` is what the live budget had no room for. ``dropped`` are drafts that left the race,
     and ``silent`` engines of which nothing could be predicted, each with the reason.
     """
@@ -68,7 +68,6 @@ class Decision:
     look: float
     left_out: tuple[Excluded, ...]
     fitted: Mapping[str, Calibration]
-    calibration: tuple[LiveStep, ...]
     noise: Mapping[str, EngineNoise]
     dropped: Mapping[DraftKey, str]
     silent: Mapping[str, str] = field(default_factory=dict)
@@ -106,7 +105,6 @@ def decide(
     picking: list[Forecast] = []
     reporting: list[Forecast] = []
     calibrations: dict[str, Calibration] = {}
-    calibration: list[LiveStep] = []
     silent: dict[str, str] = {}
     noise: dict[str, EngineNoise] = {}
     dropped: dict[DraftKey, str] = {}
@@ -151,9 +149,10 @@ def decide(
         fit = _fitting(layout, live, ranked[0].key, live.budget_s / len(layouts))
         fits.append(fit)
         left_out += fit.left_out
-        found, rounds, ran = calibrate(layout, forecaster, ranked[0], executor, fit)
+        # Of several engines' drafts it is not known yet which two are compared.
+        rival = _other_file(ranked, layout) if fit.rival and len(layouts) == 1 else None
+        found, ran = calibrate(layout, forecaster, ranked[0], executor, fit, rival)
         calibrations[layout.engine.name], fitted = found, found.overheads
-        calibration += rounds
         calibrated += ran
         noise[layout.engine.name] = EngineNoise(
             forecaster.timing_noise(fitted, chosen_on),
@@ -201,7 +200,6 @@ def decide(
         look=contest.question.aim.confidence,
         left_out=tuple(left_out),
         fitted=calibrations,
-        calibration=tuple(calibration),
         noise=noise,
         dropped=dropped,
         silent=silent,
@@ -509,11 +507,25 @@ def _other_lengths(layout: Layout, leader: CandidateKey) -> list[Configuration]:
     return [alike[n] for n in (*shorter, *longer)]
 
 
+def _other_file(ranked: Sequence[Forecast], layout: Layout) -> CandidateKey | None:
+    """The best of another file than the first's; None where all are of one."""
+    files = _files([layout])
+    first, *rest = [files.get(f.key.draft or "", f.key.draft) for f in ranked]
+    return next((f.key for f, file in zip(ranked[1:], rest, strict=True) if file != first), None)
+
+
 def calibrate(
-    layout: Layout, forecaster: Forecaster, leader: Forecast, executor: Executor, fit: LiveFit
-) -> tuple[Calibration, list[LiveStep], list[Configuration]]:
-    """Overheads from live rounds of no draft, of the leader, and of it at other lengths; these
-    rounds; and the configurations that ran them. ``fit`` is what the live budget has room for.
+    layout: Layout,
+    forecaster: Forecaster,
+    leader: Forecast,
+    executor: Executor,
+    fit: LiveFit,
+    rival: CandidateKey | None = None,
+) -> tuple[Calibration, list[Configuration]]:
+    """Overheads from live rounds of no draft, of the leader, and of it at other lengths; and
+    the configurations that ran them. ``fit`` is what the live budget has room for.
+    ``rival`` runs beside them, so that it needs no rounds of its own with the leader's once more;
+    nothing is fitted on it.
 
     Of other lengths a round of each: one length alone cannot tell what a step costs from what a
     drafted token costs. The last pass of the timings comes between no draft and the drafts. What
@@ -528,7 +540,8 @@ def calibrate(
     lengths = _other_lengths(layout, key) if fit.lengths else []
     drafting = [chosen, *(shortened(c, 1) for c in lengths)]
     live = [baseline, *drafting]
-    rounds = interleaved(live)
+    beside = [shortened(c, fit.rounds) for c in layout.grid if c.key == rival]
+    rounds = interleaved([*live, *beside])
     executor.run([*rounds[:1], *forecaster.last_pass(), *rounds[1:]])
     prompts, halved = fitted_on(baseline)
     plain, *drafted = (
@@ -543,7 +556,7 @@ def calibrate(
         replies=len(plain) + sum(map(len, drafted)),
         halved=halved,
     )
-    return found, rounds, live
+    return found, [*live, *beside]
 
 
 def fitted_on(baseline: Configuration) -> tuple[frozenset[str], bool]:

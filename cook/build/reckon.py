@@ -34,10 +34,10 @@ from cook.steps.control import ENOUGH, ControlStep
 from cook.steps.convert import ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import (
-    LONG_S,
     MOST_REPEATS,
     REPEATS,
     SLOW_S,
+    STEADY_S,
     WINDOWS,
     CurveStep,
     grid_of,
@@ -284,14 +284,14 @@ def _curve(step: CurveStep) -> Effort | None:
     grid = grid_of(lengths, [n + step.trace.max_tokens for n in lengths], ubatch)
     places = len(grid.depths) * WINDOWS
     one_s = touched / READ_BYTES_S
-    quick = one_s < LONG_S / 250  # then repeats fill a stated time
+    quick = one_s < STEADY_S / REPEATS  # then repeats fill a stated time
     repeats = 2 if one_s >= SLOW_S else 2 + (MOST_REPEATS if quick else REPEATS) + 1
     batches = sum(1 + WIDE * (width - 1) for width in step.widths) * places * repeats
     # One long text is read, and short prompts by themselves.
     long, short = ([s for s in grid.stops if (s > ubatch) is beyond] for beyond in (True, False))
     read = float(max(long, default=0) + max(short, default=0))
     for length in (n for n in grid.prompts if n <= ubatch):
-        slow = length * touched / COMPUTE_BYTES_S > LONG_S
+        slow = length * touched / COMPUTE_BYTES_S >= SLOW_S
         read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
     decodes = len(step.widths) * places * repeats
     args = step.trace.args if isinstance(step.trace, TraceStep) else None

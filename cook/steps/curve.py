@@ -35,9 +35,8 @@ server decodes on and on, and the first decodes after a pause are dearer (by 3 t
 a millisecond)."""
 MOST_REPEATS = 32
 SLOW_S = 0.05
-"""A batch that takes as long is timed once a window: what disturbs timings is far shorter."""
-LONG_S = 0.5
-"""A prompt that takes as long is timed once a pass."""
+"""A batch that takes as long is timed once a window, a prompt once a pass: what disturbs timings is
+far shorter."""
 PASSES = 3
 """Times that every curve is measured, all models in turn: what differs between passes is noise."""
 STEP = 4.0
@@ -92,10 +91,11 @@ class CurveStep(Step[CurveOutcome]):
     """Which of the passes this is: each is a measurement of its own."""
 
     kind: ClassVar[str] = "curve"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
-    least that occurs to the greatest. 4: windows go on from one text, long batches once each."""
+    least that occurs to the greatest. 4: windows go on from one text, long batches once each.
+    5: long prompts once a pass."""
     timed: ClassVar[bool] = True
     in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = CurveOutcome
@@ -289,7 +289,7 @@ class _Times:
         if tokens > self.ubatch:
             return self.read_s[tokens]
         once_s = self.worker.read(self._window(tokens, 0))
-        if once_s >= LONG_S:
+        if once_s >= SLOW_S:
             return once_s
         found: list[float] = []
         for window in range(WINDOWS):

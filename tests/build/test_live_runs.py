@@ -214,7 +214,7 @@ def test_a_disturbed_score_of_live_runs_alone_is_not_confirmed(
 def test_a_speedup_lies_in_its_interval_however_the_machine_drifts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rival runs later, beside the leader alone: by bare figures a drift was its own."""
+    """Speedups are of rounds beside each other: by bare figures a drift was a candidate's own."""
 
     class Drifting(Fabrication):
         ran = 0
@@ -239,6 +239,22 @@ def test_a_speedup_lies_in_its_interval_however_the_machine_drifts(
         assert one.speedup_interval.low < one.speedup < one.speedup_interval.high
         middle = (one.speedup_interval.low * one.speedup_interval.high) ** 0.5
         assert one.speedup == pytest.approx(middle, rel=0.05)
+
+
+def test_the_rival_runs_beside_what_is_fitted_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that comparing it with the leader takes no round of the leader's twice."""
+    record = built(tmp_path, monkeypatch).record
+    ran = labels(record)
+    drafts = {label.split()[1] for label in ran} - {"no"}
+    assert drafts == {"small", "large"}
+    assert len(ran) == len(set(ran)), "each once"
+    second = ran.index("live no draft round 2")
+    assert {label.split()[1] for label in ran[:second]} == {"no", "small", "large"}
+    (fitted,) = record.calibrations
+    rival = min(drafts, key=lambda name: sum(name in one for one in fitted.candidates))
+    assert not [one for one in fitted.candidates if rival in one], "on the rival nothing is"
 
 
 def test_contenders_are_measured_further_while_the_budget_lasts(
