@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,7 @@ def decision() -> Study:
     rounds = max(runs.values()) / len(layout.baseline.rounds)
     certainty = record["pick"]["certainty"]
     found = "decided" if certainty["decided"] else "undecided"
-    parts: Counter[str] = Counter()
+    parts: defaultdict[str, float] = defaultdict(float)
     for step in record["steps"]:
         parts[step["kind"]] += step["seconds"] or 0.0
     coarse = [
@@ -71,7 +71,7 @@ def decision() -> Study:
             f"{PROMPTS[TOKENS]} prompts, {len(DRAFTS)} drafts x {len(LENGTHS)} lengths and no "
             f"draft: cook build {build_s:.0f} s, {found}: {record['pick']['sentence']}",
             "of it, by kind of step: "
-            + ", ".join(f"{kind} {spent:.0f} s" for kind, spent in parts.most_common()),
+            + ", ".join(f"{k} {spent:.0f} s" for k, spent in sorted(parts.items(), key=_spent)),
             f"live grid of {len(every)} configurations: one round {sum(seconds):.0f} s, the "
             f"{rounds:g} rounds that cook ran its finalists {rounds * sum(seconds):.0f} s: "
             f"{ratio:.1f}x, at least {LEAST_RATIO:g}x; of those with {_told(COARSE)} tokens alone "
@@ -94,6 +94,10 @@ def _round_s(configuration: Configuration, sample: LiveStep, executor: Executor)
     requests_s = sum(run.wall_ms for run in outcome.runs) / 1000
     prompts = {prompt.id for step in configuration.rounds for prompt in step.prompts}
     return outcome.load_seconds + requests_s * len(prompts) / len(sample.prompts)
+
+
+def _spent(part: tuple[str, float]) -> float:
+    return -part[1]
 
 
 def _told(lengths: Sequence[int]) -> str:
