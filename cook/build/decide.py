@@ -294,7 +294,8 @@ class _Contest:
             wanted = shortened(configuration, self.shares)
             steps = [(wanted.key, step) for step in self.live.left_of(wanted).rounds]
             beside = [(c.key, step) for c in list(self.asked.values())[:1] for step in c.rounds]
-            if self.asked and not self.live.affords([*steps, *beside[: len(steps)]]):
+            room = self.live.affords([*steps, *beside[: len(steps)]])
+            if self.asked and steps and not room:
                 left_out.append(Excluded(wanted.name, self._no_room(steps)))
                 continue
             self.asked[wanted.key] = wanted

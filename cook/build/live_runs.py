@@ -26,7 +26,8 @@ FAR = math.log(1.25)
 """Logarithm of live over forecast time beyond which something else must have been at work: out of
 sample forecasts err by a few per cent."""
 UNSTEADY = math.log(1.15)
-"""The same of two rounds of one configuration."""
+"""The same of two rounds of one configuration, beyond what all that ran beside it changed by: a
+machine that changes its speed does so for all, and rounds are compared within themselves."""
 
 ByPrompt = Mapping[CandidateKey, Mapping[str, PromptRun]]
 """Forecast requests of each candidate, by prompt."""
@@ -217,6 +218,7 @@ class LiveRuns:
         self, asked: Sequence[tuple[CandidateKey, LiveStep]]
     ) -> dict[CandidateKey, str]:
         found: dict[CandidateKey, str] = {}
+        changed: dict[CandidateKey, float] = {}
         for key, step in asked:
             outcome = self._outcome(step)
             if outcome is None:
@@ -232,9 +234,14 @@ class LiveRuns:
             ]
             if abs(slower) > FAR:
                 found[key] = f"it took {math.exp(slower):.2f} times the time that was forecast"
-            elif before and abs(slower - before[0]) > UNSTEADY:
-                found[key] = f"its rounds differ by {abs(math.expm1(slower - before[0])):.0%}"
-        return found
+            elif before:
+                changed[key] = slower - before[0]
+        drift = min(changed.values(), key=abs) if len(changed) > 1 else 0.0
+        return found | {
+            key: f"its rounds differ by {abs(math.expm1(change - drift)):.0%}"
+            for key, change in changed.items()
+            if abs(change - drift) > UNSTEADY
+        }
 
     def _slower(self, key: CandidateKey, runs: Sequence[PromptRun]) -> float | None:
         """Logarithm of the decoding time of ``runs`` over that forecast, by the token."""

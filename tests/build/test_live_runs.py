@@ -11,7 +11,8 @@ import pytest
 from cook.build.layout import Configuration
 from cook.build.live_runs import LiveRuns, fit_budget, shortened
 from cook.record.objective import Objective
-from cook.record.record import Record
+from cook.record.prompt_runs import PromptRun
+from cook.record.record import CandidateKey, Record
 from cook.steps.live import LiveOutcome, LiveStep
 from tests.build.fabricated import Fabrication, World
 from tests.build.laid_out import layout
@@ -84,6 +85,17 @@ class Bench:
         assert self.plan.baseline is not None
         return [self.plan.baseline, self.plan.grid[0]]
 
+    def calm(self, folder: Path) -> dict[CandidateKey, dict[str, PromptRun]]:
+        """What every request of the pair takes where nothing else is at work."""
+        fabrication = Fabrication(folder / "calm")
+        expected = {}
+        for configuration in self.pair:
+            fabrication.run(configuration.rounds)
+            outcomes = [fabrication.outcomes.result(s) for s in configuration.rounds]
+            runs = [run for o in outcomes if o is not None for run in o.runs]
+            expected[configuration.key] = {run.id: run for run in runs}
+        return expected
+
     @property
     def asked(self) -> list[str]:
         return [label.removesuffix(" (bundled)") for label in self.fabrication.asked]
@@ -154,16 +166,10 @@ class Disturbed(Fabrication):
 def test_a_disturbed_round_is_measured_again(tmp_path: Path, slower: float, times: int) -> None:
     """By the kernel's account, or by being six times as slow as forecast where it has none."""
     bench = Bench(tmp_path)
-    calm = Fabrication(tmp_path / "calm")
-    expected = {}
-    for configuration in bench.pair:
-        calm.run(configuration.rounds)
-        outcomes = [calm.outcomes.result(s) for s in configuration.rounds]
-        runs = [run for o in outcomes if o is not None for run in o.runs]
-        expected[configuration.key] = {run.id: run for run in runs}
+    bench.live.expected = expected = bench.calm(tmp_path)
     disturbed = Disturbed(tmp_path)
     disturbed.slower, disturbed.times = slower, times
-    bench.live.executor, bench.live.expected = disturbed, expected
+    bench.live.executor = disturbed
     bench.live.run(bench.pair)
     bare = bench.pair[0]
     assert len(disturbed.asked) == (6 if times == 1 else 8), "the whole round, once more"
@@ -178,6 +184,23 @@ def test_a_disturbed_round_is_measured_again(tmp_path: Path, slower: float, time
         why = bench.live.disturbed[bare.key]
         told = "other programs kept 2.0 cores busy" if slower == 1.0 else "times the time that was"
         assert told in why
+
+
+@pytest.mark.parametrize("slowed", ["all", "small"])
+def test_a_machine_that_slows_down_for_all_disturbs_nothing(tmp_path: Path, slowed: str) -> None:
+    class Slowing(Fabrication):
+        def _live(self, step: LiveStep, directory: Path) -> LiveOutcome:
+            outcome = super()._live(step, directory)
+            if step.round == 0 or (slowed != "all" and slowed not in step.name):
+                return outcome
+            slow = tuple(replace(r, predicted_ms=r.predicted_ms * 1.2) for r in outcome.runs)
+            return replace(outcome, runs=slow)
+
+    bench = Bench(tmp_path)
+    bench.live.executor, bench.live.expected = Slowing(tmp_path), bench.calm(tmp_path)
+    bench.live.run(bench.pair)
+    told = [why for why in bench.live.disturbed.values() if "its rounds differ by" in why]
+    assert len(told) == (slowed != "all")
 
 
 def test_without_budget_a_disturbed_round_is_told_and_not_repeated(tmp_path: Path) -> None:
@@ -257,20 +280,18 @@ def test_the_rival_runs_beside_what_is_fitted_on(
     assert not [one for one in fitted.candidates if rival in one], "on the rival nothing is"
 
 
-def test_contenders_are_measured_further_while_the_budget_lasts(
+def test_as_much_runs_live_as_the_budget_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two drafts that are equals but for their prompts: prompts are all there are, so that no
-    more rounds can decide it; where rounds can, they run."""
+    """Two drafts that are equals but for their prompts: no more rounds could decide it."""
     world = World(accuracy={"small": 0.995, "large": 1.0}, draft_ms={"small": 1.0, "large": 1.02})
-    rich = built(tmp_path / "rich", monkeypatch, world, score={"draft": {"n_max": [4]}}).record
-    poor = built(
-        tmp_path / "poor",
-        monkeypatch,
-        world,
-        score={"draft": {"n_max": [4]}, "live_budget": {"minutes": 0.15}},
-    ).record
+    score = {"draft": {"n_max": [4]}}
+    rich = built(tmp_path / "rich", monkeypatch, world, score=score).record
+    budget = {"live_budget": {"minutes": 0.1}}
+    poor = built(tmp_path / "poor", monkeypatch, world, score=score | budget).record
     assert len(labels(rich)) > len(labels(poor))
+    assert len(set(labels(poor))) == len(labels(poor)), "each once"
+    assert not [e for e in poor.left_out if "about 0 s" in e.reason], "what ran is not left out"
     for record in (rich, poor):
         sure = record.pick.certainty
         assert sure is not None
