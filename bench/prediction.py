@@ -4,12 +4,12 @@ A *cell* is a pair on an engine. It has turns, each of: a pass of all timings, a
 every configuration, of no draft one before and one after the others: it is the shortest, and what
 others do to the memory of a shared machine shows in it the most. Overheads are fitted on the
 requests of no draft and of one draft, on one half of the prompts; predictions and live runs are
-compared on the other half. A machine that slows down meanwhile (shared ones do, by a quarter from
-minute to minute) falls on all alike. Both sides are of every request's median over the turns, as a
-record's live figures are over repeats: the mean of one beside the median of the other is off where
-a few turns are far slower, for drafts by some per cent more than for no draft. Beside the error
-stands the scatter of the live runs, and the error of the end-to-end speed, which long prompts
-decide.
+compared on the other half. A machine changes its speed meanwhile (shared ones do, by a quarter from
+minute to minute): all steps are taken at one pace (:mod:`bench.pace`), and what comes of them by
+the clock is told beside it. Both sides are of every request's median over the turns, as a record's
+live figures are over repeats: the mean of one beside the median of the other is off where a few
+turns are far slower, for drafts by some per cent more than for no draft. Beside the error stands
+the scatter of the live runs, and the error of the end-to-end speed, which long prompts decide.
 
 Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of all that is in it,
 
@@ -24,26 +24,26 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
+from bench.pace import reference
 from bench.proportions import DENSE, SPARSE, TARGET, pair_folder, proportions_layout, write_recipe
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
 from bench.study import Study, empty_executor, engine_names
 from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
-from cook.graph.execute import Executor
 from cook.prompts.prompt_set import Half, Prompt
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import merge_repeats
 from cook.scoring.racing import student_quantile
-from cook.steps.curve import CurveStep
+from cook.steps.curve import CurveOutcome, CurveStep, over_passes
 from cook.steps.live import LiveStep
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
@@ -178,19 +178,35 @@ def prediction(pair: str, engines: Sequence[str] | None = None) -> Study:
 def _cell(name: str, engine: str) -> Study:
     pair, started = PAIRS[name], time.monotonic()
     with pair.laid(engine) as layout:
-        found = compared(layout, pair.fitted, pair.turns)
+        found, by_clock = compared(layout, pair.fitted, pair.turns)
     title = f"{pair.title} x {engine}"
     minutes = (time.monotonic() - started) / 60
     if to := os.environ.get("COOK_BENCH_CELLS"):
-        cell = Cell(f"{name}-{engine}", title, pair.turns, minutes, tuple(found))
+        cell = Cell(f"{name}-{engine}", title, pair.turns, minutes, tuple(found), tuple(by_clock))
         with Path(to).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(cell)) + "\n")
     study = told(title, found, pair.turns)
-    return replace(study, lines=(*study.lines, f"{title}: {minutes:.1f} minutes"))
+    clock = [abs(c.error) for c in by_clock]
+    scatters = [c.scatter for c in by_clock if c.scatter is not None]
+    aside = f", scatter of a live run {median(scatters):.1%}" if scatters else ""
+    return replace(
+        study,
+        lines=(
+            *study.lines,
+            f"{title}: by the clock, the machine's pace left in: median error "
+            f"{median(clock):.1%}, worst {max(clock):.1%}{aside}",
+            f"{title}: {minutes:.1f} minutes",
+        ),
+    )
 
 
-def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
-    """Every configuration of ``layout``, on the prompts that nothing was fitted on.
+Asked = Mapping[Half, Mapping[str, Sequence[LiveStep]]]
+"""Live steps by the half of the prompts and the configuration's name."""
+
+
+def compared(layout: Layout, fitted: str, turns: int) -> list[list[Compared]]:
+    """Every configuration of ``layout``, on the prompts that nothing was fitted on: at one pace of
+    the machine, and by the clock.
 
     ``fitted``: as :class:`Pair` has it. Fitted is on the prompts that builds choose on, judged on
     those that they report on.
@@ -204,50 +220,96 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[Compared]:
     mine = [c for c in layout.grid if c.draft is not None and c.draft.name == fitted]
     # Two lengths far apart tell a step's overhead from a drafted token's.
     fitting = [layout.baseline, mine[0], mine[-1]]
-    with empty_executor() as executor:
+    asked: Asked = {
+        "pick": {c.name: _asked(c, prompts, "pick", turns) for c in fitting},
+        "report": {c.name: _asked(c, prompts, "report", turns) for c in every},
+    }
+    running = [step for half in asked.values() for steps in half.values() for step in steps]
+    running.sort(key=lambda step: step.repeat)
+    judged = {p.id for p in prompts if p.half == "report"}
+    with empty_executor() as executor, reference(layout) as pace:
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
-        forecaster = Forecaster(plan, executor.outcomes)
-        asked: dict[Half, dict[str, list[LiveStep]]] = {
-            "pick": {c.name: _asked(c, prompts, "pick", turns) for c in fitting},
-            "report": {c.name: _asked(c, prompts, "report", turns) for c in every},
-        }
-        running = [step for half in asked.values() for steps in half.values() for step in steps]
-        running.sort(key=lambda step: step.repeat)
         for turn in range(turns):
-            executor.run(plan.timing(turn))
-            executor.run([step for step in running if step.repeat // 2 == 1 + turn])
+            pace.run(executor, plan.timing(turn))
+            pace.run(executor, [step for step in running if step.repeat // 2 == 1 + turn])
         for failure in executor.outcomes.failures.values():
             raise failure.error
-        live = {
-            half: {name: [_runs(step, executor) for step in steps] for name, steps in runs.items()}
-            for half, runs in asked.items()
-        }
-        typical = {
-            name: {run.id: run for run in merge_repeats(rounds)}
-            for name, rounds in live["pick"].items()
-        }
-        overheads = forecaster.fitted(
-            typical[layout.baseline.name],
-            [(c.settings, typical[c.name]) for c in fitting if c.settings],
-            next(d for d in plan.drafts if d.draft.name == fitted),
-        )
-        judged = {p.id for p in prompts if p.half == "report"}
-        predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
-        merged = {c.name: merge_repeats(live["report"][c.name]) for c in every}
         return [
-            Compared(
-                name=c.name,
-                draft=c.draft.name if c.draft is not None else None,
-                n_max=c.settings.n_max if c.settings else 0,
-                predicted=predicted[c.name].decode_speed,
-                typical=_speed(forecaster.counted_alike(c.key, merged[c.name])),
-                live=tuple(
-                    _speed(forecaster.counted_alike(c.key, runs)) for runs in live["report"][c.name]
-                ),
-                whole=(predicted[c.name].end_to_end_speed, _whole_speed(merged[c.name])),
-            )
-            for c in every
+            _judged(_AtOnePace(plan, executor.outcomes, factors=factors), asked, every, judged)
+            for factors in (pace.factors(), {})
         ]
+
+
+@dataclass(frozen=True)
+class _AtOnePace(Forecaster):
+    """Forecasts, and live runs, with the seconds of every step times its factor."""
+
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    def curve(self, passes: Sequence[CurveStep], turn: int | None = None) -> CurveOutcome | None:
+        chosen = passes if turn is None else passes[turn : turn + 1]
+        measured = [(step, self.outcomes.result(step)) for step in chosen]
+        scaled = [self._scaled(r, self.factors.get(s.key, 1.0)) for s, r in measured if r]
+        return over_passes(scaled) if scaled else None
+
+    def runs(self, step: LiveStep) -> tuple[PromptRun, ...]:
+        """The requests of a live step."""
+        outcome, factor = self.outcomes.result(step), self.factors.get(step.key, 1.0)
+        assert outcome is not None, "nothing failed"
+        return tuple(
+            replace(
+                run,
+                prompt_ms=run.prompt_ms * factor,
+                predicted_ms=run.predicted_ms * factor,
+                wall_ms=run.wall_ms * factor,
+            )
+            for run in outcome.runs
+        )
+
+    def _scaled(self, one: CurveOutcome, factor: float) -> CurveOutcome:
+        return replace(
+            one,
+            seconds=tuple(tuple(second * factor for second in row) for row in one.seconds),
+            sample_s=one.sample_s * factor,
+            prompt_seconds=tuple(second * factor for second in one.prompt_seconds),
+        )
+
+
+def _judged(
+    forecaster: _AtOnePace, asked: Asked, every: Sequence[Configuration], judged: Collection[str]
+) -> list[Compared]:
+    """Every configuration, fitted on what ``asked`` has of the half that builds choose on."""
+    plan = forecaster.plan
+    live = {
+        half: {name: [forecaster.runs(step) for step in steps] for name, steps in runs.items()}
+        for half, runs in asked.items()
+    }
+    typical = {
+        name: {run.id: run for run in merge_repeats(rounds)}
+        for name, rounds in live["pick"].items()
+    }
+    bare, *drafting = (c for c in every if c.name in typical)
+    overheads = forecaster.fitted(
+        typical[bare.name],
+        [(c.settings, typical[c.name]) for c in drafting if c.settings],
+        next(d for d in plan.drafts if d.draft == drafting[0].draft),
+    )
+    predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
+    merged = {c.name: merge_repeats(live["report"][c.name]) for c in every}
+    return [
+        Compared(
+            name=c.name,
+            draft=c.draft.name if c.draft is not None else None,
+            n_max=c.settings.n_max if c.settings else 0,
+            predicted=predicted[c.name].decode_speed,
+            typical=_speed(forecaster.counted_alike(c.key, merged[c.name])),
+            live=tuple(
+                _speed(forecaster.counted_alike(c.key, runs)) for runs in live["report"][c.name]
+            ),
+            whole=(predicted[c.name].end_to_end_speed, _whole_speed(merged[c.name])),
+        )
+        for c in every
+    ]
 
 
 def _asked(one: Configuration, prompts: Sequence[Prompt], half: Half, turns: int) -> list[LiveStep]:
@@ -260,12 +322,6 @@ def _asked(one: Configuration, prompts: Sequence[Prompt], half: Half, turns: int
         for turn in range(turns)
         for time in times
     ]
-
-
-def _runs(step: LiveStep, executor: Executor) -> tuple[PromptRun, ...]:
-    outcome = executor.outcomes.result(step)
-    assert outcome is not None, "nothing failed"
-    return outcome.runs
 
 
 def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
@@ -357,6 +413,8 @@ class Cell:
     turns: int
     minutes: float
     found: tuple[Compared, ...]
+    by_clock: tuple[Compared, ...]
+    """The same with the machine's pace left in."""
 
 
 def read_cells(path: Path) -> list[Cell]:
@@ -364,11 +422,14 @@ def read_cells(path: Path) -> list[Cell]:
     cells = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        found = tuple(
-            Compared(**{**one, "live": tuple(one["live"]), "whole": tuple(one["whole"])})
-            for one in row.pop("found")
+        found, by_clock = (
+            tuple(
+                Compared(**{**one, "live": tuple(one["live"]), "whole": tuple(one["whole"])})
+                for one in row.pop(name)
+            )
+            for name in ("found", "by_clock")
         )
-        cells[row["name"]] = Cell(**row, found=found)
+        cells[row["name"]] = Cell(**row, found=found, by_clock=by_clock)
     return list(cells.values())
 
 

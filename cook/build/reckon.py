@@ -74,6 +74,9 @@ SECONDS_A_WEIGHT = (("iq1", 10e-6), ("iq2", 1e-6), ("iq3", 0.4e-6), ("_kt", 1.5e
 WITHOUT_IMPORTANCE = 0.25
 OTHER_SECONDS_A_WEIGHT = 0.05e-6
 
+FASTER = 4.0
+"""Times that a machine may be as fast as the reference: a batch is repeated as on such a one, since
+to reckon a repeat too many is better than three too few."""
 BYTES_A_TOKEN = 4
 """Of text."""
 TOKENS_A_CYCLE = 2.2
@@ -283,7 +286,7 @@ def _curve(step: CurveStep) -> Effort | None:
     ubatch = step.args.filled().ubatch or 1
     grid = grid_of(lengths, [n + step.trace.max_tokens for n in lengths], ubatch)
     places = len(grid.depths) * WINDOWS
-    one_s = touched / READ_BYTES_S
+    one_s = touched / READ_BYTES_S / FASTER
     quick = one_s < STEADY_S / REPEATS  # then repeats fill a stated time
     repeats = 2 if one_s >= SLOW_S else 2 + (MOST_REPEATS if quick else REPEATS) + 1
     batches = sum(1 + WIDE * (width - 1) for width in step.widths) * places * repeats
@@ -291,7 +294,7 @@ def _curve(step: CurveStep) -> Effort | None:
     long, short = ([s for s in grid.stops if (s > ubatch) is beyond] for beyond in (True, False))
     read = float(max(long, default=0) + max(short, default=0))
     for length in (n for n in grid.prompts if n <= ubatch):
-        slow = length * touched / COMPUTE_BYTES_S >= SLOW_S
+        slow = length * touched / COMPUTE_BYTES_S / FASTER >= SLOW_S
         read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
     decodes = len(step.widths) * places * repeats
     args = step.trace.args if isinstance(step.trace, TraceStep) else None
@@ -305,7 +308,7 @@ def _slot_curve(step: SlotCurveStep) -> Effort | None:
     if size is None:
         return None
     touched, places = _touched(step.model), 2 * WINDOWS
-    repeats = 2 if touched / READ_BYTES_S >= SLOW_S else 2 + MOST_REPEATS
+    repeats = 2 if touched / READ_BYTES_S / FASTER >= SLOW_S else 2 + MOST_REPEATS
     wide = [1 + WIDE * (s * width - 1) for s in step.sequences for width in step.widths]
     lengths = _prompt_lengths(step.trace)
     depth = step.sequences[-1] * (min(lengths) + max(lengths) + step.trace.max_tokens)

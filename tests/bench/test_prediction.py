@@ -62,7 +62,7 @@ def test_a_single_live_run_has_no_scatter() -> None:
 
 
 def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
-    cell = Cell("prediction-256-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]))
+    cell = Cell("prediction-256-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]), tuple(FOUND[:2]))
     other = replace(cell, name="prediction-256-bundled", found=tuple(FOUND))
     path = tmp_path / "cells.jsonl"
     lines = [json.dumps(asdict(one)) + "\n" for one in (replace(cell, minutes=1.0), other, cell)]
@@ -76,7 +76,7 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
 
 
 def test_long_prompts_on_ik_are_judged_end_to_end_too() -> None:
-    cell = Cell("prediction-4096-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]))
+    cell = Cell("prediction-4096-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]), tuple(FOUND[:2]))
     assert table([cell]).lines[-1].endswith("worst 3.4% (at most 5%)")
     assert table([cell]).within
     far = replace(FOUND[1], whole=(60.0, 55.0))
@@ -92,12 +92,14 @@ def test_a_cell_is_kept_in_the_file_that_is_named(
     monkeypatch.setenv("COOK_BENCH_CELLS", str(to))
     laid = cast("Layout", None)
     monkeypatch.setitem(PAIRS, "a-pair", Pair("a pair", lambda _: nullcontext(laid), "a", 2))
-    monkeypatch.setattr("bench.prediction.compared", lambda *_: FOUND[:3])
+    monkeypatch.setattr("bench.prediction.compared", lambda *_: (FOUND[:3], FOUND[:2]))
     study = prediction("a-pair", ["ik"])
     assert study.within
     (cell,) = read_cells(to)
     assert (cell.name, cell.title, cell.turns) == ("a-pair-ik", "a pair x ik", 2)
     assert cell.found == tuple(FOUND[:3])
+    assert cell.by_clock == tuple(FOUND[:2])
+    assert "by the clock, the machine's pace left in: median error 2.9%" in "\n".join(study.lines)
     prediction("a-pair", ["bundled", "ik"])
     assert [c.name for c in read_cells(to)] == ["a-pair-ik", "a-pair-bundled"]
 
@@ -135,7 +137,8 @@ def test_the_pair_in_small_is_predicted(tmp_path: Path, experts: int) -> None:
     shape = replace(TINY, experts=experts)
     recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=shape, prompts=8, max_tokens=24)
     layout = proportions_layout(recipe, "bundled")
-    found = compared(layout, "first-4", 2)
+    found, by_clock = compared(layout, "first-4", 2)
+    assert [c.name for c in found] == [c.name for c in by_clock]
     assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]
     assert all(c.predicted > 0 and np.isfinite(c.error) for c in found)
     assert told("small", found, 2).lines

@@ -1,0 +1,87 @@
+"""How fast a shared machine is just now: a reference batch, timed before and after every step.
+
+What others do on the same host changes the speed of memory and processor by a quarter from minute
+to minute. A study that compares steps which ran minutes apart takes them all at one pace: seconds
+of a step times the usual seconds of the reference over those around the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cook.build.layout import Layout
+from cook.engines.worker.kept_workers import KeptWorkers
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.worker import Worker
+from cook.graph.execute import Executor
+from cook.graph.step import Step
+
+DEPTH = 32
+WIDTHS = (1, 5)
+"""Tokens of the batches: the first is bound by memory, the other by the processor as well."""
+LOOK_S = 0.3
+MOST_REPEATS = 32
+
+
+@dataclass
+class Pace:
+    """``worker`` holds the reference model; ``seconds`` of the reference around every step that
+    :meth:`run` ran, by key."""
+
+    worker: Worker
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def run(self, executor: Executor, steps: Iterable[Step[Any]]) -> None:
+        """Each of ``steps`` alone, between two looks."""
+        before = self.look()
+        for step in steps:
+            executor.run([step])
+            after = self.look()
+            self.seconds[step.key] = (before + after) / 2
+            before = after
+
+    def look(self) -> float:
+        """Seconds of the reference: one batch of each width."""
+        return sum(self._batch(width) for width in WIDTHS)
+
+    def factors(self) -> dict[str, float]:
+        """What the seconds of each step are to be multiplied by, so that all are at one pace."""
+        usual = median(self.seconds.values())
+        return {key: usual / seconds for key, seconds in self.seconds.items()}
+
+    def _batch(self, width: int) -> float:
+        text = list(range(1, 1 + DEPTH + width))
+
+        def timed(repeats: int) -> float:
+            timing = self.worker.time_batch(
+                text, depth=DEPTH, tokens=width, repeats=repeats, all_outputs=True
+            )
+            return float(median(timing.decode_ns.tolist()) / 1e9)
+
+        return timed(max(3, min(MOST_REPEATS, math.ceil(LOOK_S / timed(1)))))
+
+
+@contextmanager
+def reference(layout: Layout) -> Iterator[Pace]:
+    """The pace by the target of ``layout``, in a worker of its own."""
+    assert layout.baseline is not None, "asked for"
+    assert layout.target is not None, "asked for"
+    args = layout.baseline.rounds[0].target_args
+    with TemporaryDirectory(prefix="cook-bench-") as logs, KeptWorkers(Path(logs)) as workers:
+        load = model_load(
+            layout.engine,
+            layout.target.path,
+            args,
+            DEPTH + max(WIDTHS),
+            beyond=max(WIDTHS),
+            outputs=max(WIDTHS),
+        )
+        with workers.loaded(layout.engine, load) as (worker, _):
+            yield Pace(worker)
