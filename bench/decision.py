@@ -1,16 +1,16 @@
 """Time to a decision on the pair of real proportions, beside the live grid that it replaces.
 
 Without cook one starts a server for every draft at every length, and without a draft, and asks it
-all prompts, as often as it takes to tell the best from the rest. How often that is, cook's own live
-runs of its finalists say: the grid is given the same rounds. Of each of its servers the start and a
-few prompts are timed here, and the rest of a round taken to be alike.
+all prompts, as ``score: {method: live}`` does. The grid is counted once, whatever it would take to
+tell the best from the rest; cook's own repeats are in its time. Of each server the start and a few
+prompts are timed here, and the rest taken to be alike.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +28,12 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 COARSE = (2, 4, 8)
 """The ratio is told for a grid of these lengths alone, too: cook takes about as long for either."""
 SAMPLE = 3
+"""Prompts that each server of the grid answers."""
 LEAST_RATIO = 5.0
 
 
 def decision() -> Study:
-    """``cook build`` in an empty home, then a share of one live round of the whole grid."""
+    """``cook build`` in an empty home, then a few prompts of every server of the grid."""
     threads = len(os.sched_getaffinity(0))
     with pair_folder() as folder:
         recipe = write_recipe(folder, TOKENS, n_max=LENGTHS, threads=threads)
@@ -48,13 +49,7 @@ def decision() -> Study:
             executor.run(samples)
             for failure in executor.outcomes.failures.values():
                 raise failure.error
-            seconds = [
-                _round_s(one, step, executor) for one, step in zip(every, samples, strict=True)
-            ]
-    # A step that was made twice was a disturbed one, and counts as one.
-    live = {(step["label"], step["key"]) for step in record["steps"] if step["kind"] == "live"}
-    runs = Counter(label.partition(" round ")[0] for label, _ in live)
-    rounds = max(runs.values()) / len(layout.baseline.rounds)
+            seconds = [_server_s(step, PROMPTS[TOKENS], executor) for step in samples]
     certainty = record["pick"]["certainty"]
     found = "decided" if certainty["decided"] else "undecided"
     parts: defaultdict[str, float] = defaultdict(float)
@@ -65,17 +60,16 @@ def decision() -> Study:
         for one, s in zip(every, seconds, strict=True)
         if one.settings is None or one.settings.n_max in COARSE
     ]
-    ratio, coarse_ratio = (rounds * sum(grid) / build_s for grid in (seconds, coarse))
+    ratio = sum(seconds) / build_s
     return Study(
         (
             f"{PROMPTS[TOKENS]} prompts, {len(DRAFTS)} drafts x {len(LENGTHS)} lengths and no "
             f"draft: cook build {build_s:.0f} s, {found}: {record['pick']['sentence']}",
             "of it, by kind of step: "
             + ", ".join(f"{k} {spent:.0f} s" for k, spent in sorted(parts.items(), key=_spent)),
-            f"live grid of {len(every)} configurations: one round {sum(seconds):.0f} s, the "
-            f"{rounds:g} rounds that cook ran its finalists {rounds * sum(seconds):.0f} s: "
+            f"live grid of {len(every)} servers, all prompts once: {sum(seconds):.0f} s, "
             f"{ratio:.1f}x, at least {LEAST_RATIO:g}x; of those with {_told(COARSE)} tokens alone "
-            f"{rounds * sum(coarse):.0f} s, {coarse_ratio:.1f}x",
+            f"{sum(coarse):.0f} s, {sum(coarse) / build_s:.1f}x",
         ),
         ratio >= LEAST_RATIO,
     )
@@ -87,13 +81,12 @@ def _sample(configuration: Configuration) -> LiveStep:
     return replace(first, prompts=first.prompts[:SAMPLE])
 
 
-def _round_s(configuration: Configuration, sample: LiveStep, executor: Executor) -> float:
-    """Seconds of a server of ``configuration`` that answers every prompt, going by ``sample``."""
+def _server_s(sample: LiveStep, prompts: int, executor: Executor) -> float:
+    """Seconds of a server that answers so many ``prompts``, going by ``sample``."""
     outcome = executor.outcomes.result(sample)
     assert outcome is not None, "nothing failed"
     requests_s = sum(run.wall_ms for run in outcome.runs) / 1000
-    prompts = {prompt.id for step in configuration.rounds for prompt in step.prompts}
-    return outcome.load_seconds + requests_s * len(prompts) / len(sample.prompts)
+    return outcome.load_seconds + requests_s * prompts / len(sample.prompts)
 
 
 def _spent(part: tuple[str, float]) -> float:

@@ -41,7 +41,7 @@ from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.prompts.prompt_set import Half, Prompt
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.figures import merge_repeats
+from cook.scoring.figures import figures, merge_repeats
 from cook.scoring.racing import student_quantile
 from cook.steps.curve import CurveOutcome, CurveStep, over_passes
 from cook.steps.live import LiveStep
@@ -185,7 +185,7 @@ def _cell(name: str, engine: str) -> Study:
         cell = Cell(f"{name}-{engine}", title, pair.turns, minutes, tuple(found), tuple(by_clock))
         with Path(to).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(cell)) + "\n")
-    study = told(title, found, pair.turns)
+    study = told(title, found, pair.turns, whole=f"{name}-{engine}" in LONG)
     clock = [abs(c.error) for c in by_clock]
     scatters = [c.scatter for c in by_clock if c.scatter is not None]
     aside = f", scatter of a live run {median(scatters):.1%}" if scatters else ""
@@ -302,11 +302,11 @@ def _judged(
             draft=c.draft.name if c.draft is not None else None,
             n_max=c.settings.n_max if c.settings else 0,
             predicted=predicted[c.name].decode_speed,
-            typical=_speed(forecaster.counted_alike(c.key, merged[c.name])),
+            typical=_speeds(forecaster.counted_alike(c.key, merged[c.name]))[0],
             live=tuple(
-                _speed(forecaster.counted_alike(c.key, runs)) for runs in live["report"][c.name]
+                _speeds(forecaster.counted_alike(c.key, runs))[0] for runs in live["report"][c.name]
             ),
-            whole=(predicted[c.name].end_to_end_speed, _whole_speed(merged[c.name])),
+            whole=(predicted[c.name].end_to_end_speed, _speeds(merged[c.name])[1]),
         )
         for c in every
     ]
@@ -336,14 +336,12 @@ def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
     )
 
 
-def _speed(runs: Sequence[PromptRun]) -> float:
-    """Decoded tokens a second."""
-    return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.predicted_ms for run in runs)
-
-
-def _whole_speed(runs: Sequence[PromptRun]) -> float:
-    """The same tokens with the reading of the prompts."""
-    return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.wall_ms for run in runs)
+def _speeds(runs: Sequence[PromptRun]) -> tuple[float, float]:
+    """Decoded tokens a second, and the same with the reading of the prompts."""
+    found = figures(runs)
+    assert found.decode_speed is not None, "timed"
+    assert found.end_to_end_speed is not None, "timed"
+    return found.decode_speed, found.end_to_end_speed
 
 
 def _half_width(values: Sequence[float]) -> float:
@@ -353,8 +351,11 @@ def _half_width(values: Sequence[float]) -> float:
     return float(student_quantile(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5)
 
 
-def told(what: str, found: Sequence[Compared], turns: int) -> Study:
-    """Every configuration, then errors by draft length, then what the predicted best costs."""
+def told(what: str, found: Sequence[Compared], turns: int, *, whole: bool = False) -> Study:
+    """Every configuration, then errors by draft length, then what the predicted best costs.
+
+    ``whole``: end-to-end speeds have a bound, too.
+    """
     lines = [f"{what}: predicted / live decode t/s, {turns} live repeats in turn:"]
     for one in found:
         scatter = f"live scatter {one.scatter:.1%}" if one.scatter is not None else "one live run"
@@ -384,7 +385,18 @@ def told(what: str, found: Sequence[Compared], turns: int) -> Study:
         f"(at most {MOST_LOSS:.0%})"
     )
     within = median(every) <= MOST_MEDIAN and max(every) <= MOST_ERROR and loss <= MOST_LOSS
+    if whole:
+        lines.append(f"{what}: end to end {_told_whole(_worst_whole(found))}")
+        within = within and _worst_whole(found) <= MOST_WHOLE
     return Study(tuple(lines), within)
+
+
+def _worst_whole(found: Sequence[Compared]) -> float:
+    return max(abs(c.whole_error) for c in found)
+
+
+def _told_whole(worst: float) -> str:
+    return f"worst {worst:.1%} (at most {MOST_WHOLE:.0%})"
 
 
 def _loss(found: Sequence[Compared]) -> tuple[float, list[str]]:
@@ -444,7 +456,7 @@ def table(cells: Sequence[Cell]) -> Study:
     for cell in cells:
         errors = [abs(c.error) for c in cell.found]
         every += errors
-        worst_whole = max(abs(c.whole_error) for c in cell.found)
+        worst_whole = _worst_whole(cell.found)
         if cell.name in LONG:
             whole.append(worst_whole)
         bare = next(c.error for c in cell.found if c.draft is None)
@@ -460,9 +472,7 @@ def table(cells: Sequence[Cell]) -> Study:
         f"{MOST_MEDIAN:.0%}), worst {worst:.1%} (at most {MOST_ERROR:.0%})"
     )
     if whole:
-        lines.append(
-            f"end to end on ik with long prompts: worst {max(whole):.1%} (at most {MOST_WHOLE:.0%})"
-        )
+        lines.append(f"end to end on ik with long prompts: {_told_whole(max(whole))}")
     within = middle <= MOST_MEDIAN and worst <= MOST_ERROR and max(whole, default=0) <= MOST_WHOLE
     return Study(tuple(lines), within)
 

@@ -134,7 +134,7 @@ def page(record: Record) -> str:
     draft = shown_draft(record)
     cycles = cycles_of(record, draft)
     best = max(cycles, key=lambda c: c.tokens / c.needed)
-    # The far end: of lengths, that one which the best is not.
+    # At the other end of the lengths than the best.
     other = cycles[-1] if best is not cycles[-1] else cycles[0]
     drawn = plots(record)
     rows = "\n".join(

@@ -16,8 +16,17 @@ import numpy as np
 
 from cook.build.choose import MODEL, Aim, Chosen, DecidingCost, ForecastErrors, choose, rank
 from cook.build.forecast import ChainForecast, Forecast, Forecaster
-from cook.build.layout import Configuration, ForecastPlan, Layout, dealt_into, interleaved
-from cook.build.live_runs import LiveFit, LiveRuns, fit_budget, shortened
+from cook.build.layout import (
+    Configuration,
+    ForecastPlan,
+    Layout,
+    dealt_into,
+    interleaved,
+    opening,
+    other_length,
+    shortened,
+)
+from cook.build.live_runs import LiveFit, LiveRuns, fit_budget
 from cook.build.race import DraftKey, run_race
 from cook.graph.execute import Executor
 from cook.prompts.prompt_set import PromptSet
@@ -150,7 +159,8 @@ def decide(
         fits.append(fit)
         left_out += fit.left_out
         # Of several engines' drafts it is not known yet which two are compared.
-        rival = _other_file(ranked, layout) if fit.rival and len(layouts) == 1 else None
+        rivals = _of_other_files([f.key for f in ranked], [layout])
+        rival = next(iter(rivals), None) if fit.rival and len(layouts) == 1 else None
         found, ran = calibrate(layout, forecaster, ranked[0], executor, fit, rival)
         calibrations[layout.engine.name], fitted = found, found.overheads
         calibrated += ran
@@ -225,12 +235,11 @@ def _fitting(layout: Layout, live: LiveRuns, leader: CandidateKey, budget_s: flo
     """What of the usual live runs of one engine fits its share of the budget."""
     assert layout.baseline is not None, "a forecast has a no draft to be compared with"
     configuration = next(c for c in layout.grid if c.key == leader)
-    lengths = len(_other_lengths(layout, leader))
     return fit_budget(
         live.estimate([(leader, configuration.rounds[0])]),
         live.estimate([(layout.baseline.key, layout.baseline.rounds[0])]),
         len(configuration.rounds),
-        lengths,
+        other_length(layout, leader) is not None,
         budget_s,
     )
 
@@ -304,7 +313,11 @@ class _Contest:
         # None alone in its round, or nothing would tell drift from difference.
         shares = [step.round for c in missing for step in c.rounds]
         alone = {share for share in shares if shares.count(share) == 1}
-        before = [c for c in reversed(running) if not self.live.left_of(c).rounds][:1]
+        before = [
+            c
+            for c in reversed(running)
+            if alone.isdisjoint(step.round for step in self.live.left_of(c).rounds)
+        ][:1]
         if self.question.aim.objective.timed:
             known = (
                 replace(c, rounds=tuple(step for step in c.rounds if step.round in alone))
@@ -470,6 +483,13 @@ def _files(layouts: Sequence[Layout]) -> dict[str, str]:
     return {draft.name: draft.model.key for layout in layouts for draft in layout.drafts}
 
 
+def _of_other_files(keys: Sequence[CandidateKey], layouts: Sequence[Layout]) -> list[CandidateKey]:
+    """Those of ``keys`` that are of another file than the first."""
+    files = _files(layouts)
+    first, *rest = [files.get(key.draft or "", key.draft) for key in keys]
+    return [key for key, file in zip(keys[1:], rest, strict=True) if file != first]
+
+
 def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration, ...]:
     """The choice (the best draft where no draft is chosen) and the best of another file; where
     draft-free speculation is better than that, it too, for its counts."""
@@ -480,39 +500,10 @@ def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration
     if not drafting:
         return ()
     first, *rest = drafting
-    files = _files(layouts)
-
-    def file(key: CandidateKey) -> str | None:
-        return files.get(key.draft or "", key.draft)
-
-    others = [key for key in rest if file(key) != file(first)] or rest
+    others = _of_other_files(drafting, layouts) or rest
     beside = [*others[:1], *[key for key in others if key.ngram is None][:1]]
     every = {c.key: c for layout in layouts for c in layout.grid}
     return tuple(every[key] for key in dict.fromkeys((first, *beside)))
-
-
-def _other_lengths(layout: Layout, leader: CandidateKey) -> list[Configuration]:
-    """The leader at the nearest lengths at most half and at least twice its own, where these
-    were asked for."""
-    settings = leader.settings
-    assert settings is not None, "a draft has settings"
-    alike = {
-        c.settings.n_max: c
-        for c in layout.grid
-        if c.settings is not None
-        and c.key == replace(leader, settings=c.settings)
-        and replace(c.settings, n_max=settings.n_max) == settings
-    }
-    shorter = sorted(n for n in alike if 2 * n <= settings.n_max)[-1:]
-    longer = sorted(n for n in alike if n >= 2 * settings.n_max)[:1]
-    return [alike[n] for n in (*shorter, *longer)]
-
-
-def _other_file(ranked: Sequence[Forecast], layout: Layout) -> CandidateKey | None:
-    """The best of another file than the first's; None where all are of one."""
-    files = _files([layout])
-    first, *rest = [files.get(f.key.draft or "", f.key.draft) for f in ranked]
-    return next((f.key for f, file in zip(ranked[1:], rest, strict=True) if file != first), None)
 
 
 def calibrate(
@@ -523,28 +514,27 @@ def calibrate(
     fit: LiveFit,
     rival: CandidateKey | None = None,
 ) -> tuple[Calibration, list[Configuration]]:
-    """Overheads from live rounds of no draft, of the leader, and of it at other lengths; and
-    the configurations that ran them. ``fit`` is what the live budget has room for.
-    ``rival`` runs beside them, so that it needs no rounds of its own with the leader's once more;
-    nothing is fitted on it.
+    """Overheads from the first live round of no draft, of the leader, and of it at another length;
+    and the configurations that ran it. ``fit`` is what the live budget has room for.
+    ``rival`` runs beside them, so that it needs no round of its own with the leader's once more;
+    nothing is fitted on it. Other rounds wait for what these say: the leader may be another then.
 
-    Of other lengths a round of each: one length alone cannot tell what a step costs from what a
-    drafted token costs. The last pass of the timings comes between no draft and the drafts. What
-    is fitted is fitted on the first round's prompts alone, and where there is no other round on
-    half of them, so that forecasts are judged on others.
+    One length alone cannot tell what a step costs from what a drafted token costs. The last pass
+    of the timings comes between no draft and the drafts. What is fitted is fitted on the first
+    round's prompts alone, and where there is no other round on half of them, so that forecasts are
+    judged on others.
     """
     key = leader.key
     draft = next(d for d in forecaster.plan.drafts if forecaster.plan.is_of(d, key))
     assert layout.baseline is not None, "a forecast has a no draft to be compared with"
-    chosen = shortened(next(c for c in layout.grid if c.key == key), fit.rounds)
-    baseline = shortened(layout.baseline, fit.rounds)
-    lengths = _other_lengths(layout, key) if fit.lengths else []
-    drafting = [chosen, *(shortened(c, 1) for c in lengths)]
-    live = [baseline, *drafting]
-    beside = [shortened(c, fit.rounds) for c in layout.grid if c.key == rival]
+    other = other_length(layout, key) if fit.other_length else None
+    drafting = [opening(c, fit.rounds) for c in layout.grid if c.key == key]
+    drafting += [shortened(other, 1)] if other is not None else []
+    live = [opening(layout.baseline, fit.rounds), *drafting]
+    beside = [opening(c, fit.rounds) for c in layout.grid if c.key == rival]
     rounds = interleaved([*live, *beside])
     executor.run([*rounds[:1], *forecaster.last_pass(), *rounds[1:]])
-    prompts, halved = fitted_on(baseline)
+    prompts, halved = fitted_on(shortened(layout.baseline, fit.rounds))
     plain, *drafted = (
         {name: run for name, run in live_runs(c, executor).items() if name in prompts} for c in live
     )

@@ -234,6 +234,42 @@ def interleaved(configurations: Sequence[Configuration]) -> list[LiveStep]:
     return [c.rounds[i] for i in range(longest) for c in configurations if i < len(c.rounds)]
 
 
+def shortened(configuration: Configuration, rounds: int) -> Configuration:
+    """The same with its first ``rounds`` rounds only."""
+    if rounds >= len(configuration.rounds):
+        return configuration
+    kept = configuration.rounds[:rounds]
+    compare = configuration.compare
+    if compare is not None:
+        compare = replace(compare, baseline=compare.baseline[:rounds], live=kept)
+    return replace(configuration, rounds=kept, compare=compare)
+
+
+def opening(configuration: Configuration, rounds: int) -> Configuration:
+    """The same with those of its first ``rounds`` rounds that have the prompts of the first."""
+    first = configuration.rounds[0].round
+    kept = shortened(configuration, rounds)
+    return replace(kept, rounds=tuple(step for step in kept.rounds if step.round == first))
+
+
+def other_length(layout: Layout, leader: CandidateKey) -> Configuration | None:
+    """The leader at the nearest length that is at least twice its own, else at most half; None
+    where neither was asked for."""
+    settings = leader.settings
+    assert settings is not None, "a draft has settings"
+    alike = {
+        c.settings.n_max: c
+        for c in layout.grid
+        if c.settings is not None
+        and c.key == replace(leader, settings=c.settings)
+        and replace(c.settings, n_max=settings.n_max) == settings
+    }
+    longer = min((n for n in alike if n >= 2 * settings.n_max), default=None)
+    shorter = max((n for n in alike if 2 * n <= settings.n_max), default=None)
+    length = longer or shorter
+    return alike[length] if length is not None else None
+
+
 def split_rounds(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], ...]:
     """Prompts dealt into the rounds that each configuration runs."""
     return dealt_into(prompts, ROUNDS if len(prompts) >= FEW_PROMPTS else 1)

@@ -2,7 +2,7 @@
 
 The budget is looked at before anything runs, with estimates in the place of what was not measured
 yet: seconds of a load and of every prompt as forecast. What does not fit is left out in this
-order: calibration at other lengths, second rounds, the rival. Nothing is left out silently.
+order: calibration at another length, second rounds, the rival. Nothing is left out silently.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ ByPrompt = Mapping[CandidateKey, Mapping[str, PromptRun]]
 @dataclass(frozen=True)
 class LiveFit:
     """What of the usual live runs fits the budget: rounds of each configuration, calibration at
-    other ``lengths``, and a ``rival``. ``left_out`` says what does not, and why."""
+    another length, and a ``rival``. ``left_out`` says what does not, and why."""
 
     rounds: int
-    lengths: bool
+    other_length: bool
     rival: bool
     left_out: tuple[Excluded, ...] = ()
 
 
 def fit_budget(
-    round_s: float, bare_s: float, rounds: int, lengths: int, budget_s: float
+    round_s: float, bare_s: float, rounds: int, other_length: bool, budget_s: float
 ) -> LiveFit:
     """``round_s`` of a draft and ``bare_s`` of no draft are what a round takes, its load too;
-    ``rounds`` were asked for and ``lengths`` other lengths. No draft and the leader run a round
+    ``rounds`` were asked for, and perhaps another length. No draft and the leader run a round
     whatever the budget: a budget too small for anything is told by what it left out."""
     tries = [
-        LiveFit(rounds, True, True),
+        LiveFit(rounds, other_length, True),
         *(LiveFit(n, False, True) for n in range(rounds, 0, -1)),
         LiveFit(1, False, False),
     ]
 
     def seconds(fit: LiveFit) -> float:
-        drafted = (2 if fit.rival else 1) * fit.rounds + (lengths if fit.lengths else 0)
+        drafted = (2 if fit.rival else 1) * fit.rounds + fit.other_length
         return drafted * round_s + fit.rounds * bare_s
 
     fit = next((t for t in tries if seconds(t) <= budget_s), tries[-1])
@@ -66,24 +66,13 @@ def fit_budget(
         f"score.live_budget is {budget_s / 60:g} minutes"
     )
     left_out = []
-    if not fit.lengths and lengths:
-        left_out.append(Excluded("calibration at other lengths", why))
+    if other_length and not fit.other_length:
+        left_out.append(Excluded("calibration at another length", why))
     if fit.rounds < rounds:
         left_out.append(Excluded(f"live rounds after the first {fit.rounds}", why))
     if not fit.rival:
         left_out.append(Excluded("the live run of a rival", why))
     return replace(fit, left_out=tuple(left_out))
-
-
-def shortened(configuration: Configuration, rounds: int) -> Configuration:
-    """The same with its first ``rounds`` rounds only."""
-    if rounds >= len(configuration.rounds):
-        return configuration
-    kept = configuration.rounds[:rounds]
-    compare = configuration.compare
-    if compare is not None:
-        compare = replace(compare, baseline=compare.baseline[:rounds], live=kept)
-    return replace(configuration, rounds=kept, compare=compare)
 
 
 @dataclass

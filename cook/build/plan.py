@@ -246,6 +246,8 @@ def _typical(layout: Layout) -> list[Configuration]:
 
 def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
     """What follows once candidates are predicted, as it is for typical ones."""
+    from cook.build.layout import other_length
+
     for layout in layouts:
         if layout.forecast is None:
             continue
@@ -260,10 +262,10 @@ def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
                 yield candidate.compare
         for checks in layout.checks(finalists).values():
             yield from checks.steps()
-        # One round each of the first at a shorter and a longer length, to tell overheads apart.
-        first = finalists[:1]
-        alike = [c for c in layout.grid for one in first if c.draft is one.draft and c is not one]
-        yield from (c.rounds[0] for c in (*alike[:1], *alike[-1:]))
+        # A round of the first at another length, to tell overheads apart.
+        for candidate in finalists[:1]:
+            if other := other_length(layout, candidate.key):
+                yield other.rounds[0]
 
 
 def _later(layouts: Sequence[Layout]) -> str:

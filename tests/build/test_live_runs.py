@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cook.build.layout import Configuration
-from cook.build.live_runs import LiveRuns, fit_budget, shortened
+from cook.build.layout import Configuration, shortened
+from cook.build.live_runs import LiveRuns, fit_budget
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey, Record
@@ -20,21 +20,21 @@ from tests.build.whole import built
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "lengths", "rounds", "rival", "told"),
+    ("budget_s", "other_length", "rounds", "rival", "told"),
     [
-        (800, True, 2, True, []),
-        (799, False, 2, True, ["calibration at other lengths"]),
-        (600, False, 2, True, ["calibration at other lengths"]),
+        (700, True, 2, True, []),
+        (699, False, 2, True, ["calibration at another length"]),
+        (600, False, 2, True, ["calibration at another length"]),
         (
             599,
             *(False, 1, True),
-            ["calibration at other lengths", "live rounds after the first 1"],
+            ["calibration at another length", "live rounds after the first 1"],
         ),
         (
             299,
             *(False, 1, False),
             [
-                "calibration at other lengths",
+                "calibration at another length",
                 "live rounds after the first 1",
                 "the live run of a rival",
             ],
@@ -43,7 +43,7 @@ from tests.build.whole import built
             1,
             *(False, 1, False),
             [
-                "calibration at other lengths",
+                "calibration at another length",
                 "live rounds after the first 1",
                 "the live run of a rival",
             ],
@@ -51,14 +51,13 @@ from tests.build.whole import built
     ],
 )
 def test_what_does_not_fit_is_left_out_in_order_and_told(
-    budget_s: float, lengths: bool, rounds: int, rival: bool, told: list[str]
+    budget_s: float, other_length: bool, rounds: int, rival: bool, told: list[str]
 ) -> None:
-    """Rounds of 100 s: two each of no draft, the leader and its rival, and of two other lengths
-    a round each."""
-    fit = fit_budget(100, 100, rounds=2, lengths=2, budget_s=budget_s)
-    assert (fit.lengths, fit.rounds, fit.rival) == (lengths, rounds, rival)
+    """Rounds of 100 s: two each of no draft, the leader and its rival, one of another length."""
+    fit = fit_budget(100, 100, rounds=2, other_length=True, budget_s=budget_s)
+    assert (fit.other_length, fit.rounds, fit.rival) == (other_length, rounds, rival)
     assert [e.candidate for e in fit.left_out] == told
-    assert all("about 800 s" in e.reason for e in fit.left_out)
+    assert all("about 700 s" in e.reason for e in fit.left_out)
 
 
 def test_a_shortened_configuration_compares_what_it_runs() -> None:
@@ -278,6 +277,24 @@ def test_the_rival_runs_beside_what_is_fitted_on(
     (fitted,) = record.calibrations
     rival = min(drafts, key=lambda name: sum(name in one for one in fitted.candidates))
     assert not [one for one in fitted.candidates if rival in one], "on the rival nothing is"
+
+
+def test_who_is_no_leader_once_overheads_are_known_runs_no_second_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that costs far more than was timed makes longer drafts the better ones."""
+    record = built(tmp_path, monkeypatch, World(overhead_ms=60.0)).record
+    (fitted,) = record.calibrations
+    assert fitted.candidates == ("no draft", "small n_max=4", "small n_max=8")
+    assert record.pick.candidate == "large n_max=8"
+    ran = labels(record)
+    assert ran[:2] == ["live no draft round 1", "live small n_max=4 round 1"]
+    assert "live small n_max=4 round 2" not in ran
+    assert ran[-3:] == [
+        f"live {name} round 2" for name in ("no draft", "large n_max=8", "small n_max=8")
+    ]
+    repeated = {label for label in ran if ran.count(label) > 1}
+    assert repeated == {"live small n_max=8 round 1"}, "beside whom the new rival is compared"
 
 
 def test_as_much_runs_live_as_the_budget_holds(
