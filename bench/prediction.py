@@ -52,6 +52,7 @@ LENGTHS = (2, 4, 8)
 MOST_MEDIAN, MOST_ERROR, MOST_LOSS = 0.05, 0.10, 0.02
 MOST_WHOLE = 0.05
 """Of the worst end-to-end speed, in :data:`LONG` cells."""
+LONG_TOKENS = 4096
 LONG = ("prediction-4096-ik", "prediction-16384-ik")
 """ik counts a draft's reading of the prompt as decoding, so there both speeds depend on it."""
 
@@ -93,13 +94,15 @@ class Pair:
     """A target with its drafts and prompts, ``laid`` out for an engine by its name.
 
     ``fitted``: the draft whose live requests, at its shortest and longest, overheads are fitted on,
-    beside those of no draft.
+    beside those of no draft. ``apart``: a server for every prompt, so that the pace is looked at
+    between them; for prompts that take long to read.
     """
 
     title: str
     laid: Callable[[str], AbstractContextManager[Layout]]
     fitted: str
     turns: int
+    apart: bool = False
 
 
 @contextmanager
@@ -144,7 +147,8 @@ def _in_proportion(
     """
     laid = partial(_of_first_layers, shape, tokens, prompts, max_tokens)
     experts = f", {shape.experts} experts" if shape.experts else ""
-    return Pair(f"real proportions{experts}, {tokens} tokens", laid, FIRST_LAYERS[1], turns)
+    title = f"real proportions{experts}, {tokens} tokens"
+    return Pair(title, laid, FIRST_LAYERS[1], turns, apart=tokens >= LONG_TOKENS)
 
 
 PAIRS = {
@@ -178,7 +182,7 @@ def prediction(pair: str, engines: Sequence[str] | None = None) -> Study:
 def _cell(name: str, engine: str) -> Study:
     pair, started = PAIRS[name], time.monotonic()
     with pair.laid(engine) as layout:
-        found, by_clock = compared(layout, pair.fitted, pair.turns)
+        found, by_clock = compared(layout, pair.fitted, pair.turns, apart=pair.apart)
     title = f"{pair.title} x {engine}"
     minutes = (time.monotonic() - started) / 60
     if to := os.environ.get("COOK_BENCH_CELLS"):
@@ -200,16 +204,18 @@ def _cell(name: str, engine: str) -> Study:
     )
 
 
-Asked = Mapping[Half, Mapping[str, Sequence[LiveStep]]]
-"""Live steps by the half of the prompts and the configuration's name."""
+Asked = Mapping[Half, Mapping[str, Sequence[Sequence[LiveStep]]]]
+"""Live rounds by the half of the prompts and the configuration's name, each a server or several."""
 
 
-def compared(layout: Layout, fitted: str, turns: int) -> list[list[Compared]]:
+def compared(
+    layout: Layout, fitted: str, turns: int, *, apart: bool = False
+) -> list[list[Compared]]:
     """Every configuration of ``layout``, on the prompts that nothing was fitted on: at one pace of
     the machine, and by the clock.
 
-    ``fitted``: as :class:`Pair` has it. Fitted is on the prompts that builds choose on, judged on
-    those that they report on.
+    ``fitted`` and ``apart``: as :class:`Pair` has them. Fitted is on the prompts that builds choose
+    on, judged on those that they report on.
     """
     assert layout.forecast is not None, "asked for"
     assert layout.baseline is not None, "asked for"
@@ -221,11 +227,14 @@ def compared(layout: Layout, fitted: str, turns: int) -> list[list[Compared]]:
     # Two lengths far apart tell a step's overhead from a drafted token's.
     fitting = [layout.baseline, mine[0], mine[-1]]
     asked: Asked = {
-        "pick": {c.name: _asked(c, prompts, "pick", turns) for c in fitting},
-        "report": {c.name: _asked(c, prompts, "report", turns) for c in every},
+        "pick": {c.name: _asked(c, prompts, "pick", turns, apart) for c in fitting},
+        "report": {c.name: _asked(c, prompts, "report", turns, apart) for c in every},
     }
-    running = [step for half in asked.values() for steps in half.values() for step in steps]
-    running.sort(key=lambda step: step.repeat)
+    rounds = [steps for half in asked.values() for rounds in half.values() for steps in rounds]
+    running = [step for steps in rounds for step in steps]
+    place = {prompt.id: number for number, prompt in enumerate(prompts)}
+    # All configurations on a prompt before any on the next.
+    running.sort(key=lambda step: (step.repeat, place[step.prompts[0].id]))
     judged = {p.id for p in prompts if p.half == "report"}
     with empty_executor() as executor, reference(layout) as pace:
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
@@ -281,8 +290,11 @@ def _judged(
     """Every configuration, fitted on what ``asked`` has of the half that builds choose on."""
     plan = forecaster.plan
     live = {
-        half: {name: [forecaster.runs(step) for step in steps] for name, steps in runs.items()}
-        for half, runs in asked.items()
+        half: {
+            name: [[run for step in steps for run in forecaster.runs(step)] for steps in rounds]
+            for name, rounds in asked_of.items()
+        }
+        for half, asked_of in asked.items()
     }
     typical = {
         name: {run.id: run for run in merge_repeats(rounds)}
@@ -312,13 +324,16 @@ def _judged(
     ]
 
 
-def _asked(one: Configuration, prompts: Sequence[Prompt], half: Half, turns: int) -> list[LiveStep]:
+def _asked(
+    one: Configuration, prompts: Sequence[Prompt], half: Half, turns: int, apart: bool
+) -> list[list[LiveStep]]:
     """Live rounds of a configuration on one ``half`` of the prompts, a turn's as repeats 2 and 3,
     the next one's as 4 and 5: no draft has both, all others the first."""
     share = tuple(p for p in prompts if p.half == half)
+    shares = [(prompt,) for prompt in share] if apart else [share]
     times = (0, 1) if one.settings is None else (0,)
     return [
-        replace(one.rounds[0], prompts=share, repeat=2 * (1 + turn) + time)
+        [replace(one.rounds[0], prompts=some, repeat=2 * (1 + turn) + time) for some in shares]
         for turn in range(turns)
         for time in times
     ]

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from cook.build.forecast import Forecast
+from cook.build.forecast import MODEL, Forecast
 from cook.build.sentence import Evidence, nothing_qualifies, pick_sentence
 from cook.record import record
 from cook.record.objective import Objective
@@ -31,13 +31,8 @@ from cook.scoring.rounds import Rounds
 from cook.scoring.statistics import Contrasts, ErrorTerm, standings
 
 GIB = 1 << 30
-MODEL = LogSpread(0.02, 4)
-"""What a forecast of a draft's speed is off by beside its neighbours', before any live run has
-judged it: one build of a pair of real proportions had errors of -1.4, +1.2 and +3.3 %. As good as
-known by four live runs, no more: those of this build have the word (one of the demo on a machine
-with 8 % of noise had errors of -10 to +14 %)."""
 SETTING_SHARE = 0.25
-"""Of that, what settings of one draft differ by: they are priced by the same curves."""
+"""Of :data:`MODEL`, what settings of one draft differ by: they are priced by the same curves."""
 
 
 @dataclass(frozen=True)

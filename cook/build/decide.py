@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from cook.build.choose import MODEL, Aim, Chosen, DecidingCost, ForecastErrors, choose, rank
-from cook.build.forecast import ChainForecast, Forecast, Forecaster
+from cook.build.choose import Aim, Chosen, DecidingCost, ForecastErrors, choose, rank
+from cook.build.forecast import MODEL, ChainForecast, Forecast, Forecaster
 from cook.build.layout import (
     Configuration,
     ForecastPlan,
@@ -23,12 +24,13 @@ from cook.build.layout import (
     dealt_into,
     interleaved,
     opening,
-    other_length,
+    other_lengths,
     shortened,
 )
 from cook.build.live_runs import LiveFit, LiveRuns, fit_budget
 from cook.build.race import DraftKey, run_race
 from cook.graph.execute import Executor
+from cook.graph.step import Step
 from cook.prompts.prompt_set import PromptSet
 from cook.recipe.schema import ScoreSpec
 from cook.record.measured import Calibration
@@ -113,7 +115,8 @@ def decide(
     reported_on = [p.id for p in prompts.prompts if p.half == "report"]
     picking: list[Forecast] = []
     reporting: list[Forecast] = []
-    calibrations: dict[str, Calibration] = {}
+    fittings: list[_Fitting] = []
+    fitted: dict[str, Calibration] = {}
     silent: dict[str, str] = {}
     noise: dict[str, EngineNoise] = {}
     dropped: dict[DraftKey, str] = {}
@@ -121,7 +124,6 @@ def decide(
     chains: dict[str, tuple[ChainForecast, ...]] = {}
     left_out: list[Excluded] = []
     live = LiveRuns(executor, score.live_budget.minutes * 60)
-    calibrated: list[Configuration] = []
     fits: list[LiveFit] = []
     raced = any(m.forecast is not None and m.forecast.rounds > 1 for m in layouts)
     spent = RACE_SHARE * (1 - aim.confidence) if raced else 0.0
@@ -153,33 +155,40 @@ def decide(
             continue
         # Before anything is calibrated: bare forecasts say about how long live runs take.
         guessed = forecaster.forecasts(only=reported_on)
-        live.expected = {**live.expected, **_by_prompt(guessed)}
+        live.expected |= _by_prompt(guessed)
         live.load_s = max(live.load_s, _load_s(layout.forecast, forecaster))
-        fit = _fitting(layout, live, ranked[0].key, live.budget_s / len(layouts))
+        fit = _live_fit(layout, live, ranked[0].key, live.budget_s / len(layouts))
         fits.append(fit)
         left_out += fit.left_out
         # Of several engines' drafts it is not known yet which two are compared.
         rivals = _of_other_files([f.key for f in ranked], [layout])
         rival = next(iter(rivals), None) if fit.rival and len(layouts) == 1 else None
-        found, ran = calibrate(layout, forecaster, ranked[0], executor, fit, rival)
-        calibrations[layout.engine.name], fitted = found, found.overheads
-        calibrated += ran
-        noise[layout.engine.name] = EngineNoise(
-            forecaster.timing_noise(fitted, chosen_on),
+        fittings.append(_Fitting.of(layout, forecaster, ranked[0].key, fit, rival))
+        executor.run(fittings[-1].steps())
+    if not fittings:
+        return None
+    # What disturbed a round shows beside forecasts, and where one ran anew that one is fitted on.
+    for one in fittings:
+        overheads = one.found(live).overheads
+        live.expected |= _by_prompt(one.forecaster.forecasts(overheads, reported_on))
+    live.note([c for one in fittings for c in (*one.live, *one.beside)])
+    for one in fittings:
+        forecaster, name = one.forecaster, one.forecaster.plan.engine.name
+        fitted[name] = one.found(live)
+        overheads = fitted[name].overheads
+        noise[name] = EngineNoise(
+            forecaster.timing_noise(overheads, chosen_on),
             forecaster.acceptance_floor([*chosen_on, *reported_on]),
         )
-        picking += forecaster.forecasts(fitted, chosen_on)
-        reporting += forecaster.forecasts(fitted, reported_on)
-        rejection |= forecaster.rejection(fitted, reported_on)
-        if layout.forecast.chains:
-            chains[layout.engine.name] = tuple(
-                forecaster.under(chain, fitted, chosen_on, reported_on)
-                for chain in layout.forecast.chains
+        picking += forecaster.forecasts(overheads, chosen_on)
+        reporting += forecaster.forecasts(overheads, reported_on)
+        rejection |= forecaster.rejection(overheads, reported_on)
+        if forecaster.plan.chains:
+            chains[name] = tuple(
+                forecaster.under(chain, overheads, chosen_on, reported_on)
+                for chain in forecaster.plan.chains
             )
-    if not picking:
-        return None
     live.expected = _by_prompt(reporting)
-    live.note(calibrated)
     timings = [n.timing for n in noise.values() if n.timing]
     noisiest = max(timings, key=lambda t: t.sd, default=None)
     question = _Question(
@@ -209,7 +218,7 @@ def decide(
         cost=contest.cost(final),
         look=contest.question.aim.confidence,
         left_out=tuple(left_out),
-        fitted=calibrations,
+        fitted=fitted,
         noise=noise,
         dropped=dropped,
         silent=silent,
@@ -231,7 +240,7 @@ def _load_s(plan: ForecastPlan, forecaster: Forecaster) -> float:
     return max(0.0, forecaster.outcomes.artifact(plan.trace).seconds - steps_s)
 
 
-def _fitting(layout: Layout, live: LiveRuns, leader: CandidateKey, budget_s: float) -> LiveFit:
+def _live_fit(layout: Layout, live: LiveRuns, leader: CandidateKey, budget_s: float) -> LiveFit:
     """What of the usual live runs of one engine fits its share of the budget."""
     assert layout.baseline is not None, "a forecast has a no draft to be compared with"
     configuration = next(c for c in layout.grid if c.key == leader)
@@ -239,7 +248,7 @@ def _fitting(layout: Layout, live: LiveRuns, leader: CandidateKey, budget_s: flo
         live.estimate([(leader, configuration.rounds[0])]),
         live.estimate([(layout.baseline.key, layout.baseline.rounds[0])]),
         len(configuration.rounds),
-        other_length(layout, leader) is not None,
+        len(other_lengths(layout, leader)),
         budget_s,
     )
 
@@ -506,48 +515,73 @@ def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration
     return tuple(every[key] for key in dict.fromkeys((first, *beside)))
 
 
-def calibrate(
-    layout: Layout,
-    forecaster: Forecaster,
-    leader: Forecast,
-    executor: Executor,
-    fit: LiveFit,
-    rival: CandidateKey | None = None,
-) -> tuple[Calibration, list[Configuration]]:
-    """Overheads from the first live round of no draft, of the leader, and of it at another length;
-    and the configurations that ran it. ``fit`` is what the live budget has room for.
-    ``rival`` runs beside them, so that it needs no round of its own with the leader's once more;
-    nothing is fitted on it. Other rounds wait for what these say: the leader may be another then.
+@dataclass(frozen=True)
+class _Fitting:
+    """The first live round of one engine, which overheads are fitted on.
 
-    One length alone cannot tell what a step costs from what a drafted token costs. The last pass
-    of the timings comes between no draft and the drafts. What is fitted is fitted on the first
-    round's prompts alone, and where there is no other round on half of them, so that forecasts are
-    judged on others.
+    ``live``: no draft, the leader, and it at other lengths, since one length alone cannot tell
+    what a step costs from what a drafted token costs. ``beside``: the closest rival, so that it
+    needs no round of its own with the leader's once more; nothing is fitted on it. Other rounds
+    wait for what these say: the leader may be another then.
+
+    What is fitted is fitted on the first round's ``prompts`` alone, and where there is no other
+    round on half of them (``halved``), so that forecasts are judged on others.
     """
-    key = leader.key
-    draft = next(d for d in forecaster.plan.drafts if forecaster.plan.is_of(d, key))
-    assert layout.baseline is not None, "a forecast has a no draft to be compared with"
-    other = other_length(layout, key) if fit.other_length else None
-    drafting = [opening(c, fit.rounds) for c in layout.grid if c.key == key]
-    drafting += [shortened(other, 1)] if other is not None else []
-    live = [opening(layout.baseline, fit.rounds), *drafting]
-    beside = [opening(c, fit.rounds) for c in layout.grid if c.key == rival]
-    rounds = interleaved([*live, *beside])
-    executor.run([*rounds[:1], *forecaster.last_pass(), *rounds[1:]])
-    prompts, halved = fitted_on(shortened(layout.baseline, fit.rounds))
-    plain, *drafted = (
-        {name: run for name, run in live_runs(c, executor).items() if name in prompts} for c in live
-    )
-    each = [(c.settings, runs) for c, runs in zip(drafting, drafted, strict=True) if c.settings]
-    found = Calibration(
-        engine=layout.engine.name,
-        overheads=forecaster.fitted(plain, each, draft),
-        candidates=tuple(c.name for c in live),
-        prompts=tuple(sorted(prompts)),
-        replies=len(plain) + sum(map(len, drafted)),
-        halved=halved,
-    )
-    return found, [*live, *beside]
+
+    forecaster: Forecaster
+    live: tuple[Configuration, ...]
+    beside: tuple[Configuration, ...]
+    prompts: frozenset[str]
+    halved: bool
+
+    @classmethod
+    def of(
+        cls,
+        layout: Layout,
+        forecaster: Forecaster,
+        leader: CandidateKey,
+        fit: LiveFit,
+        rival: CandidateKey | None,
+    ) -> _Fitting:
+        """``fit`` is what the live budget has room for."""
+        assert layout.baseline is not None, "a forecast has a no draft to be compared with"
+        lengths = other_lengths(layout, leader) if fit.lengths else []
+        live = [layout.baseline, *(c for c in layout.grid if c.key == leader)]
+        beside = (c for c in layout.grid if c.key == rival)
+        return cls(
+            forecaster,
+            (*(opening(c, fit.rounds) for c in live), *(shortened(c, 1) for c in lengths)),
+            tuple(opening(c, fit.rounds) for c in beside),
+            *fitted_on(shortened(layout.baseline, fit.rounds)),
+        )
+
+    def steps(self) -> list[Step[Any]]:
+        """With the last pass of the timings between no draft and the drafts."""
+        rounds = interleaved([*self.live, *self.beside])
+        return [*rounds[:1], *self.forecaster.last_pass(), *rounds[1:]]
+
+    def found(self, live: LiveRuns) -> Calibration:
+        """By the rounds that count."""
+        plan = self.forecaster.plan
+        plain, *drafted = (
+            {
+                name: run
+                for name, run in live_runs(live.ran(c), live.executor).items()
+                if name in self.prompts
+            }
+            for c in self.live
+        )
+        drafting = self.live[1:]
+        each = [(c.settings, runs) for c, runs in zip(drafting, drafted, strict=True) if c.settings]
+        draft = next(d for d in plan.drafts if plan.is_of(d, drafting[0].key))
+        return Calibration(
+            engine=plan.engine.name,
+            overheads=self.forecaster.fitted(plain, each, draft),
+            candidates=tuple(c.name for c in self.live),
+            prompts=tuple(sorted(self.prompts)),
+            replies=len(plain) + sum(map(len, drafted)),
+            halved=self.halved,
+        )
 
 
 def fitted_on(baseline: Configuration) -> tuple[frozenset[str], bool]:

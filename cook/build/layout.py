@@ -246,15 +246,16 @@ def shortened(configuration: Configuration, rounds: int) -> Configuration:
 
 
 def opening(configuration: Configuration, rounds: int) -> Configuration:
-    """The same with those of its first ``rounds`` rounds that have the prompts of the first."""
-    first = configuration.rounds[0].round
-    kept = shortened(configuration, rounds)
-    return replace(kept, rounds=tuple(step for step in kept.rounds if step.round == first))
+    """The same with those of its first ``rounds`` rounds that have the prompts of the first; not
+    to be compared yet."""
+    first, kept = configuration.rounds[0].round, configuration.rounds[:rounds]
+    opened = tuple(step for step in kept if step.round == first)
+    return replace(configuration, rounds=opened, compare=None)
 
 
-def other_length(layout: Layout, leader: CandidateKey) -> Configuration | None:
-    """The leader at the nearest length that is at least twice its own, else at most half; None
-    where neither was asked for."""
+def other_lengths(layout: Layout, leader: CandidateKey) -> list[Configuration]:
+    """The leader at the nearest lengths at most half and at least twice its own, where these
+    were asked for: what lies between is told by them, what lies beyond only guessed."""
     settings = leader.settings
     assert settings is not None, "a draft has settings"
     alike = {
@@ -264,10 +265,9 @@ def other_length(layout: Layout, leader: CandidateKey) -> Configuration | None:
         and c.key == replace(leader, settings=c.settings)
         and replace(c.settings, n_max=settings.n_max) == settings
     }
-    longer = min((n for n in alike if n >= 2 * settings.n_max), default=None)
-    shorter = max((n for n in alike if 2 * n <= settings.n_max), default=None)
-    length = longer or shorter
-    return alike[length] if length is not None else None
+    shorter = sorted(n for n in alike if 2 * n <= settings.n_max)[-1:]
+    longer = sorted(n for n in alike if n >= 2 * settings.n_max)[:1]
+    return [alike[n] for n in (*shorter, *longer)]
 
 
 def split_rounds(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], ...]:

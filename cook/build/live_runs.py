@@ -2,7 +2,7 @@
 
 The budget is looked at before anything runs, with estimates in the place of what was not measured
 yet: seconds of a load and of every prompt as forecast. What does not fit is left out in this
-order: calibration at another length, second rounds, the rival. Nothing is left out silently.
+order: calibration at other lengths, second rounds, the rival. Nothing is left out silently.
 """
 
 from __future__ import annotations
@@ -29,35 +29,32 @@ UNSTEADY = math.log(1.15)
 """The same of two rounds of one configuration, beyond what all that ran beside it changed by: a
 machine that changes its speed does so for all, and rounds are compared within themselves."""
 
-ByPrompt = Mapping[CandidateKey, Mapping[str, PromptRun]]
-"""Forecast requests of each candidate, by prompt."""
-
 
 @dataclass(frozen=True)
 class LiveFit:
     """What of the usual live runs fits the budget: rounds of each configuration, calibration at
-    another length, and a ``rival``. ``left_out`` says what does not, and why."""
+    other ``lengths``, and a ``rival``. ``left_out`` says what does not, and why."""
 
     rounds: int
-    other_length: bool
+    lengths: bool
     rival: bool
     left_out: tuple[Excluded, ...] = ()
 
 
 def fit_budget(
-    round_s: float, bare_s: float, rounds: int, other_length: bool, budget_s: float
+    round_s: float, bare_s: float, rounds: int, lengths: int, budget_s: float
 ) -> LiveFit:
     """``round_s`` of a draft and ``bare_s`` of no draft are what a round takes, its load too;
-    ``rounds`` were asked for, and perhaps another length. No draft and the leader run a round
+    ``rounds`` were asked for and ``lengths`` other lengths. No draft and the leader run a round
     whatever the budget: a budget too small for anything is told by what it left out."""
     tries = [
-        LiveFit(rounds, other_length, True),
+        LiveFit(rounds, True, True),
         *(LiveFit(n, False, True) for n in range(rounds, 0, -1)),
         LiveFit(1, False, False),
     ]
 
     def seconds(fit: LiveFit) -> float:
-        drafted = (2 if fit.rival else 1) * fit.rounds + fit.other_length
+        drafted = (2 if fit.rival else 1) * fit.rounds + (lengths if fit.lengths else 0)
         return drafted * round_s + fit.rounds * bare_s
 
     fit = next((t for t in tries if seconds(t) <= budget_s), tries[-1])
@@ -66,8 +63,8 @@ def fit_budget(
         f"score.live_budget is {budget_s / 60:g} minutes"
     )
     left_out = []
-    if other_length and not fit.other_length:
-        left_out.append(Excluded("calibration at another length", why))
+    if not fit.lengths and lengths:
+        left_out.append(Excluded("calibration at other lengths", why))
     if fit.rounds < rounds:
         left_out.append(Excluded(f"live rounds after the first {fit.rounds}", why))
     if not fit.rival:
@@ -79,14 +76,15 @@ def fit_budget(
 class LiveRuns:
     """The live runs of one build as they go.
 
-    ``expected``: what they are forecast to take; ``load_s``: seconds of a server's start, by
-    estimate until one was measured. ``steps`` are all that ran, ``rounds`` what counts of them;
-    ``disturbed`` says of a configuration what else was at work, although it was measured again.
+    ``expected``: forecast requests of each candidate, by prompt; ``load_s``: seconds of a server's
+    start, by estimate until one was measured. ``steps`` are all that ran, ``rounds`` what counts
+    of them; ``disturbed`` says of a configuration what else was at work, although it was measured
+    again.
     """
 
     executor: Executor
     budget_s: float
-    expected: ByPrompt = field(default_factory=dict)
+    expected: dict[CandidateKey, dict[str, PromptRun]] = field(default_factory=dict)
     load_s: float = 0.0
     steps: list[LiveStep] = field(default_factory=list)
     rounds: list[Round[CandidateKey]] = field(default_factory=list)
@@ -177,10 +175,11 @@ class LiveRuns:
             self._keep(asked)
 
     def _keep(self, asked: Sequence[tuple[CandidateKey, LiveStep]]) -> None:
-        """One round; once more where something disturbed it and the budget allows."""
+        """One round; once more where something disturbed it and the budget allows. Not for what
+        was measured again before to no avail: it is always there, or the forecast is wrong."""
         self.steps += [step for _, step in asked]
         why = self._disturbances(asked)
-        if why and self.affords(asked):
+        if why.keys() - self.disturbed.keys() and self.affords(asked):
             self.turn += 1
             again = [
                 (key, replace(step, repeat=step.repeat + 1_000_000 + self.turn))

@@ -246,7 +246,7 @@ def _typical(layout: Layout) -> list[Configuration]:
 
 def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
     """What follows once candidates are predicted, as it is for typical ones."""
-    from cook.build.layout import other_length
+    from cook.build.layout import other_lengths
 
     for layout in layouts:
         if layout.forecast is None:
@@ -262,10 +262,9 @@ def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
                 yield candidate.compare
         for checks in layout.checks(finalists).values():
             yield from checks.steps()
-        # A round of the first at another length, to tell overheads apart.
+        # A round of the first at other lengths, to tell overheads apart.
         for candidate in finalists[:1]:
-            if other := other_length(layout, candidate.key):
-                yield other.rounds[0]
+            yield from (c.rounds[0] for c in other_lengths(layout, candidate.key))
 
 
 def _later(layouts: Sequence[Layout]) -> str:

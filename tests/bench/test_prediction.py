@@ -75,6 +75,14 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
 
 
+def test_a_cell_of_long_prompts_is_judged_end_to_end() -> None:
+    far = [replace(one, whole=(60.0, 55.0)) for one in FOUND[:3]]
+    assert told("a pair", far, 2).within
+    judged = told("a pair", far, 2, whole=True)
+    assert not judged.within
+    assert judged.lines[-1] == "a pair: end to end worst 9.1% (at most 5%)"
+
+
 def test_long_prompts_on_ik_are_judged_end_to_end_too() -> None:
     cell = Cell("prediction-4096-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]), tuple(FOUND[:2]))
     assert table([cell]).lines[-1].endswith("worst 3.4% (at most 5%)")
@@ -92,7 +100,7 @@ def test_a_cell_is_kept_in_the_file_that_is_named(
     monkeypatch.setenv("COOK_BENCH_CELLS", str(to))
     laid = cast("Layout", None)
     monkeypatch.setitem(PAIRS, "a-pair", Pair("a pair", lambda _: nullcontext(laid), "a", 2))
-    monkeypatch.setattr("bench.prediction.compared", lambda *_: (FOUND[:3], FOUND[:2]))
+    monkeypatch.setattr("bench.prediction.compared", lambda *_, **__: (FOUND[:3], FOUND[:2]))
     study = prediction("a-pair", ["ik"])
     assert study.within
     (cell,) = read_cells(to)
@@ -137,8 +145,9 @@ def test_the_pair_in_small_is_predicted(tmp_path: Path, experts: int) -> None:
     shape = replace(TINY, experts=experts)
     recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=shape, prompts=8, max_tokens=24)
     layout = proportions_layout(recipe, "bundled")
-    found, by_clock = compared(layout, "first-4", 2)
+    found, by_clock = compared(layout, "first-4", 2, apart=bool(experts))
     assert [c.name for c in found] == [c.name for c in by_clock]
     assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]
     assert all(c.predicted > 0 and np.isfinite(c.error) for c in found)
+    assert all(len(c.live) == (4 if c.draft is None else 2) for c in found)
     assert told("small", found, 2).lines

@@ -270,7 +270,7 @@ def test_what_the_budget_leaves_out_is_told(
 ) -> None:
     record = built(tmp_path, monkeypatch, score={"live_budget": {"minutes": 0.01}}).record
     assert [e.candidate for e in record.left_out] == [
-        "calibration at another length",
+        "calibration at other lengths",
         "live rounds after the first 1",
         "the live run of a rival",
     ]

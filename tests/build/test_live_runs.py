@@ -20,21 +20,21 @@ from tests.build.whole import built
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "other_length", "rounds", "rival", "told"),
+    ("budget_s", "lengths", "rounds", "rival", "told"),
     [
-        (700, True, 2, True, []),
-        (699, False, 2, True, ["calibration at another length"]),
-        (600, False, 2, True, ["calibration at another length"]),
+        (800, True, 2, True, []),
+        (799, False, 2, True, ["calibration at other lengths"]),
+        (600, False, 2, True, ["calibration at other lengths"]),
         (
             599,
             *(False, 1, True),
-            ["calibration at another length", "live rounds after the first 1"],
+            ["calibration at other lengths", "live rounds after the first 1"],
         ),
         (
             299,
             *(False, 1, False),
             [
-                "calibration at another length",
+                "calibration at other lengths",
                 "live rounds after the first 1",
                 "the live run of a rival",
             ],
@@ -43,7 +43,7 @@ from tests.build.whole import built
             1,
             *(False, 1, False),
             [
-                "calibration at another length",
+                "calibration at other lengths",
                 "live rounds after the first 1",
                 "the live run of a rival",
             ],
@@ -51,13 +51,14 @@ from tests.build.whole import built
     ],
 )
 def test_what_does_not_fit_is_left_out_in_order_and_told(
-    budget_s: float, other_length: bool, rounds: int, rival: bool, told: list[str]
+    budget_s: float, lengths: bool, rounds: int, rival: bool, told: list[str]
 ) -> None:
-    """Rounds of 100 s: two each of no draft, the leader and its rival, one of another length."""
-    fit = fit_budget(100, 100, rounds=2, other_length=True, budget_s=budget_s)
-    assert (fit.other_length, fit.rounds, fit.rival) == (other_length, rounds, rival)
+    """Rounds of 100 s: two each of no draft, the leader and its rival, and of two other lengths
+    a round each."""
+    fit = fit_budget(100, 100, rounds=2, lengths=2, budget_s=budget_s)
+    assert (fit.lengths, fit.rounds, fit.rival) == (lengths, rounds, rival)
     assert [e.candidate for e in fit.left_out] == told
-    assert all("about 700 s" in e.reason for e in fit.left_out)
+    assert all("about 800 s" in e.reason for e in fit.left_out)
 
 
 def test_a_shortened_configuration_compares_what_it_runs() -> None:
@@ -171,7 +172,7 @@ def test_a_disturbed_round_is_measured_again(tmp_path: Path, slower: float, time
     bench.live.executor = disturbed
     bench.live.run(bench.pair)
     bare = bench.pair[0]
-    assert len(disturbed.asked) == (6 if times == 1 else 8), "the whole round, once more"
+    assert len(disturbed.asked) == 6, "the whole round, once more; the second not in vain again"
     kept = bench.live.ran(bare)
     assert len(kept.rounds) == 2
     assert kept.rounds[0] != bare.rounds[0]
@@ -200,6 +201,27 @@ def test_a_machine_that_slows_down_for_all_disturbs_nothing(tmp_path: Path, slow
     bench.live.run(bench.pair)
     told = [why for why in bench.live.disturbed.values() if "its rounds differ by" in why]
     assert len(told) == (slowed != "all")
+
+
+def test_overheads_are_fitted_on_what_was_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Beside(Fabrication):
+        others_at_work = True
+
+        def _live(self, step: LiveStep, directory: Path) -> LiveOutcome:
+            outcome = super()._live(step, directory)
+            if step.draft is not None or not self.others_at_work:
+                return outcome
+            self.others_at_work = False
+            slow = tuple(replace(r, predicted_ms=6 * r.predicted_ms) for r in outcome.runs)
+            return replace(outcome, runs=slow, others_cores=2.0)
+
+    monkeypatch.setattr("tests.build.whole.Fabrication", Beside)
+    record = built(tmp_path, monkeypatch).record
+    assert labels(record).count("live no draft round 1") == 2
+    (fitted,) = record.calibrations
+    assert fitted.overheads.plain_s == pytest.approx(0.0005, abs=0.0005), "not 0.1 s a step"
 
 
 def test_without_budget_a_disturbed_round_is_told_and_not_repeated(tmp_path: Path) -> None:
@@ -285,7 +307,7 @@ def test_who_is_no_leader_once_overheads_are_known_runs_no_second_round(
     """A step that costs far more than was timed makes longer drafts the better ones."""
     record = built(tmp_path, monkeypatch, World(overhead_ms=60.0)).record
     (fitted,) = record.calibrations
-    assert fitted.candidates == ("no draft", "small n_max=4", "small n_max=8")
+    assert fitted.candidates == ("no draft", *(f"small n_max={n}" for n in (4, 2, 8)))
     assert record.pick.candidate == "large n_max=8"
     ran = labels(record)
     assert ran[:2] == ["live no draft round 1", "live small n_max=4 round 1"]
