@@ -231,8 +231,8 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "curve of the target",
         CurveStep(ik, "target", target, given, placed, True, (1, 5), turn=2),
     )
-    yield "control", ControlStep(main, target, ModelArgs(), trace, (3, 5))
-    yield "control placed", ControlStep(ik, target, placed, given, (17,))
+    yield "control", ControlStep(main, target, ModelArgs(), trace, 5)
+    yield "control placed", ControlStep(ik, target, placed, given, 17)
 
     nothing = LiveStep(
         *(main, "no draft", target, placed, 4096, None, ModelArgs(), None),

@@ -264,8 +264,7 @@ def _candidate(
             interval = rounds.ratio(configuration.key, base, finished.aim.confidence)
     compared = outcomes.result(configuration.compare) if configuration.compare else None
     checks = every_check.get(configuration.key) if live is not None else None
-    controls = outcomes.result(checks.control) if checks else None
-    control = controls.of(checks.width) if controls and checks else None
+    control = outcomes.result(checks.control) if checks else None
     uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
     counts = outcomes.result(checks.counts) if checks else None
     counts_reason = _why_not_counted(checks, outcomes) if checks else None
@@ -550,8 +549,11 @@ def _steps(finished: Finished) -> tuple[StepRecord, ...]:
     wanted += [step for forecast in finished.forecasts for step in forecast.steps()]
     wanted += finished.live()
     wanted += finished.parallel.steps if finished.parallel is not None else ()
-    wanted += [c.compare for c in finished.grid if c.compare is not None]
-    wanted += [s for c in checks_of(finished.layouts, finished.grid).values() for s in c.steps()]
+    # Of finalists that nobody would serve outputs are not compared.
+    checks: list[Step[Any]] = [c.compare for c in finished.grid if c.compare is not None]
+    checks += [s for c in checks_of(finished.layouts, finished.grid).values() for s in c.steps()]
+    known = finished.outcomes.artifacts.keys() | finished.outcomes.failures.keys()
+    wanted += [step for step in checks if step.key in known]
     records = []
     ran = set(finished.outcomes.ran)
     for step in closure(wanted).values():

@@ -126,13 +126,12 @@ def draft_key(
 class LiveChecks:
     """What is asked of a finalist's live run beside its speed.
 
-    ``counts``: that our accounting is the engine's; ``control``: what batch width alone changes,
-    which all finalists of an engine share, each by its ``width``.
+    ``counts``: that our accounting is the engine's; ``control``: what the width of its batches
+    alone changes.
     """
 
     counts: SelfCheckStep
     control: ControlStep
-    width: int
 
     def steps(self) -> list[Step[Any]]:
         return [self.counts, self.control]
@@ -200,8 +199,6 @@ class Layout:
         if self.forecast is None or self.target is None or not drafting:
             return found
         plan, target_args = self.forecast, drafting[0].rounds[0].target_args
-        widths = sorted({c.settings.n_max + 1 for c in drafting if c.settings is not None})
-        control = ControlStep(self.engine, self.target, target_args, plan.trace, tuple(widths))
         for configuration in drafting:
             draft, settings = configuration.draft, configuration.settings
             assert draft is not None, "settings are a draft's"
@@ -217,7 +214,9 @@ class Layout:
                 trace=plan.trace,
                 live=live,
             )
-            found[configuration.key] = LiveChecks(counts, control, settings.n_max + 1)
+            width = settings.n_max + 1
+            control = ControlStep(self.engine, self.target, target_args, plan.trace, width)
+            found[configuration.key] = LiveChecks(counts, control)
         return found
 
 

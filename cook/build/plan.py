@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LATER = (
     "then, known only once predicted: live runs of the choice and its closest rival, further ones "
     "until it is decided or the live budget is spent, "
-    "their outputs compared with those without a draft"
+    "the choice's output compared with that without a draft"
 )
 RACE = "replays of the drafts that stay in the race on more prompts, "
 
@@ -258,10 +258,10 @@ def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
         finalists = _typical(layout)
         for candidate in finalists:
             yield from candidate.rounds
-            if candidate.compare is not None:
-                yield candidate.compare
-        for checks in layout.checks(finalists).values():
-            yield from checks.steps()
+        yield from (c.compare for c in finalists[:1] if c.compare is not None)
+        checks = list(layout.checks(finalists).values())
+        yield from (check.counts for check in checks)
+        yield from (check.control for check in checks[:1])
         # A round of the first at other lengths, to tell overheads apart.
         for candidate in finalists[:1]:
             yield from (c.rounds[0] for c in other_lengths(layout, candidate.key))

@@ -349,9 +349,8 @@ def _control(step: ControlStep) -> Effort:
     tokens = min(float(ENOUGH), step.trace.work())
     replies = max(tokens / max(step.trace.max_tokens, 1), 1.0)
     prompts = sum(sorted(_prompt_lengths(step.trace))[: math.ceil(replies)])
-    batches = sum(tokens / width for width in step.widths)
-    read = sum(tokens / width * (1 + WIDE * width) for width in step.widths)
-    return Effort((), read * wide, batches, prompts * wide)
+    batches = tokens / step.width
+    return Effort((), batches * (1 + WIDE * step.width) * wide, batches, prompts * wide)
 
 
 def _recount(step: SelfCheckStep) -> Effort | None:

@@ -249,7 +249,7 @@ def _score(
     if not baselines or score is None:
         return (), ()
     if decision is not None:
-        _compare(prepared, decision.finalists, executor)
+        _check(prepared, decision.finalists, executor, served=decision.finalists[:1])
         return decision.finalists, decision.left_out
     wanted = tuple(c for m in layouts for c in m.grid)
     first = baselines[0].rounds[0]
@@ -260,11 +260,20 @@ def _score(
     for excluded in left_out:
         output.warn(f"{excluded.candidate}: {excluded.reason}")
     executor.run(interleaved([*baselines, *grid]))
-    _compare(prepared, grid, executor)
+    _check(prepared, grid, executor, served=grid)
     return grid, left_out
 
 
-def _compare(prepared: Prepared, grid: Sequence[Configuration], executor: Executor) -> None:
-    """Whether drafts change the output, and how far our counts are the engine's."""
-    executor.run([c.compare for c in grid if c.compare is not None])
-    executor.run([step for c in checks_of(prepared.layouts, grid).values() for step in c.steps()])
+def _check(
+    prepared: Prepared,
+    grid: Sequence[Configuration],
+    executor: Executor,
+    *,
+    served: Sequence[Configuration],
+) -> None:
+    """How far our counts are the engine's, and whether drafts change the output: of those alone
+    that may be ``served``, since on long prompts it takes as long as a live run."""
+    checks = checks_of(prepared.layouts, grid)
+    executor.run([c.compare for c in served if c.compare is not None])
+    executor.run([check.counts for check in checks.values()])
+    executor.run([checks[c.key].control for c in served if c.key in checks])

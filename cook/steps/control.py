@@ -36,37 +36,26 @@ REPLY_S = 900.0
 
 
 @dataclass(frozen=True)
-class Controls:
-    """What each width changes."""
-
-    by_width: tuple[ControlOutcome, ...]
-
-    def of(self, width: int) -> ControlOutcome:
-        return next(one for one in self.by_width if one.width == width)
-
-
-@dataclass(frozen=True)
-class ControlStep(Step[Controls]):
-    """``target`` over ``trace`` again, without a draft, so many tokens at once as each of
-    ``widths``; a prompt is read once for all of them."""
+class ControlStep(Step[ControlOutcome]):
+    """``target`` over ``trace`` again, without a draft, ``width`` tokens at once."""
 
     engine: Engine
     target: Source
     args: ModelArgs
     trace: Trace
-    widths: tuple[int, ...]
+    width: int
 
     kind: ClassVar[str] = "control"
-    version: ClassVar[int] = 3
-    """2: prompts in whole batches, and no more replies than it takes. 3: all widths together."""
+    version: ClassVar[int] = 4
+    """2: prompts in whole batches, and no more replies than it takes. 3: all widths together.
+    4: one, the served draft's."""
     optional: ClassVar[bool] = True
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = Controls
+    result_type: ClassVar[type] = ControlOutcome
 
     @property
     def label(self) -> str:
-        widths = ", ".join(str(width) for width in self.widths)
-        return f"no-draft control at width {widths} ({self.engine.name})"
+        return f"no-draft control at width {self.width} ({self.engine.name})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -76,40 +65,40 @@ class ControlStep(Step[Controls]):
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
-            "widths": list(self.widths),
+            "width": self.width,
             "replies": REPLIES,
             "enough": ENOUGH,
             **self.args.numerics(),
         }
 
-    def run(self, bench: Workbench) -> Controls:
+    def run(self, bench: Workbench) -> ControlOutcome:
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         load = model_load(self.engine, self.target.path, self.args, trace.header.context)
-        found = {width: _Differences(trace) for width in self.widths}
+        found = _Differences(trace, self.width)
         chosen = _chosen(trace)
         with bench.workers.loaded(self.engine, load, REPLY_S) as (worker, _):
             for index, reply in enumerate(trace):
                 if index in chosen:
-                    for width, differences in found.items():
-                        differences.add(worker, reply, width)
+                    found.add(worker, reply)
                 bench.advance((index + 1) / len(trace))
-        if any(not differences.told for differences in found.values()):
+        if not found.told:
             raise StepError(f"{self.label}: the trace has no log-probabilities to compare with")
-        return Controls(tuple(d.outcome(width) for width, d in found.items()))
+        return found.outcome()
 
 
 class _Differences:
-    """Absolute differences of log-probabilities at one width, and margins of what flipped."""
+    """Absolute differences of log-probabilities at ``width``, and margins of what flipped."""
 
-    def __init__(self, trace: TraceFile) -> None:
+    def __init__(self, trace: TraceFile, width: int) -> None:
+        self.width = width
         self.greedy = not trace.header.sampler.temperature
         self.found: list[Floats32] = []
         self.margins: list[Floats32] = []
 
-    def add(self, worker: Worker, reply: Reply, width: int) -> None:
+    def add(self, worker: Worker, reply: Reply) -> None:
         """Read ``reply`` again."""
         said = reply.tokens[: reply.head.emitted]
-        again = worker.replay(reply.prompt, said, width=width, ahead=len(reply.prompt) - 1)
+        again = worker.replay(reply.prompt, said, width=self.width, ahead=len(reply.prompt) - 1)
         known = reply.known[: reply.head.emitted]
         self.found.append(np.abs(again.logq - reply.logp[: len(said)])[known])
         if self.greedy:
@@ -122,11 +111,11 @@ class _Differences:
         every = np.concatenate(self.found)
         return bool(len(every) and np.isfinite(every).all())
 
-    def outcome(self, width: int) -> ControlOutcome:
+    def outcome(self) -> ControlOutcome:
         every = np.concatenate(self.found)
         flips = np.concatenate(self.margins) if self.margins else np.zeros(0)
         return ControlOutcome(
-            width=width,
+            width=self.width,
             positions=len(every),
             flips=len(flips),
             p50=float(np.quantile(every, 0.5)),

@@ -29,7 +29,7 @@ from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, Sel
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.steps.compare import CompareStep
-from cook.steps.control import Controls, ControlStep
+from cook.steps.control import ControlStep
 from cook.steps.curve import CurveOutcome, CurveStep
 from cook.steps.http_replay import MATCHES_FILE, HttpReplayOutcome, HttpReplayStep
 from cook.steps.live import LiveOutcome, LiveStep
@@ -184,9 +184,7 @@ class Fabrication(Executor):
             SlotCurveStep: self._slot_curve,
             LiveStep: self._live,
             CompareStep: self._compare,
-            ControlStep: lambda step, _: Controls(
-                tuple(ControlOutcome(w, 100, 2, 0.01, 0.1, 0.3, 0.05) for w in step.widths)
-            ),
+            ControlStep: lambda step, _: ControlOutcome(step.width, 100, 2, 0.01, 0.1, 0.3, 0.05),
             SelfCheckStep: self._recount,
             MemoryStep: lambda step, _: MemoryOutcome(step.model.size_bytes, 200, 100, ("fit",)),
         }

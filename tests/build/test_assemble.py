@@ -143,6 +143,9 @@ def test_what_is_asked_of_a_finalist_beside_its_speed(record: Record) -> None:
         assert candidate.counts is not None
         assert (candidate.counts.exact, candidate.counts.replay_drafted) == (4, 101)
         assert candidate.counts_reason is None
+        if candidate.name != record.pick.candidate:
+            assert candidate.output is None, "nobody would serve it"
+            continue
         assert candidate.output is not None
         assert (candidate.output.identical, candidate.output.near_ties) == (7, 1)
         assert candidate.output.gap_is_measured
@@ -200,8 +203,8 @@ def test_a_failed_live_run_is_told_and_does_not_win(
     assert candidate.command, "its first round ran, and says how to start it"
     states = {step.label: step.state for step in found.record.steps}
     assert states[f"live {name} round 2 (bundled)"] == "failed"
-    assert states[f"compare output {name} (bundled)"] == "failed"
-    assert len(found.failures) == 1, "what only waited for it is no failure of its own"
+    assert f"compare output {name} (bundled)" not in states, "nobody will serve it"
+    assert len(found.failures) == 1
 
 
 def test_a_recount_that_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
