@@ -404,8 +404,8 @@ def fit_overhead(lived: Sequence[Lived], timings: Timings, profile: Profile) -> 
 
 
 USUAL = 0.3
-"""Overheads are expected to be about such a share of what was priced: of a millisecond a token a
-server took 0.1 to 0.3 ms more."""
+"""Overheads are expected to be such a share of what was priced, give or take: a wide guess, which
+weighs only where live runs are too noisy to tell."""
 
 
 def fit_overheads(
