@@ -64,7 +64,7 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     assert all(step.seconds for step in (*found.steps, *found.later_steps))
     later = Counter(step.kind for step in found.later_steps)
     assert later["live"] >= 2
-    assert (later["compare"], later["control"], later["selfcheck"]) == (2, 1, 2)
+    assert (later["compare"], later["control"], later["selfcheck"]) == (1, 1, 2)
     assert not {s.key for s in found.steps} & {s.key for s in found.later_steps}
     show_plan(found, Output(Mode.HUMAN))
     shown = capsys.readouterr()
