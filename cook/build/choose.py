@@ -267,6 +267,18 @@ def rank(
     return sorted(alone, key=place)
 
 
+def draft_leads(
+    forecasts: Sequence[Forecast], objective: Objective, weights: Mapping[str, float] | None
+) -> bool:
+    """Whether a draft is forecast to be better than no draft; also where that has no figure."""
+    drafted = next(iter(rank(forecasts, objective, weights)), None)
+    bare = next((f for f in forecasts if f.key.draft is None), None)
+    told, without = (
+        objective.of(figures(f.runs, weights)) if f is not None else None for f in (drafted, bare)
+    )
+    return told is not None and (without is None or told > without)
+
+
 def value_of(candidate: Candidate, objective: Objective) -> float | None:
     """The maximized figure as measured live; None where it was not, or does not exist."""
     return objective.of(candidate.live) if candidate.live is not None else None

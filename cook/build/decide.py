@@ -3,7 +3,8 @@
 The choice is made on one half of the prompts and its figures are reported on the other
 (winner's curse, docs/internals/scoring.md#choosing-and-reporting). Live go: the choice, its closest
 rival of another draft file, and no draft, so that a prediction is always confronted with the real
-server. Where that leaves open which is the best, those that may be it are measured further.
+server; where no draft is the choice, its closest rival is the best draft. Where that leaves open
+which is the best, those that may be it are measured further.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cook.build.choose import Aim, Chosen, DecidingCost, ForecastErrors, choose, rank
+from cook.build.choose import Aim, Chosen, DecidingCost, ForecastErrors, choose, draft_leads, rank
 from cook.build.forecast import MODEL, ChainForecast, Forecast, Forecaster
 from cook.build.layout import (
     Configuration,
@@ -149,32 +150,35 @@ def decide(
         if layout.forecast.floor is not None:
             executor.run([layout.forecast.floor[1]])
         executor.run(forecaster.staying().elsewhere())
-        ranked = rank(forecaster.forecasts(only=chosen_on), aim.objective, aim.weights)
+        forecasts = forecaster.forecasts(only=chosen_on)
+        ranked = rank(forecasts, aim.objective, aim.weights)
         if not ranked:
             silent[layout.engine.name] = _why_silent(layout, executor)
             continue
         # Before anything is calibrated: bare forecasts say about how long live runs take.
-        guessed = forecaster.forecasts(only=reported_on)
-        live.expected |= _by_prompt(guessed)
+        live.expected |= _by_prompt(forecaster.forecasts(only=reported_on))
         live.load_s = max(live.load_s, _load_s(layout.forecast, forecaster))
         fit = _live_fit(layout, live, ranked[0].key, live.budget_s / len(layouts))
         fits.append(fit)
         left_out += fit.left_out
-        # Of several engines' drafts it is not known yet which two are compared.
-        rivals = _of_other_files([f.key for f in ranked], [layout])
-        rival = next(iter(rivals), None) if fit.rival and len(layouts) == 1 else None
+        # Of several engines' drafts it is not known yet which two are compared, and where none is
+        # better than no draft, the best draft is its rival.
+        compared = len(layouts) == 1 and draft_leads(forecasts, aim.objective, aim.weights)
+        rivals = _of_other_files([f.key for f in ranked], [layout]) if compared else []
+        rival = next(iter(rivals), None) if fit.rival else None
         fittings.append(_Fitting.of(layout, forecaster, ranked[0].key, fit, rival))
         executor.run(fittings[-1].steps())
     if not fittings:
         return None
-    # What disturbed a round shows beside forecasts, and where one ran anew that one is fitted on.
     for one in fittings:
-        overheads = one.found(live).overheads
-        live.expected |= _by_prompt(one.forecaster.forecasts(overheads, reported_on))
+        found = fitted[one.forecaster.plan.engine.name] = one.found(live)
+        live.expected |= _by_prompt(one.forecaster.forecasts(found.overheads, reported_on))
+    # What disturbed a round shows beside forecasts, and where one ran anew that one is fitted on.
     live.note([c for one in fittings for c in (*one.live, *one.beside)])
     for one in fittings:
         forecaster, name = one.forecaster, one.forecaster.plan.engine.name
-        fitted[name] = one.found(live)
+        if one.ran_anew(live):
+            fitted[name] = one.found(live)
         overheads = fitted[name].overheads
         noise[name] = EngineNoise(
             forecaster.timing_noise(overheads, chosen_on),
@@ -500,8 +504,8 @@ def _of_other_files(keys: Sequence[CandidateKey], layouts: Sequence[Layout]) -> 
 
 
 def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration, ...]:
-    """The choice (the best draft where no draft is chosen) and the best of another file; where
-    draft-free speculation is better than that, it too, for its counts."""
+    """The choice and the best of another file; where draft-free speculation is better than that, it
+    too, for its counts. Where no draft is chosen, it is the best draft: no draft runs anyway."""
     drafting = [key for key in choice.ranking if key.draft is not None]
     if choice.key is not None and choice.key.draft is not None:
         drafting.remove(choice.key)
@@ -509,7 +513,10 @@ def _finalists(choice: Chosen, layouts: Sequence[Layout]) -> tuple[Configuration
     if not drafting:
         return ()
     first, *rest = drafting
-    others = _of_other_files(drafting, layouts) or rest
+    if choice.key is not None and choice.key.draft is None:
+        others = drafting
+    else:
+        others = _of_other_files(drafting, layouts) or rest
     beside = [*others[:1], *[key for key in others if key.ngram is None][:1]]
     every = {c.key: c for layout in layouts for c in layout.grid}
     return tuple(every[key] for key in dict.fromkeys((first, *beside)))
@@ -559,6 +566,10 @@ class _Fitting:
         """With the last pass of the timings between no draft and the drafts."""
         rounds = interleaved([*self.live, *self.beside])
         return [*rounds[:1], *self.forecaster.last_pass(), *rounds[1:]]
+
+    def ran_anew(self, live: LiveRuns) -> bool:
+        """Whether a round that is fitted on was measured again."""
+        return any(live.ran(c) != c for c in self.live)
 
     def found(self, live: LiveRuns) -> Calibration:
         """By the rounds that count."""

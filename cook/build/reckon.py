@@ -24,6 +24,7 @@ from cook.engines.threads import engine_threads
 from cook.errors import CookError
 from cook.formats.headers import header, header_if_there
 from cook.formats.output_head import head_of
+from cook.formats.vocabulary import read_vocabulary, tokens_about
 from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
@@ -78,7 +79,9 @@ FASTER = 4.0
 """Times that a machine may be as fast as the reference: a batch is repeated as on such a one, since
 to reckon a repeat too many is better than three too few."""
 BYTES_A_TOKEN = 4
-"""Of text."""
+"""Of text, where no vocabulary tells."""
+SAMPLED_CHARACTERS = 16_384
+"""Of all prompts together, whose tokens are estimated by the vocabulary."""
 TOKENS_A_CYCLE = 2.2
 CHUNK_TOKENS = 512
 WIDE = 0.1
@@ -216,10 +219,15 @@ def _touched(model: Input) -> float:
     model made of another by the other's."""
     size = model_bytes(model)
     assert size is not None, "asked only of models of a known size"
+    source = _source_of(model)
+    return size * (_share_used(source.path) if isinstance(source, Source) else 1.0)
+
+
+def _source_of(model: Input) -> Input:
+    """The file that ``model`` is made of, where it is made of one."""
     while isinstance(model, ReduceStep | HeadStep):
         model = model.model
-    source = model.source if isinstance(model, QuantizeStep) else model
-    return size * (_share_used(source.path) if isinstance(source, Source) else 1.0)
+    return model.source if isinstance(model, QuantizeStep) else model
 
 
 @cache
@@ -234,13 +242,30 @@ def _share_used(path: Path) -> float:
 def _prompt_lengths(trace: Trace) -> Sequence[float]:
     """Tokens of every prompt, by its text; of a recording that has no texts a guess."""
     if isinstance(trace, TraceStep):
-        return _lengths(trace.prompts)
+        return _lengths(trace.prompts, trace.target)
     return [float(CHUNK_TOKENS)] * max(trace.replies, 1)
 
 
-@lru_cache(maxsize=8)
-def _lengths(prompts: tuple[Prompt, ...]) -> tuple[float, ...]:
-    return tuple(max(len(p.text.encode()) / BYTES_A_TOKEN, 1.0) for p in prompts)
+def _lengths(prompts: tuple[Prompt, ...], model: Input) -> tuple[float, ...]:
+    """Tokens of each prompt, about, by the vocabulary of ``model``."""
+    source = _source_of(model)
+    return _counted(prompts, source.path if isinstance(source, Source) else None)
+
+
+@lru_cache(maxsize=64)
+def _counted(prompts: tuple[Prompt, ...], model: Path | None) -> tuple[float, ...]:
+    each = max(SAMPLED_CHARACTERS // max(len(prompts), 1), 64)
+    sample = "\n".join(p.text[:each] for p in prompts[: SAMPLED_CHARACTERS // each])
+    a_token = _bytes_a_token(model, sample) if model is not None else BYTES_A_TOKEN
+    return tuple(max(len(p.text.encode()) / a_token, 1.0) for p in prompts)
+
+
+def _bytes_a_token(model: Path, sample: str) -> float:
+    try:
+        tokens = tokens_about(read_vocabulary(header(model)), sample)
+    except CookError:
+        tokens = None
+    return len(sample.encode()) / tokens if tokens else BYTES_A_TOKEN
 
 
 def _prompt_tokens(trace: Trace, wanted: Sequence[str] | None = None) -> float:
@@ -322,7 +347,7 @@ def _live(step: LiveStep) -> Effort | None:
     if target is None or draft is None:
         return None
     tokens = step.work()
-    prompts = sum(len(p.text.encode()) for p in step.prompts) / BYTES_A_TOKEN
+    prompts = sum(_lengths(step.prompts, step.target))
     wide = _touched(step.target)
     if step.draft is None or step.settings is None:
         return Effort((target,), tokens * wide, tokens, prompts * wide)
@@ -338,7 +363,7 @@ def _compare(step: CompareStep) -> Effort | None:
     if target is None:
         return None
     live = step.live[0]
-    prompts = [len(p.text.encode()) / BYTES_A_TOKEN + live.max_tokens for p in live.prompts]
+    prompts = [tokens + live.max_tokens for tokens in _lengths(live.prompts, step.target)]
     wide = _touched(step.target)
     # Two thirds of what may be: replies are alike as often as not.
     return Effort((), 60 * wide, 60, 0.7 * sum(sorted(prompts)[:LOOKED_UP]) * wide)

@@ -101,6 +101,21 @@ def test_a_draft_is_picked_where_it_beats_the_rivals(
     assert all(c.predicted is not None for c in rivals)
 
 
+def test_where_no_draft_is_best_its_rival_is_the_best_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft of another file ran live, too, two of ten minutes for what nobody would serve."""
+    world = World(accuracy={"small": 0.05, "large": 0.1}, draft_ms={"small": 9.0, "large": 9.0})
+    record = built(tmp_path, monkeypatch, world).record
+    assert record.pick.candidate == "no draft"
+    assert record.pick.choice is not None
+    assert record.pick.choice.confirmed
+    drafts = [c for c in record.candidates if c.live is not None and c.draft is not None]
+    assert {c.draft for c in drafts} == {"large"}
+    labels = [s.label for s in record.steps if s.kind == "live"]
+    assert not [label for label in labels if "small" in label]
+
+
 def test_speedups_are_against_no_draft(record: Record) -> None:
     bare = record.candidate("no draft")
     assert bare is not None

@@ -10,9 +10,11 @@ import pytest
 
 from cook.build import reckon
 from cook.build.reckon import FLOPS, READ_BYTES_S, Effort, MachinePace, effort_of, nominal_seconds
+from cook.formats.gguf import ValueType
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.graph.step import Source
 from cook.graph.store import Artifact
+from cook.prompts.prompt_set import Prompt
 from cook.steps.trace import TraceStep
 from tests.build.fabricated import source
 from tests.build.laid_out import layout, score
@@ -132,6 +134,25 @@ def _fields(step: TraceStep) -> tuple[Any, ...]:
     from dataclasses import fields
 
     return tuple(getattr(step, f.name) for f in fields(step))
+
+
+def test_a_prompt_has_as_many_tokens_as_the_vocabulary_makes_of_it(tmp_path: Path) -> None:
+    """A plan of random text reckoned four bytes a token, where each was one."""
+    words = ["word", "\u2581word"]
+    found = {}
+    for name, tokens in (("letters", list("dorw\u2581")), ("words", words), ("none", None)):
+        path = tmp_path / f"{name}.gguf"
+        metadata = {"general.architecture": encode("llama")}
+        if tokens is not None:
+            metadata["tokenizer.ggml.model"] = encode("llama")
+            metadata["tokenizer.ggml.tokens"] = encode(tokens, ValueType.STRING)
+        write_gguf_file(path, metadata, ())
+        prompts = (Prompt("a", "x", "word word word word", "pick"),)
+        step = replace(traced(10**9), prompts=prompts, target=Source(path, "sha256:0", 10**9))
+        effort = effort_of(step)
+        assert effort is not None
+        found[name] = effort.computed_bytes / 1e9
+    assert found == pytest.approx({"letters": 19, "words": 4, "none": 19 / 4})
 
 
 def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from cook.engines.base import Engine
+from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
 from cook.formats.gguf import ValueType, read_gguf
 from cook.formats.gguf_writer import WritableValue, encode, write_gguf_file
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
-from cook.formats.vocabulary import Vocabulary, compare, read_vocabulary
+from cook.formats.vocabulary import Vocabulary, compare, read_vocabulary, tokens_about
 from cook.paths import demo_dir
+from cook.prompts.prompt_set import load_prompts
+from cook.trace.tokenizer import Tokenizer
 
 TARGET = Vocabulary("BPE", 1, 2, False, False, tuple(f"t{i}".encode() for i in range(400)))
 Read = Callable[..., Vocabulary]
@@ -138,6 +142,32 @@ def test_the_demo_pair_is_compatible() -> None:
         pytest.skip("the demo models have not been made yet")
     target, draft = (read_vocabulary(read_gguf(path)) for path in paths)
     assert compare(target, draft) == ()
+
+
+def test_tokens_of_a_text_are_the_longest_that_fit() -> None:
+    spaces = Vocabulary("SPM", 1, 2, False, False, (b"a", b"ab", "\u2581ab".encode(), b"c"))
+    assert tokens_about(spaces, "") == 0
+    assert tokens_about(spaces, "abab ab") == 3
+    assert tokens_about(spaces, "abc") == 2
+    assert tokens_about(spaces, "a\u00e9") == 3, "a letter that no token covers is its bytes"
+    words = Vocabulary("BPE", 1, 2, False, False, ("\u0120ab".encode(), b"ab", b"\xc4\x8a"))
+    assert tokens_about(words, "ab ab\n") == 3
+    assert tokens_about(words, "\u00e9") == 2
+    assert tokens_about(replace(words, kind="WPM"), "ab") is None
+
+
+@pytest.mark.engine
+def test_tokens_of_a_text_are_about_those_of_the_engine(bundled: Engine, tmp_path: Path) -> None:
+    """The demo's vocabulary, on its own prompts."""
+    model = demo_dir() / "target-q8_0.gguf"
+    if not model.exists():
+        pytest.skip("the demo models have not been made yet")
+    vocabulary = read_vocabulary(read_gguf(model))
+    texts = [p.text for p in load_prompts("demo").prompts]
+    with Tokenizer(bundled, model, Supervisor(tmp_path)) as tokenizer:
+        theirs = [len(tokenizer.tokenize(text, add_special=False)) for text in texts]
+    ours = [tokens_about(vocabulary, text) for text in texts]
+    assert ours == pytest.approx(theirs, rel=0.15)
 
 
 @pytest.mark.engine
