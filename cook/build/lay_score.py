@@ -184,12 +184,18 @@ def lay_forecast(
         rivals=rivals,
     )
     largest = max(plan.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
+    chosen_on = tuple(p.id for p in prompts.prompts if p.half == "pick")
     return replace(
         plan,
         several_cache_types=several,
-        floor=(largest, replace(largest.replays[0], width=FLOOR_WIDTH)) if largest else None,
+        floor=(largest, _shaped(largest.replays[0], chosen_on)) if largest else None,
         no_draft=NO_DRAFT + suffix,
     )
+
+
+def _shaped(replay: ReplayStep, chosen_on: tuple[str, ...]) -> ReplayStep:
+    """``replay`` in the batches of the noise floor, of one half of the prompts at most."""
+    return replace(replay, width=FLOOR_WIDTH, prompts=replay.prompts or chosen_on)
 
 
 @dataclass(frozen=True)

@@ -500,7 +500,8 @@ class ForecastPlan:
         floor = self.floor
         if floor is not None and floor[0] not in drafts:
             largest = max(drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0)
-            floor = largest, replace(largest.replays[0], width=floor[1].width)
+            other = floor[1]
+            floor = largest, replace(largest.replays[0], width=other.width, prompts=other.prompts)
         return replace(self, drafts=drafts, floor=floor)
 
     def under(self, chain: OtherChain) -> ForecastPlan:

@@ -87,3 +87,19 @@ def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:
     plain = layout().forecast
     assert plain is not None
     assert all("rollout_floor" not in r.params() for d in plain.drafts for r in d.replays)
+
+
+def test_the_noise_floor_is_replayed_on_half_of_the_prompts() -> None:
+    """It was a seventh of a build's time, as dear as a second replay of the largest draft."""
+    laid = layout(score())
+    assert laid.forecast is not None
+    assert laid.prompts is not None
+    assert laid.forecast.floor is not None
+    draft, other = laid.forecast.floor
+    assert other.prompts == tuple(p.id for p in laid.prompts.prompts if p.half == "pick")
+    assert draft.replays[0].prompts is None
+    smaller = laid.forecast.without([draft.draft.name])
+    assert smaller is not None
+    assert smaller.floor is not None
+    assert smaller.floor[0] != draft
+    assert smaller.floor[1].prompts == other.prompts
