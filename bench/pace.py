@@ -2,12 +2,15 @@
 
 What others do on the same host changes the speed of memory and processor by a quarter from minute
 to minute. A study that compares steps which ran minutes apart takes them all at one pace: seconds
-of a step times the usual seconds of the reference over those around the step.
+of a step times the usual seconds of the reference over those about the time of the step. A single
+look is itself off by 3 %, and now and then by 12, so that of a pair of looks around each step most
+of what is mended is made up: the median of all looks within a minute is taken.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,34 +30,43 @@ DEPTH = 32
 WIDTHS = (1, 5)
 """Tokens of the batches: the first is bound by memory, the other by the processor as well."""
 LOOK_S = 0.3
+NEAR_S = 60.0
+"""Before and after a step, whose looks tell its pace."""
 MOST_REPEATS = 32
 
 
 @dataclass
 class Pace:
-    """``worker`` holds the reference model; ``seconds`` of the reference around every step that
-    :meth:`run` ran, by key."""
+    """``worker`` holds the reference model. ``looks``: (when, seconds of the reference);
+    ``spans``: when each step that :meth:`run` ran began and ended, by key."""
 
     worker: Worker
-    seconds: dict[str, float] = field(default_factory=dict)
+    looks: list[tuple[float, float]] = field(default_factory=list)
+    spans: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def run(self, executor: Executor, steps: Iterable[Step[Any]]) -> None:
         """Each of ``steps`` alone, between two looks."""
-        before = self.look()
+        self._look()
         for step in steps:
+            started = time.monotonic()
             executor.run([step])
-            after = self.look()
-            self.seconds[step.key] = (before + after) / 2
-            before = after
-
-    def look(self) -> float:
-        """Seconds of the reference: one batch of each width."""
-        return sum(self._batch(width) for width in WIDTHS)
+            self.spans[step.key] = started, time.monotonic()
+            self._look()
 
     def factors(self) -> dict[str, float]:
         """What the seconds of each step are to be multiplied by, so that all are at one pace."""
-        usual = median(self.seconds.values())
-        return {key: usual / seconds for key, seconds in self.seconds.items()}
+        about = {key: self._about(*span) for key, span in self.spans.items()}
+        usual = median(about.values())
+        return {key: usual / seconds for key, seconds in about.items()}
+
+    def _about(self, started: float, ended: float) -> float:
+        return median(
+            seconds for at, seconds in self.looks if started - NEAR_S <= at <= ended + NEAR_S
+        )
+
+    def _look(self) -> None:
+        at = time.monotonic()
+        self.looks.append((at, sum(self._batch(width) for width in WIDTHS)))
 
     def _batch(self, width: int) -> float:
         text = list(range(1, 1 + DEPTH + width))
