@@ -24,7 +24,7 @@ from cook.engines.threads import engine_threads
 from cook.errors import CookError
 from cook.formats.headers import header, header_if_there
 from cook.formats.output_head import head_of
-from cook.formats.vocabulary import read_vocabulary, tokens_about
+from cook.formats.vocabulary import Vocabulary, read_vocabulary, tokens_about
 from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
@@ -261,11 +261,17 @@ def _counted(prompts: tuple[Prompt, ...], model: Path | None) -> tuple[float, ..
 
 
 def _bytes_a_token(model: Path, sample: str) -> float:
-    try:
-        tokens = tokens_about(read_vocabulary(header(model)), sample)
-    except CookError:
-        tokens = None
+    vocabulary = _vocabulary(model)
+    tokens = tokens_about(vocabulary, sample) if vocabulary is not None else None
     return len(sample.encode()) / tokens if tokens else BYTES_A_TOKEN
+
+
+@lru_cache(maxsize=2)
+def _vocabulary(model: Path) -> Vocabulary | None:
+    try:
+        return read_vocabulary(header(model))
+    except CookError:
+        return None
 
 
 def _prompt_tokens(trace: Trace, wanted: Sequence[str] | None = None) -> float:

@@ -62,8 +62,12 @@ def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> 
         assert candidate.predicted.figures.drafted
         assert candidate.predicted.by_depth[0].drafted > 0
     live = [c for c in drafting if c.live is not None]
-    assert len(live) >= 2
-    assert {c.draft for c in live} == {"Q4_K_M", "Q2_K"}, "the choice, and the best of another file"
+    assert record.pick.choice is not None
+    if record.pick.choice.candidate == "no draft":  # a busy machine may say so
+        assert live, "the best draft"
+    else:
+        files = {c.draft for c in live}
+        assert files == {"Q4_K_M", "Q2_K"}, "the choice, and the best of another file"
 
 
 def test_every_model_is_read_once_beside_the_live_runs(home: Path, record: Record) -> None:
