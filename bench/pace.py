@@ -2,9 +2,9 @@
 
 What others do on the same host changes the speed of memory and processor by a quarter from minute
 to minute. A study that compares steps which ran minutes apart takes them all at one pace: seconds
-of a step times the usual seconds of the reference over those about the time of the step. A single
-look is itself off by 3 %, and now and then by 12, so that of a pair of looks around each step most
-of what is mended is made up: the median of all looks within a minute is taken.
+of a step times the usual seconds of the reference over those about the time of the step. Looks
+scatter by 3 % in a calm quarter of an hour, and two in succession differed by 12 %: so the median
+of all within a minute is taken, not of the two around a step.
 """
 
 from __future__ import annotations

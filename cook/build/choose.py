@@ -267,15 +267,17 @@ def rank(
     return sorted(alone, key=place)
 
 
-def draft_leads(
-    forecasts: Sequence[Forecast], objective: Objective, weights: Mapping[str, float] | None
+def beats_no_draft(
+    draft: Forecast,
+    forecasts: Sequence[Forecast],
+    objective: Objective,
+    weights: Mapping[str, float] | None,
 ) -> bool:
-    """Whether a draft is forecast to be better than no draft; also where that has no figure."""
-    drafted = next(iter(rank(forecasts, objective, weights)), None)
+    """Whether ``draft`` is forecast to be better than no draft, one of ``forecasts``; also where
+    that has no such figure."""
     bare = next((f for f in forecasts if f.key.draft is None), None)
-    told, without = (
-        objective.of(figures(f.runs, weights)) if f is not None else None for f in (drafted, bare)
-    )
+    told = objective.of(figures(draft.runs, weights))
+    without = objective.of(figures(bare.runs, weights)) if bare is not None else None
     return told is not None and (without is None or told > without)
 
 

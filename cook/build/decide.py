@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from cook.build.choose import Aim, Chosen, DecidingCost, ForecastErrors, choose, draft_leads, rank
+from cook.build.choose import (
+    Aim,
+    Chosen,
+    DecidingCost,
+    ForecastErrors,
+    beats_no_draft,
+    choose,
+    rank,
+)
 from cook.build.forecast import MODEL, ChainForecast, Forecast, Forecaster
 from cook.build.layout import (
     Configuration,
@@ -163,7 +171,8 @@ def decide(
         left_out += fit.left_out
         # Of several engines' drafts it is not known yet which two are compared, and where none is
         # better than no draft, the best draft is its rival.
-        compared = len(layouts) == 1 and draft_leads(forecasts, aim.objective, aim.weights)
+        leads = beats_no_draft(ranked[0], forecasts, aim.objective, aim.weights)
+        compared = len(layouts) == 1 and leads
         rivals = _of_other_files([f.key for f in ranked], [layout]) if compared else []
         rival = next(iter(rivals), None) if fit.rival else None
         fittings.append(_Fitting.of(layout, forecaster, ranked[0].key, fit, rival))

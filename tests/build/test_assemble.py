@@ -104,7 +104,7 @@ def test_a_draft_is_picked_where_it_beats_the_rivals(
 def test_where_no_draft_is_best_its_rival_is_the_best_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A draft of another file ran live, too, two of ten minutes for what nobody would serve."""
+    """A draft of another file ran live, too, an eighth of a build for what nobody would serve."""
     world = World(accuracy={"small": 0.05, "large": 0.1}, draft_ms={"small": 9.0, "large": 9.0})
     record = built(tmp_path, monkeypatch, world).record
     assert record.pick.candidate == "no draft"

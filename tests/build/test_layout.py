@@ -90,7 +90,7 @@ def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:
 
 
 def test_the_noise_floor_is_replayed_on_half_of_the_prompts() -> None:
-    """It was a seventh of a build's time, as dear as a second replay of the largest draft."""
+    """It was dearer than the replay of the largest draft."""
     laid = layout(score())
     assert laid.forecast is not None
     assert laid.prompts is not None
