@@ -164,8 +164,8 @@ PAIRS = {
     ),
     "prediction-256": _in_proportion(256, prompts=8, max_tokens=96, turns=3),
     "prediction-sparse": _in_proportion(256, prompts=8, max_tokens=96, turns=3, shape=SPARSE),
-    "prediction-4096": _in_proportion(4096, prompts=4, max_tokens=128, turns=2),
-    "prediction-16384": _in_proportion(16_384, prompts=2, max_tokens=192, turns=1),
+    "prediction-4096": _in_proportion(4096, prompts=2, max_tokens=256, turns=3),
+    "prediction-16384": _in_proportion(16_384, prompts=2, max_tokens=512, turns=1),
 }
 """By the name of the study. Of a pair on one engine it is this and the engine's."""
 
@@ -265,15 +265,7 @@ class _AtOnePace(Forecaster):
         """The requests of a live step."""
         outcome, factor = self.outcomes.result(step), self.factors.get(step.key, 1.0)
         assert outcome is not None, "nothing failed"
-        return tuple(
-            replace(
-                run,
-                prompt_ms=run.prompt_ms * factor,
-                predicted_ms=run.predicted_ms * factor,
-                wall_ms=run.wall_ms * factor,
-            )
-            for run in outcome.runs
-        )
+        return tuple(run.slowed(factor) for run in outcome.runs)
 
     def _scaled(self, one: CurveOutcome, factor: float) -> CurveOutcome:
         return replace(
@@ -291,10 +283,16 @@ def _judged(
     plan = forecaster.plan
     live = {
         half: {
-            name: [[run for step in steps for run in forecaster.runs(step)] for steps in rounds]
-            for name, rounds in asked_of.items()
+            c.name: [
+                forecaster.counted_alike(
+                    c.key, [r for step in steps for r in forecaster.runs(step)]
+                )
+                for steps in rounds[c.name]
+            ]
+            for c in every
+            if c.name in rounds
         }
-        for half, asked_of in asked.items()
+        for half, rounds in asked.items()
     }
     typical = {
         name: {run.id: run for run in merge_repeats(rounds)}
@@ -314,10 +312,8 @@ def _judged(
             draft=c.draft.name if c.draft is not None else None,
             n_max=c.settings.n_max if c.settings else 0,
             predicted=predicted[c.name].decode_speed,
-            typical=_speeds(forecaster.counted_alike(c.key, merged[c.name]))[0],
-            live=tuple(
-                _speeds(forecaster.counted_alike(c.key, runs))[0] for runs in live["report"][c.name]
-            ),
+            typical=_speeds(merged[c.name])[0],
+            live=tuple(_speeds(runs)[0] for runs in live["report"][c.name]),
             whole=(predicted[c.name].end_to_end_speed, _speeds(merged[c.name])[1]),
         )
         for c in every

@@ -56,6 +56,7 @@ from cook.record.record import (
     StepRecord,
 )
 from cook.scoring.figures import by_category, by_prompt, figures, merge_repeats, output_check
+from cook.scoring.price import counted_alike
 from cook.scoring.rounds import Round, Rounds
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES
@@ -184,7 +185,7 @@ def _live_results(finished: Finished) -> Results:
         if failed:
             result = LiveResult(reason=why_not(failed[0], finished.outcomes))
         else:
-            runs = _counted_alike(finished, configuration.key, merge_repeats(rounds))
+            runs = merge_repeats(_counted_alike(finished, configuration, r) for r in rounds)
             result = LiveResult(runs, None if runs else "no request had a usable reply")
         results[configuration.key] = result
     # A predicted candidate that did not go live is shown all the same.
@@ -197,11 +198,14 @@ def _live_results(finished: Finished) -> Results:
 
 
 def _counted_alike(
-    finished: Finished, key: CandidateKey, runs: tuple[PromptRun, ...]
+    finished: Finished, configuration: Configuration, runs: Sequence[PromptRun]
 ) -> tuple[PromptRun, ...]:
-    """With the draft's reading of the prompt apart from decoding, where it was timed."""
-    forecaster = finished.forecasters.get(key.engine)
-    return runs if forecaster is None else forecaster.counted_alike(key, runs)
+    """With the draft's reading of the prompt apart from decoding, where that is known."""
+    key = configuration.key
+    if forecaster := finished.forecasters.get(key.engine):
+        return forecaster.counted_alike(key, runs)
+    profile = PROFILES[configuration.rounds[0].engine.flavour]
+    return tuple(counted_alike(run, None, profile) for run in runs)
 
 
 def _rest(finished: Finished) -> list[Configuration]:

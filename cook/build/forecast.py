@@ -478,8 +478,6 @@ class Forecaster:
         """The live requests of a candidate, as requests of every engine are counted."""
         draft = next((d for d in self.plan.drafts if self.plan.is_of(d, key)), None)
         timings = self.timings(draft) if draft is not None else None
-        if timings is None:
-            return tuple(live)
         return tuple(counted_alike(run, timings, self.plan.profile) for run in live)
 
     def _lived(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import socket
 import threading
+import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cook.engines.speculation import speculators_of
@@ -28,6 +30,8 @@ MAX_FACT_BYTES = 16 << 20
 GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "limit", "word", "none")
 _LONG = ("/completion", "/v1/completions")
+Heard = tuple[int, float]
+"""Bytes of an answer that were there, and when, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,10 @@ class Completion:
     prompt tokens that were evaluated (none are taken from a cache). ``draft_n`` and
     ``draft_n_accepted`` are None when nothing was drafted: the engines then leave them out.
     ``stop`` is why it ended: ``eos``, ``limit``, ``word`` or ``none``. ``speculators`` are the
-    kinds of speculation that the server has, where it tells (mainline).
+    kinds of speculation that the server has, where it tells (mainline). ``late_reading_ms``: of
+    ``predicted_ms``, what came before the first drafted tokens beyond what as many cycles took
+    later, which is the draft's reading of the prompt where it reads at its first draft (ik); None
+    where the answer was not streamed, or tells nothing of that.
     """
 
     text: str
@@ -85,6 +92,7 @@ class Completion:
     probabilities: tuple[TokenProbability, ...] = ()
     by_depth: tuple[DepthCount, ...] = ()
     speculators: tuple[str, ...] = ()
+    late_reading_ms: float | None = None
 
     @property
     def decode_tokens_per_s(self) -> float | None:
@@ -144,22 +152,18 @@ class Api:
 
     def post(self, path: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
         """The JSON object that a POST answers; StepError for an error status."""
-        most = MAX_ANSWER_BYTES if path in _LONG else MAX_FACT_BYTES
-        status, body = self._answer("POST", path, self._limit_s, most, payload)
-        answer = _json(body)
-        if status != 200:
-            raise StepError(
-                f"{self._what} answered {path} with status {status}: {_error_text(answer, body)}"
-            )
+        answer = _json(self._posted(path, payload))
         if not isinstance(answer, dict):
             raise self._malformed(path, "the answer is no JSON object")
         return answer
 
     def complete(self, payload: Mapping[str, object]) -> Completion:
-        """POST /completion, parsed."""
-        answer = self.post("/completion", payload)
+        """POST /completion, parsed; asked for with ``stream``, the events together."""
         try:
-            return parse_completion(answer)
+            if payload.get("stream"):
+                heard: list[Heard] = []
+                return parse_stream(self._posted("/completion", payload, heard), heard)
+            return parse_completion(self.post("/completion", payload))
         except ValueError as error:
             raise self._malformed("/completion", str(error)) from None
 
@@ -187,6 +191,17 @@ class Api:
             raise self._malformed("/apply-template", "prompt is no text")
         return prompt
 
+    def _posted(
+        self, path: str, payload: Mapping[str, object], heard: list[Heard] | None = None
+    ) -> bytes:
+        """What a POST answers with status 200; ``heard`` is filled with when it came."""
+        most = MAX_ANSWER_BYTES if path in _LONG else MAX_FACT_BYTES
+        status, body = self._answer("POST", path, self._limit_s, most, payload, heard)
+        if status != 200:
+            told = _error_text(_json(body), body)
+            raise StepError(f"{self._what} answered {path} with status {status}: {told}")
+        return body
+
     def _answer(
         self,
         method: str,
@@ -194,6 +209,7 @@ class Api:
         limit_s: float | None,
         most: int,
         payload: Mapping[str, object] | None = None,
+        heard: list[Heard] | None = None,
     ) -> tuple[int, bytes]:
         """Status and body, of at most ``most`` bytes; ReadTimeout when it takes ``limit_s``.
 
@@ -222,7 +238,7 @@ class Api:
                 timeout=httpx.Timeout(min(10.0, limit_s or 10.0), read=limit_s),
                 extensions={"trace": self._note_socket},
             ) as response:
-                status, body = response.status_code, self._body(response, path, most)
+                status, body = response.status_code, self._body(response, path, most, heard)
         except httpx.TransportError:
             if not late.is_set():
                 raise
@@ -239,7 +255,9 @@ class Api:
         if event == "connection.connect_tcp.complete":
             self._socket = info["return_value"].get_extra_info("socket")
 
-    def _body(self, response: httpx.Response, path: str, most: int) -> bytes:
+    def _body(
+        self, response: httpx.Response, path: str, most: int, heard: list[Heard] | None
+    ) -> bytes:
         packed = response.headers.get("Content-Encoding", "identity")
         if packed.lower() != "identity":
             raise self._malformed(path, f"it is packed as {packed[:40]}, which was not asked for")
@@ -250,6 +268,8 @@ class Api:
             if size > most:
                 raise StepError(f"{self._what} answered {path} with more than {most >> 20} MiB")
             parts.append(chunk)
+            if heard is not None:
+                heard.append((size, time.perf_counter()))
         return b"".join(parts)
 
     def _malformed(self, path: str, told: str) -> StepError:
@@ -261,9 +281,6 @@ def parse_completion(answer: Mapping[str, Any]) -> Completion:
     timings = answer.get("timings")
     if not isinstance(timings, dict):
         raise ValueError("timings are missing")
-    text = answer.get("content")
-    if not isinstance(text, str):
-        raise ValueError("content is no text")
     drafted, accepted = timings.get("draft_n"), timings.get("draft_n_accepted")
     if (drafted is None) != (accepted is None):
         raise ValueError("draft_n and draft_n_accepted do not come together")
@@ -274,7 +291,7 @@ def parse_completion(answer: Mapping[str, Any]) -> Completion:
     # Mainline leaves tokens empty unless asked; ik has no such field.
     tokens = _ids(answer["tokens"], "tokens") if answer.get("tokens") else None
     return Completion(
-        text=text,
+        text=_text(answer),
         tokens=tokens,
         prompt_n=_count(timings.get("prompt_n"), "prompt_n"),
         prompt_ms=_time(timings.get("prompt_ms"), "prompt_ms"),
@@ -288,6 +305,66 @@ def parse_completion(answer: Mapping[str, Any]) -> Completion:
         by_depth=_depths(timings.get("draft_by_depth")),
         speculators=_speculators(answer.get("generation_settings")),
     )
+
+
+def parse_stream(body: bytes, heard: Sequence[Heard]) -> Completion:
+    """A streamed /completion, its events together; ValueError telling what is wrong with one.
+
+    ``heard``: when how much of it was there, which tells the draft's late reading.
+    """
+    events: list[dict[str, Any]] = []
+    ends: list[int] = []
+    end = 0
+    for line in body.split(b"\n"):
+        end += len(line) + 1
+        if line.startswith(_EVENT):
+            events.append(_event(line))
+            ends.append(end)
+    if not events or events[-1].get("stop") is not True:
+        raise ValueError("the stream broke off")
+    text = "".join(_text(event) for event in events)
+    tokens = [token for event in events for token in _list(event.get("tokens", []), "tokens")]
+    whole = parse_completion({**events[-1], "content": text, "tokens": tokens})
+    sizes = [size for size, _ in heard]
+    # A line's end may come with what follows it.
+    times = [heard[min(bisect_left(sizes, e - 1), len(heard) - 1)][1] for e in ends]
+    before_end_ms = [(times[-1] - at) * 1000 for at in times[:-1]]
+    return replace(whole, late_reading_ms=_late_reading_ms(before_end_ms, whole))
+
+
+_EVENT = b"data: "
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    event = _json(line.removeprefix(_EVENT))
+    if not isinstance(event, dict):
+        raise ValueError("an event of the stream is no JSON object")
+    if "error" in event:
+        raise ValueError(f"an error amid the stream: {_error_text(event, line)}")
+    return event
+
+
+def _text(event: Mapping[str, Any]) -> str:
+    text = event.get("content")
+    if not isinstance(text, str):
+        raise ValueError("content is no text")
+    return text
+
+
+def _late_reading_ms(before_end_ms: Sequence[float], whole: Completion) -> float | None:
+    """What came before the first drafted tokens, less one cycle as long as the mean of the others.
+
+    ``before_end_ms`` of every event but the last, by our clock; the server's began ``predicted_ms``
+    before the end, and with the first token, which nothing was drafted for.
+    """
+    if whole.draft_n_accepted is None:
+        return None
+    others = whole.predicted_n - 2 - whole.draft_n_accepted  # by token identity, less the first
+    for rest_ms in before_end_ms:
+        first_ms, cycle_ms = whole.predicted_ms - rest_ms, rest_ms / max(others, 1)
+        if others > 0 and rest_ms > 0 and first_ms > cycle_ms / 2:
+            return max(0.0, first_ms - cycle_ms)
+    return None
 
 
 def _speculators(settings: Any) -> tuple[str, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+TIMES = ("prompt_ms", "predicted_ms", "wall_ms", "draft_prompt_ms", "late_reading_ms")
+"""What of a :class:`PromptRun` are times."""
 
 
 @dataclass(frozen=True)
@@ -12,9 +15,11 @@ class PromptRun:
     ``tokens`` are the emitted ids (None where the engine returns none: ik). Times in ms:
     ``prompt_ms`` and ``predicted_ms`` are the server's, ``wall_ms`` the client's from request
     to answer, which holds the prefill of target and draft. ``draft_n`` is None when nothing was
-    drafted, never 0. ``draft_prompt_ms``: of ``prompt_ms``, the draft's reading of the prompt, as
-    it was timed apart, where the server calls that decoding (ik); None where the times are the
-    server's own words.
+    drafted, never 0.
+
+    Where the server calls the draft's reading of the prompt decoding (ik), ``late_reading_ms`` is
+    what of ``predicted_ms`` it took, as the answer tells, and once it is counted there,
+    ``draft_prompt_ms`` what of ``prompt_ms`` it is; each None where it is not so.
     """
 
     id: str
@@ -30,6 +35,7 @@ class PromptRun:
     text: str
     stop: str
     draft_prompt_ms: float | None = None
+    late_reading_ms: float | None = None
 
     @property
     def cycles(self) -> int | None:
@@ -37,3 +43,8 @@ class PromptRun:
         if self.draft_n_accepted is None:
             return None
         return self.predicted_n - 1 - self.draft_n_accepted
+
+    def slowed(self, factor: float) -> PromptRun:
+        """The same request with all its times multiplied by ``factor``."""
+        times = {name: getattr(self, name) for name in TIMES}
+        return replace(self, **{n: ms * factor for n, ms in times.items() if ms is not None})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from cook.errors import InternalError
 from cook.record.measured import Figures, OutputCheck, PromptFigures
 from cook.record.outcomes import CompareOutcome, ControlOutcome
-from cook.record.prompt_runs import PromptRun
+from cook.record.prompt_runs import TIMES, PromptRun
 
 NEAR_TIE_GAP = 0.15
 """Logit gap up to which batched verification is known to flip greedy choices.
@@ -20,21 +21,16 @@ kernel noise (docs/internals/scoring.md#same-output-as-without-a-draft).
 
 def merge_repeats(rounds: Iterable[Sequence[PromptRun]]) -> tuple[PromptRun, ...]:
     """One run per prompt: counts of the first repeat, medians of the times over repeats."""
-    from dataclasses import replace
-
     by_id: dict[str, list[PromptRun]] = {}
     for runs in rounds:
         for run in runs:
             by_id.setdefault(run.id, []).append(run)
-    return tuple(
-        replace(
-            runs[0],
-            prompt_ms=median(r.prompt_ms for r in runs),
-            predicted_ms=median(r.predicted_ms for r in runs),
-            wall_ms=median(r.wall_ms for r in runs),
-        )
-        for runs in by_id.values()
-    )
+    return tuple(_typical(runs) for runs in by_id.values())
+
+
+def _typical(runs: Sequence[PromptRun]) -> PromptRun:
+    times = {name: [ms for r in runs if (ms := getattr(r, name)) is not None] for name in TIMES}
+    return replace(runs[0], **{name: median(each) for name, each in times.items() if each})
 
 
 def figures(runs: Sequence[PromptRun], weights: Mapping[str, float] | None = None) -> Figures:

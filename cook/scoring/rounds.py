@@ -87,7 +87,7 @@ class Rounds(Generic[K]):
         drift = self._repeats.drift
         return {
             key: merge_repeats(
-                [_sped(run, -drift[number]) for run in r.runs[key]]
+                [run.slowed(math.exp(drift[number])) for run in r.runs[key]]
                 for number, r in enumerate(self.rounds)
                 if r.runs.get(key)
             )
@@ -242,16 +242,3 @@ class _Fit(Generic[K]):
         centred = mean - mean.mean(axis=0)
         values, vectors = np.linalg.eigh(centred @ self.covariance @ centred.T)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
-
-
-def _sped(run: PromptRun, log: float) -> PromptRun:
-    """``run`` with its speeds multiplied by exp(``log``)."""
-    if not log:
-        return run
-    factor = math.exp(-log)
-    return replace(
-        run,
-        prompt_ms=run.prompt_ms * factor,
-        predicted_ms=run.predicted_ms * factor,
-        wall_ms=run.wall_ms * factor,
-    )

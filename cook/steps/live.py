@@ -98,6 +98,9 @@ def _machine_cpu_s() -> float | None:
 
 WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"
 WARM_UP_TOKENS = 16
+STREAMED_MS = 10.0
+"""A token from which on a server's answers may be streamed: to hear of each takes a tenth of a
+millisecond of a processor that is meant for the engine."""
 PARTING_TOKENS = 2
 """Beyond those drafted: the first comes from the prompt, and the last is never drafted."""
 
@@ -117,6 +120,7 @@ def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:
         tokens=answer.tokens,
         text=answer.text,
         stop=answer.stop,
+        late_reading_ms=answer.late_reading_ms,
     )
 
 
@@ -218,6 +222,7 @@ class LiveStep(Step[LiveOutcome]):
             **({"ngram": asdict(self.ngram)} if self.ngram is not None else {}),
             **({"slots": self.slots} if self.slots > 1 else {}),
             **({"draft_context": self.draft_context} if self.draft_context else {}),
+            **({"streamed": True} if self.reads_late else {}),
         }
 
     def work(self) -> float:
@@ -252,7 +257,9 @@ class LiveStep(Step[LiveOutcome]):
             watch, cpu_before = Watch.start(), server.cpu_s
             busy_s = None
             if self.slots == 1:
-                runs = list(self._one_by_one(server, bench))
+                pace = warmed.decode_tokens_per_s
+                streamed = self.reads_late and pace is not None and 1000 / pace >= STREAMED_MS
+                runs = list(self._one_by_one(server, bench, streamed))
             else:
                 runs, busy_s = self._in_parallel(server, bench)
             log = server.log.parent.name
@@ -270,11 +277,11 @@ class LiveStep(Step[LiveOutcome]):
             busy_s=busy_s,
         )
 
-    def _one_by_one(self, server: Server, bench: Workbench) -> Iterator[PromptRun]:
+    def _one_by_one(self, server: Server, bench: Workbench, streamed: bool) -> Iterator[PromptRun]:
         for index, prompt in enumerate(self.prompts):
             if index and self.remembers:
                 server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
-            yield self._ask(server, prompt, self._rendered(server, prompt))
+            yield self._ask(server, prompt, self._rendered(server, prompt), streamed)
             bench.advance((index + 1) / len(self.prompts))
 
     def _in_parallel(self, server: Server, bench: Workbench) -> tuple[list[PromptRun], float]:
@@ -330,16 +337,24 @@ class LiveStep(Step[LiveOutcome]):
         return self.draft is not None and self.engine.flavour is Flavour.IK_LLAMA_CPP
 
     @property
+    def reads_late(self) -> bool:
+        """ik's draft reads the prompt at its first draft, which its server counts as decoding: slow
+        answers come streamed, to tell how long that took. Where other kinds of speculation draft,
+        too, the first drafted tokens need not be its."""
+        return self.remembers and self.tool == "server" and self.ngram is None
+
+    @property
     def parting_tokens(self) -> int:
         """Length of a request that makes the draft forget the one before: it must be drafted."""
         return PARTING_TOKENS + max(1, self.settings.n_min if self.settings else 0)
 
-    def _ask(self, server: Server, prompt: Prompt, text: str) -> PromptRun:
+    def _ask(self, server: Server, prompt: Prompt, text: str, streamed: bool = False) -> PromptRun:
         started = time.perf_counter()
         answer: Completion = server.complete(
             text,
             n_predict=self.max_tokens,
             sampling=self.sampling.for_prompt(prompt.id).asked(),
+            streamed=streamed,
         )
         wall_ms = (time.perf_counter() - started) * 1000
         return run_of(prompt, answer, wall_ms)

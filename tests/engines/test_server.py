@@ -13,7 +13,9 @@ import pytest
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
+from cook.engines.server_api import Completion
 from cook.errors import InputError, InternalError, PrerequisiteError, StepError
+from cook.paths import demo_dir
 
 Make = Callable[..., Any]
 ONE = ModelArgs(threads=1)
@@ -118,6 +120,35 @@ def test_ik_server(ik_engine: Any, supervisor: Supervisor, tiny_model: Path) -> 
     assert drafted.draft_n is not None
     assert drafted.by_depth[0].depth == 1
     assert sum(d.accepted for d in drafted.by_depth) == drafted.draft_n_accepted
+
+
+@pytest.mark.ik
+def test_a_streamed_answer_of_ik_tells_when_its_draft_read_the_prompt(
+    ik_engine: Any, supervisor: Supervisor
+) -> None:
+    one = ModelArgs(threads=1)
+    target, draft = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
+    short, long = "Once upon a time", "def add(a, b):\n    return a + b\n\n\n" * 90
+    whole: list[Completion] = []
+    streamed: list[Completion] = []
+    with Server(
+        ik_engine, ServerJob(target, one, 2048, draft, one, DraftSettings(3)), supervisor
+    ) as server:
+        for answers, stream in ((whole, False), (streamed, True)):
+            for text in (short, long):
+                answers.append(server.complete(text, 48, seed=1, streamed=stream))
+    for as_whole, as_stream in zip(whole, streamed, strict=True):
+        assert as_whole.text.startswith(as_stream.text)
+        assert len(as_stream.text) > 0.8 * len(as_whole.text)
+        assert as_stream.draft_n == as_whole.draft_n
+        assert as_stream.draft_n_accepted == as_whole.draft_n_accepted
+        assert as_stream.predicted_n == as_whole.predicted_n
+        assert as_whole.late_reading_ms is None
+    of_short, of_long = (answer.late_reading_ms for answer in streamed)
+    assert of_short is not None
+    assert of_long is not None
+    assert of_long > 3 * of_short, "it reads many times as many tokens"
+    assert of_long < streamed[1].predicted_ms
 
 
 @pytest.mark.ik

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,6 +93,8 @@ def test_equal_weights_by_tokens_are_no_weights(times: list[float]) -> None:
 def test_repeats_give_the_median_time() -> None:
     merged = merge_repeats([[run("a", ms=1.0)], [run("a", ms=5.0)], [run("a", ms=2.0)]])
     assert [r.predicted_ms for r in merged] == [2.0]
+    moved = [replace(run("a"), draft_prompt_ms=ms) for ms in (30.0, 50.0, 40.0)]
+    assert merge_repeats([[one] for one in moved])[0].draft_prompt_ms == 40.0
 
 
 def test_ratio_of_a_candidate_with_itself_is_one() -> None:

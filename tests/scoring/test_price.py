@@ -140,6 +140,12 @@ def test_live_requests_of_both_engines_are_counted_alike() -> None:
     bare = dataclasses.replace(live, draft_n=None, draft_n_accepted=None)
     assert counted_alike(bare, TIMINGS, IK) == bare, "nothing was drafted, so nothing was read"
     assert counted_alike(live, dataclasses.replace(TIMINGS, draft_prefill=None), IK) == live
+    told = dataclasses.replace(live, late_reading_ms=600.0)
+    for timings in (TIMINGS, None):
+        heard = counted_alike(told, timings, IK)
+        assert heard.predicted_ms == 400.0, "as the answer tells, not as it was timed apart"
+        assert heard.draft_prompt_ms == 600.0
+        assert counted_alike(heard, timings, IK) == heard, "once is enough"
     short = counted_alike(dataclasses.replace(live, predicted_ms=100.0), TIMINGS, IK)
     assert short.predicted_ms == pytest.approx(10.0)
 
