@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.demo_score import DOWN_TO_ONE_BIT, study_layout
 from bench.study import Study, empty_executor
-from cook.build.decide import live_runs
+from cook.build.fitting import live_runs
 from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor

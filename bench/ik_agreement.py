@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.study import Study, empty_executor
-from cook.build.decide import live_runs
+from cook.build.fitting import live_runs
 from cook.build.layout import Configuration, Layout
 from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings

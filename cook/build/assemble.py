@@ -520,9 +520,9 @@ def _unlike(finished: Finished, candidates: Sequence[Candidate]) -> list[str]:
         if c.engine in late and c.live and c.live.drafted and c.live.draft_prompt_ms is None
     }
     return [
-        f"{name}: the server counts the draft's reading of the prompt as decoding, and it was not "
-        "timed apart: decode speeds with a draft hold it, end-to-end speeds are right "
-        "(`method: replay` times it)"
+        f"{name}: the server counts the draft's reading of the prompt as decoding, and neither its "
+        "answers nor timings tell how long that took: decode speeds with a draft hold it, "
+        "end-to-end speeds are right (`method: replay` times it)"
         for name in sorted(unlike)
     ]
 

@@ -241,7 +241,7 @@ def test_one_chain_asks_for_nothing_more() -> None:
 
 def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:
     """The made-up server takes half a millisecond a step more than was timed."""
-    from cook.build.decide import live_runs
+    from cook.build.fitting import live_runs
 
     found, fabrication = forecaster(tmp_path, World(drift=(1.0, 1.0, 1.0)))
     laid_out = layout()
@@ -286,7 +286,7 @@ def test_no_draft_is_forecast_with_its_own_arguments(tmp_path: Path) -> None:
 
 
 def test_timings_that_are_too_dear_are_corrected(tmp_path: Path) -> None:
-    from cook.build.decide import live_runs
+    from cook.build.fitting import live_runs
 
     found, fabrication = forecaster(tmp_path, World(overhead_ms=-4.0, drift=(1.0, 1.0, 1.0)))
     baseline = layout().baseline
@@ -298,7 +298,7 @@ def test_timings_that_are_too_dear_are_corrected(tmp_path: Path) -> None:
 
 def test_what_the_draft_reads_is_no_overhead_of_ik(tmp_path: Path) -> None:
     """A draft of 100 ms a token reads a prompt in 145 ms, which ik's server calls decoding."""
-    from cook.build.decide import live_runs
+    from cook.build.fitting import live_runs
 
     engine = FakeEngine("ik", Flavour.IK_LLAMA_CPP)
     world = World(draft_ms={"small": 100.0, "large": 100.0}, drift=(1.0, 1.0, 1.0))

@@ -49,6 +49,36 @@ def test_a_drafted_request_makes_ik_forget(ik_engine: Any, tmp_path: Path, n_min
     assert not_drafted != fresh, "one token less is not drafted, and the cache is still there"
 
 
+@pytest.mark.ik
+def test_slow_answers_of_ik_tell_how_long_the_draft_read(
+    ik_engine: Any, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = ModelArgs(threads=1)
+    target, draft = (source([demo_dir() / f"{n}.gguf"]) for n in ("target-q8_0", "draft-f16"))
+    prompts = tuple(Prompt(n, "code", f"{n}: {PROMPT * 20}", "pick") for n in ("a", "b"))
+    drafted = LiveStep(
+        *(ik_engine, "draft", target, one, 1024, draft, one, DraftSettings(3)),
+        *(prompts, 48, Sampling(), False, 0, 0),
+    )
+    whole = drafted.run(bench).runs
+    assert [run.late_reading_ms for run in whole] == [None, None], "each token takes a millisecond"
+    monkeypatch.setattr(live, "STREAMED_MS", 0.0)
+    streamed = drafted.run(bench).runs
+    for run, same in zip(streamed, whole, strict=True):
+        assert (run.draft_n, run.draft_n_accepted) == (same.draft_n, same.draft_n_accepted)
+        assert run.late_reading_ms is not None
+        assert 0 < run.late_reading_ms < run.predicted_ms
+    bare = replace(drafted, draft=None, settings=None).run(bench).runs
+    assert [run.late_reading_ms for run in bare] == [None, None], "nothing was drafted"
+
+
+def test_streamed_rounds_alone_have_another_key(step: LiveStep) -> None:
+    served = replace(step, tool="server")
+    assert served.params()["streamed"] is True
+    assert "streamed" not in step.params(), "llama-spec-bench has no stream"
+    assert "streamed" not in replace(served, draft=None, settings=None).params()
+
+
 @pytest.mark.engine
 def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
     bundled: Any, bench: Workbench

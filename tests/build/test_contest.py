@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cook.build.choose import Aim, Chosen, ForecastErrors, choose
-from cook.build.decide import FURTHER
+from cook.build.contest import FURTHER
 from cook.build.forecast import Forecast
 from cook.record.objective import Objective
 from cook.record.record import CandidateKey
