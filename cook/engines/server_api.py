@@ -235,6 +235,8 @@ class Api:
                 method,
                 path,
                 json=payload,
+                # ik ends the connection after a stream, which a next request on it would run into.
+                headers={"Connection": "close"} if heard is not None else None,
                 timeout=httpx.Timeout(min(10.0, limit_s or 10.0), read=limit_s),
                 extensions={"trace": self._note_socket},
             ) as response:

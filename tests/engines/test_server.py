@@ -152,6 +152,18 @@ def test_a_streamed_answer_of_ik_tells_when_its_draft_read_the_prompt(
 
 
 @pytest.mark.ik
+def test_a_request_after_a_stream_finds_ik_there(ik_engine: Any, supervisor: Supervisor) -> None:
+    """It ends its connection after a stream without a word, which the next request ran into."""
+    both = ModelArgs(threads=2)
+    target = demo_dir() / "target-q8_0.gguf"
+    with Server(ik_engine, ServerJob(target, both, 1024, None, both, None), supervisor) as server:
+        for number in range(20):
+            assert server.complete(f"{number} is unrelated", 4).predicted_n == 4
+            asked = f"def f{number}(a, b):\n    return"
+            assert server.complete(asked, 200, streamed=True, ignore_eos=True).predicted_n == 200
+
+
+@pytest.mark.ik
 def test_ik_vocabulary_mismatch_is_no_drafting(
     ik_engine: Any, supervisor: Supervisor, tiny_model: Path, tmp_path: Path, make_tiny_model: Make
 ) -> None:
