@@ -154,9 +154,10 @@ def test_a_streamed_answer_of_ik_tells_when_its_draft_read_the_prompt(
 @pytest.mark.ik
 def test_a_request_after_a_stream_finds_ik_there(ik_engine: Any, supervisor: Supervisor) -> None:
     """It ends its connection after a stream without a word, which the next request ran into."""
-    both = ModelArgs(threads=2)
-    target = demo_dir() / "target-q8_0.gguf"
-    with Server(ik_engine, ServerJob(target, both, 1024, None, both, None), supervisor) as server:
+    two = ModelArgs(threads=2)
+    target, draft = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
+    job = ServerJob(target, two, 1024, draft, two, DraftSettings(3))
+    with Server(ik_engine, job, supervisor) as server:
         for number in range(20):
             assert server.complete(f"{number} is unrelated", 4).predicted_n == 4
             asked = f"def f{number}(a, b):\n    return"
