@@ -9,6 +9,7 @@ of all within a minute is taken, not of the two around a step.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -38,20 +39,45 @@ MOST_REPEATS = 32
 @dataclass
 class Pace:
     """``worker`` holds the reference model. ``looks``: (when, seconds of the reference);
-    ``spans``: when each step that :meth:`run` ran began and ended, by key."""
+    ``spans``: when each step that :meth:`run` ran began and ended, by key; both in ``file``, where
+    there is one, so that a study goes on where it was."""
 
     worker: Worker
     looks: list[tuple[float, float]] = field(default_factory=list)
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, worker: Worker, file: Path | None) -> Pace:
+        """With what ``file`` has."""
+        known: dict[str, Any] = {"looks": [], "spans": {}}
+        if file is not None and file.exists():
+            known = json.loads(file.read_text(encoding="utf-8"))
+        return cls(
+            worker,
+            [(at, seconds) for at, seconds in known["looks"]],
+            {key: (began, ended) for key, (began, ended) in known["spans"].items()},
+            file,
+        )
 
     def run(self, executor: Executor, steps: Iterable[Step[Any]]) -> None:
-        """Each of ``steps`` alone, between two looks."""
-        self._look()
+        """Each of ``steps`` alone, between two looks; what ran before is taken as it is."""
+        looked = False
         for step in steps:
-            started = time.monotonic()
+            if step.key in self.spans:
+                executor.run([step])
+                continue
+            if not looked:
+                self._look()
+                looked = True
+            started = time.time()
             executor.run([step])
-            self.spans[step.key] = started, time.monotonic()
+            self.spans[step.key] = started, time.time()
             self._look()
+            if self.file is not None:
+                part = self.file.with_suffix(".part")
+                part.write_text(json.dumps({"looks": self.looks, "spans": self.spans}))
+                part.rename(self.file)
 
     def factors(self) -> dict[str, float]:
         """What the seconds of each step are to be multiplied by, so that all are at one pace."""
@@ -65,7 +91,7 @@ class Pace:
         )
 
     def _look(self) -> None:
-        at = time.monotonic()
+        at = time.time()
         self.looks.append((at, sum(self._batch(width) for width in WIDTHS)))
 
     def _batch(self, width: int) -> float:
@@ -81,8 +107,8 @@ class Pace:
 
 
 @contextmanager
-def reference(layout: Layout) -> Iterator[Pace]:
-    """The pace by the target of ``layout``, in a worker of its own."""
+def reference(layout: Layout, file: Path | None = None) -> Iterator[Pace]:
+    """The pace by the target of ``layout``, in a worker of its own, and what ``file`` has of it."""
     assert layout.baseline is not None, "asked for"
     assert layout.target is not None, "asked for"
     args = layout.baseline.rounds[0].target_args
@@ -96,4 +122,4 @@ def reference(layout: Layout) -> Iterator[Pace]:
             outputs=max(WIDTHS),
         )
         with workers.loaded(layout.engine, load) as (worker, _):
-            yield Pace(worker)
+            yield Pace.of(worker, file)

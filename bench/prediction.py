@@ -11,6 +11,9 @@ live figures are over repeats: the mean of one beside the median of the other is
 turns are far slower, for drafts by some per cent more than for no draft. Beside the error stands
 the scatter of the live runs, and the error of the end-to-end speed, which long prompts decide.
 
+A cell of long prompts takes longer than a machine may be had: where ``COOK_BENCH_KEPT`` names a
+folder, what ran stays there, a cell that was ended goes on, and ``COOK_BENCH_TURNS`` adds turns.
+
 Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of all that is in it,
 
     python -m bench.prediction CELLS.jsonl
@@ -182,14 +185,17 @@ def prediction(pair: str, engines: Sequence[str] | None = None) -> Study:
 def _cell(name: str, engine: str) -> Study:
     pair, started = PAIRS[name], time.monotonic()
     with pair.laid(engine) as layout:
-        found, by_clock = compared(layout, pair.fitted, pair.turns, apart=pair.apart)
+        kept = os.environ.get("COOK_BENCH_KEPT")
+        folder = Path(kept) / f"{name}-{engine}" if kept else None
+        turns = int(os.environ.get("COOK_BENCH_TURNS", pair.turns))
+        found, by_clock = compared(layout, pair.fitted, turns, apart=pair.apart, kept=folder)
     title = f"{pair.title} x {engine}"
     minutes = (time.monotonic() - started) / 60
     if to := os.environ.get("COOK_BENCH_CELLS"):
-        cell = Cell(f"{name}-{engine}", title, pair.turns, minutes, tuple(found), tuple(by_clock))
+        cell = Cell(f"{name}-{engine}", title, turns, minutes, tuple(found), tuple(by_clock))
         with Path(to).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(cell)) + "\n")
-    study = told(title, found, pair.turns, whole=f"{name}-{engine}" in LONG)
+    study = told(title, found, turns, whole=f"{name}-{engine}" in LONG)
     clock = [abs(c.error) for c in by_clock]
     scatters = [c.scatter for c in by_clock if c.scatter is not None]
     aside = f", scatter of a live run {median(scatters):.1%}" if scatters else ""
@@ -209,12 +215,13 @@ Asked = Mapping[Half, Mapping[str, Sequence[Sequence[LiveStep]]]]
 
 
 def compared(
-    layout: Layout, fitted: str, turns: int, *, apart: bool = False
+    layout: Layout, fitted: str, turns: int, *, apart: bool = False, kept: Path | None = None
 ) -> list[list[Compared]]:
     """Every configuration of ``layout``, on the prompts that nothing was fitted on: at one pace of
     the machine, and by the clock.
 
-    ``fitted`` and ``apart``: as :class:`Pair` has them. Fitted is on the prompts that builds choose
+    ``fitted`` and ``apart``: as :class:`Pair` has them; ``kept``: where what ran stays, and is
+    taken up again. Fitted is on the prompts that builds choose
     on, judged on those that they report on.
     """
     assert layout.forecast is not None, "asked for"
@@ -236,7 +243,10 @@ def compared(
     # All configurations on a prompt before any on the next.
     running.sort(key=lambda step: (step.repeat, place[step.prompts[0].id]))
     judged = {p.id for p in prompts if p.half == "report"}
-    with empty_executor() as executor, reference(layout) as pace:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+    looks = kept / "pace.json" if kept is not None else None
+    with empty_executor(kept=kept) as executor, reference(layout, looks) as pace:
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
         for turn in range(turns):
             pace.run(executor, plan.timing(turn))

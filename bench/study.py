@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,9 +35,13 @@ def engines() -> list[Engine]:
 
 
 @contextmanager
-def empty_executor(threads: int = 1, *, fresh: bool = False) -> Iterator[Executor]:
-    """An executor over an empty store that is gone afterwards."""
-    with TemporaryDirectory(prefix="cook-bench-") as directory:
+def empty_executor(
+    threads: int = 1, *, fresh: bool = False, kept: Path | None = None
+) -> Iterator[Executor]:
+    """An executor over an empty store that is gone afterwards, or over that of the folder ``kept``,
+    which stays."""
+    folder = nullcontext(kept) if kept else TemporaryDirectory(prefix="cook-bench-")
+    with folder as directory:
         home = Path(directory)
         with Executor(
             Store(home / "store"),
