@@ -33,7 +33,6 @@ from cook.scoring.price import (
     SimulatedReply,
     Timings,
     counted_alike,
-    fit_overhead,
     fit_overheads,
     predict,
     priced,
@@ -458,20 +457,23 @@ class Forecaster:
             for settings, live in drafted
         ]
         lived = [list(self._lived(draft, live, settings)) for settings, live in drafted]
-        plain_s = step_s = decode_s = 0.0
-        if bare:
-            plain_s = fit_overhead(bare, alone, profile)
-        if any(lived):
-            found = self.timing_noise(NO_OVERHEADS, plain)
-            noise = math.hypot(MODEL.sd, found.sd) if found is not None else MODEL.sd
-            step_s, decode_s = fit_overheads(lived, timings, profile, noise)
+        if not any([bare, *lived]):
+            return NO_OVERHEADS
+        found = self.timing_noise(NO_OVERHEADS, plain)
+        # Of a single pass it is not known what runs differ by.
+        noise = LogSpread(MODEL.sd, 0)
+        if found is not None:
+            noise = LogSpread(math.hypot(MODEL.sd, found.sd), MODEL.freedom)
+        steps = fit_overheads(bare, lived, alone, timings, profile, noise)
         live = [run for _, runs in drafted for run in runs.values()]
+        alone, timings = (replace(prices, slower=steps.slower) for prices in (alone, timings))
         return Overheads(
-            plain_s,
-            step_s,
-            decode_s,
+            steps.plain_s,
+            steps.step_s,
+            steps.decode_s,
             plain_request_s=_request_overhead(plain.values(), alone),
             request_s=_request_overhead(live, timings),
+            slower=steps.slower,
         )
 
     def counted_alike(self, key: CandidateKey, live: Sequence[PromptRun]) -> tuple[PromptRun, ...]:
@@ -512,6 +514,7 @@ class Forecaster:
             draft=self.afar(batches.faster(self.draft_times)),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
+            slower=overheads.slower,
             overhead_s=overheads.step_s,
             decode_overhead_s=overheads.decode_s,
             target_prefill=target.prompts if target else None,
@@ -537,6 +540,7 @@ class Forecaster:
         return Timings(
             verify=verify,
             target_sample_s=mine.sample_s if mine else 0.0,
+            slower=overheads.slower,
             overhead_s=overheads.plain_s,
             target_prefill=mine.prompts if mine else None,
             request_s=overheads.plain_request_s,

@@ -168,6 +168,7 @@ class SlotForecaster:
             return SlotPrices(
                 target,
                 target_sample_s=alone.target_sample_s,
+                slower=alone.slower,
                 step_s=alone.overhead_s,
                 request_s=max(alone.request_s, 0.0),
                 batch=batch,
@@ -179,6 +180,7 @@ class SlotForecaster:
             draft,
             target_sample_s=drafting.target_sample_s,
             draft_sample_s=drafting.draft_sample_s,
+            slower=drafting.slower,
             step_s=drafting.overhead_s,
             token_s=drafting.decode_overhead_s,
             request_s=max(drafting.request_s, 0.0),

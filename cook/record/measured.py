@@ -183,13 +183,15 @@ class Rejection:
 @dataclass(frozen=True)
 class Overheads:
     """Seconds beyond what was timed, or below it: of a step without a draft and of one with it, of
-    a drafted token, and of a request without a draft and with one."""
+    a drafted token, and of a request without a draft and with one. ``slower``: the share by which
+    every step took longer than timed, whatever it holds."""
 
     plain_s: float = 0.0
     step_s: float = 0.0
     decode_s: float = 0.0
     plain_request_s: float = 0.0
     request_s: float = 0.0
+    slower: float = 0.0
 
 
 @dataclass(frozen=True)

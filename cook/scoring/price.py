@@ -12,8 +12,10 @@ sums of tokens over sums of times, that is token-weighted harmonic means
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 
 import numpy as np
@@ -23,6 +25,7 @@ from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Floats
 from cook.record.prompt_runs import PromptRun
+from cook.scoring.noise import LogSpread
 from cook.scoring.simulate import RULES, Positions, Profile, Simulation, simulate
 
 OUTSIDE = 0.05
@@ -112,9 +115,9 @@ class Timings:
     logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
     token. ``*_prefill``: a whole prompt by its tokens.
 
-    What live runs take beyond these, or less: ``overhead_s`` a step (t_0), ``decode_overhead_s``
-    a single decode of the draft (:func:`fit_overhead`, :func:`fit_overheads`), ``request_s`` a
-    request.
+    What live runs take beyond these, or less (:func:`fit_overheads`): the share ``slower`` of all
+    of them, ``overhead_s`` a step (t_0), ``decode_overhead_s`` a single decode of the draft,
+    ``request_s`` a request.
     """
 
     verify: BatchCurve
@@ -126,6 +129,7 @@ class Timings:
     target_prefill: BatchCurve | None = None
     draft_prefill: BatchCurve | None = None
     request_s: float = 0.0
+    slower: float = 0.0
 
     def prompt_s(self, tokens: int, *, drafts: bool = True) -> float:
         """Seconds that a request takes beside its decoding, all models; 0 if not measured.
@@ -134,7 +138,7 @@ class Timings:
         """
         timed = 0.0 if self.target_prefill is None else float(self.target_prefill.at(tokens, 0))
         timed += self.draft_prompt_s(tokens) if drafts else 0.0
-        return timed + float(_bounded(self.request_s, timed))
+        return timed + float(_bounded(self.request_s + self.slower * timed, timed))
 
     def draft_prompt_s(self, tokens: int) -> float:
         """Seconds in which the draft reads a prompt; 0 if not measured."""
@@ -157,8 +161,8 @@ def _bounded(overhead_s: npt.ArrayLike, timed_s: npt.ArrayLike) -> Floats:
 
 def step_overheads(length: npt.ArrayLike, timed_s: npt.ArrayLike, timings: Timings) -> Floats:
     """What steps of ``length`` single decodes of the draft take beyond ``timed_s``, each."""
-    decodes = np.asarray(length, float)
-    return _bounded(timings.overhead_s + decodes * timings.decode_overhead_s, timed_s)
+    server_s = timings.overhead_s + np.asarray(length, float) * timings.decode_overhead_s
+    return _bounded(server_s + timings.slower * np.asarray(timed_s, float), timed_s)
 
 
 @dataclass(frozen=True)
@@ -398,49 +402,90 @@ class Lived:
     live_s: float
 
 
-def fit_overhead(lived: Sequence[Lived], timings: Timings, profile: Profile) -> float:
-    """Seconds a step that live runs took beyond the priced ones (t_0), from their replies.
-
-    Of all replies together, since a live speed is tokens over the seconds of all: where some
-    replies take far longer than most, the median reply's overhead would promise what no server
-    keeps. Below zero where the prices are too dear.
-    """
-    rest = _unpriced(lived, timings, profile)
-    steps = sum(one.run.steps for one in lived)
-    return sum(rest) / steps if steps else 0.0
+SLOWER = 0.1
+"""By such a share, give or take, a machine is faster or slower when servers run than it was when
+their steps were timed: all of a step alike, that of a large draft as that of a small one."""
+SERVER_S, SERVER = 0.0005, 0.1
+"""What a server adds to a step, or saves: so many seconds and such a share of what was timed, give
+or take."""
+DECODE_S, DECODE = 0.0001, 0.1
+"""The same of a single decode of the draft."""
 
 
-USUAL = 0.3
-"""Overheads are expected to be such a share of what was priced, give or take: a wide guess, which
-weighs only where live runs are too noisy to tell."""
+@dataclass(frozen=True)
+class StepOverheads:
+    """What live steps take beyond those priced: the share ``slower`` of these, and seconds of one
+    without a draft, of one with it, and of a single decode of the draft."""
+
+    slower: float
+    plain_s: float
+    step_s: float
+    decode_s: float
 
 
 def fit_overheads(
-    runs: Sequence[Sequence[Lived]], timings: Timings, profile: Profile, noise: float
-) -> tuple[float, float]:
-    """Seconds (a step, a single decode of the draft) beyond the priced ones, or below them.
+    plain: Sequence[Lived],
+    drafted: Sequence[Sequence[Lived]],
+    alone: Timings,
+    timings: Timings,
+    profile: Profile,
+    noise: LogSpread,
+) -> StepOverheads:
+    """From live replies without a draft, priced by ``alone``, and of each of several draft lengths,
+    far apart (2 and 8, say), priced by ``timings``.
 
-    ``runs``: the replies of each live run, of two draft lengths or more, far apart (2 and 8, say).
     All replies of a run are off together, by a share of about ``noise``: its server's start, and
-    what the machine did meanwhile. So a run counts by the seconds of all its replies, and what the
-    lengths cannot tell for noise is not made up: least squares with overheads of 0, give or take
-    :data:`USUAL`, as a further observation (ridge regression). Without that 3 and 6 tokens, 2 and
-    10 % slower than priced, made a length of 1 token 28 % too fast.
+    what the machine did meanwhile. So a run counts by the seconds of all its replies, and what runs
+    cannot tell for noise is not made up: least squares with overheads as they are expected, 0 give
+    or take, as further observations (ridge regression). Without that 3 and 6 tokens, 2 and 10 %
+    slower than priced, made a length of 1 token 28 % too fast; and without what all have in common
+    the noise of one draft's runs was put into seconds, which are too many for a smaller one.
     """
-    if not any(runs):
+    told = [(plain, alone), *((run, timings) for run in drafted)]
+    told = [(run, prices) for run, prices in told if run]
+    if not told:
         raise InputError("no reply ran live")
-    rows, rest = [], []
-    for lived in filter(None, runs):
-        spread_s = noise * sum(one.live_s for one in lived)
-        steps = sum(one.run.steps for one in lived)
+    parts, rest = [], []
+    for lived, prices in told:
+        whole_s = sum(one.live_s for one in lived)
+        unpriced_s = sum(_unpriced(lived, prices, profile))
+        steps, drafts = sum(one.run.steps for one in lived), prices is timings
         decodes = float(sum(one.run.decodes.sum() for one in lived))
-        rows.append([steps / spread_s, decodes / spread_s])
-        rest.append(sum(_unpriced(lived, timings, profile)) / spread_s)
-    step_s, decode_s = _priced(max(runs, key=_length), timings)
-    rows += [[1 / (USUAL * step_s), 0.0], [0.0, 1 / (USUAL * decode_s)]]
-    rest += [0.0, 0.0]
-    step, decode = np.linalg.lstsq(np.array(rows), np.array(rest), rcond=None)[0].tolist()
-    return step, decode
+        row = [whole_s - unpriced_s, steps * (not drafts), steps * drafts, decodes]
+        parts.append(np.array(row, float) / whole_s)
+        rest.append(unpriced_s / whole_s)
+    step_s, decode_s = _priced(max((run for run, _ in told), key=_length), timings)
+    server_s = math.hypot(SERVER_S, SERVER * step_s)
+    usual = np.array([SLOWER, server_s, server_s, math.hypot(DECODE_S, DECODE * decode_s)])
+    return StepOverheads(*_expected(np.array(parts), np.array(rest), usual, noise).tolist())
+
+
+LOUDEST, LARGEST = 0.5, 10.0
+"""The most noise that is thought of, a share; the most times that overheads are larger than usual.
+"""
+
+
+def _expected(parts: Floats, rest: Floats, usual: Floats, noise: LogSpread) -> Floats:
+    """What x is expected to be, of ``parts`` @ x + noise = ``rest`` and x = 0 give or take
+    ``usual``.
+
+    Runs that no usual overheads bring together were noisier than was thought, or the overheads are
+    larger: whatever of both makes ``noise``, as it is known, and ``rest`` the likeliest (the
+    evidence of the data, MacKay 1992). The noise is at least what was thought.
+    """
+    one, alike = np.eye(len(rest)), parts * usual**2 @ parts.T
+
+    def unlikely(tried: tuple[float, float]) -> float:
+        sd, times = tried
+        covariance = times**2 * alike + sd**2 * one
+        surprise = rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]
+        known = noise.freedom * ((noise.sd / sd) ** 2 + 2 * math.log(sd / noise.sd))
+        return float(surprise + known)
+
+    noises = np.geomspace(noise.sd, max(noise.sd, LOUDEST), 40).tolist()
+    sd, times = min(product(noises, np.geomspace(1, LARGEST, 12).tolist()), key=unlikely)
+    covariance = times**2 * alike + sd**2 * one
+    return np.asarray((times * usual) ** 2 * (parts.T @ np.linalg.solve(covariance, rest)))
 
 
 def _length(lived: Sequence[Lived]) -> float:
@@ -465,4 +510,4 @@ def _unpriced(lived: Sequence[Lived], timings: Timings, profile: Profile) -> lis
 
 def _timed(timings: Timings) -> Timings:
     """``timings`` without what was fitted to live runs."""
-    return replace(timings, overhead_s=0.0, decode_overhead_s=0.0, request_s=0.0)
+    return replace(timings, overhead_s=0.0, decode_overhead_s=0.0, request_s=0.0, slower=0.0)

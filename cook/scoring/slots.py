@@ -79,10 +79,10 @@ class SlotCurves:
 class SlotPrices:
     """What a server's steps cost, in seconds; ``draft`` None: it has none.
 
-    ``step_s`` of a slot's step beyond what was timed, ``token_s`` of a token that it drafts, and
-    ``request_s`` of a request, as fitted on runs of one slot: what the server does beside decoding
-    it does for each slot. ``*_sample_s``: the sampler for one token. ``batch`` tokens are decoded
-    at once at most.
+    As fitted on runs of one slot: ``slower``, the share by which steps take longer than timed, and
+    ``step_s`` of a slot's step beyond that, ``token_s`` of a token that it drafts, ``request_s`` of
+    a request: what the server does beside decoding it does for each slot. ``*_sample_s``: the
+    sampler for one token. ``batch`` tokens are decoded at once at most.
     """
 
     target: SlotCurves
@@ -93,6 +93,7 @@ class SlotPrices:
     token_s: float = 0.0
     request_s: float = 0.0
     batch: int = 2048
+    slower: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ class _Serving:
         accepted = {slot.number: _accepted(slot) for slot in generating}
         emitted = sum(n + 1 for n in accepted.values())
         seconds += emitted * prices.target_sample_s
+        seconds *= 1 + prices.slower
         seconds += len(generating) * prices.step_s + sum(drafted.values()) * prices.token_s
         self.now_s += max(seconds, 0.0)
         self.steps += 1

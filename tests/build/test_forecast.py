@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cook.build.forecast import Forecaster
 from cook.engines.base import DraftSettings
 from cook.formats.quant_types import Flavour
 from cook.record.measured import Overheads
+from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.scoring.figures import figures
 from cook.scoring.ngram import NgramServer
@@ -257,13 +259,10 @@ def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:
     drafted = [(DraftSettings(n), live_runs(by_length[n], fabrication)) for n in (2, 8)]
     draft = found.plan.drafts[0]
     fitted = found.fitted(plain, drafted, draft)
-    assert fitted.plain_s == pytest.approx(0.0005, abs=0.0002)
-    assert fitted.step_s + fitted.decode_s > 0
-    alone = found.fitted(plain, drafted[:1], draft)
-    # One length cannot tell a cycle from a drafted token, but what they take together.
-    together = [one.step_s + 2 * one.decode_s for one in (alone, fitted)]
-    assert together[0] == pytest.approx(together[1], abs=0.0002)
-    assert abs(alone.decode_s) < abs(alone.step_s)
+    told = {f.name: f.runs for f in found.forecasts(fitted, ALL)}
+    for name, runs in (("no draft", plain), *((f"small n_max={s.n_max}", r) for s, r in drafted)):
+        assert speed(told[name], runs) == pytest.approx(speed(tuple(runs.values()), runs), rel=0.02)
+    assert fitted.slower * 0.02 + fitted.plain_s == pytest.approx(0.0005, abs=0.0002)
     nothing = found.fitted({}, [], draft)
     assert nothing == Overheads()
 
@@ -285,6 +284,13 @@ def test_no_draft_is_forecast_with_its_own_arguments(tmp_path: Path) -> None:
     assert failed.forecasts(Overheads(), ALL) == [], "nothing to compare a draft with"
 
 
+def speed(runs: Sequence[PromptRun], beside: Collection[str]) -> float:
+    """Of the requests that are ``beside``, too."""
+    found = figures([run for run in runs if run.id in beside]).decode_speed
+    assert found is not None
+    return found
+
+
 def test_timings_that_are_too_dear_are_corrected(tmp_path: Path) -> None:
     from cook.build.fitting import live_runs
 
@@ -293,7 +299,11 @@ def test_timings_that_are_too_dear_are_corrected(tmp_path: Path) -> None:
     assert baseline is not None
     fabrication.run(baseline.rounds)
     fitted = found.fitted(live_runs(baseline, fabrication), [], found.plan.drafts[0])
-    assert fitted.plain_s == pytest.approx(-0.004, abs=0.0004)
+    live = live_runs(baseline, fabrication)
+    timed, told = (speed(found.forecasts(o, ALL)[0].runs, live) for o in (Overheads(), fitted))
+    true = speed(tuple(live.values()), live)
+    assert timed < 0.85 * true
+    assert told == pytest.approx(true, rel=0.03)
 
 
 def test_what_the_draft_reads_is_no_overhead_of_ik(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def _fitted(found: Calibration) -> str:
         "a request without a draft": over.plain_request_s,
         "a request with one": over.request_s,
     }
-    told = ", ".join(f"{1000 * s:+.3g} ms {what}" for what, s in parts.items())
+    told = f"{over.slower:+.1%} of every step and prompt, "
+    told += ", ".join(f"{1000 * s:+.3g} ms {what}" for what, s in parts.items())
     prompts = plural(len(found.prompts), "prompt")
     text = (
         f"{found.engine}: fitted to live requests, beside what was timed: {told}; on {prompts} "
