@@ -27,6 +27,8 @@ MAX_ANSWER_BYTES = 256 << 20
 """Of a completion, whose probabilities may be many."""
 MAX_FACT_BYTES = 16 << 20
 """Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
+MOST_PIECES = 1 << 20
+"""In which an answer may come: of a single byte each takes a hundred in memory."""
 GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "limit", "word", "none")
 _LONG = ("/completion", "/v1/completions")
@@ -269,6 +271,8 @@ class Api:
             size += len(chunk)
             if size > most:
                 raise StepError(f"{self._what} answered {path} with more than {most >> 20} MiB")
+            if len(parts) == MOST_PIECES:
+                raise StepError(f"{self._what} answered {path} in more than {MOST_PIECES} pieces")
             parts.append(chunk)
             if heard is not None:
                 heard.append((size, time.perf_counter()))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.server_api import Heard, parse_stream
+from cook.engines import server_api
+from cook.engines.server_api import Api, Heard, parse_stream
+from cook.errors import StepError
+from tests.attacks.servers import Raw, liar
 
 FIRST_S = 100.0
 """When the first token was there."""
@@ -78,6 +83,34 @@ def test_what_does_not_tell_is_not_guessed() -> None:
     assert parse_stream(b"".join(parts), heard).late_reading_ms is None, "nothing was drafted"
     body, heard = told(500.0, [2], 50.0)
     assert parse_stream(body, heard).late_reading_ms is None, "one cycle has no other beside it"
+
+
+def served(body: bytes, piece: int) -> Raw:
+    """``body`` in pieces of so many bytes, each by itself."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        for start in range(0, len(body), piece):
+            handler.wfile.write(body[start : start + piece])
+            handler.wfile.flush()
+            time.sleep(0.001)
+
+    return Raw(answer)
+
+
+def test_a_stream_is_read_as_it_comes_in_a_bounded_number_of_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body, _ = told(500.0, [1, 2, 0], 50.0)
+    with liar({"/completion": served(body, 40)}) as server:
+        api = Api(server.url, None, server.url)
+        found = api.complete({"prompt": "x", "stream": True})
+        assert found.text == "abcbbcc"
+        assert found.predicted_n == 7
+        monkeypatch.setattr(server_api, "MOST_PIECES", 3)
+        with pytest.raises(StepError, match="in more than 3 pieces"):
+            api.complete({"prompt": "x", "stream": True})
+        api.close()
 
 
 @pytest.mark.parametrize(
