@@ -12,6 +12,7 @@ from cook.graph.store import Store
 from cook.record.objective import Objective
 from cook.record.search_record import SearchRecord
 from cook.report.search_show import shown_search
+from cook.search.judge import MARGIN
 from cook.search.pace import JUDGING
 from cook.steps.curve import PASSES
 from tests.search.whole import RECIPE, TYPES, run, searched
@@ -49,9 +50,20 @@ def test_finalists_are_timed_in_turn(home: Path, record: SearchRecord) -> None:
             assert finalist.speed_against_given.interval is not None
 
 
-def test_the_fastest_is_returned_and_the_verdict_is_of_speed(record: SearchRecord) -> None:
+def test_the_fastest_that_is_shown_not_to_be_worse_is_returned(record: SearchRecord) -> None:
+    """By the margin; on a noisy machine the recipe's own stays, though another was faster."""
     speeds = {f.name: f.decode_speed or 0.0 for f in record.finalists}
-    assert speeds[record.best] == max(speeds.values())
+    least = -MARGIN * speeds[str(record.quant)]
+    for finalist in record.finalists:
+        gain = finalist.speed_against_given
+        if speeds[finalist.name] > speeds[record.best]:
+            assert gain is not None, "the recipe's own need not be shown to be better"
+            assert gain.interval is not None
+            assert gain.interval.low < least
+        if finalist.name == record.best != record.quant:
+            assert gain is not None
+            assert gain.interval is not None
+            assert gain.interval.low >= least
     best = next(f for f in record.finalists if f.name == record.best)
     gain = best.speed_against_given
     if record.verdict == "found":
