@@ -457,23 +457,20 @@ class Forecaster:
             for settings, live in drafted
         ]
         lived = [list(self._lived(draft, live, settings)) for settings, live in drafted]
-        if not any([bare, *lived]):
-            return NO_OVERHEADS
-        found = self.timing_noise(NO_OVERHEADS, plain)
-        # Of a single pass it is not known what runs differ by.
-        noise = LogSpread(MODEL.sd, 0)
-        if found is not None:
-            noise = LogSpread(math.hypot(MODEL.sd, found.sd), MODEL.freedom)
-        steps = fit_overheads(bare, lived, alone, timings, profile, noise)
+        overheads = NO_OVERHEADS
+        if any([bare, *lived]):
+            found = self.timing_noise(NO_OVERHEADS, plain)
+            # Of a single pass it is not known what runs differ by.
+            noise = LogSpread(MODEL.sd, 0)
+            if found is not None:
+                noise = LogSpread(math.hypot(MODEL.sd, found.sd), MODEL.freedom)
+            overheads = fit_overheads(bare, lived, alone, timings, profile, noise)
         live = [run for _, runs in drafted for run in runs.values()]
-        alone, timings = (replace(prices, slower=steps.slower) for prices in (alone, timings))
-        return Overheads(
-            steps.plain_s,
-            steps.step_s,
-            steps.decode_s,
+        alone, timings = (replace(prices, slower=overheads.slower) for prices in (alone, timings))
+        return replace(
+            overheads,
             plain_request_s=_request_overhead(plain.values(), alone),
             request_s=_request_overhead(live, timings),
-            slower=steps.slower,
         )
 
     def counted_alike(self, key: CandidateKey, live: Sequence[PromptRun]) -> tuple[PromptRun, ...]:

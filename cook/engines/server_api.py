@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 256 << 20
 """Of a completion, whose probabilities may be many."""
 MAX_FACT_BYTES = 16 << 20
-"""Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
+"""Of every other answer, and of a stream, where a token takes some 80: small numbers and texts,
+which JSON swells by a hundred in memory."""
 MOST_PIECES = 1 << 20
 """In which an answer may come: of a single byte each takes a hundred in memory."""
 GET_TIMEOUT_S = 30.0
@@ -197,7 +198,7 @@ class Api:
         self, path: str, payload: Mapping[str, object], heard: list[Heard] | None = None
     ) -> bytes:
         """What a POST answers with status 200; ``heard`` is filled with when it came."""
-        most = MAX_ANSWER_BYTES if path in _LONG else MAX_FACT_BYTES
+        most = MAX_ANSWER_BYTES if path in _LONG and heard is None else MAX_FACT_BYTES
         status, body = self._answer("POST", path, self._limit_s, most, payload, heard)
         if status != 200:
             told = _error_text(_json(body), body)

@@ -191,7 +191,7 @@ class Overheads:
     decode_s: float = 0.0
     plain_request_s: float = 0.0
     request_s: float = 0.0
-    slower: float = 0.0
+    slower: Annotated[float, Field(exclude_if=lambda share: share == 0)] = 0.0
 
 
 @dataclass(frozen=True)

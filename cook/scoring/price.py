@@ -24,6 +24,7 @@ import numpy.typing as npt
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Floats
+from cook.record.measured import Overheads
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.noise import LogSpread
 from cook.scoring.simulate import RULES, Positions, Profile, Simulation, simulate
@@ -333,8 +334,8 @@ def counted_alike(live: PromptRun, timings: Timings | None, profile: Profile) ->
     is taken out of the decoding where the engine counts it there.
 
     As long as the answer tells, or else as was timed (where neither does, as it is): a draft that
-    was timed apart read 4,096 tokens up to a tenth faster than beside its target, which is no part
-    of its decoding. At most :data:`MOST_TAKEN_OFF` of that: some decoding there was.
+    was timed apart read 4,096 tokens in up to a fifth less time than beside its target, which is no
+    part of its decoding. At most :data:`MOST_TAKEN_OFF` of that: some decoding there was.
     """
     if not RULES[profile].reads_late or not live.draft_n or live.draft_prompt_ms is not None:
         return live
@@ -412,17 +413,6 @@ DECODE_S, DECODE = 0.0001, 0.1
 """The same of a single decode of the draft."""
 
 
-@dataclass(frozen=True)
-class StepOverheads:
-    """What live steps take beyond those priced: the share ``slower`` of these, and seconds of one
-    without a draft, of one with it, and of a single decode of the draft."""
-
-    slower: float
-    plain_s: float
-    step_s: float
-    decode_s: float
-
-
 def fit_overheads(
     plain: Sequence[Lived],
     drafted: Sequence[Sequence[Lived]],
@@ -430,8 +420,10 @@ def fit_overheads(
     timings: Timings,
     profile: Profile,
     noise: LogSpread,
-) -> StepOverheads:
-    """From live replies without a draft, priced by ``alone``, and of each of several draft lengths,
+) -> Overheads:
+    """What live steps take beyond those priced, nothing told of requests.
+
+    From live replies without a draft, priced by ``alone``, and of each of several draft lengths,
     far apart (2 and 8, say), priced by ``timings``.
 
     All replies of a run are off together, by a share of about ``noise``: its server's start, and
@@ -454,10 +446,12 @@ def fit_overheads(
         row = [whole_s - unpriced_s, steps * (not drafts), steps * drafts, decodes]
         parts.append(np.array(row, float) / whole_s)
         rest.append(unpriced_s / whole_s)
-    step_s, decode_s = _priced(max((run for run, _ in told), key=_length), timings)
-    server_s = math.hypot(SERVER_S, SERVER * step_s)
-    usual = np.array([SLOWER, server_s, server_s, math.hypot(DECODE_S, DECODE * decode_s)])
-    return StepOverheads(*_expected(np.array(parts), np.array(rest), usual, noise).tolist())
+    priced_s, drafted_s = _priced(max((run for run, _ in told), key=_length), timings)
+    server_s = math.hypot(SERVER_S, SERVER * priced_s)
+    usual = np.array([SLOWER, server_s, server_s, math.hypot(DECODE_S, DECODE * drafted_s)])
+    found = _expected(np.array(parts), np.array(rest), usual, noise).tolist()
+    slower, plain_s, step_s, decode_s = found
+    return Overheads(plain_s, step_s, decode_s, slower=slower)
 
 
 LOUDEST, LARGEST = 0.5, 10.0

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
+from cook.record.measured import Overheads
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.noise import LogSpread
 from cook.scoring.price import (
     MOST_TAKEN_OFF,
     BatchCurve,
     Lived,
-    StepOverheads,
     Timings,
     best,
     break_even,
@@ -250,7 +250,7 @@ def lived_as(n_max: int, timings: Timings, *, off: float = 1.0) -> list[Lived]:
     return [Lived(run, 6, off * price(run, 6, timings, MAINLINE).total_s) for run in runs]
 
 
-def with_overheads(timings: Timings, found: StepOverheads) -> Timings:
+def with_overheads(timings: Timings, found: Overheads) -> Timings:
     step_s = found.plain_s if timings.draft is None else found.step_s
     return dataclasses.replace(
         timings, slower=found.slower, overhead_s=step_s, decode_overhead_s=found.decode_s
@@ -263,7 +263,7 @@ def total_s(lived: Sequence[Lived]) -> float:
 
 def fitted(
     plain: Sequence[Lived], drafted: Sequence[Sequence[Lived]], noise: float, freedom: int = 4
-) -> StepOverheads:
+) -> Overheads:
     return fit_overheads(plain, drafted, ALONE, TIMINGS, MAINLINE, LogSpread(noise, freedom))
 
 
@@ -272,7 +272,7 @@ def test_overheads_of_a_quiet_machine_are_found_again(
     slower: float, plain_s: float, step_s: float, decode_s: float
 ) -> None:
     """Of runs that were fitted on, and of a length between theirs."""
-    hidden = StepOverheads(slower, plain_s, step_s, decode_s)
+    hidden = Overheads(plain_s, step_s, decode_s, slower=slower)
     live = {n: lived_as(n, with_overheads(TIMINGS if n else ALONE, hidden)) for n in (0, 2, 4, 8)}
     found = fitted(live[0], [live[2], live[8]], SURE)
     for n, lived in live.items():
@@ -332,13 +332,13 @@ def test_what_noise_hides_of_overheads_is_not_made_up() -> None:
     assert ridge < 0.6 * line
 
 
-def line_through(lived: Sequence[Sequence[Lived]]) -> StepOverheads:
+def line_through(lived: Sequence[Sequence[Lived]]) -> Overheads:
     """Seconds of a step and of a drafted token, by two runs alone."""
     timed = dataclasses.replace(TIMINGS, overhead_s=0.0)
     rows = [[sum(o.run.steps for o in run), sum(o.run.decodes.sum() for o in run)] for run in lived]
     rest = [sum(o.live_s - price(o.run, 6, timed, MAINLINE).total_s for o in run) for run in lived]
     step_s, decode_s = np.linalg.solve(np.array(rows, float), np.array(rest)).tolist()
-    return StepOverheads(0.0, 0.0, step_s, decode_s)
+    return Overheads(0.0, step_s, decode_s)
 
 
 def test_runs_that_no_overheads_bring_together_were_noisier_than_was_known() -> None:

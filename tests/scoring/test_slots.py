@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,6 +85,10 @@ def test_one_slot_is_one_request_after_the_other() -> None:
     assert served.seconds == pytest.approx(served.decode_s + 2 * 3.0, rel=1e-6)
     assert served.steps == steps + 2
     assert served.tokens == 9 + 4
+    # A machine that is slower is so in all that was timed; what the server adds stays.
+    slow = serve(replies, 1, replace(prices, slower=0.1))
+    added = steps * (0.5 + 4 * 0.02)
+    assert slow.decode_s == pytest.approx(1.1 * (served.decode_s - added) + added)
 
 
 def test_slots_share_their_batches() -> None:
