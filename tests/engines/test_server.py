@@ -144,11 +144,9 @@ def test_a_streamed_answer_of_ik_tells_when_its_draft_read_the_prompt(
         assert as_stream.draft_n_accepted == as_whole.draft_n_accepted
         assert as_stream.predicted_n == as_whole.predicted_n
         assert as_whole.late_reading_ms is None
-    of_short, of_long = (answer.late_reading_ms for answer in streamed)
-    assert of_short is not None
-    assert of_long is not None
-    assert of_long > 3 * of_short, "it reads many times as many tokens"
-    assert of_long < streamed[1].predicted_ms
+        # How long it is, is right of slow servers alone (tests/engines/test_server_api.py).
+        assert as_stream.late_reading_ms is not None
+        assert as_stream.late_reading_ms < as_stream.predicted_ms
 
 
 @pytest.mark.ik

@@ -67,7 +67,7 @@ def test_slow_answers_of_ik_tell_how_long_the_draft_read(
     for run, same in zip(streamed, whole, strict=True):
         assert (run.draft_n, run.draft_n_accepted) == (same.draft_n, same.draft_n_accepted)
         assert run.late_reading_ms is not None
-        assert 0 < run.late_reading_ms < run.predicted_ms
+        assert run.late_reading_ms < run.predicted_ms
     bare = replace(drafted, draft=None, settings=None).run(bench).runs
     assert [run.late_reading_ms for run in bare] == [None, None], "nothing was drafted"
 
