@@ -18,18 +18,22 @@ Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of al
 
     python -m bench.prediction CELLS.jsonl
 
-makes one table, and exits 1 where a bound does not hold over all cells.
+makes one table, and exits 1 where a bound does not hold over all cells. All cells take longer than
+a day of a machine that is had by the hour: ``bench/results/prediction.jsonl`` has the last run of
+each, with its day, commit and machine.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -43,6 +47,7 @@ from bench.study import Study, empty_executor, engine_names
 from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.prompts.prompt_set import Half, Prompt
+from cook.provenance import machine
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import figures, merge_repeats
 from cook.scoring.racing import student_quantile
@@ -192,7 +197,17 @@ def _cell(name: str, engine: str) -> Study:
     title = f"{pair.title} x {engine}"
     minutes = (time.monotonic() - started) / 60
     if to := os.environ.get("COOK_BENCH_CELLS"):
-        cell = Cell(f"{name}-{engine}", title, turns, minutes, tuple(found), tuple(by_clock))
+        cell = Cell(
+            f"{name}-{engine}",
+            title,
+            turns,
+            minutes,
+            tuple(found),
+            tuple(by_clock),
+            day=date.today().isoformat(),
+            commit=commit_here(),
+            machine=f"{machine().cores} x {machine().processor}",
+        )
         with Path(to).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(cell)) + "\n")
     study = told(title, found, turns, whole=f"{name}-{engine}" in LONG)
@@ -448,6 +463,21 @@ class Cell:
     found: tuple[Compared, ...]
     by_clock: tuple[Compared, ...]
     """The same with the machine's pace left in."""
+    day: str
+    commit: str
+    machine: str
+
+
+def commit_here() -> str:
+    """The commit of the code that runs, with a ``+`` where it was changed since."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty=+"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
 
 
 def read_cells(path: Path) -> list[Cell]:
@@ -470,7 +500,7 @@ def table(cells: Sequence[Cell]) -> Study:
     """A row a cell, and the bounds over all of them."""
     lines = [
         f"{'cell':26} {'median':>7} {'worst':>7} {'no draft':>9} {'scatter':>8} {'end to end':>11} "
-        f"{'minutes':>8}"
+        f"{'turns':>6} {'minutes':>8}  day, commit"
     ]
     every: list[float] = []
     whole: list[float] = []
@@ -485,7 +515,7 @@ def table(cells: Sequence[Cell]) -> Study:
         scatter = f"{median(scatters):.1%}" if scatters else "-"
         lines.append(
             f"{cell.name:26} {median(errors):7.1%} {max(errors):7.1%} {bare:+9.1%} {scatter:>8} "
-            f"{worst_whole:11.1%} {cell.minutes:8.1f}"
+            f"{worst_whole:11.1%} {cell.turns:6} {cell.minutes:8.1f}  {cell.day} {cell.commit}"
         )
     middle, worst = median(every), max(every)
     lines.append(

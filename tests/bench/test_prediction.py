@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 from typing import cast
 
@@ -42,6 +44,17 @@ FOUND = [
     Compared("a n_max=8", "a", 8, 120.0, 150.0, (150.0, 150.0), (60.0, 66.0)),
     Compared("b n_max=8", "b", 8, 90.0, 90.0, (91.0, 89.0), (45.0, 45.0)),
 ]
+CELL = Cell(
+    "prediction-256-ik",
+    "a pair x ik",
+    2,
+    11.5,
+    tuple(FOUND[:3]),
+    tuple(FOUND[:2]),
+    day="2026-11-23",
+    commit="8be2d0c",
+    machine="2 x a processor",
+)
 
 
 def test_errors_are_told_by_length_beside_the_scatter_of_live_runs() -> None:
@@ -62,7 +75,7 @@ def test_a_single_live_run_has_no_scatter() -> None:
 
 
 def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
-    cell = Cell("prediction-256-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]), tuple(FOUND[:2]))
+    cell = CELL
     other = replace(cell, name="prediction-256-bundled", found=tuple(FOUND))
     path = tmp_path / "cells.jsonl"
     lines = [json.dumps(asdict(one)) + "\n" for one in (replace(cell, minutes=1.0), other, cell)]
@@ -72,6 +85,7 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     both = table([cell, other])
     assert not both.within
     assert "prediction-256-bundled        1.0%   20.0%     -1.0%" in "\n".join(both.lines)
+    assert both.lines[1].endswith("11.5  2026-11-23 8be2d0c")
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
 
 
@@ -84,7 +98,7 @@ def test_a_cell_of_long_prompts_is_judged_end_to_end() -> None:
 
 
 def test_long_prompts_on_ik_are_judged_end_to_end_too() -> None:
-    cell = Cell("prediction-4096-ik", "a pair x ik", 2, 11.5, tuple(FOUND[:3]), tuple(FOUND[:2]))
+    cell = replace(CELL, name="prediction-4096-ik")
     assert table([cell]).lines[-1].endswith("worst 3.4% (at most 5%)")
     assert table([cell]).within
     far = replace(FOUND[1], whole=(60.0, 55.0))
@@ -107,6 +121,8 @@ def test_a_cell_is_kept_in_the_file_that_is_named(
     assert (cell.name, cell.title, cell.turns) == ("a-pair-ik", "a pair x ik", 2)
     assert cell.found == tuple(FOUND[:3])
     assert cell.by_clock == tuple(FOUND[:2])
+    assert re.fullmatch(r"[0-9a-f]{7,}\+?", cell.commit)
+    assert cell.day == date.today().isoformat()
     assert "by the clock, the machine's pace left in: median error 2.9%" in "\n".join(study.lines)
     prediction("a-pair", ["bundled", "ik"])
     assert [c.name for c in read_cells(to)] == ["a-pair-ik", "a-pair-bundled"]
