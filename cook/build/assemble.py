@@ -43,10 +43,12 @@ from cook.record.measured import (
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
+    DISTURBED,
     SCHEMA_VERSION,
     Candidate,
     CandidateKey,
     ChainFigures,
+    Doubt,
     Draft,
     Excluded,
     Pick,
@@ -454,7 +456,7 @@ def _pick(finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[
             candidates,
             aim=aim,
             live=live,
-            disturbed=decision.disturbed,
+            doubts=decision.doubts,
             cost=decision.cost,
             look=decision.look,
         )
@@ -464,8 +466,10 @@ def _pick(finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[
         aim=aim,
         limits=Limits(**finished.recipe.pick.subject_to.model_dump()),
         live=live,
-        disturbed={
-            configuration.key: f"other programs kept {outcome.others_cores:.1f} cores busy"
+        doubts={
+            configuration.key: Doubt(
+                DISTURBED, f"other programs kept {outcome.others_cores:.1f} cores busy"
+            )
             for configuration in (*finished.baselines, *finished.grid)
             for step in configuration.rounds
             if (outcome := finished.outcomes.result(step)) is not None and outcome.warnings

@@ -23,7 +23,16 @@ from cook.build.sentence import Evidence, nothing_qualifies, pick_sentence
 from cook.record import record
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import DISTURBED, Candidate, CandidateKey, Certainty, Draft, Excluded, Pick
+from cook.record.record import (
+    DISTURBED,
+    Candidate,
+    CandidateKey,
+    Certainty,
+    Doubt,
+    Draft,
+    Excluded,
+    Pick,
+)
 from cook.scoring.figures import figures
 from cook.scoring.intervals import FEWEST_PROMPTS, SEED, paired
 from cook.scoring.noise import LogSpread
@@ -301,7 +310,7 @@ def confirm(
     *,
     aim: Aim,
     live: Rounds[CandidateKey],
-    disturbed: Mapping[CandidateKey, str],
+    doubts: Mapping[CandidateKey, Doubt],
     cost: DecidingCost | None = None,
     look: float | None = None,
 ) -> Pick:
@@ -310,8 +319,8 @@ def confirm(
 
     It is confirmed where no draft and another draft ran live too, and the live runs alone show it
     to be within the margin of all of them, and faster than no draft; draft-free speculation where
-    its live counts are those simulated. ``disturbed``: live runs that
-    something else disturbed, and how. ``cost`` of deciding, where that is open and can be had.
+    its live counts are those simulated. ``doubts``: of live runs that confirm nothing.
+    ``cost`` of deciding, where that is open and can be had.
     ``look``: confidence of one look at the live runs, where several share what ``aim`` asks for.
     """
     objective = aim.objective
@@ -321,7 +330,7 @@ def confirm(
     ran = winner is not None and value_of(winner, objective) is not None
     objection = None
     if final.key is not None:
-        objection = _objection(final.key, candidates, looking, live, disturbed)
+        objection = _objection(final.key, candidates, looking, live, doubts)
     certainty = _kept(final, cost, objection)
     return Pick(
         candidate=final.name,
@@ -385,13 +394,12 @@ def _objection(
     candidates: Sequence[Candidate],
     aim: Aim,
     live: Rounds[CandidateKey],
-    disturbed: Mapping[CandidateKey, str],
+    doubts: Mapping[CandidateKey, Doubt],
 ) -> str | None:
     """Why the live runs do not confirm ``key``; None where they do."""
     ran = {c.key: c for c in candidates if value_of(c, aim.objective) is not None}
-    for one in ran.values():
-        if one.key in disturbed:
-            return f"{DISTURBED} ({one.name}: {disturbed[one.key]})"
+    if (doubtful := _doubtful(ran.values(), doubts)) is not None:
+        return doubtful
     if key not in ran:
         reason = next((c.reason for c in candidates if c.key == key), None)
         return reason or "no live figures"
@@ -418,6 +426,14 @@ def _objection(
     return None
 
 
+def _doubtful(candidates: Iterable[Candidate], doubts: Mapping[CandidateKey, Doubt]) -> str | None:
+    """The objection to the first of ``candidates`` of which there are doubts; disturbed ones come
+    before all others, since what they say of forecasts is not known."""
+    found = [(c.name, doubts[c.key]) for c in candidates if c.key in doubts]
+    found.sort(key=lambda one: one[1].cause != DISTURBED)
+    return next((doubt.of(name) for name, doubt in found), None)
+
+
 def pick(
     candidates: Sequence[Candidate],
     drafts: Mapping[str, Draft],
@@ -425,11 +441,11 @@ def pick(
     aim: Aim,
     limits: Limits,
     live: Rounds[CandidateKey],
-    disturbed: Mapping[CandidateKey, str] | None = None,
+    doubts: Mapping[CandidateKey, Doubt] | None = None,
 ) -> Pick:
     """Choose by live runs alone; the result says why in one sentence, and what could not win.
 
-    ``disturbed``: live runs that something else disturbed, and how.
+    ``doubts``: of live runs that confirm nothing.
     """
     excluded: list[Excluded] = []
     runners: list[LiveRunner] = []
@@ -454,9 +470,7 @@ def pick(
         errors=_started(live),
     )
     winner = next((c for c in candidates if c.key == chosen.key), None)
-    disturbed = disturbed or {}
-    busy = [f"{c.name}: {disturbed[c.key]}" for c in candidates if c.key in disturbed]
-    objection = f"{DISTURBED} ({busy[0]})" if busy else None
+    objection = _doubtful(candidates, doubts or {})
     certainty = _kept(chosen, None, objection)
     return Pick(
         candidate=chosen.name,

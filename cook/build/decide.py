@@ -22,7 +22,7 @@ from cook.prompts.prompt_set import PromptSet
 from cook.recipe.schema import ScoreSpec
 from cook.record.measured import Calibration, Overheads
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey, Excluded
+from cook.record.record import CandidateKey, Doubt, Excluded
 from cook.scoring.noise import TimingNoise
 from cook.scoring.rounds import Rounds
 from cook.scoring.sampled import SampledPrediction
@@ -54,7 +54,7 @@ class Decision:
     baselines: tuple[Configuration, ...]
     live: Rounds[CandidateKey]
     steps: tuple[LiveStep, ...]
-    disturbed: Mapping[CandidateKey, str]
+    doubts: Mapping[CandidateKey, Doubt]
     cost: DecidingCost | None
     look: float
     left_out: tuple[Excluded, ...]
@@ -128,7 +128,7 @@ def decide(
         baselines=baselines,
         live=contest.rounds(),
         steps=tuple(live.steps),
-        disturbed=live.disturbed,
+        doubts=live.doubts,
         cost=contest.cost(final),
         look=contest.question.aim.confidence,
         left_out=tuple(left_out),

@@ -16,7 +16,7 @@ from cook.build.layout import Configuration
 from cook.graph.execute import Executor, Outcomes
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey, Excluded
+from cook.record.record import DISTURBED, UNFORESEEN, CandidateKey, Doubt, Excluded
 from cook.scoring.figures import figures
 from cook.scoring.noise import LogSpread
 from cook.scoring.rounds import Round, Rounds
@@ -78,7 +78,7 @@ class LiveRuns:
 
     ``expected``: forecast requests of each candidate, by prompt; ``load_s``: seconds of a server's
     start, by estimate until one was measured. ``steps`` are all that ran, ``rounds`` what counts
-    of them; ``disturbed`` says of a configuration what else was at work, although it was measured
+    of them; ``doubts`` say of a configuration why it confirms nothing, although it was measured
     again.
     """
 
@@ -88,7 +88,7 @@ class LiveRuns:
     load_s: float = 0.0
     steps: list[LiveStep] = field(default_factory=list)
     rounds: list[Round[CandidateKey]] = field(default_factory=list)
-    disturbed: dict[CandidateKey, str] = field(default_factory=dict)
+    doubts: dict[CandidateKey, Doubt] = field(default_factory=dict)
     forecasters: dict[str, Forecaster] = field(default_factory=dict)
     """By engine: they know what an engine counts as decoding that is reading of the prompt."""
     counted: dict[CandidateKey, list[LiveStep]] = field(default_factory=dict)
@@ -178,8 +178,8 @@ class LiveRuns:
         """One round; once more where something disturbed it and the budget allows. Not for what
         was measured again before to no avail: it is always there, or the forecast is wrong."""
         self.steps += [step for _, step in asked]
-        why = self._disturbances(asked)
-        if why.keys() - self.disturbed.keys() and self.affords(asked):
+        doubts = self._doubts(asked)
+        if doubts.keys() - self.doubts.keys() and self.affords(asked):
             self.turn += 1
             again = [
                 (key, replace(step, repeat=step.repeat + 1_000_000 + self.turn))
@@ -187,12 +187,15 @@ class LiveRuns:
             ]
             self.executor.output.say(
                 f"live round {asked[0][1].round + 1} is measured again: "
-                + "; ".join(f"{step.name}: {why[key]}" for key, step in asked if key in why)
+                + "; ".join(
+                    f"{step.name}: {doubts[key].why}" for key, step in asked if key in doubts
+                )
             )
             self.executor.run([step for _, step in again])
             self.steps += [step for _, step in again]
-            asked, why = again, self._disturbances(again)
-        self.disturbed |= why
+            first, asked = asked, again
+            doubts = self._doubts(asked, first)
+        self.doubts |= doubts
         runs = {
             key: self._counted_alike(key, r.runs)
             for key, step in asked
@@ -202,34 +205,55 @@ class LiveRuns:
         for key, step in asked:
             self.counted.setdefault(key, []).append(step)
 
-    def _disturbances(
-        self, asked: Sequence[tuple[CandidateKey, LiveStep]]
-    ) -> dict[CandidateKey, str]:
-        found: dict[CandidateKey, str] = {}
+    def _doubts(
+        self,
+        asked: Sequence[tuple[CandidateKey, LiveStep]],
+        first: Sequence[tuple[CandidateKey, LiveStep]] = (),
+    ) -> dict[CandidateKey, Doubt]:
+        """Of a round, or of one that repeats the ``first``."""
+        found: dict[CandidateKey, Doubt] = {}
         changed: dict[CandidateKey, float] = {}
         for key, step in asked:
             outcome = self._outcome(step)
             if outcome is None:
                 continue
             if told(outcome.others_cores) is not None:
-                found[key] = f"other programs kept {outcome.others_cores:.1f} cores busy"
+                busy = f"other programs kept {outcome.others_cores:.1f} cores busy"
+                found[key] = Doubt(DISTURBED, busy)
                 continue
-            slower = self._slower(key, self._counted_alike(key, outcome.runs))
+            slower = self._slower_than_forecast(key, outcome.runs)
             if slower is None or key.ngram is not None:
                 continue  # draft-free speculation differs with what its server saw before
-            before = [
-                s for r in self.rounds if (s := self._slower(key, r.runs.get(key, ()))) is not None
-            ]
+            rounds = (r.runs.get(key, ()) for r in self.rounds)
+            before = [s for runs in rounds if (s := self._slower(key, runs)) is not None]
             if abs(slower) > FAR:
-                found[key] = f"it took {math.exp(slower):.2f} times the time that was forecast"
+                times = f"it took {math.exp(slower):.2f} times the time that was forecast"
+                others = (*before, *self._undisturbed(key, first))
+                if any(abs(slower - other) <= UNSTEADY for other in others):
+                    found[key] = Doubt(UNFORESEEN, f"{times}, twice alike")
+                else:
+                    found[key] = Doubt(DISTURBED, times)
             elif before:
                 changed[key] = slower - before[0]
         drift = min(changed.values(), key=abs) if len(changed) > 1 else 0.0
         return found | {
-            key: f"its rounds differ by {abs(math.expm1(change - drift)):.0%}"
+            key: Doubt(DISTURBED, f"its rounds differ by {abs(math.expm1(change - drift)):.0%}")
             for key, change in changed.items()
             if abs(change - drift) > UNSTEADY
         }
+
+    def _undisturbed(
+        self, key: CandidateKey, asked: Sequence[tuple[CandidateKey, LiveStep]]
+    ) -> list[float]:
+        """Of ``key`` in ``asked``, by how much it was slower than forecast, where no other program
+        was seen at work."""
+        outcomes = [self._outcome(step) for mine, step in asked if mine == key]
+        calm = [o for o in outcomes if o is not None and told(o.others_cores) is None]
+        slower = [self._slower_than_forecast(key, outcome.runs) for outcome in calm]
+        return [one for one in slower if one is not None]
+
+    def _slower_than_forecast(self, key: CandidateKey, runs: Sequence[PromptRun]) -> float | None:
+        return self._slower(key, self._counted_alike(key, runs))
 
     def _slower(self, key: CandidateKey, runs: Sequence[PromptRun]) -> float | None:
         """Logarithm of the decoding time of ``runs`` over that forecast, by the token."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cook.record.measured import Figures
 from cook.record.objective import Objective
-from cook.record.record import DISTURBED, Candidate, Certainty, Excluded
+from cook.record.record import DISTURBED, UNFORESEEN, Candidate, Certainty, Excluded, doubted
 from cook.scoring.intervals import FEWEST_PROMPTS
 from cook.units import plural
 
@@ -54,17 +54,22 @@ def pick_sentence(evidence: Evidence) -> str:
 def _parts(evidence: Evidence) -> Iterator[str]:
     yield _gain(evidence)
     objection = evidence.certainty.objection
-    disturbed = objection is not None and objection.startswith(DISTURBED)
+    cause = doubted(objection)
     if evidence.certainty.decided:
         yield _decided(evidence)
     else:
         yield _undecided(evidence)
-        if not disturbed and (advice := _advice(evidence)) is not None:
+        if cause != DISTURBED and (advice := _advice(evidence)) is not None:
             yield advice
-    if disturbed:
+    if cause == DISTURBED:
         yield (
             f"Live runs were {objection}: measure again on an idle machine (`--fresh`) before you "
             "trust these speeds"
+        )
+    elif cause == UNFORESEEN:
+        yield (
+            f"Live runs were {objection}: what did not run may be as far from its forecast; "
+            "`method: live` runs every candidate"
         )
     elif evidence.certainty.decided and objection is not None:
         yield f"The live runs alone do not show it: {objection}"

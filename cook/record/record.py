@@ -206,6 +206,26 @@ class Choice:
 
 DISTURBED = "disturbed"
 """How an objection begins where something else was at work during the live runs."""
+UNFORESEEN = "not as forecast"
+"""The same where they were alike each time, and far from the forecast."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why live runs of a configuration confirm nothing: :data:`DISTURBED` or :data:`UNFORESEEN`,
+    and by what."""
+
+    cause: str
+    why: str
+
+    def of(self, name: str) -> str:
+        """The objection that it is, where ``name`` is the configuration's."""
+        return f"{self.cause} ({name}: {self.why})"
+
+
+def doubted(objection: str | None) -> str | None:
+    """The cause of the doubt that ``objection`` is; None where it is none."""
+    return next((c for c in (DISTURBED, UNFORESEEN) if (objection or "").startswith(c)), None)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from cook.record.record import DISTURBED, Candidate, Certainty, Record
+from cook.record.record import Candidate, Certainty, Record, doubted
 from cook.report.commands import server_command
 from cook.report.compared import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
@@ -126,8 +126,8 @@ def _certainty(record: Record, found: Certainty, winner: Candidate) -> Fact:
         note = f"{sure} {note}"
         note += f"; {tied} may be better" if tied else ""
         return Fact("confidence", "undecided", note)
-    if found.objection is not None and found.objection.startswith(DISTURBED):
-        return Fact("confidence", "not confirmed", f"by forecast, {sure} {note}; live disturbed")
+    if (cause := doubted(found.objection)) is not None:
+        return Fact("confidence", "not confirmed", f"by forecast, {sure} {note}; live {cause}")
     note += "" if found.objection is None else "; live runs do not confirm it"
     return Fact("confidence", sure, note)
 

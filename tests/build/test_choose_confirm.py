@@ -11,7 +11,7 @@ from cook.build.choose import Aim, Chosen, DecidingCost, confirm
 from cook.engines.ngram_settings import NgramSettings, NgramType
 from cook.record.objective import Objective
 from cook.record.outcomes import SelfCheckOutcome
-from cook.record.record import Candidate, CandidateKey, Excluded, Pick
+from cook.record.record import DISTURBED, UNFORESEEN, Candidate, CandidateKey, Doubt, Excluded, Pick
 from tests.build.candidates import candidate, key, rounds
 
 KEYS = {n: key(None if n == "no draft" else n) for n in ("large", "small", "no draft")}
@@ -48,7 +48,7 @@ def confirmed(
     before: Chosen | None = None,
     objective: Objective = Objective.END_TO_END_SPEED,
     noise: float = 0.001,
-    disturbed: Mapping[CandidateKey, str] | None = None,
+    doubts: Mapping[CandidateKey, Doubt] | None = None,
     cost: DecidingCost | None = None,
 ) -> Pick:
     """``choice`` at the end, which was also ``before`` the live runs unless that is given."""
@@ -58,7 +58,7 @@ def confirmed(
         candidates,
         aim=Aim(objective),
         live=rounds(*candidates, objective=objective, noise=noise),
-        disturbed=disturbed or {},
+        doubts=doubts or {},
         cost=cost,
     )
 
@@ -147,8 +147,11 @@ def test_live_runs_that_tell_nothing_confirm_nothing() -> None:
 
 
 def test_disturbed_runs_confirm_nothing() -> None:
-    why = {KEYS["no draft"]: "other programs kept 1.3 cores busy"}
-    found = confirmed(predicted("large"), NO_DRAFT, LARGE, SMALL, disturbed=why)
+    doubts = {
+        KEYS["large"]: Doubt(UNFORESEEN, "it took 1.40 times the time that was forecast"),
+        KEYS["no draft"]: Doubt(DISTURBED, "other programs kept 1.3 cores busy"),
+    }
+    found = confirmed(predicted("large"), NO_DRAFT, LARGE, SMALL, doubts=doubts)
     assert found.sentence.endswith(
         "Live runs were disturbed (no draft: other programs kept 1.3 cores busy): measure again "
         "on an idle machine (`--fresh`) before you trust these speeds."

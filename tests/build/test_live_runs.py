@@ -12,7 +12,7 @@ from cook.build.layout import Configuration, shortened
 from cook.build.live_runs import LiveRuns, fit_budget
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey, Record
+from cook.record.record import DISTURBED, UNFORESEEN, CandidateKey, Doubt, Record
 from cook.steps.live import LiveOutcome, LiveStep
 from tests.build.fabricated import Fabrication, World
 from tests.build.laid_out import layout
@@ -177,13 +177,49 @@ def test_a_disturbed_round_is_measured_again(tmp_path: Path, slower: float, time
     assert len(kept.rounds) == 2
     assert kept.rounds[0] != bare.rounds[0]
     if times == 1:
-        assert bench.live.disturbed == {}
+        assert bench.live.doubts == {}
         runs = [r for one in bench.live.rounds for r in one.runs[bare.key]]
         assert all(r.predicted_ms < 2 * expected[bare.key][r.id].predicted_ms for r in runs)
     else:
-        why = bench.live.disturbed[bare.key]
-        told = "other programs kept 2.0 cores busy" if slower == 1.0 else "times the time that was"
-        assert told in why
+        doubt = bench.live.doubts[bare.key]
+        if slower == 1.0:
+            assert doubt == Doubt(DISTURBED, "other programs kept 2.0 cores busy")
+        else:
+            assert doubt.cause == UNFORESEEN, "as slow both times, and nobody else was seen"
+            assert "times the time that was forecast, twice alike" in doubt.why
+
+
+def test_what_is_far_from_its_forecast_otherwise_each_time_was_disturbed(tmp_path: Path) -> None:
+    class Unsteady(Disturbed):
+        def _live(self, step: LiveStep, directory: Path) -> LiveOutcome:
+            self.slower *= 1.5
+            return super()._live(step, directory)
+
+    bench = Bench(tmp_path)
+    bench.live.expected = bench.calm(tmp_path)
+    unsteady = Unsteady(tmp_path)
+    unsteady.slower, unsteady.times = 2.0, 9
+    bench.live.executor = unsteady
+    bench.live.run([shortened(c, 1) for c in bench.pair])
+    assert {d.cause for d in bench.live.doubts.values()} == {DISTURBED}
+
+
+def test_a_busy_run_says_nothing_of_its_forecast(tmp_path: Path) -> None:
+    """As slow as the run before, beside which another program was seen."""
+
+    class BusyFirst(Disturbed):
+        def _live(self, step: LiveStep, directory: Path) -> LiveOutcome:
+            outcome = super()._live(step, directory)
+            busy = step.draft is None and step.repeat == 0
+            return replace(outcome, others_cores=2.0) if busy else outcome
+
+    bench = Bench(tmp_path)
+    bench.live.expected = bench.calm(tmp_path)
+    busy = BusyFirst(tmp_path)
+    busy.slower, busy.times = 6.0, 9
+    bench.live.executor = busy
+    bench.live.run([shortened(c, 1) for c in bench.pair])
+    assert {d.cause for d in bench.live.doubts.values()} == {DISTURBED}
 
 
 @pytest.mark.parametrize("slowed", ["all", "small"])
@@ -199,7 +235,7 @@ def test_a_machine_that_slows_down_for_all_disturbs_nothing(tmp_path: Path, slow
     bench = Bench(tmp_path)
     bench.live.executor, bench.live.expected = Slowing(tmp_path), bench.calm(tmp_path)
     bench.live.run(bench.pair)
-    told = [why for why in bench.live.disturbed.values() if "its rounds differ by" in why]
+    told = [d for d in bench.live.doubts.values() if "its rounds differ by" in d.why]
     assert len(told) == (slowed != "all")
 
 
@@ -228,7 +264,7 @@ def test_without_budget_a_disturbed_round_is_told_and_not_repeated(tmp_path: Pat
     bench = Bench(tmp_path, World(busy=("live no draft round 1",)), minutes=0.001)
     bench.live.run(bench.pair)
     assert len(bench.asked) == 4
-    assert list(bench.live.disturbed) == [bench.pair[0].key]
+    assert list(bench.live.doubts) == [bench.pair[0].key]
 
 
 def labels(record: Record) -> list[str]:

@@ -134,6 +134,15 @@ def test_disturbed_runs_are_to_be_measured_again_before_anything_else() -> None:
     assert "would decide" not in text
 
 
+def test_a_forecast_that_is_wrong_is_told_as_that() -> None:
+    text = say(objection="not as forecast (large: it took 1.40 times the time, twice alike)")
+    assert text.endswith(
+        " Live runs were not as forecast (large: it took 1.40 times the time, twice alike): what "
+        "did not run may be as far from its forecast; `method: live` runs every candidate."
+    )
+    assert "idle machine" not in text
+
+
 def test_nothing_qualifies_says_why() -> None:
     told = nothing_qualifies([Excluded("large", "too large")])
     assert told == "nothing qualifies: large: too large"
