@@ -2,8 +2,9 @@
 
 A *cell* is a pair on an engine. It has turns, each of: a pass of all timings, and a live round of
 every configuration, of no draft one before and one after the others: it is the shortest, and what
-others do to the memory of a shared machine shows in it the most. Overheads are fitted on the
-requests of no draft and of one draft, on one half of the prompts; predictions and live runs are
+others do to the memory of a shared machine shows in it the most. After the last turn comes one more
+pass, so that a cell of one turn has two, with the live runs between them. Overheads are fitted on
+the requests of no draft and of one draft, on one half of the prompts; predictions and live runs are
 compared on the other half. A machine changes its speed meanwhile (shared ones do, by a quarter from
 minute to minute): all steps are taken at one pace (:mod:`bench.pace`), and what comes of them by
 the clock is told beside it. Both sides are of every request's median over the turns, as a record's
@@ -243,7 +244,7 @@ def compared(
     assert layout.baseline is not None, "asked for"
     assert layout.prompts is not None, "asked for"
     prompts = layout.prompts.prompts
-    plan = with_passes(layout.forecast, turns)
+    plan = with_passes(layout.forecast, turns + 1)
     every = [layout.baseline, *layout.grid]
     mine = [c for c in layout.grid if c.draft is not None and c.draft.name == fitted]
     # Two lengths far apart tell a step's overhead from a drafted token's.
@@ -266,6 +267,7 @@ def compared(
         for turn in range(turns):
             pace.run(executor, plan.timing(turn))
             pace.run(executor, [step for step in running if step.repeat // 2 == 1 + turn])
+        pace.run(executor, plan.timing(turns))
         for failure in executor.outcomes.failures.values():
             raise failure.error
         return [
