@@ -9,8 +9,9 @@ compared on the other half. A machine changes its speed meanwhile (shared ones d
 minute to minute): all steps are taken at one pace (:mod:`bench.pace`), and what comes of them by
 the clock is told beside it. Both sides are of every request's median over the turns, as a record's
 live figures are over repeats: the mean of one beside the median of the other is off where a few
-turns are far slower, for drafts by some per cent more than for no draft. Beside the error stands
-the scatter of the live runs, and the error of the end-to-end speed, which long prompts decide.
+turns are far slower, for drafts by some per cent more than for no draft. What is the same work in
+several runs, the reading of a prompt, counts at its median over these. Beside the error stands the
+scatter of the live runs, and the error of the end-to-end speed, which long prompts decide.
 
 A cell of long prompts takes longer than a machine may be had: where ``COOK_BENCH_KEPT`` names a
 folder, what ran stays there, a cell that was ended goes on, and ``COOK_BENCH_TURNS`` adds turns.
@@ -332,7 +333,9 @@ def _judged(
         next(d for d in plan.drafts if d.draft == drafting[0].draft),
     )
     predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
-    merged = {c.name: merge_repeats(live["report"][c.name]) for c in every}
+    drafts = {c.name: c.draft.name if c.draft is not None else None for c in every}
+    read = read_alike(live["report"], drafts)
+    merged = {c.name: merge_repeats(read[c.name]) for c in every}
     return [
         Compared(
             name=c.name,
@@ -345,6 +348,42 @@ def _judged(
         )
         for c in every
     ]
+
+
+Live = Mapping[str, Sequence[Sequence[PromptRun]]]
+"""Requests of each configuration, a round each."""
+
+
+def read_alike(live: Live, drafts: Mapping[str, str | None]) -> dict[str, list[list[PromptRun]]]:
+    """``live`` with what is the same work in several runs at its median over them.
+
+    The target's reading of a prompt is the same with every draft, a draft's at every length
+    (``drafts``: that of each configuration). A run's own scatters by a tenth on a shared machine,
+    and is nine tenths of a request of 16,384 tokens. What an engine does not tell apart from the
+    target's reading stays with the draft.
+    """
+
+    def of_target(name: str, run: PromptRun) -> tuple[str, str | None]:
+        return run.id, drafts[name] if run.draft_prompt_ms is None else None
+
+    target: dict[tuple[str, str | None], list[float]] = {}
+    draft: dict[tuple[str, str | None], list[float]] = {}
+    for name, rounds in live.items():
+        for run in (run for runs in rounds for run in runs):
+            late_ms = run.draft_prompt_ms or 0.0
+            target.setdefault(of_target(name, run), []).append(
+                run.wall_ms - run.predicted_ms - late_ms
+            )
+            draft.setdefault((run.id, drafts[name]), []).append(late_ms)
+
+    def alike(name: str, run: PromptRun) -> PromptRun:
+        reading_ms = median(target[of_target(name, run)]) + median(draft[run.id, drafts[name]])
+        return replace(run, wall_ms=run.predicted_ms + reading_ms)
+
+    return {
+        name: [[alike(name, run) for run in runs] for runs in rounds]
+        for name, rounds in live.items()
+    }
 
 
 def _asked(

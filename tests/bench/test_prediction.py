@@ -20,6 +20,7 @@ from bench.prediction import (
     Pair,
     compared,
     prediction,
+    read_alike,
     read_cells,
     table,
     told,
@@ -35,6 +36,7 @@ from bench.proportions import (
 from cook.build.layout import Layout
 from cook.formats.gguf import read_gguf
 from cook.prompts.prompt_set import load_prompts
+from cook.record.prompt_runs import PromptRun
 
 TINY = replace(SMALL, vocabulary=1024, layers=10)
 FOUND = [
@@ -87,6 +89,56 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert "prediction-256-bundled        1.0%   20.0%     -1.0%" in "\n".join(both.lines)
     assert both.lines[1].endswith("11.5  2026-11-23 8be2d0c")
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
+
+
+def request(name: str, wall_ms: float, decoding_ms: float, late_ms: float | None) -> PromptRun:
+    return PromptRun(
+        id=name,
+        category="random",
+        prompt_n=16_384,
+        prompt_ms=wall_ms - decoding_ms,
+        predicted_n=512,
+        predicted_ms=decoding_ms,
+        wall_ms=wall_ms,
+        draft_n=None,
+        draft_n_accepted=None,
+        tokens=None,
+        text="",
+        stop="limit",
+        draft_prompt_ms=late_ms,
+    )
+
+
+def test_a_prompt_is_read_alike_with_every_draft_and_by_a_draft_at_every_length() -> None:
+    live = {
+        "no draft": [[request("a", 160, 50, None)], [request("a", 140, 52, None)]],
+        "x n_max=2": [[request("a", 250, 120, 28.0)]],
+        "x n_max=8": [[request("a", 300, 170, 22.0)]],
+        "y n_max=2": [[request("a", 200, 80, 10.0)]],
+    }
+    drafts = {name: None if name == "no draft" else name[0] for name in live}
+    read = read_alike(live, drafts)
+    # The target's reading: 110 and 88, then 102, 108 and 110; the draft x's: 28 and 22.
+    walls = {
+        name: [run.wall_ms for runs in rounds for run in runs] for name, rounds in read.items()
+    }
+    assert walls == {
+        "no draft": [158, 160],
+        "x n_max=2": [253],
+        "x n_max=8": [303],
+        "y n_max=2": [198],
+    }
+    assert read["x n_max=2"][0][0].predicted_ms == 120, "decoding is each run's own"
+
+
+def test_what_an_engine_does_not_tell_apart_stays_with_the_draft() -> None:
+    live = {
+        "no draft": [[request("a", 150, 50, None)]],
+        "x n_max=2": [[request("a", 240, 110, None)]],
+        "x n_max=8": [[request("a", 300, 180, None)]],
+    }
+    read = read_alike(live, {"no draft": None, "x n_max=2": "x", "x n_max=8": "x"})
+    assert [rounds[0][0].wall_ms for rounds in read.values()] == [150, 235, 305]
 
 
 def test_a_cell_of_long_prompts_is_judged_end_to_end() -> None:
