@@ -1,125 +1,356 @@
-"""How fast a shared machine is just now: a reference batch, timed before and after every step.
+"""Seconds at one pace of a shared machine: two reference batches tell its paces every few seconds.
 
-What others do on the same host changes the speed of memory and processor by a quarter from minute
-to minute. A study that compares steps which ran minutes apart takes them all at one pace: seconds
-of a step times the usual seconds of the reference over those about the time of the step. Looks
-scatter by 3 % in a calm quarter of an hour, and two in succession differed by 12 %: so the median
-of all within a minute is taken, not of the two around a step.
+What others do on the same host changes the speeds of memory and of processors, by a third, within
+seconds and for a minute, and each by itself: over 150 s the means of 5 s of a batch of one token
+(bound by memory) and of five (bound by processors) of one target varied by 7 % each, and together
+by nothing (correlation 0.04). What drafts took for a token went with the first alone (0.93), what
+verifications of 3 and 9 tokens took with the second alone (0.8): so either is taken by its own. A
+look 7 s away tells nothing of a batch (of 16,384 tokens of depth: a scatter of 22 % as it is, 24 %
+by that look, 12 % by one within 3 s): looks are taken *within* what is measured. The engine is
+stopped (SIGSTOP) for the time of a look, which is taken out of the engine's seconds again, and what
+lies between two looks is taken at their pace. The reference is the target at the depth of the
+prompts.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.build.layout import Layout
+from cook.engines.base import Engine
+from cook.engines.process import keeper
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.worker import Worker
 from cook.graph.execute import Executor
 from cook.graph.step import Step
+from cook.record.prompt_runs import PromptRun
+from cook.steps.live import LiveOutcome, LiveStep
 
-DEPTH = 32
-WIDTHS = (1, 5)
-"""Tokens of the batches: the first is bound by memory, the other by the processor as well."""
-LOOK_S = 0.3
-NEAR_S = 60.0
-"""Before and after a step, whose looks tell its pace."""
+if TYPE_CHECKING:
+    from cook.engines.worker.messages import DecodeTimes, ModelInfo, ModelLoad
+    from cook.engines.worker.worker import Tokens, Worker
+
+T = TypeVar("T")
+
+MEMORY, PROCESSOR = 1, 5
+"""Tokens of the batches that are bound by these."""
+NARROW = 2
+"""Batches of more tokens are bound by processors."""
+LOOK_S = 0.1
+"""A batch of a look is repeated to last as long."""
 MOST_REPEATS = 32
+EVERY_S = 2.0
+"""From one look to the next within what lasts longer."""
+FRESH_S = 1.0
+"""A look that is no older tells the pace of what begins now."""
+FIRST_LOOKS = 15
+"""Whose median is the pace that all is taken at."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Seconds of the references bound by ``memory`` and by the ``processor``; when the look
+    ``began`` and ``ended``."""
+
+    began: float
+    ended: float
+    memory: float
+    processor: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is timed: the share of its time that is bound by ``memory``, at the pace at which the
+    references take their ``usual`` seconds; None: by the clock."""
+
+    memory: float
+    usual: tuple[float, float] | None
+
+    def slower(self, looks: Sequence[Look]) -> float:
+        """By which factor it is slower than usual at these."""
+        if self.usual is None:
+            return 1.0
+        memory_s, processor_s = self.usual
+        return (
+            self.memory * mean(look.memory for look in looks) / memory_s
+            + (1 - self.memory) * mean(look.processor for look in looks) / processor_s
+        )
+
+
+def seconds_between(looks: Sequence[Look], began: float, ended: float, work: Work) -> float:
+    """Seconds of ``work`` from ``began`` to ``ended`` without those of ``looks``.
+
+    Between two looks the pace is their mean; before the first and after the last it is theirs.
+    """
+    starts = [-math.inf, *(look.ended for look in looks)]
+    ends = [*(look.began for look in looks), math.inf]
+    around = [looks[0], *looks], [*looks, looks[-1]]
+    total = 0.0
+    for start, end, before, after in zip(starts, ends, *around, strict=True):
+        seconds = min(end, ended) - max(start, began)
+        if seconds > 0:
+            total += seconds / work.slower((before, after))
+    return total
+
+
+def retimed(
+    run: PromptRun, looks: Sequence[Look], answered: float, reading: Work, decoding: Work
+) -> PromptRun:
+    """``run``, whose answer came at ``answered``, with the seconds of its ``reading`` and its
+    ``decoding`` as these are."""
+    decoded_from = answered - run.predicted_ms / 1000
+    late_till = decoded_from + (run.late_reading_ms or 0.0) / 1000
+
+    def ms(began: float, ended: float, work: Work) -> float:
+        return 1000 * seconds_between(looks, began, ended, work)
+
+    late_ms = ms(decoded_from, late_till, reading)
+    predicted_ms = late_ms + ms(late_till, answered, decoding)
+    return replace(
+        run,
+        wall_ms=predicted_ms + ms(answered - run.wall_ms / 1000, decoded_from, reading),
+        prompt_ms=ms(decoded_from - run.prompt_ms / 1000, decoded_from, reading),
+        predicted_ms=predicted_ms,
+        late_reading_ms=late_ms if run.late_reading_ms is not None else None,
+    )
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A live step: its ``looks``, and when each of its requests was ``answered``."""
+
+    looks: tuple[Look, ...]
+    answered: tuple[float, ...]
 
 
 @dataclass
 class Pace:
-    """``worker`` holds the reference model. ``looks``: (when, seconds of the reference);
-    ``spans``: when each step that :meth:`run` ran began and ended, by key; both in ``file``, where
-    there is one, so that a study goes on where it was."""
+    """``worker`` holds the reference model, whose ``text`` is read up to its last few tokens.
+
+    ``usual``: seconds of the references; ``timed``: the live steps that :meth:`run` ran, by key.
+    Both are in ``file``, where there is one, so that a study goes on where it was.
+    """
 
     worker: Worker
-    looks: list[tuple[float, float]] = field(default_factory=list)
-    spans: dict[str, tuple[float, float]] = field(default_factory=dict)
+    text: list[int]
     file: Path | None = None
+    timed: dict[str, Timed] = field(default_factory=dict)
+    usual: tuple[float, float] = (math.nan, math.nan)
 
-    @classmethod
-    def of(cls, worker: Worker, file: Path | None) -> Pace:
-        """With what ``file`` has."""
-        known: dict[str, Any] = {"looks": [], "spans": {}}
-        if file is not None and file.exists():
-            known = json.loads(file.read_text(encoding="utf-8"))
-        return cls(
-            worker,
-            [(at, seconds) for at, seconds in known["looks"]],
-            {key: (began, ended) for key, (began, ended) in known["spans"].items()},
-            file,
-        )
+    def __post_init__(self) -> None:
+        self._looks: list[Look] = []
+        self._answered: list[float] = []
+        self._repeats: dict[int, int] = {}
+        if self.file is not None and self.file.exists():
+            known = json.loads(self.file.read_text(encoding="utf-8"))
+            self.usual = tuple(known["usual"])
+            self.timed = {
+                key: Timed(tuple(Look(*look) for look in looks), tuple(answered))
+                for key, (looks, answered) in known["timed"].items()
+            }
+        else:
+            for _ in range(FIRST_LOOKS):
+                self.look()
+            self.usual = (
+                median(look.memory for look in self._looks),
+                median(look.processor for look in self._looks),
+            )
+
+    def take(self, executor: Executor) -> None:
+        """Time all that ``executor`` runs from now on; nothing ran yet."""
+        executor.advancing = lambda *_: self._answered.append(time.monotonic())
+        executor.workers = PacedWorkers(executor.logs / "workers", self)
 
     def run(self, executor: Executor, steps: Iterable[Step[Any]]) -> None:
-        """Each of ``steps`` alone, between two looks; what ran before is taken as it is."""
-        looked = False
+        """Each of ``steps`` alone: requests with looks within, workers' timings at one pace."""
         for step in steps:
-            if step.key in self.spans:
+            if isinstance(step, LiveStep) and step.key not in self.timed:
+                self._looks, self._answered = [], []
+                with self.looking():
+                    executor.run([step])
+                if step.key in executor.outcomes.failures:
+                    continue
+                self.timed[step.key] = Timed(tuple(self._looks), tuple(self._answered))
+                self._keep()
+            else:
                 executor.run([step])
-                continue
-            if not looked:
-                self._look()
-                looked = True
-            started = time.time()
-            executor.run([step])
-            self.spans[step.key] = started, time.time()
-            self._look()
-            if self.file is not None:
-                part = self.file.with_suffix(".part")
-                part.write_text(json.dumps({"looks": self.looks, "spans": self.spans}))
-                part.rename(self.file)
 
-    def factors(self) -> dict[str, float]:
-        """What the seconds of each step are to be multiplied by, so that all are at one pace."""
-        about = {key: self._about(*span) for key, span in self.spans.items()}
-        usual = median(about.values())
-        return {key: usual / seconds for key, seconds in about.items()}
+    def runs(
+        self, step: LiveStep, outcome: LiveOutcome, memory: float | None
+    ) -> tuple[PromptRun, ...]:
+        """The requests of a live step, without the looks: at one pace, of whose decoding time the
+        share ``memory`` is bound by it, or by the clock (None)."""
+        timed, usual = self.timed[step.key], self.usual if memory is not None else None
+        reading, decoding = Work(0.0, usual), Work(memory or 0.0, usual)
+        asked = zip(outcome.runs, timed.answered, strict=True)
+        return tuple(retimed(run, timed.looks, at, reading, decoding) for run, at in asked)
 
-    def _about(self, started: float, ended: float) -> float:
-        return median(
-            seconds for at, seconds in self.looks if started - NEAR_S <= at <= ended + NEAR_S
-        )
+    def of_call(self, call: Callable[[], T], tokens: int) -> tuple[T, float]:
+        """What a call of a worker gives, with batches of so many ``tokens``, and the factor that
+        takes its seconds to one pace."""
+        if not self._looks or time.monotonic() - self._looks[-1].ended > FRESH_S:
+            self._looks = []
+            self.look()
+        began = time.monotonic()
+        with self.looking():
+            got = call()
+            ended = time.monotonic()
+        work = Work(float(tokens <= NARROW), self.usual)
+        return got, seconds_between(self._looks, began, ended, work) / (ended - began)
 
-    def _look(self) -> None:
-        at = time.time()
-        self.looks.append((at, sum(self._batch(width) for width in WIDTHS)))
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look every few seconds within the block, and after it where it was as long; all engines
+        but the reference's stand still meanwhile."""
+        over, began = threading.Event(), time.monotonic()
+
+        def watch() -> None:
+            while not over.wait(EVERY_S):
+                with _standing(_children() - {self.worker.pid}):
+                    self.look()
+
+        if not self._looks:
+            self.look()
+        watching = threading.Thread(target=watch, name="pace", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+        if time.monotonic() - began > FRESH_S:
+            self.look()
+
+    def look(self) -> None:
+        """Time the references."""
+        began = time.monotonic()
+        memory, processor = self._batch(MEMORY), self._batch(PROCESSOR)
+        self._looks.append(Look(began, time.monotonic(), memory, processor))
 
     def _batch(self, width: int) -> float:
-        text = list(range(1, 1 + DEPTH + width))
+        depth = len(self.text) - PROCESSOR
 
         def timed(repeats: int) -> float:
             timing = self.worker.time_batch(
-                text, depth=DEPTH, tokens=width, repeats=repeats, all_outputs=True
+                self.text, depth=depth, tokens=width, repeats=repeats, all_outputs=True
             )
             return float(median(timing.decode_ns.tolist()) / 1e9)
 
-        return timed(max(3, min(MOST_REPEATS, math.ceil(LOOK_S / timed(1)))))
+        if width not in self._repeats:
+            self._repeats[width] = max(1, min(MOST_REPEATS, math.ceil(LOOK_S / timed(1))))
+        return timed(self._repeats[width])
+
+    def _keep(self) -> None:
+        if self.file is None:
+            return
+        part = self.file.with_suffix(".part")
+        timed = {
+            key: ([astuple(look) for look in one.looks], one.answered)
+            for key, one in self.timed.items()
+        }
+        part.write_text(json.dumps({"usual": self.usual, "timed": timed}))
+        part.rename(self.file)
+
+
+class PacedWorkers(KeptWorkers):
+    """Workers whose timings are at one ``pace``."""
+
+    def __init__(self, log_dir: Path, pace: Pace) -> None:
+        super().__init__(log_dir)
+        self._pace = pace
+
+    @contextmanager
+    def loaded(
+        self,
+        engine: Engine,
+        load: ModelLoad,
+        timeout_s: float = 3600.0,
+        *,
+        place: str | None = None,
+    ) -> Iterator[tuple[Worker, ModelInfo]]:
+        """As :meth:`KeptWorkers.loaded`."""
+        with super().loaded(engine, load, timeout_s, place=place) as (worker, info):
+            paced: Any = PacedWorker(worker, self._pace)
+            yield paced, info
+
+
+class PacedWorker:
+    """``worker``, whose timings are at one ``pace``."""
+
+    def __init__(self, worker: Worker, pace: Pace) -> None:
+        self._worker, self._pace = worker, pace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def read(self, text: Tokens, known: int = 0) -> float:
+        """As :meth:`Worker.read`."""
+        seconds, factor = self._pace.of_call(
+            lambda: self._worker.read(text, known), len(text) - known
+        )
+        return seconds * factor
+
+    def time_batch(self, text: Tokens, *, tokens: int, **what: Any) -> DecodeTimes:
+        """As :meth:`Worker.time_batch`."""
+        times, factor = self._pace.of_call(
+            lambda: self._worker.time_batch(text, tokens=tokens, **what), tokens
+        )
+        paced = (times.decode_ns * factor).round().astype(times.decode_ns.dtype)
+        return replace(times, decode_ns=paced)
+
+
+def _children() -> set[int]:
+    """Processes that this one started, without their keeper."""
+    found, own = set(), str(os.getpid()).encode()
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                stat = (entry / "stat").read_bytes()
+                # The command's name may hold spaces and parentheses.
+                mine = stat[stat.rfind(b")") + 2 :].split()[1] == own
+                if mine and keeper.__file__.encode() not in (entry / "cmdline").read_bytes():
+                    found.add(int(entry.name))
+    return found
 
 
 @contextmanager
-def reference(layout: Layout, file: Path | None = None) -> Iterator[Pace]:
-    """The pace by the target of ``layout``, in a worker of its own, and what ``file`` has of it."""
+def _standing(pids: Iterable[int]) -> Iterator[None]:
+    """Processes ``pids`` stand still within the block."""
+    stopped = []
+    try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                stopped.append(pid)
+        yield
+    finally:
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def reference(layout: Layout, depth: int, file: Path | None = None) -> Iterator[Pace]:
+    """The pace by the target of ``layout`` at ``depth`` tokens, in a worker of its own; with what
+    ``file`` has of it."""
     assert layout.baseline is not None, "asked for"
     assert layout.target is not None, "asked for"
     args = layout.baseline.rounds[0].target_args
     with TemporaryDirectory(prefix="cook-bench-") as logs, KeptWorkers(Path(logs)) as workers:
         load = model_load(
-            layout.engine,
-            layout.target.path,
-            args,
-            DEPTH + max(WIDTHS),
-            beyond=max(WIDTHS),
-            outputs=max(WIDTHS),
+            layout.engine, layout.target.path, args, depth, beyond=PROCESSOR, outputs=PROCESSOR
         )
         with workers.loaded(layout.engine, load) as (worker, _):
-            yield Pace.of(worker, file)
+            yield Pace(worker, list(range(1, 1 + depth + PROCESSOR)), file)

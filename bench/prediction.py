@@ -6,12 +6,13 @@ others do to the memory of a shared machine shows in it the most. After the last
 pass, so that a cell of one turn has two, with the live runs between them. Overheads are fitted on
 the requests of no draft and of one draft, on one half of the prompts; predictions and live runs are
 compared on the other half. A machine changes its speed meanwhile (shared ones do, by a quarter from
-minute to minute): all steps are taken at one pace (:mod:`bench.pace`), and what comes of them by
-the clock is told beside it. Both sides are of every request's median over the turns, as a record's
-live figures are over repeats: the mean of one beside the median of the other is off where a few
-turns are far slower, for drafts by some per cent more than for no draft. What is the same work in
-several runs, the reading of a prompt, counts at its median over these. Beside the error stands the
-scatter of the live runs, and the error of the end-to-end speed, which long prompts decide.
+minute to minute, and by half for seconds): timings and live requests are taken at one pace
+(:mod:`bench.pace`). How far live runs scatter there, and by the clock, is told beside the error, as
+is the error of the end-to-end speed, which long prompts decide. Both sides are of every request's
+median over the turns, as a record's live figures are over repeats: the mean of one beside the
+median of the other is off where a few turns are far slower, for drafts by some per cent more than
+for no draft. What is the same work in several runs, the reading of a prompt, counts at its median
+over these.
 
 A cell of long prompts takes longer than a machine may be had: where ``COOK_BENCH_KEPT`` names a
 folder, what ran stays there, a cell that was ended goes on, and ``COOK_BENCH_TURNS`` adds turns.
@@ -34,26 +35,26 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
-from bench.pace import reference
+from bench.pace import Pace, reference
 from bench.proportions import DENSE, SPARSE, TARGET, pair_folder, proportions_layout, write_recipe
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
 from bench.study import Study, empty_executor, engine_names
-from cook.build.forecast import Forecaster
+from cook.build.forecast import Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.prompts.prompt_set import Half, Prompt
 from cook.provenance import machine
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import figures, merge_repeats
 from cook.scoring.racing import student_quantile
-from cook.steps.curve import CurveOutcome, CurveStep, over_passes
+from cook.steps.curve import CurveStep
 from cook.steps.live import LiveStep
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
@@ -71,7 +72,8 @@ LONG = ("prediction-4096-ik", "prediction-16384-ik")
 class Compared:
     """A configuration, in decoded tokens a second; ``live`` of each turn, ``typical`` of all.
 
-    ``whole``: predicted and typical tokens a second with the reading of the prompts.
+    ``whole``: predicted and typical tokens a second with the reading of the prompts. All at one
+    pace of the machine but ``by_clock``, which are those of ``live``.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Compared:
     typical: float
     live: tuple[float, ...]
     whole: tuple[float, float]
+    by_clock: tuple[float, ...]
 
     @property
     def error(self) -> float:
@@ -96,7 +99,16 @@ class Compared:
     @property
     def scatter(self) -> float | None:
         """Spread of one live run, as a share; None where there was one only."""
-        return stdev(self.live) / mean(self.live) if len(self.live) > 1 else None
+        return _spread(self.live)
+
+    @property
+    def clock_scatter(self) -> float | None:
+        """The same by the clock."""
+        return _spread(self.by_clock)
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return stdev(values) / mean(values) if len(values) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -104,8 +116,8 @@ class Pair:
     """A target with its drafts and prompts, ``laid`` out for an engine by its name.
 
     ``fitted``: the draft whose live requests, at its shortest and longest, overheads are fitted on,
-    beside those of no draft. ``apart``: a server for every prompt, so that the pace is looked at
-    between them; for prompts that take long to read.
+    beside those of no draft. ``apart``: a server for every prompt, so that a cell of prompts that
+    take long to read goes on between them. ``depth``: of the batches that tell the machine's pace.
     """
 
     title: str
@@ -113,6 +125,7 @@ class Pair:
     fitted: str
     turns: int
     apart: bool = False
+    depth: int = 32
 
 
 @contextmanager
@@ -158,7 +171,7 @@ def _in_proportion(
     laid = partial(_of_first_layers, shape, tokens, prompts, max_tokens)
     experts = f", {shape.experts} experts" if shape.experts else ""
     title = f"real proportions{experts}, {tokens} tokens"
-    return Pair(title, laid, FIRST_LAYERS[1], turns, apart=tokens >= LONG_TOKENS)
+    return Pair(title, laid, FIRST_LAYERS[1], turns, apart=tokens >= LONG_TOKENS, depth=tokens)
 
 
 PAIRS = {
@@ -171,11 +184,12 @@ PAIRS = {
         partial(_of_first_layers, DENSE, 256, 12, 96),
         FIRST_LAYERS[1],
         4,
+        depth=256,
     ),
     "prediction-256": _in_proportion(256, prompts=8, max_tokens=96, turns=3),
     "prediction-sparse": _in_proportion(256, prompts=8, max_tokens=96, turns=3, shape=SPARSE),
     "prediction-4096": _in_proportion(4096, prompts=2, max_tokens=256, turns=3),
-    "prediction-16384": _in_proportion(16_384, prompts=2, max_tokens=512, turns=1),
+    "prediction-16384": _in_proportion(16_384, prompts=2, max_tokens=256, turns=1),
 }
 """By the name of the study. Of a pair on one engine it is this and the engine's."""
 
@@ -195,7 +209,9 @@ def _cell(name: str, engine: str) -> Study:
         kept = os.environ.get("COOK_BENCH_KEPT")
         folder = Path(kept) / f"{name}-{engine}" if kept else None
         turns = int(os.environ.get("COOK_BENCH_TURNS", pair.turns))
-        found, by_clock = compared(layout, pair.fitted, turns, apart=pair.apart, kept=folder)
+        found = compared(
+            layout, pair.fitted, turns, apart=pair.apart, depth=pair.depth, kept=folder
+        )
     title = f"{pair.title} x {engine}"
     minutes = (time.monotonic() - started) / 60
     if to := os.environ.get("COOK_BENCH_CELLS"):
@@ -205,7 +221,6 @@ def _cell(name: str, engine: str) -> Study:
             turns,
             minutes,
             tuple(found),
-            tuple(by_clock),
             day=date.today().isoformat(),
             commit=commit_here(),
             machine=f"{machine().cores} x {machine().processor}",
@@ -213,18 +228,7 @@ def _cell(name: str, engine: str) -> Study:
         with Path(to).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(cell)) + "\n")
     study = told(title, found, turns, whole=f"{name}-{engine}" in LONG)
-    clock = [abs(c.error) for c in by_clock]
-    scatters = [c.scatter for c in by_clock if c.scatter is not None]
-    aside = f", scatter of a live run {median(scatters):.1%}" if scatters else ""
-    return replace(
-        study,
-        lines=(
-            *study.lines,
-            f"{title}: by the clock, the machine's pace left in: median error "
-            f"{median(clock):.1%}, worst {max(clock):.1%}{aside}",
-            f"{title}: {minutes:.1f} minutes",
-        ),
-    )
+    return replace(study, lines=(*study.lines, f"{title}: {minutes:.1f} minutes"))
 
 
 Asked = Mapping[Half, Mapping[str, Sequence[Sequence[LiveStep]]]]
@@ -232,14 +236,19 @@ Asked = Mapping[Half, Mapping[str, Sequence[Sequence[LiveStep]]]]
 
 
 def compared(
-    layout: Layout, fitted: str, turns: int, *, apart: bool = False, kept: Path | None = None
-) -> list[list[Compared]]:
-    """Every configuration of ``layout``, on the prompts that nothing was fitted on: at one pace of
-    the machine, and by the clock.
+    layout: Layout,
+    fitted: str,
+    turns: int,
+    *,
+    apart: bool = False,
+    depth: int = Pair.depth,
+    kept: Path | None = None,
+) -> list[Compared]:
+    """Every configuration of ``layout``, on the prompts that nothing was fitted on.
 
-    ``fitted`` and ``apart``: as :class:`Pair` has them; ``kept``: where what ran stays, and is
-    taken up again. Fitted is on the prompts that builds choose
-    on, judged on those that they report on.
+    ``fitted``, ``apart`` and ``depth``: as :class:`Pair` has them; ``kept``: where what ran stays,
+    and is taken up again. Fitted is on the prompts that builds choose on, judged on those that they
+    report on.
     """
     assert layout.forecast is not None, "asked for"
     assert layout.baseline is not None, "asked for"
@@ -263,7 +272,8 @@ def compared(
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
     looks = kept / "pace.json" if kept is not None else None
-    with empty_executor(kept=kept) as executor, reference(layout, looks) as pace:
+    with empty_executor(kept=kept) as executor, reference(layout, depth, looks) as pace:
+        pace.take(executor)
         executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
         for turn in range(turns):
             pace.run(executor, plan.timing(turn))
@@ -271,60 +281,41 @@ def compared(
         pace.run(executor, plan.timing(turns))
         for failure in executor.outcomes.failures.values():
             raise failure.error
-        return [
-            _judged(_AtOnePace(plan, executor.outcomes, factors=factors), asked, every, judged)
-            for factors in (pace.factors(), {})
-        ]
-
-
-@dataclass(frozen=True)
-class _AtOnePace(Forecaster):
-    """Forecasts, and live runs, with the seconds of every step times its factor."""
-
-    factors: Mapping[str, float] = field(default_factory=dict)
-
-    def curve(self, passes: Sequence[CurveStep], turn: int | None = None) -> CurveOutcome | None:
-        chosen = passes if turn is None else passes[turn : turn + 1]
-        measured = [(step, self.outcomes.result(step)) for step in chosen]
-        scaled = [self._scaled(r, self.factors.get(s.key, 1.0)) for s, r in measured if r]
-        return over_passes(scaled) if scaled else None
-
-    def runs(self, step: LiveStep) -> tuple[PromptRun, ...]:
-        """The requests of a live step."""
-        outcome, factor = self.outcomes.result(step), self.factors.get(step.key, 1.0)
-        assert outcome is not None, "nothing failed"
-        return tuple(run.slowed(factor) for run in outcome.runs)
-
-    def _scaled(self, one: CurveOutcome, factor: float) -> CurveOutcome:
-        return replace(
-            one,
-            seconds=tuple(tuple(second * factor for second in row) for row in one.seconds),
-            sample_s=one.sample_s * factor,
-            prompt_seconds=tuple(second * factor for second in one.prompt_seconds),
-        )
+        forecaster = Forecaster(plan, executor.outcomes)
+        return _judged(forecaster, pace, asked, every, judged)
 
 
 def _judged(
-    forecaster: _AtOnePace, asked: Asked, every: Sequence[Configuration], judged: Collection[str]
+    forecaster: Forecaster,
+    pace: Pace,
+    asked: Asked,
+    every: Sequence[Configuration],
+    judged: Collection[str],
 ) -> list[Compared]:
     """Every configuration, fitted on what ``asked`` has of the half that builds choose on."""
     plan = forecaster.plan
-    live = {
-        half: {
-            c.name: [
-                forecaster.counted_alike(
-                    c.key, [r for step in steps for r in forecaster.runs(step)]
-                )
-                for steps in rounds[c.name]
+
+    bound = memory_bound(forecaster, judged)
+
+    def requests(step: LiveStep, memory: float | None) -> tuple[PromptRun, ...]:
+        outcome = forecaster.outcomes.result(step)
+        assert outcome is not None, "nothing failed"
+        return pace.runs(step, outcome, memory)
+
+    def lived(half: Half, *, clock: bool = False) -> dict[str, list[tuple[PromptRun, ...]]]:
+        """Requests of each configuration, a round each."""
+        found = {}
+        for c in every:
+            memory = None if clock else bound[c.name]
+            found[c.name] = [
+                forecaster.counted_alike(c.key, [r for s in steps for r in requests(s, memory)])
+                for steps in asked[half].get(c.name, ())
             ]
-            for c in every
-            if c.name in rounds
-        }
-        for half, rounds in asked.items()
-    }
+        return {name: rounds for name, rounds in found.items() if rounds}
+
     typical = {
         name: {run.id: run for run in merge_repeats(rounds)}
-        for name, rounds in live["pick"].items()
+        for name, rounds in lived("pick").items()
     }
     bare, *drafting = (c for c in every if c.name in typical)
     overheads = forecaster.fitted(
@@ -334,7 +325,8 @@ def _judged(
     )
     predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
     drafts = {c.name: c.draft.name if c.draft is not None else None for c in every}
-    read = read_alike(live["report"], drafts)
+    live, by_clock = lived("report"), lived("report", clock=True)
+    read = read_alike(live, drafts)
     merged = {c.name: merge_repeats(read[c.name]) for c in every}
     return [
         Compared(
@@ -343,11 +335,23 @@ def _judged(
             n_max=c.settings.n_max if c.settings else 0,
             predicted=predicted[c.name].decode_speed,
             typical=_speeds(merged[c.name])[0],
-            live=tuple(_speeds(runs)[0] for runs in live["report"][c.name]),
+            live=tuple(_speeds(runs)[0] for runs in live[c.name]),
             whole=(predicted[c.name].end_to_end_speed, _speeds(merged[c.name])[1]),
+            by_clock=tuple(_speeds(runs)[0] for runs in by_clock[c.name]),
         )
         for c in every
     ]
+
+
+def memory_bound(forecaster: Forecaster, judged: Collection[str]) -> dict[str, float]:
+    """Share of every configuration's decoding that memory bounds: all of it without a draft, with
+    one what that takes."""
+
+    def share(forecast: Forecast) -> float:
+        cost = forecast.priced.breakdown
+        return (cost.draft_s + cost.mirror_s) / cost.total_s if forecast.key.draft else 1.0
+
+    return {f.name: share(f) for f in forecaster.forecasts(only=judged)}
 
 
 Live = Mapping[str, Sequence[Sequence[PromptRun]]]
@@ -448,10 +452,12 @@ def told(what: str, found: Sequence[Compared], turns: int, *, whole: bool = Fals
     for name, group in groups.items():
         errors = [abs(c.error) for c in group]
         scatters = [c.scatter for c in group if c.scatter is not None]
+        clocked = [c.clock_scatter for c in group if c.clock_scatter is not None]
         beside = f"{median(scatters):.1%}" if scatters else "unknown"
+        aside = f" ({median(clocked):.1%} by the clock)" if clocked else ""
         lines.append(
             f"  {name:20} median {median(errors):.1%}, worst {max(errors):.1%} "
-            f"of {len(errors)}; scatter of a live run {beside}"
+            f"of {len(errors)}; scatter of a live run {beside}{aside}"
         )
     loss, about = _loss(found)
     every = [abs(c.error) for c in found]
@@ -502,8 +508,6 @@ class Cell:
     turns: int
     minutes: float
     found: tuple[Compared, ...]
-    by_clock: tuple[Compared, ...]
-    """The same with the machine's pace left in."""
     day: str
     commit: str
     machine: str
@@ -526,21 +530,21 @@ def read_cells(path: Path) -> list[Cell]:
     cells = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        found, by_clock = (
-            tuple(
-                Compared(**{**one, "live": tuple(one["live"]), "whole": tuple(one["whole"])})
-                for one in row.pop(name)
+        found = tuple(
+            Compared(
+                **{**one, **{name: tuple(one[name]) for name in ("live", "whole", "by_clock")}}
             )
-            for name in ("found", "by_clock")
+            for one in row.pop("found")
         )
-        cells[row["name"]] = Cell(**row, found=found, by_clock=by_clock)
+        cells[row["name"]] = Cell(**row, found=found)
     return list(cells.values())
 
 
 def table(cells: Sequence[Cell]) -> Study:
     """A row a cell, and the bounds over all of them."""
     lines = [
-        f"{'cell':26} {'median':>7} {'worst':>7} {'no draft':>9} {'scatter':>8} {'end to end':>11} "
+        f"{'cell':26} {'median':>7} {'worst':>7} {'no draft':>9} {'scatter':>8} {'by clock':>9} "
+        f"{'end to end':>11} "
         f"{'turns':>6} {'minutes':>8}  day, commit"
     ]
     every: list[float] = []
@@ -554,9 +558,12 @@ def table(cells: Sequence[Cell]) -> Study:
         bare = next(c.error for c in cell.found if c.draft is None)
         scatters = [c.scatter for c in cell.found if c.scatter is not None]
         scatter = f"{median(scatters):.1%}" if scatters else "-"
+        clocked = [c.clock_scatter for c in cell.found if c.clock_scatter is not None]
+        by_clock = f"{median(clocked):.1%}" if clocked else "-"
         lines.append(
             f"{cell.name:26} {median(errors):7.1%} {max(errors):7.1%} {bare:+9.1%} {scatter:>8} "
-            f"{worst_whole:11.1%} {cell.turns:6} {cell.minutes:8.1f}  {cell.day} {cell.commit}"
+            f"{by_clock:>9} {worst_whole:11.1%} {cell.turns:6} {cell.minutes:8.1f}  {cell.day} "
+            f"{cell.commit}"
         )
     middle, worst = median(every), max(every)
     lines.append(

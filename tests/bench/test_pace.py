@@ -1,7 +1,14 @@
-"""Seconds of steps at one pace of the machine."""
+"""Seconds at one pace of the machine."""
 
 from __future__ import annotations
 
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,48 +16,165 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.pace import NEAR_S, Pace
-from cook.graph.execute import Executor
-from cook.graph.store import Store
-from cook.output import Mode, Output
-from tests.graph.cluster_steps import Nap
+from bench.pace import (
+    Look,
+    Pace,
+    PacedWorker,
+    Timed,
+    Work,
+    _children,
+    _standing,
+    retimed,
+    seconds_between,
+)
+from cook.record.prompt_runs import PromptRun
+
+LOOKS = [
+    Look(0.0, 1.0, 0.02, 0.05),
+    Look(4.0, 5.0, 0.02, 0.05),
+    Look(8.0, 9.0, 0.02, 0.10),
+    Look(12.0, 13.0, 0.02, 0.10),
+]
+"""Processors are half as fast from about the third look on, memory is not."""
+USUAL = (0.02, 0.05)
+PROCESSOR, MEMORY, CLOCK = Work(0.0, USUAL), Work(1.0, USUAL), Work(0.5, None)
+RUN = PromptRun(
+    id="a",
+    category="random",
+    prompt_n=16_384,
+    prompt_ms=4000.0,
+    predicted_n=512,
+    predicted_ms=5000.0,
+    wall_ms=9000.0,
+    draft_n=None,
+    draft_n_accepted=None,
+    tokens=None,
+    text="",
+    stop="limit",
+    late_reading_ms=2000.0,
+)
 
 
-def test_steps_of_a_slow_time_are_taken_to_the_usual_one() -> None:
-    """The machine is a third slower in the last of three stretches, and one look is far off."""
-    worker: Any = None
-    pace = Pace(worker)
-    for minute in range(30):
-        seconds = 0.04 if minute >= 20 else 0.03
-        pace.looks += [(60.0 * minute + s, seconds) for s in (0.0, 20.0, 40.0)]
-        pace.spans[f"step {minute}"] = 60.0 * minute + 5, 60.0 * minute + 15
-    at, seconds = pace.looks[6]
-    pace.looks[6] = at, 5 * seconds
-    found = pace.factors()
-    assert found["step 2"] == found["step 10"] == 1.0
-    assert found["step 25"] == pytest.approx(0.75)
-    assert found["step 18"] == 1.0, f"{NEAR_S:g} s do not reach into the next stretch"
+def test_seconds_of_a_slow_time_are_taken_to_the_usual_pace() -> None:
+    assert seconds_between(LOOKS, 1.0, 4.0, PROCESSOR) == pytest.approx(3.0)
+    assert seconds_between(LOOKS, 9.0, 12.0, PROCESSOR) == pytest.approx(1.5)
+    assert seconds_between(LOOKS, 5.0, 8.0, PROCESSOR) == pytest.approx(2.0), "between: their mean"
+    assert seconds_between(LOOKS, 9.0, 12.0, Work(0.0, (0.02, 0.2))) == pytest.approx(6.0)
 
 
-class Clock:
-    """A reference whose batches take a millisecond."""
+def test_memory_and_processors_have_a_pace_each() -> None:
+    assert seconds_between(LOOKS, 9.0, 12.0, MEMORY) == pytest.approx(3.0)
+    assert seconds_between(LOOKS, 9.0, 12.0, Work(0.5, USUAL)) == pytest.approx(2.0)
+    assert seconds_between(LOOKS, 9.0, 12.0, Work(0.5, (0.04, 0.05))) == pytest.approx(2.4)
+
+
+def test_looks_take_no_time_of_what_they_look_at() -> None:
+    assert seconds_between(LOOKS, 1.0, 8.0, CLOCK) == pytest.approx(6.0)
+    assert seconds_between(LOOKS, 4.5, 5.0, CLOCK) == 0.0
+    assert seconds_between(LOOKS, -2.0, 15.0, CLOCK) == pytest.approx(17.0 - 4.0)
+    assert seconds_between(LOOKS, 13.0, 15.0, PROCESSOR) == pytest.approx(1.0), "after the last"
+
+
+def test_every_part_of_a_request_is_taken_at_its_own_pace() -> None:
+    """Answered at 13: read from 4 to 8, decoded from 8 to 13, the draft reading till 10."""
+    by_clock = retimed(RUN, LOOKS, 13.0, CLOCK, CLOCK)
+    assert (by_clock.prompt_ms, by_clock.predicted_ms) == (3000, 3000)
+    assert (by_clock.late_reading_ms, by_clock.wall_ms) == (1000, 6000)
+    paced = retimed(RUN, LOOKS, 13.0, PROCESSOR, MEMORY)
+    assert paced.prompt_ms == pytest.approx(2000)
+    assert paced.late_reading_ms == pytest.approx(500)
+    assert paced.predicted_ms == pytest.approx(500 + 2000)
+    assert paced.wall_ms == pytest.approx(2000 + 2500)
+    bare = retimed(replace(RUN, late_reading_ms=None), [Look(0, 0, 1, 1)], 13.0, CLOCK, CLOCK)
+    assert bare == replace(RUN, late_reading_ms=None)
+
+
+class Reference:
+    """A model whose batches take so many milliseconds, and that says how it was asked."""
+
+    pid = os.getpid()
+
+    def __init__(self, ms: float = 50.0) -> None:
+        self.ms = ms
+        self.repeats: list[int] = []
 
     def time_batch(self, *_: object, repeats: int, **__: object) -> Any:
-        return SimpleNamespace(decode_ns=np.full(repeats, 1e6))
+        self.repeats.append(repeats)
+        return SimpleNamespace(decode_ns=np.full(repeats, self.ms * 1e6))
+
+
+def pace_of(reference: Reference, file: Path | None = None) -> Pace:
+    worker: Any = reference
+    return Pace(worker, list(range(40)), file)
+
+
+def test_a_look_lasts_about_alike_whatever_the_model() -> None:
+    for ms, repeats in ((50.0, 2), (400.0, 1), (0.1, 32)):
+        reference = Reference(ms)
+        pace = pace_of(reference)
+        reference.repeats.clear()
+        pace.look()
+        assert reference.repeats == [repeats] * 2
+        assert pace.usual == pytest.approx((ms / 1000, ms / 1000))
 
 
 def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
-    worker: Any = Clock()
-    diary, file = tmp_path / "diary", tmp_path / "pace.json"
-    naps = [Nap(word, diary) for word in "abc"]
-    for asked in (naps[:2], naps):
-        pace = Pace.of(worker, file)
-        store = Store(tmp_path / "store")
-        with Executor(store, Output(Mode.QUIET), logs=tmp_path / "logs", threads=1) as executor:
-            pace.run(executor, asked)
-    assert [line.split()[0] for line in diary.read_text().splitlines()] == ["a", "b", "c"]
-    assert [nap.key for nap in naps] == list(pace.spans)
-    assert len(pace.looks) == 3 + 2, "before the first step of a run that is new, and after each"
-    again = Pace.of(worker, file)
-    assert (again.looks, again.spans) == (pace.looks, pace.spans)
-    assert pace.factors() == {nap.key: 1.0 for nap in naps}
+    file = tmp_path / "pace.json"
+    pace = pace_of(Reference(), file)
+    pace.timed["step"] = Timed(tuple(LOOKS), (13.0,))
+    pace._keep()
+    reference = Reference(80.0)
+    again = pace_of(reference, file)
+    assert (again.usual, again.timed) == (pace.usual, pace.timed)
+    assert reference.repeats == [], "the usual pace is the first's"
+
+
+class Timing:
+    """A worker under test; the reference is twice as slow as usual while it is asked."""
+
+    def read(self, text: list[int], known: int = 0) -> float:
+        return 0.001 * (len(text) - known)
+
+    def time_batch(self, *_: object, **__: object) -> Any:
+        from cook.engines.worker.messages import DecodeTimes
+
+        return DecodeTimes(np.array([1000, 2000]), np.array([7]))
+
+
+def test_a_workers_timings_are_at_the_usual_pace() -> None:
+    reference = Reference()
+    pace = pace_of(reference)
+    reference.ms *= 2
+    pace._looks.clear()
+    inner: Any = Timing()
+    worker = PacedWorker(inner, pace)
+    assert worker.read(list(range(30)), 10) == pytest.approx(0.010)
+    times = worker.time_batch([], depth=0, tokens=1, repeats=2, all_outputs=True)
+    assert times.decode_ns.tolist() == [500, 1000]
+    assert times.sample_ns.tolist() == [7]
+    assert len(pace._looks) == 1, "a fresh one tells of both"
+
+
+def test_engines_stand_still_while_it_is_looked() -> None:
+    code = "import time\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.01)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        try:
+            child.stdout.readline()
+            assert child.pid in _children()
+            with _standing(_children()):
+                state = (Path("/proc") / str(child.pid) / "stat").read_text().split()[2]
+                assert state == "T"
+                time.sleep(0.2)
+                os.set_blocking(child.stdout.fileno(), False)
+                told = (child.stdout.read() or b"").split()
+            gone_on = float("inf")
+            while math.isinf(gone_on):
+                if line := child.stdout.readline():
+                    gone_on = float(line)
+            if told:
+                assert gone_on - float(told[-1]) >= 0.2
+        finally:
+            child.send_signal(signal.SIGKILL)
+    with _standing([child.pid]):
+        pass  # what has ended is left alone

@@ -40,11 +40,11 @@ from cook.record.prompt_runs import PromptRun
 
 TINY = replace(SMALL, vocabulary=1024, layers=10)
 FOUND = [
-    Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0), (50.0, 49.0)),
-    Compared("a n_max=2", "a", 2, 130.0, 124.0, (120.0, 128.0), (60.0, 58.0)),
-    Compared("b n_max=2", "b", 2, 140.0, 140.0, (141.0, 139.0), (62.0, 61.0)),
-    Compared("a n_max=8", "a", 8, 120.0, 150.0, (150.0, 150.0), (60.0, 66.0)),
-    Compared("b n_max=8", "b", 8, 90.0, 90.0, (91.0, 89.0), (45.0, 45.0)),
+    Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0), (50.0, 49.0), (90.0, 110.0)),
+    Compared("a n_max=2", "a", 2, 130.0, 124.0, (120.0, 128.0), (60.0, 58.0), (110.0, 130.0)),
+    Compared("b n_max=2", "b", 2, 140.0, 140.0, (141.0, 139.0), (62.0, 61.0), (140.0, 120.0)),
+    Compared("a n_max=8", "a", 8, 120.0, 150.0, (150.0, 150.0), (60.0, 66.0), (150.0, 140.0)),
+    Compared("b n_max=8", "b", 8, 90.0, 90.0, (91.0, 89.0), (45.0, 45.0), (90.0, 80.0)),
 ]
 CELL = Cell(
     "prediction-256-ik",
@@ -52,7 +52,6 @@ CELL = Cell(
     2,
     11.5,
     tuple(FOUND[:3]),
-    tuple(FOUND[:2]),
     day="2026-11-23",
     commit="8be2d0c",
     machine="2 x a processor",
@@ -63,6 +62,7 @@ def test_errors_are_told_by_length_beside_the_scatter_of_live_runs() -> None:
     study = told("a pair x bundled", FOUND, 2)
     text = "\n".join(study.lines)
     assert "no draft             median 1.0%, worst 1.0% of 1; scatter of a live run 1.4%" in text
+    assert "scatter of a live run 1.4% (14.1% by the clock)" in text
     assert "drafts n_max=2       median 2.4%, worst 4.8% of 2; scatter of a live run 2.8%" in text
     assert "drafts n_max=8       median 10.0%, worst 20.0% of 2" in text
     assert "a: predicted best n_max=2, live best n_max=8" in text
@@ -71,7 +71,9 @@ def test_errors_are_told_by_length_beside_the_scatter_of_live_runs() -> None:
 
 
 def test_a_single_live_run_has_no_scatter() -> None:
-    text = "\n".join(told("short", [replace(c, live=c.live[:1]) for c in FOUND], 1).lines)
+    text = "\n".join(
+        told("short", [replace(c, live=c.live[:1], by_clock=c.live[:1]) for c in FOUND], 1).lines
+    )
     assert "one live run" in text
     assert "scatter of a live run unknown" in text
 
@@ -166,16 +168,15 @@ def test_a_cell_is_kept_in_the_file_that_is_named(
     monkeypatch.setenv("COOK_BENCH_CELLS", str(to))
     laid = cast("Layout", None)
     monkeypatch.setitem(PAIRS, "a-pair", Pair("a pair", lambda _: nullcontext(laid), "a", 2))
-    monkeypatch.setattr("bench.prediction.compared", lambda *_, **__: (FOUND[:3], FOUND[:2]))
+    monkeypatch.setattr("bench.prediction.compared", lambda *_, **__: FOUND[:3])
     study = prediction("a-pair", ["ik"])
     assert study.within
     (cell,) = read_cells(to)
     assert (cell.name, cell.title, cell.turns) == ("a-pair-ik", "a pair x ik", 2)
     assert cell.found == tuple(FOUND[:3])
-    assert cell.by_clock == tuple(FOUND[:2])
     assert re.fullmatch(r"[0-9a-f]{7,}\+?", cell.commit)
     assert cell.day == date.today().isoformat()
-    assert "by the clock, the machine's pace left in: median error 2.9%" in "\n".join(study.lines)
+    assert study.lines[-1].startswith("a pair x ik: ")
     prediction("a-pair", ["bundled", "ik"])
     assert [c.name for c in read_cells(to)] == ["a-pair-ik", "a-pair-bundled"]
 
@@ -213,9 +214,9 @@ def test_the_pair_in_small_is_predicted(tmp_path: Path, experts: int) -> None:
     shape = replace(TINY, experts=experts)
     recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=shape, prompts=8, max_tokens=24)
     layout = proportions_layout(recipe, "bundled")
-    found, by_clock = compared(layout, "first-4", 2, apart=bool(experts))
-    assert [c.name for c in found] == [c.name for c in by_clock]
+    found = compared(layout, "first-4", 2, apart=bool(experts))
     assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]
     assert all(c.predicted > 0 and np.isfinite(c.error) for c in found)
     assert all(len(c.live) == (4 if c.draft is None else 2) for c in found)
+    assert all(len(c.by_clock) == len(c.live) for c in found)
     assert told("small", found, 2).lines

@@ -108,6 +108,16 @@ def test_long_batches_are_repeated_no_more_than_it_takes() -> None:
     assert worker.asked == [1, 3] * 6
 
 
+def test_windows_are_timed_as_often_as_takes_no_longer_than_reading_to_them() -> None:
+    worker: Any = Stirring(200.0)
+    for reading_s, rounds in ((0.0, 1), (2.8, 1), (2.9, 2), (4.4, 3), (1000.0, 4)):
+        worker.asked.clear()
+        times = _Times(worker, [list(range(3_000))], True, 512)
+        times.read_s[1024] = reading_s
+        times.row(1024, (1, 2))
+        assert worker.asked == [1] * 6 * rounds, f"1.44 s a round, {reading_s} s of reading"
+
+
 def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:
     worker: Any = Stirring(2.0)
     times = _Times(worker, [list(range(3_000))], True, 512)
