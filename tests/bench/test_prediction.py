@@ -93,6 +93,17 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
 
 
+def test_the_last_run_of_every_cell_is_kept() -> None:
+    cells = read_cells(Path("bench/results/prediction.jsonl"))
+    known = {f"{pair}-{engine}": PAIRS[pair] for pair in PAIRS for engine in ("bundled", "ik")}
+    assert cells
+    for cell in cells:
+        assert cell.title.startswith(known[cell.name].title)
+        assert [c.n_max for c in cell.found] == [0, 2, 2, 2, 4, 4, 4, 8, 8, 8]
+        assert not cell.commit.endswith("+"), "measured with code that is in the history"
+    assert len(table(cells).lines) >= 2 + len(cells)
+
+
 def request(name: str, wall_ms: float, decoding_ms: float, late_ms: float | None) -> PromptRun:
     return PromptRun(
         id=name,
