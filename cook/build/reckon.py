@@ -36,6 +36,7 @@ from cook.steps.convert import ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import (
     MOST_REPEATS,
+    MOST_ROUNDS,
     REPEATS,
     SLOW_S,
     STEADY_S,
@@ -316,11 +317,16 @@ def _curve(step: CurveStep) -> Effort | None:
     lengths = [round(tokens) for tokens in _prompt_lengths(step.trace)]
     ubatch = step.args.filled().ubatch or 1
     grid = grid_of(lengths, [n + step.trace.max_tokens for n in lengths], ubatch)
-    places = len(grid.depths) * WINDOWS
     one_s = touched / READ_BYTES_S / FASTER
     quick = one_s < STEADY_S / REPEATS  # then repeats fill a stated time
     repeats = 2 if one_s >= SLOW_S else 2 + (MOST_REPEATS if quick else REPEATS) + 1
-    batches = sum(1 + WIDE * (width - 1) for width in step.widths) * places * repeats
+    wide = sum(1 + WIDE * (width - 1) for width in step.widths)
+    # At a depth that takes long to read, batches are timed again for as long.
+    round_s = WINDOWS * repeats * wide * touched / READ_BYTES_S
+    reading_s = [depth * touched / COMPUTE_BYTES_S for depth in grid.depths if depth > ubatch]
+    again = sum(min(MOST_ROUNDS, max(1, int(s / round_s))) - 1 for s in reading_s)
+    places = (len(grid.depths) + again) * WINDOWS
+    batches = wide * places * repeats
     # One long text is read, and short prompts by themselves.
     long, short = ([s for s in grid.stops if (s > ubatch) is beyond] for beyond in (True, False))
     read = float(max(long, default=0) + max(short, default=0))
