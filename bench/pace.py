@@ -4,12 +4,14 @@ What others do on the same host changes the speeds of memory and of processors, 
 seconds and for a minute, and each by itself: over 150 s the means of 5 s of a batch of one token
 (bound by memory) and of five (bound by processors) of one target varied by 7 % each, and together
 by nothing (correlation 0.04). What drafts took for a token went with the first alone (0.93), what
-verifications of 3 and 9 tokens took with the second alone (0.8): so either is taken by its own. A
-look 7 s away tells nothing of a batch (of 16,384 tokens of depth: a scatter of 22 % as it is, 24 %
-by that look, 12 % by one within 3 s): looks are taken *within* what is measured. The engine is
-stopped (SIGSTOP) for the time of a look, which is taken out of the engine's seconds again, and what
-lies between two looks is taken at their pace. The reference is the target at the depth of the
-prompts.
+verifications of 3 and 9 tokens took with the second alone (0.8): so either is taken by its own.
+What reads a prompt follows them by less than half: where the references took 10 % longer, 45
+readings of 4,096 tokens by a target took 3.9 % and 33 by drafts 3.6 %, 15 and 11 of 16,384 tokens
+4.6 and 4.4 %. A look 7 s away tells nothing of a batch (of 16,384 tokens of depth: 22 % of scatter
+as it is, 24 % by that look, 12 % by one within 3 s): looks are taken *within* what is measured.
+The engine is stopped (SIGSTOP) for the time of a look, which is taken out of the engine's seconds
+again, and what lies between two looks is taken at their pace. The reference is the target at the
+depth of the prompts.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ MEMORY, PROCESSOR = 1, 5
 """Tokens of the batches that are bound by these."""
 NARROW = 2
 """Batches of more tokens are bound by processors."""
+WIDE = 32
+"""Those of so many read a prompt."""
 LOOK_S = 0.1
 """A batch of a look is repeated to last as long."""
 MOST_REPEATS = 32
@@ -70,26 +74,32 @@ class Look:
     processor: float
 
 
+Usual = tuple[float, float]
+"""Seconds that the references of memory and of processors take at the pace that all is taken at."""
+
+
 @dataclass(frozen=True)
 class Work:
-    """What is timed: the share of its time that is bound by ``memory``, at the pace at which the
-    references take their ``usual`` seconds; None: by the clock."""
+    """What is timed: shares of its time that are bound by ``memory`` and by the ``processor``. The
+    rest takes as long at every pace."""
 
     memory: float
-    usual: tuple[float, float] | None
+    processor: float
 
-    def slower(self, looks: Sequence[Look]) -> float:
+    def slower(self, looks: Sequence[Look], usual: Usual) -> float:
         """By which factor it is slower than usual at these."""
-        if self.usual is None:
-            return 1.0
-        memory_s, processor_s = self.usual
-        return (
-            self.memory * mean(look.memory for look in looks) / memory_s
-            + (1 - self.memory) * mean(look.processor for look in looks) / processor_s
-        )
+        memory = mean(look.memory for look in looks) / usual[0]
+        processor = mean(look.processor for look in looks) / usual[1]
+        return 1 + self.memory * (memory - 1) + self.processor * (processor - 1)
 
 
-def seconds_between(looks: Sequence[Look], began: float, ended: float, work: Work) -> float:
+CLOCK = Work(0.0, 0.0)
+READING = Work(0.0, 0.4)
+
+
+def seconds_between(
+    looks: Sequence[Look], began: float, ended: float, work: Work, usual: Usual
+) -> float:
     """Seconds of ``work`` from ``began`` to ``ended`` without those of ``looks``.
 
     Between two looks the pace is their mean; before the first and after the last it is theirs.
@@ -101,12 +111,17 @@ def seconds_between(looks: Sequence[Look], began: float, ended: float, work: Wor
     for start, end, before, after in zip(starts, ends, *around, strict=True):
         seconds = min(end, ended) - max(start, began)
         if seconds > 0:
-            total += seconds / work.slower((before, after))
+            total += seconds / work.slower((before, after), usual)
     return total
 
 
 def retimed(
-    run: PromptRun, looks: Sequence[Look], answered: float, reading: Work, decoding: Work
+    run: PromptRun,
+    looks: Sequence[Look],
+    answered: float,
+    reading: Work,
+    decoding: Work,
+    usual: Usual,
 ) -> PromptRun:
     """``run``, whose answer came at ``answered``, with the seconds of its ``reading`` and its
     ``decoding`` as these are."""
@@ -114,7 +129,7 @@ def retimed(
     late_till = decoded_from + (run.late_reading_ms or 0.0) / 1000
 
     def ms(began: float, ended: float, work: Work) -> float:
-        return 1000 * seconds_between(looks, began, ended, work)
+        return 1000 * seconds_between(looks, began, ended, work, usual)
 
     late_ms = ms(decoded_from, late_till, reading)
     predicted_ms = late_ms + ms(late_till, answered, decoding)
@@ -147,7 +162,7 @@ class Pace:
     text: list[int]
     file: Path | None = None
     timed: dict[str, Timed] = field(default_factory=dict)
-    usual: tuple[float, float] = (math.nan, math.nan)
+    usual: Usual = (math.nan, math.nan)
 
     def __post_init__(self) -> None:
         self._looks: list[Look] = []
@@ -192,14 +207,15 @@ class Pace:
     ) -> tuple[PromptRun, ...]:
         """The requests of a live step, without the looks: at one pace, of whose decoding time the
         share ``memory`` is bound by it, or by the clock (None)."""
-        timed, usual = self.timed[step.key], self.usual if memory is not None else None
-        reading, decoding = Work(0.0, usual), Work(memory or 0.0, usual)
+        timed, works = self.timed[step.key], (CLOCK, CLOCK)
+        if memory is not None:
+            works = READING, Work(memory, 1 - memory)
         asked = zip(outcome.runs, timed.answered, strict=True)
-        return tuple(retimed(run, timed.looks, at, reading, decoding) for run, at in asked)
+        return tuple(retimed(run, timed.looks, at, *works, self.usual) for run, at in asked)
 
     def of_call(self, call: Callable[[], T], tokens: int) -> tuple[T, float]:
         """What a call of a worker gives, with batches of so many ``tokens``, and the factor that
-        takes its seconds to one pace."""
+        takes its seconds to one pace, the looks taken out of them."""
         if not self._looks or time.monotonic() - self._looks[-1].ended > FRESH_S:
             self._looks = []
             self.look()
@@ -207,8 +223,10 @@ class Pace:
         with self.looking():
             got = call()
             ended = time.monotonic()
-        work = Work(float(tokens <= NARROW), self.usual)
-        return got, seconds_between(self._looks, began, ended, work) / (ended - began)
+        narrow = float(tokens <= NARROW)
+        work = READING if tokens >= WIDE else Work(narrow, 1 - narrow)
+        seconds = seconds_between(self._looks, began, ended, work, self.usual)
+        return got, seconds / (ended - began)
 
     @contextmanager
     def looking(self) -> Iterator[None]:

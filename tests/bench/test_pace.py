@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from bench.pace import (
+    CLOCK,
+    READING,
     Look,
     Pace,
     PacedWorker,
@@ -37,7 +39,7 @@ LOOKS = [
 ]
 """Processors are half as fast from about the third look on, memory is not."""
 USUAL = (0.02, 0.05)
-PROCESSOR, MEMORY, CLOCK = Work(0.0, USUAL), Work(1.0, USUAL), Work(0.5, None)
+PROCESSOR, MEMORY = Work(0.0, 1.0), Work(1.0, 0.0)
 RUN = PromptRun(
     id="a",
     category="random",
@@ -55,38 +57,48 @@ RUN = PromptRun(
 )
 
 
+def seconds(began: float, ended: float, work: Work, usual: tuple[float, float] = USUAL) -> Any:
+    return seconds_between(LOOKS, began, ended, work, usual)
+
+
 def test_seconds_of_a_slow_time_are_taken_to_the_usual_pace() -> None:
-    assert seconds_between(LOOKS, 1.0, 4.0, PROCESSOR) == pytest.approx(3.0)
-    assert seconds_between(LOOKS, 9.0, 12.0, PROCESSOR) == pytest.approx(1.5)
-    assert seconds_between(LOOKS, 5.0, 8.0, PROCESSOR) == pytest.approx(2.0), "between: their mean"
-    assert seconds_between(LOOKS, 9.0, 12.0, Work(0.0, (0.02, 0.2))) == pytest.approx(6.0)
+    assert seconds(1.0, 4.0, PROCESSOR) == pytest.approx(3.0)
+    assert seconds(9.0, 12.0, PROCESSOR) == pytest.approx(1.5)
+    assert seconds(5.0, 8.0, PROCESSOR) == pytest.approx(2.0), "between: their mean"
+    assert seconds(9.0, 12.0, PROCESSOR, (0.02, 0.2)) == pytest.approx(6.0)
 
 
 def test_memory_and_processors_have_a_pace_each() -> None:
-    assert seconds_between(LOOKS, 9.0, 12.0, MEMORY) == pytest.approx(3.0)
-    assert seconds_between(LOOKS, 9.0, 12.0, Work(0.5, USUAL)) == pytest.approx(2.0)
-    assert seconds_between(LOOKS, 9.0, 12.0, Work(0.5, (0.04, 0.05))) == pytest.approx(2.4)
+    assert seconds(9.0, 12.0, MEMORY) == pytest.approx(3.0)
+    assert seconds(9.0, 12.0, Work(0.5, 0.5)) == pytest.approx(2.0)
+    assert seconds(9.0, 12.0, Work(0.5, 0.5), (0.04, 0.05)) == pytest.approx(2.4)
+
+
+def test_what_neither_bounds_takes_as_long_at_every_pace() -> None:
+    assert seconds(9.0, 12.0, Work(0.0, 0.4)) == pytest.approx(3.0 / 1.4)
+    assert seconds(9.0, 12.0, Work(0.0, 0.4), (0.02, 0.2)) == pytest.approx(3.0 / 0.8)
 
 
 def test_looks_take_no_time_of_what_they_look_at() -> None:
-    assert seconds_between(LOOKS, 1.0, 8.0, CLOCK) == pytest.approx(6.0)
-    assert seconds_between(LOOKS, 4.5, 5.0, CLOCK) == 0.0
-    assert seconds_between(LOOKS, -2.0, 15.0, CLOCK) == pytest.approx(17.0 - 4.0)
-    assert seconds_between(LOOKS, 13.0, 15.0, PROCESSOR) == pytest.approx(1.0), "after the last"
+    assert seconds(1.0, 8.0, CLOCK) == pytest.approx(6.0)
+    assert seconds(4.5, 5.0, CLOCK) == 0.0
+    assert seconds(-2.0, 15.0, CLOCK) == pytest.approx(17.0 - 4.0)
+    assert seconds(13.0, 15.0, PROCESSOR) == pytest.approx(1.0), "after the last"
 
 
 def test_every_part_of_a_request_is_taken_at_its_own_pace() -> None:
     """Answered at 13: read from 4 to 8, decoded from 8 to 13, the draft reading till 10."""
-    by_clock = retimed(RUN, LOOKS, 13.0, CLOCK, CLOCK)
+    by_clock = retimed(RUN, LOOKS, 13.0, CLOCK, CLOCK, USUAL)
     assert (by_clock.prompt_ms, by_clock.predicted_ms) == (3000, 3000)
     assert (by_clock.late_reading_ms, by_clock.wall_ms) == (1000, 6000)
-    paced = retimed(RUN, LOOKS, 13.0, PROCESSOR, MEMORY)
+    paced = retimed(RUN, LOOKS, 13.0, PROCESSOR, MEMORY, USUAL)
     assert paced.prompt_ms == pytest.approx(2000)
     assert paced.late_reading_ms == pytest.approx(500)
     assert paced.predicted_ms == pytest.approx(500 + 2000)
     assert paced.wall_ms == pytest.approx(2000 + 2500)
-    bare = retimed(replace(RUN, late_reading_ms=None), [Look(0, 0, 1, 1)], 13.0, CLOCK, CLOCK)
-    assert bare == replace(RUN, late_reading_ms=None)
+    at_once = replace(RUN, late_reading_ms=None)
+    bare = retimed(at_once, [Look(0, 0, 1, 1)], 13.0, CLOCK, CLOCK, USUAL)
+    assert bare == at_once
 
 
 class Reference:
@@ -129,6 +141,20 @@ def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
     assert reference.repeats == [], "the usual pace is the first's"
 
 
+def test_requests_are_read_and_decoded_at_one_pace_or_by_the_clock() -> None:
+    pace = pace_of(Reference())
+    pace.usual, pace.timed["step"] = USUAL, Timed(tuple(LOOKS), (13.0,))
+    step: Any = SimpleNamespace(key="step")
+    outcome: Any = SimpleNamespace(runs=(RUN,))
+    for memory, works in (
+        (0.3, (READING, Work(0.3, 0.7))),
+        (1.0, (READING, MEMORY)),
+        (None, (CLOCK, CLOCK)),
+    ):
+        (run,) = pace.runs(step, outcome, memory)
+        assert run == retimed(RUN, LOOKS, 13.0, *works, USUAL)
+
+
 class Timing:
     """A worker under test; the reference is twice as slow as usual while it is asked."""
 
@@ -149,6 +175,7 @@ def test_a_workers_timings_are_at_the_usual_pace() -> None:
     inner: Any = Timing()
     worker = PacedWorker(inner, pace)
     assert worker.read(list(range(30)), 10) == pytest.approx(0.010)
+    assert worker.read(list(range(42)), 10) == pytest.approx(0.032 / 1.4), "of a prompt"
     times = worker.time_batch([], depth=0, tokens=1, repeats=2, all_outputs=True)
     assert times.decode_ns.tolist() == [500, 1000]
     assert times.sample_ns.tolist() == [7]
@@ -163,8 +190,10 @@ def test_engines_stand_still_while_it_is_looked() -> None:
             child.stdout.readline()
             assert child.pid in _children()
             with _standing(_children()):
-                state = (Path("/proc") / str(child.pid) / "stat").read_text().split()[2]
-                assert state == "T"
+                state, end = Path(f"/proc/{child.pid}/stat"), time.monotonic() + 60
+                while (now := state.read_text().split()[2]) != "T" and time.monotonic() < end:
+                    time.sleep(0.01)
+                assert now == "T"
                 time.sleep(0.2)
                 os.set_blocking(child.stdout.fileno(), False)
                 told = (child.stdout.read() or b"").split()
