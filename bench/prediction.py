@@ -208,6 +208,7 @@ def _cell(name: str, engine: str) -> Study:
     with pair.laid(engine) as layout:
         kept = os.environ.get("COOK_BENCH_KEPT")
         folder = Path(kept) / f"{name}-{engine}" if kept else None
+        continued = folder is not None and folder.exists()
         turns = int(os.environ.get("COOK_BENCH_TURNS", pair.turns))
         found = compared(
             layout, pair.fitted, turns, apart=pair.apart, depth=pair.depth, kept=folder
@@ -219,7 +220,7 @@ def _cell(name: str, engine: str) -> Study:
             f"{name}-{engine}",
             title,
             turns,
-            minutes,
+            None if continued else minutes,
             tuple(found),
             day=date.today().isoformat(),
             commit=commit_here(),
@@ -228,7 +229,8 @@ def _cell(name: str, engine: str) -> Study:
         with Path(to).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(cell)) + "\n")
     study = told(title, found, turns, whole=f"{name}-{engine}" in LONG)
-    return replace(study, lines=(*study.lines, f"{title}: {minutes:.1f} minutes"))
+    more = " more" if continued else ""
+    return replace(study, lines=(*study.lines, f"{title}: {minutes:.1f} minutes{more}"))
 
 
 Asked = Mapping[Half, Mapping[str, Sequence[Sequence[LiveStep]]]]
@@ -501,12 +503,16 @@ def _loss(found: Sequence[Compared]) -> tuple[float, list[str]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a pair on an engine came to; a line of the file that ``COOK_BENCH_CELLS`` names."""
+    """What a pair on an engine came to; a line of the file that ``COOK_BENCH_CELLS`` names.
+
+    ``minutes``: None where it went on from what an earlier run had ``kept``; ``commit``: of the
+    code that ended it.
+    """
 
     name: str
     title: str
     turns: int
-    minutes: float
+    minutes: float | None
     found: tuple[Compared, ...]
     day: str
     commit: str
@@ -560,9 +566,10 @@ def table(cells: Sequence[Cell]) -> Study:
         scatter = f"{median(scatters):.1%}" if scatters else "-"
         clocked = [c.clock_scatter for c in cell.found if c.clock_scatter is not None]
         by_clock = f"{median(clocked):.1%}" if clocked else "-"
+        minutes = f"{cell.minutes:.1f}" if cell.minutes is not None else "-"
         lines.append(
             f"{cell.name:26} {median(errors):7.1%} {max(errors):7.1%} {bare:+9.1%} {scatter:>8} "
-            f"{by_clock:>9} {worst_whole:11.1%} {cell.turns:6} {cell.minutes:8.1f}  {cell.day} "
+            f"{by_clock:>9} {worst_whole:11.1%} {cell.turns:6} {minutes:>8}  {cell.day} "
             f"{cell.commit}"
         )
     middle, worst = median(every), max(every)

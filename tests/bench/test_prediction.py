@@ -90,6 +90,8 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert not both.within
     assert "prediction-256-bundled        1.0%   20.0%     -1.0%" in "\n".join(both.lines)
     assert both.lines[1].endswith("11.5  2026-11-23 8be2d0c")
+    continued = table([replace(cell, minutes=None)]).lines[1]
+    assert continued.split()[-3:] == ["-", "2026-11-23", "8be2d0c"]
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
 
 
