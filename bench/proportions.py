@@ -53,11 +53,11 @@ version: 1
 name: proportions
 drafts: DRAFTS
 score:
-  target: {source: "TARGET", args: {threads: THREADS}}
+  target: {source: "TARGET", args: ARGS}
   prompts: "PROMPTS"
   max_tokens: TOKENS
   context: CONTEXT
-  draft: {n_max: LENGTHS, args: {threads: THREADS}}
+  draft: {n_max: LENGTHS, args: ARGS}
 pick: {maximize: decode_speed}
 """
 
@@ -104,8 +104,12 @@ def write_recipe(
     prompts: int | None = None,
     max_tokens: int = 96,
     threads: int = 1,
+    flash_attention: bool | None = None,
 ) -> Path:
     """A recipe over the pair in ``folder``, all written there, on prompts of ``tokens`` tokens."""
+    args: dict[str, int] = {"threads": threads}
+    if flash_attention is not None:
+        args["flash_attention"] = flash_attention
     write_pair(folder, shape)
     path = write_prompts(folder / f"prompts-{tokens}.jsonl", tokens, prompts or PROMPTS[tokens])
     drafts = [{"name": name, "source": str(folder / f"{name}.gguf")} for name in DRAFTS]
@@ -116,7 +120,7 @@ def write_recipe(
         "TOKENS": max_tokens,
         "CONTEXT": -(-(tokens + max_tokens + 64) // 256) * 256,
         "LENGTHS": list(n_max),
-        "THREADS": threads,
+        "ARGS": json.dumps(args),
     }
     text = RECIPE
     for name, value in values.items():

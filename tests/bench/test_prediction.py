@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -19,6 +20,7 @@ from bench.prediction import (
     Compared,
     Pair,
     compared,
+    of_first_layers,
     prediction,
     read_alike,
     read_cells,
@@ -218,6 +220,17 @@ def test_prompts_have_about_the_length_asked_for(tmp_path: Path) -> None:
     assert max(lengths) == 254
     assert min(lengths) > 0.9 * 254
     assert [p.half for p in prompts[:2]] == ["pick", "report"]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("tokens", "flash_attention"), [(256, None), (4096, False)])
+def test_long_prompts_go_without_flash_attention(tokens: int, flash_attention: bool | None) -> None:
+    with of_first_layers(TINY, tokens, 2, 16, "bundled") as laid_out:
+        assert laid_out.forecast is not None
+        given = [step.args for step in laid_out.forecast.verify]
+        given += [draft.replays[0].args for draft in laid_out.forecast.drafts]
+        assert {args.flash_attention for args in given} == {flash_attention}
+        assert {args.threads for args in given} == {len(os.sched_getaffinity(0))}
 
 
 @pytest.mark.engine

@@ -267,6 +267,36 @@ def test_overheads_are_fitted_from_live_runs(tmp_path: Path) -> None:
     assert nothing == Overheads()
 
 
+def test_replies_that_went_another_way_are_fitted_by_their_own_steps(tmp_path: Path) -> None:
+    """A fifth of what the trace's text accepts was accepted less, and so many steps more taken."""
+    from cook.build.fitting import live_runs
+
+    found, fabrication = forecaster(tmp_path, World(drift=(1.0, 1.0, 1.0)))
+    chosen = [c for c in layout().grid if c.draft is not None and c.draft.name == "small"]
+    ends = [c for c in chosen if c.settings is not None and c.settings.n_max in (2, 8)]
+    fabrication.run([step for c in ends for step in c.rounds])
+
+    def elsewhere(run: PromptRun) -> PromptRun:
+        assert run.draft_n_accepted is not None
+        steps, fewer = run.predicted_n - 1 - run.draft_n_accepted, run.draft_n_accepted // 5
+        assert fewer > 0
+        return replace(
+            run,
+            draft_n_accepted=run.draft_n_accepted - fewer,
+            predicted_ms=run.predicted_ms * (steps + fewer) / steps,
+        )
+
+    there = [(c.settings, live_runs(c, fabrication)) for c in ends if c.settings is not None]
+    other = [(s, {name: elsewhere(run) for name, run in runs.items()}) for s, runs in there]
+    draft = found.plan.drafts[0]
+    as_traced, as_lived = (found.fitted({}, runs, draft) for runs in (there, other))
+    speeds = [
+        {f.key: f.decode_speed for f in found.forecasts(fitted, PICK) if f.key.draft == "small"}
+        for fitted in (as_traced, as_lived)
+    ]
+    assert speeds[0] == pytest.approx(speeds[1], rel=0.02)
+
+
 def test_no_draft_is_forecast_with_its_own_arguments(tmp_path: Path) -> None:
     """Half of the time a step, where it may use the memory that the draft would take."""
     given: dict[str, Any] = {"baseline": {"args": {"n_gpu_layers": 99}}}
