@@ -40,6 +40,7 @@ from cook.formats.gguf import read_gguf
 from cook.prompts.prompt_set import load_prompts
 from cook.record.prompt_runs import PromptRun
 
+HALVES = ("pick", "report")
 TINY = replace(SMALL, vocabulary=1024, layers=10)
 FOUND = [
     Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0), (50.0, 49.0), (90.0, 110.0)),
@@ -220,6 +221,13 @@ def test_prompts_have_about_the_length_asked_for(tmp_path: Path) -> None:
     assert max(lengths) == 254
     assert min(lengths) > 0.9 * 254
     assert [p.half for p in prompts[:2]] == ["pick", "report"]
+
+
+def test_prompts_that_are_fitted_on_may_be_shorter(tmp_path: Path) -> None:
+    prompts = load_prompts(str(write_prompts(tmp_path / "p.jsonl", 256, 8, 64))).prompts
+    longest = {half: max(len(p.text) for p in prompts if p.half == half) for half in HALVES}
+    assert longest["report"] == 254
+    assert 0.9 * 64 < longest["pick"] + 2 <= 64
 
 
 @pytest.mark.engine
