@@ -10,7 +10,7 @@ from functools import partial
 
 from bench import active_experts
 from bench.comparisons import COMPARISONS
-from bench.copies import copies
+from bench.copies import confirmed_copies, copies
 from bench.counts import counts
 from bench.decision import decision
 from bench.ik_agreement import ik_agreement
@@ -42,6 +42,7 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "remote-draft": remote_draft,
     "decision": decision,
     "copies": copies,
+    "copies-live": confirmed_copies,
     "ik-agreement": ik_agreement,
     "scale": scale,
     "two-workers": two_workers,

@@ -1,22 +1,32 @@
 """Two byte copies of one draft, measured apart: how often is one named the winner?
 
-Every trial times and predicts both anew, nothing stored, as a build does, with no draft beside
-them; a false winner is a choice whose ties leave the other copy out.
+By forecasts (:func:`copies`), every trial times and predicts both anew, nothing stored, as a build
+does, with no draft beside them; a false winner is a choice whose ties leave the other copy out. By
+live runs (:func:`confirmed_copies`), both run on real servers in turn, as finalists do, and a false
+winner is one that is surely faster.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from statistics import median
 
 from bench.demo_score import study_layout
 from bench.study import Study, empty_executor
 from cook.build.choose import Aim, ForecastErrors, choose
 from cook.build.forecast import Forecaster
+from cook.build.layout import Configuration
+from cook.build.live_runs import LiveRuns
 from cook.record.measured import Overheads
 from cook.record.objective import Objective
 
 TRIALS = 50
+CONFIRMATIONS = 20
+REPEATS = 2
+"""Times that a confirmation runs every prompt, as a build does where it repeats its rounds."""
 MOST = 0.05
+CONFIDENCE = 0.95
 
 
 def copies() -> Study:
@@ -58,4 +68,51 @@ def copies() -> Study:
             f"({false / TRIALS:.0%}), at most {MOST:.0%}",
         ),
         false <= MOST * TRIALS,
+    )
+
+
+def confirmed_copies() -> Study:
+    """Rounds of both copies on real servers, each on a share of the prompts."""
+    layout = study_layout("replay", limit=16, tokens=64, n_max=(4,), quants=("Q4_K_M",))
+    (draft,) = layout.grid
+    surely = 0
+    widths: list[float] = []
+    with empty_executor() as executor:
+        for trial in range(CONFIRMATIONS):
+            twins = [
+                _twin(draft, name, 10 * (2 * trial + number))
+                for number, name in enumerate(("one", "two"))
+            ]
+            live = LiveRuns(executor, math.inf)
+            live.run(twins)
+            for failure in executor.outcomes.failures.values():
+                raise failure.error
+            one, two = (twin.key for twin in twins)
+            told = live.of(Objective.DECODE_SPEED, None, None).ratio(one, two, CONFIDENCE)
+            assert told is not None, "on enough prompts"
+            surely += told.low > 1 or told.high < 1
+            widths.append(math.sqrt(told.high / told.low) - 1)
+    return Study(
+        (
+            f"two copies of one draft, {CONFIRMATIONS} confirmations on real servers: one surely "
+            f"faster ({CONFIDENCE:.0%}) in {surely}, at most {MOST:.0%}; intervals of "
+            f"\N{PLUS-MINUS SIGN}{median(widths):.1%} (median)",
+        ),
+        surely <= MOST * CONFIRMATIONS,
+    )
+
+
+def _twin(draft: Configuration, name: str, first: int) -> Configuration:
+    """``draft`` under another name, whose steps are measurements of their own."""
+    assert draft.draft is not None, "asked for"
+    return replace(
+        draft,
+        name=name,
+        draft=replace(draft.draft, name=name),
+        rounds=tuple(
+            replace(step, name=name, repeat=first + repeat)
+            for repeat in range(REPEATS)
+            for step in draft.rounds
+            if step.repeat == 0
+        ),
     )

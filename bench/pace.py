@@ -1,17 +1,17 @@
-"""Seconds at one pace of a shared machine: two reference batches tell its paces every few seconds.
+"""Seconds at one pace of a shared machine, which three reference batches tell every few seconds.
 
 What others do on the same host changes the speeds of memory and of processors, by a third, within
 seconds and for a minute, and each by itself: over 150 s the means of 5 s of a batch of one token
 (bound by memory) and of five (bound by processors) of one target varied by 7 % each, and together
 by nothing (correlation 0.04). What drafts took for a token went with the first alone (0.93), what
 verifications of 3 and 9 tokens took with the second alone (0.8): so either is taken by its own.
-What reads a prompt follows them by less than half: where the references took 10 % longer, 45
-readings of 4,096 tokens by a target took 3.9 % and 33 by drafts 3.6 %, 15 and 11 of 16,384 tokens
-4.6 and 4.4 %. A look 7 s away tells nothing of a batch (of 16,384 tokens of depth: 22 % of scatter
-as it is, 24 % by that look, 12 % by one within 3 s): looks are taken *within* what is measured.
-The engine is stopped (SIGSTOP) for the time of a look, which is taken out of the engine's seconds
-again, and what lies between two looks is taken at their pace. The reference is the target at the
-depth of the prompts.
+What reads a prompt follows the second as it may: where that took 10 % longer, readings took 4 %
+longer on one machine (104 of 4,096 and 16,384 tokens) and 11 % on another (18 of 4,096), so there
+is a third, which reads. A look 7 s away tells nothing of a batch (of 16,384 tokens of depth: 22 %
+of scatter as it is, 24 % by that look, 12 % by one within 3 s): looks are taken *within* what is
+measured. The engine is stopped (SIGSTOP) for the time of a look, which is taken out of the engine's
+seconds again, and what lies between two looks is taken at their pace. The reference is the target
+at the depth of the prompts.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MEMORY, PROCESSOR = 1, 5
-"""Tokens of the batches that are bound by these."""
+MEMORY, PROCESSOR, READING_TOKENS = 1, 5, 64
+"""Tokens of the batches that are bound by these, and of one that reads."""
 NARROW = 2
 """Batches of more tokens are bound by processors."""
 WIDE = 32
@@ -65,36 +65,44 @@ FIRST_LOOKS = 15
 
 @dataclass(frozen=True)
 class Look:
-    """Seconds of the references bound by ``memory`` and by the ``processor``; when the look
-    ``began`` and ``ended``."""
+    """Seconds of the references bound by ``memory`` and by the ``processor``, and of the one that
+    reads; when the look ``began`` and ``ended``."""
 
     began: float
     ended: float
     memory: float
     processor: float
+    reading: float
 
 
-Usual = tuple[float, float]
-"""Seconds that the references of memory and of processors take at the pace that all is taken at."""
+Usual = tuple[float, float, float]
+"""Seconds that the references take at the pace that all is taken at, in the order of a look's."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is timed: shares of its time that are bound by ``memory`` and by the ``processor``. The
-    rest takes as long at every pace."""
+    """What is timed: shares of its time that are bound by ``memory`` and by the ``processor``, and
+    that are ``reading``. The rest takes as long at every pace."""
 
     memory: float
     processor: float
+    reading: float = 0.0
 
     def slower(self, looks: Sequence[Look], usual: Usual) -> float:
         """By which factor it is slower than usual at these."""
         memory = mean(look.memory for look in looks) / usual[0]
         processor = mean(look.processor for look in looks) / usual[1]
-        return 1 + self.memory * (memory - 1) + self.processor * (processor - 1)
+        reading = mean(look.reading for look in looks) / usual[2]
+        return (
+            1
+            + self.memory * (memory - 1)
+            + self.processor * (processor - 1)
+            + self.reading * (reading - 1)
+        )
 
 
 CLOCK = Work(0.0, 0.0)
-READING = Work(0.0, 0.4)
+READING = Work(0.0, 0.0, 1.0)
 
 
 def seconds_between(
@@ -162,7 +170,7 @@ class Pace:
     text: list[int]
     file: Path | None = None
     timed: dict[str, Timed] = field(default_factory=dict)
-    usual: Usual = (math.nan, math.nan)
+    usual: Usual = (math.nan, math.nan, math.nan)
 
     def __post_init__(self) -> None:
         self._looks: list[Look] = []
@@ -181,6 +189,7 @@ class Pace:
             self.usual = (
                 median(look.memory for look in self._looks),
                 median(look.processor for look in self._looks),
+                median(look.reading for look in self._looks),
             )
 
     def take(self, executor: Executor) -> None:
@@ -255,14 +264,15 @@ class Pace:
         """Time the references."""
         began = time.monotonic()
         memory, processor = self._batch(MEMORY), self._batch(PROCESSOR)
-        self._looks.append(Look(began, time.monotonic(), memory, processor))
+        reading = self._batch(READING_TOKENS)
+        self._looks.append(Look(began, time.monotonic(), memory, processor, reading))
 
     def _batch(self, width: int) -> float:
-        depth = len(self.text) - PROCESSOR
+        depth, reads = len(self.text) - READING_TOKENS, width == READING_TOKENS
 
         def timed(repeats: int) -> float:
             timing = self.worker.time_batch(
-                self.text, depth=depth, tokens=width, repeats=repeats, all_outputs=True
+                self.text, depth=depth, tokens=width, repeats=repeats, all_outputs=not reads
             )
             return float(median(timing.decode_ns.tolist()) / 1e9)
 
@@ -368,7 +378,7 @@ def reference(layout: Layout, depth: int, file: Path | None = None) -> Iterator[
     args = layout.baseline.rounds[0].target_args
     with TemporaryDirectory(prefix="cook-bench-") as logs, KeptWorkers(Path(logs)) as workers:
         load = model_load(
-            layout.engine, layout.target.path, args, depth, beyond=PROCESSOR, outputs=PROCESSOR
+            layout.engine, layout.target.path, args, depth, beyond=READING_TOKENS, outputs=PROCESSOR
         )
         with workers.loaded(layout.engine, load) as (worker, _):
-            yield Pace(worker, list(range(1, 1 + depth + PROCESSOR)), file)
+            yield Pace(worker, list(range(1, 1 + depth + READING_TOKENS)), file)

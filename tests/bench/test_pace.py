@@ -23,6 +23,7 @@ from bench.pace import (
     Pace,
     PacedWorker,
     Timed,
+    Usual,
     Work,
     _children,
     _standing,
@@ -32,13 +33,14 @@ from bench.pace import (
 from cook.record.prompt_runs import PromptRun
 
 LOOKS = [
-    Look(0.0, 1.0, 0.02, 0.05),
-    Look(4.0, 5.0, 0.02, 0.05),
-    Look(8.0, 9.0, 0.02, 0.10),
-    Look(12.0, 13.0, 0.02, 0.10),
+    Look(0.0, 1.0, 0.02, 0.05, 0.2),
+    Look(4.0, 5.0, 0.02, 0.05, 0.2),
+    Look(8.0, 9.0, 0.02, 0.10, 0.3),
+    Look(12.0, 13.0, 0.02, 0.10, 0.3),
 ]
-"""Processors are half as fast from about the third look on, memory is not."""
-USUAL = (0.02, 0.05)
+"""Processors are half as fast from about the third look on, reading takes half as long again, and
+memory is as before."""
+USUAL = (0.02, 0.05, 0.2)
 PROCESSOR, MEMORY = Work(0.0, 1.0), Work(1.0, 0.0)
 RUN = PromptRun(
     id="a",
@@ -57,7 +59,7 @@ RUN = PromptRun(
 )
 
 
-def seconds(began: float, ended: float, work: Work, usual: tuple[float, float] = USUAL) -> Any:
+def seconds(began: float, ended: float, work: Work, usual: Usual = USUAL) -> Any:
     return seconds_between(LOOKS, began, ended, work, usual)
 
 
@@ -65,18 +67,20 @@ def test_seconds_of_a_slow_time_are_taken_to_the_usual_pace() -> None:
     assert seconds(1.0, 4.0, PROCESSOR) == pytest.approx(3.0)
     assert seconds(9.0, 12.0, PROCESSOR) == pytest.approx(1.5)
     assert seconds(5.0, 8.0, PROCESSOR) == pytest.approx(2.0), "between: their mean"
-    assert seconds(9.0, 12.0, PROCESSOR, (0.02, 0.2)) == pytest.approx(6.0)
+    assert seconds(9.0, 12.0, PROCESSOR, (0.02, 0.2, 0.2)) == pytest.approx(6.0)
 
 
-def test_memory_and_processors_have_a_pace_each() -> None:
+def test_memory_processors_and_reading_have_a_pace_each() -> None:
     assert seconds(9.0, 12.0, MEMORY) == pytest.approx(3.0)
     assert seconds(9.0, 12.0, Work(0.5, 0.5)) == pytest.approx(2.0)
-    assert seconds(9.0, 12.0, Work(0.5, 0.5), (0.04, 0.05)) == pytest.approx(2.4)
+    assert seconds(9.0, 12.0, Work(0.5, 0.5), (0.04, 0.05, 0.2)) == pytest.approx(2.4)
+    assert seconds(9.0, 12.0, READING) == pytest.approx(2.0)
+    assert seconds(9.0, 12.0, READING, (0.02, 0.05, 0.1)) == pytest.approx(1.0)
 
 
 def test_what_neither_bounds_takes_as_long_at_every_pace() -> None:
     assert seconds(9.0, 12.0, Work(0.0, 0.4)) == pytest.approx(3.0 / 1.4)
-    assert seconds(9.0, 12.0, Work(0.0, 0.4), (0.02, 0.2)) == pytest.approx(3.0 / 0.8)
+    assert seconds(9.0, 12.0, Work(0.0, 0.4), (0.02, 0.2, 0.2)) == pytest.approx(3.0 / 0.8)
 
 
 def test_looks_take_no_time_of_what_they_look_at() -> None:
@@ -97,7 +101,7 @@ def test_every_part_of_a_request_is_taken_at_its_own_pace() -> None:
     assert paced.predicted_ms == pytest.approx(500 + 2000)
     assert paced.wall_ms == pytest.approx(2000 + 2500)
     at_once = replace(RUN, late_reading_ms=None)
-    bare = retimed(at_once, [Look(0, 0, 1, 1)], 13.0, CLOCK, CLOCK, USUAL)
+    bare = retimed(at_once, [Look(0, 0, 1, 1, 1)], 13.0, CLOCK, CLOCK, USUAL)
     assert bare == at_once
 
 
@@ -117,7 +121,7 @@ class Reference:
 
 def pace_of(reference: Reference, file: Path | None = None) -> Pace:
     worker: Any = reference
-    return Pace(worker, list(range(40)), file)
+    return Pace(worker, list(range(100)), file)
 
 
 def test_a_look_lasts_about_alike_whatever_the_model() -> None:
@@ -126,8 +130,8 @@ def test_a_look_lasts_about_alike_whatever_the_model() -> None:
         pace = pace_of(reference)
         reference.repeats.clear()
         pace.look()
-        assert reference.repeats == [repeats] * 2
-        assert pace.usual == pytest.approx((ms / 1000, ms / 1000))
+        assert reference.repeats == [repeats] * 3
+        assert pace.usual == pytest.approx((ms / 1000,) * 3)
 
 
 def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
@@ -175,7 +179,7 @@ def test_a_workers_timings_are_at_the_usual_pace() -> None:
     inner: Any = Timing()
     worker = PacedWorker(inner, pace)
     assert worker.read(list(range(30)), 10) == pytest.approx(0.010)
-    assert worker.read(list(range(42)), 10) == pytest.approx(0.032 / 1.4), "of a prompt"
+    assert worker.read(list(range(42)), 10) == pytest.approx(0.016), "of a prompt"
     times = worker.time_batch([], depth=0, tokens=1, repeats=2, all_outputs=True)
     assert times.decode_ns.tolist() == [500, 1000]
     assert times.sample_ns.tolist() == [7]
