@@ -56,7 +56,10 @@ LOOK_S = 0.1
 """A batch of a look is repeated to last as long."""
 MOST_REPEATS = 32
 EVERY_S = 2.0
-"""From one look to the next within what lasts longer."""
+"""From one look to the next within what lasts longer,"""
+MOST_LOOKING = 5
+"""but so many times as long as the last look took, so that it goes on: after 16,384 tokens a look
+takes most of a second."""
 FRESH_S = 1.0
 """A look that is no older tells the pace of what begins now."""
 FIRST_LOOKS = 15
@@ -66,13 +69,22 @@ FIRST_LOOKS = 15
 @dataclass(frozen=True)
 class Look:
     """Seconds of the references bound by ``memory`` and by the ``processor``, and of the one that
-    reads; when the look ``began`` and ``ended``."""
+    reads, None where it was not asked; when the look ``began`` and ``ended``."""
 
     began: float
     ended: float
-    memory: float
-    processor: float
-    reading: float
+    memory: float | None
+    processor: float | None
+    reading: float | None
+
+    def tells(self, work: Work) -> bool:
+        """Whether it has all that ``work`` is bound by."""
+        every = zip(self.seconds, work.shares, strict=True)
+        return all(seconds is not None for seconds, share in every if share)
+
+    @property
+    def seconds(self) -> tuple[float | None, float | None, float | None]:
+        return self.memory, self.processor, self.reading
 
 
 Usual = tuple[float, float, float]
@@ -88,21 +100,26 @@ class Work:
     processor: float
     reading: float = 0.0
 
+    @property
+    def shares(self) -> Usual:
+        return self.memory, self.processor, self.reading
+
     def slower(self, looks: Sequence[Look], usual: Usual) -> float:
-        """By which factor it is slower than usual at these."""
-        memory = mean(look.memory for look in looks) / usual[0]
-        processor = mean(look.processor for look in looks) / usual[1]
-        reading = mean(look.reading for look in looks) / usual[2]
-        return (
-            1
-            + self.memory * (memory - 1)
-            + self.processor * (processor - 1)
-            + self.reading * (reading - 1)
-        )
+        """By which factor it is slower than usual at these, which tell it."""
+        factor = 1.0
+        for place, share in enumerate(self.shares):
+            if share:
+                seconds = mean(s for look in looks if (s := look.seconds[place]) is not None)
+                factor += share * (seconds / usual[place] - 1)
+        return factor
 
 
 CLOCK = Work(0.0, 0.0)
 READING = Work(0.0, 0.0, 1.0)
+DECODING = Work(1.0, 1.0)
+"""Some decoding: which of the two bounds it is known later."""
+ANY = Work(1.0, 1.0, 1.0)
+"""What may be bound by each."""
 
 
 def seconds_between(
@@ -175,6 +192,7 @@ class Pace:
     def __post_init__(self) -> None:
         self._looks: list[Look] = []
         self._answered: list[float] = []
+        self._took_s = 0.0
         self._repeats: dict[int, int] = {}
         if self.file is not None and self.file.exists():
             known = json.loads(self.file.read_text(encoding="utf-8"))
@@ -186,11 +204,9 @@ class Pace:
         else:
             for _ in range(FIRST_LOOKS):
                 self.look()
-            self.usual = (
-                median(look.memory for look in self._looks),
-                median(look.processor for look in self._looks),
-                median(look.reading for look in self._looks),
-            )
+            first = zip(*(look.seconds for look in self._looks), strict=True)
+            memory, processor, reading = (median(s for s in one if s) for one in first)
+            self.usual = memory, processor, reading
 
     def take(self, executor: Executor) -> None:
         """Time all that ``executor`` runs from now on; nothing ran yet."""
@@ -225,31 +241,33 @@ class Pace:
     def of_call(self, call: Callable[[], T], tokens: int) -> tuple[T, float]:
         """What a call of a worker gives, with batches of so many ``tokens``, and the factor that
         takes its seconds to one pace, the looks taken out of them."""
-        if not self._looks or time.monotonic() - self._looks[-1].ended > FRESH_S:
-            self._looks = []
-            self.look()
-        began = time.monotonic()
-        with self.looking():
-            got = call()
-            ended = time.monotonic()
         narrow = float(tokens <= NARROW)
         work = READING if tokens >= WIDE else Work(narrow, 1 - narrow)
+        timing = READING if tokens >= WIDE else DECODING
+        last = self._looks[-1] if self._looks else None
+        if last is None or time.monotonic() - last.ended > FRESH_S or not last.tells(timing):
+            self._looks = []
+            self.look(timing)
+        began = time.monotonic()
+        with self.looking(timing):
+            got = call()
+            ended = time.monotonic()
         seconds = seconds_between(self._looks, began, ended, work, self.usual)
         return got, seconds / (ended - began)
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look every few seconds within the block, and after it where it was as long; all engines
-        but the reference's stand still meanwhile."""
+    def looking(self, work: Work = ANY) -> Iterator[None]:
+        """Look at what bounds ``work`` every few seconds within the block, and after it where it
+        was as long; all engines but the reference's stand still meanwhile."""
         over, began = threading.Event(), time.monotonic()
 
         def watch() -> None:
-            while not over.wait(EVERY_S):
+            while not over.wait(max(EVERY_S, MOST_LOOKING * self._took_s)):
                 with _standing(_children() - {self.worker.pid}):
-                    self.look()
+                    self.look(work)
 
         if not self._looks:
-            self.look()
+            self.look(work)
         watching = threading.Thread(target=watch, name="pace", daemon=True)
         watching.start()
         try:
@@ -258,14 +276,16 @@ class Pace:
             over.set()
             watching.join()
         if time.monotonic() - began > FRESH_S:
-            self.look()
+            self.look(work)
 
-    def look(self) -> None:
-        """Time the references."""
+    def look(self, work: Work = ANY) -> None:
+        """Time the references that tell of ``work``."""
         began = time.monotonic()
-        memory, processor = self._batch(MEMORY), self._batch(PROCESSOR)
-        reading = self._batch(READING_TOKENS)
-        self._looks.append(Look(began, time.monotonic(), memory, processor, reading))
+        widths = zip((MEMORY, PROCESSOR, READING_TOKENS), work.shares, strict=True)
+        memory, processor, reading = (self._batch(w) if share else None for w, share in widths)
+        ended = time.monotonic()
+        self._looks.append(Look(began, ended, memory, processor, reading))
+        self._took_s = ended - began
 
     def _batch(self, width: int) -> float:
         depth, reads = len(self.text) - READING_TOKENS, width == READING_TOKENS

@@ -134,6 +134,23 @@ def test_a_look_lasts_about_alike_whatever_the_model() -> None:
         assert pace.usual == pytest.approx((ms / 1000,) * 3)
 
 
+def test_a_look_asks_what_bounds_the_work() -> None:
+    reference = Reference(400.0)
+    pace = pace_of(reference)
+    reference.repeats.clear()
+    pace.look(READING)
+    reading = pace._looks[-1]
+    assert reading.seconds == (None, None, pytest.approx(0.4))
+    assert reference.repeats == [1]
+    assert reading.tells(READING)
+    assert reading.tells(CLOCK)
+    assert not reading.tells(Work(0.3, 0.7))
+    assert LOOKS[0].tells(Work(0.3, 0.7))
+    inner: Any = Timing()
+    PacedWorker(inner, pace).time_batch([], depth=0, tokens=5, repeats=2, all_outputs=True)
+    assert [look.seconds[2] for look in pace._looks] == [None], "what read tells nothing of it"
+
+
 def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "pace.json"
     pace = pace_of(Reference(), file)
