@@ -1,17 +1,18 @@
-"""Seconds at one pace of a shared machine, which three reference batches tell every few seconds.
+"""Seconds at one pace of a shared machine, which reference batches tell every few seconds.
 
 What others do on the same host changes the speeds of memory and of processors, by a third, within
-seconds and for a minute, and each by itself: over 150 s the means of 5 s of a batch of one token
-(bound by memory) and of five (bound by processors) of one target varied by 7 % each, and together
-by nothing (correlation 0.04). What drafts took for a token went with the first alone (0.93), what
-verifications of 3 and 9 tokens took with the second alone (0.8): so either is taken by its own.
-What reads a prompt follows the second as it may: where that took 10 % longer, readings took 4 %
-longer on one machine (104 of 4,096 and 16,384 tokens) and 11 % on another (18 of 4,096), so there
-is a third, which reads. A look 7 s away tells nothing of a batch (of 16,384 tokens of depth: 22 %
-of scatter as it is, 24 % by that look, 12 % by one within 3 s): looks are taken *within* what is
-measured. The engine is stopped (SIGSTOP) for the time of a look, which is taken out of the engine's
-seconds again, and what lies between two looks is taken at their pace. The reference is the target
-at the depth of the prompts.
+seconds and for a minute. A batch follows it by what bounds it, and that is another for every
+number of tokens. On one machine the means of 5 s of batches of one token and of five varied by 7 %
+each, and together by nothing (correlation 0.04 over 150 s); what drafts took for a token went with
+the first (0.93), what verifications of 3 and 9 tokens took with the second (0.8). On another,
+batches of 1, 5, 9 and 64 tokens after 16,384 took 33, 24, 14 and 7 % longer at times, for minutes:
+brought to one pace by that of five, nine were priced 10 % too low and reading 9 %. So what
+verifies is taken at the pace of a batch as wide, and what reads at that of one that reads. A look
+7 s away tells nothing of a batch (of 16,384 tokens of depth: 22 % of scatter as it is, 24 % by
+that look, 12 % by one within 3 s): looks are taken *within* what is measured. The engine is
+stopped (SIGSTOP) for the time of a look, which is taken out of the engine's seconds again, and
+what lies between two looks is taken at their pace. The reference is the target at the depth of the
+prompts.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.build.layout import Layout
-from cook.engines.base import Engine
+from cook.engines.base import DraftSettings, Engine
 from cook.engines.process import keeper
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.loading import model_load
@@ -46,12 +47,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MEMORY, PROCESSOR, READING_TOKENS = 1, 5, 64
-"""Tokens of the batches that are bound by these, and of one that reads."""
-NARROW = 2
-"""Batches of more tokens are bound by processors."""
+ALONE = 1
+"""Tokens of the reference for what is decoded one at a time: without a draft, or of a draft."""
+READS = 64
+"""Tokens of the one for what reads a prompt: batches of :data:`WIDE` tokens and more."""
 WIDE = 32
-"""Those of so many read a prompt."""
 LOOK_S = 0.1
 """A batch of a look is repeated to last as long."""
 MOST_REPEATS = 32
@@ -66,64 +66,48 @@ FIRST_LOOKS = 15
 """Whose median is the pace that all is taken at."""
 
 
+Seconds = Mapping[int, float]
+"""Of reference batches, by their tokens."""
+
+
 @dataclass(frozen=True)
 class Look:
-    """Seconds of the references bound by ``memory`` and by the ``processor``, and of the one that
-    reads, None where it was not asked; when the look ``began`` and ``ended``."""
+    """Seconds of the references that were asked; when the look ``began`` and ``ended``."""
 
     began: float
     ended: float
-    memory: float | None
-    processor: float | None
-    reading: float | None
-
-    def tells(self, work: Work) -> bool:
-        """Whether it has all that ``work`` is bound by."""
-        every = zip(self.seconds, work.shares, strict=True)
-        return all(seconds is not None for seconds, share in every if share)
-
-    @property
-    def seconds(self) -> tuple[float | None, float | None, float | None]:
-        return self.memory, self.processor, self.reading
-
-
-Usual = tuple[float, float, float]
-"""Seconds that the references take at the pace that all is taken at, in the order of a look's."""
+    seconds: Seconds
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is timed: shares of its time that are bound by ``memory`` and by the ``processor``, and
-    that are ``reading``. The rest takes as long at every pace."""
+    """What is timed: by the tokens of a reference, the share of its time that follows that. The
+    rest takes as long at every pace."""
 
-    memory: float
-    processor: float
-    reading: float = 0.0
+    shares: Mapping[int, float]
 
-    @property
-    def shares(self) -> Usual:
-        return self.memory, self.processor, self.reading
-
-    def slower(self, looks: Sequence[Look], usual: Usual) -> float:
-        """By which factor it is slower than usual at these, which tell it."""
-        factor = 1.0
-        for place, share in enumerate(self.shares):
-            if share:
-                seconds = mean(s for look in looks if (s := look.seconds[place]) is not None)
-                factor += share * (seconds / usual[place] - 1)
-        return factor
+    def slower(self, looks: Sequence[Look], usual: Seconds) -> float:
+        """By which factor it is slower at these looks than at the ``usual`` pace."""
+        return 1 + sum(
+            share * (mean(look.seconds[tokens] for look in looks) / usual[tokens] - 1)
+            for tokens, share in self.shares.items()
+        )
 
 
-CLOCK = Work(0.0, 0.0)
-READING = Work(0.0, 0.0, 1.0)
-DECODING = Work(1.0, 1.0)
-"""Some decoding: which of the two bounds it is known later."""
-ANY = Work(1.0, 1.0, 1.0)
-"""What may be bound by each."""
+CLOCK = Work({})
+READING = Work({READS: 1.0})
+
+
+def decoding(alone: float, settings: DraftSettings | None) -> Work:
+    """Of which the share ``alone`` is of one token at a time, the rest verifies drafts of full
+    length."""
+    if settings is None:
+        return Work({ALONE: 1.0})
+    return Work({ALONE: alone, settings.n_max + 1: 1 - alone})
 
 
 def seconds_between(
-    looks: Sequence[Look], began: float, ended: float, work: Work, usual: Usual
+    looks: Sequence[Look], began: float, ended: float, work: Work, usual: Seconds
 ) -> float:
     """Seconds of ``work`` from ``began`` to ``ended`` without those of ``looks``.
 
@@ -146,7 +130,7 @@ def retimed(
     answered: float,
     reading: Work,
     decoding: Work,
-    usual: Usual,
+    usual: Seconds,
 ) -> PromptRun:
     """``run``, whose answer came at ``answered``, with the seconds of its ``reading`` and its
     ``decoding`` as these are."""
@@ -179,15 +163,17 @@ class Timed:
 class Pace:
     """``worker`` holds the reference model, whose ``text`` is read up to its last few tokens.
 
-    ``usual``: seconds of the references; ``timed``: the live steps that :meth:`run` ran, by key.
+    ``widths``: tokens of the references, rising; ``usual``: their seconds at the pace that all is
+    taken at; ``timed``: the live steps that :meth:`run` ran, by key.
     Both are in ``file``, where there is one, so that a study goes on where it was.
     """
 
     worker: Worker
     text: list[int]
+    widths: tuple[int, ...]
     file: Path | None = None
     timed: dict[str, Timed] = field(default_factory=dict)
-    usual: Usual = (math.nan, math.nan, math.nan)
+    usual: Seconds = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._looks: list[Look] = []
@@ -196,17 +182,21 @@ class Pace:
         self._repeats: dict[int, int] = {}
         if self.file is not None and self.file.exists():
             known = json.loads(self.file.read_text(encoding="utf-8"))
-            self.usual = tuple(known["usual"])
+            self.usual = _by_tokens(known["usual"])
             self.timed = {
-                key: Timed(tuple(Look(*look) for look in looks), tuple(answered))
+                key: Timed(
+                    tuple(Look(began, ended, _by_tokens(of)) for began, ended, of in looks),
+                    tuple(answered),
+                )
                 for key, (looks, answered) in known["timed"].items()
             }
         else:
             for _ in range(FIRST_LOOKS):
-                self.look()
-            first = zip(*(look.seconds for look in self._looks), strict=True)
-            memory, processor, reading = (median(s for s in one if s) for one in first)
-            self.usual = memory, processor, reading
+                self.look(self.widths)
+            self.usual = {
+                tokens: median(look.seconds[tokens] for look in self._looks)
+                for tokens in self.widths
+            }
 
     def take(self, executor: Executor) -> None:
         """Time all that ``executor`` runs from now on; nothing ran yet."""
@@ -218,7 +208,7 @@ class Pace:
         for step in steps:
             if isinstance(step, LiveStep) and step.key not in self.timed:
                 self._looks, self._answered = [], []
-                with self.looking():
+                with self.looking({*decoding(0.5, step.settings).shares, READS}):
                     executor.run([step])
                 if step.key in executor.outcomes.failures:
                     continue
@@ -228,46 +218,46 @@ class Pace:
                 executor.run([step])
 
     def runs(
-        self, step: LiveStep, outcome: LiveOutcome, memory: float | None
+        self, step: LiveStep, outcome: LiveOutcome, alone: float | None
     ) -> tuple[PromptRun, ...]:
         """The requests of a live step, without the looks: at one pace, of whose decoding time the
-        share ``memory`` is bound by it, or by the clock (None)."""
+        share ``alone`` is of one token at a time, or by the clock (None)."""
         timed, works = self.timed[step.key], (CLOCK, CLOCK)
-        if memory is not None:
-            works = READING, Work(memory, 1 - memory)
+        if alone is not None:
+            works = READING, decoding(alone, step.settings)
         asked = zip(outcome.runs, timed.answered, strict=True)
         return tuple(retimed(run, timed.looks, at, *works, self.usual) for run, at in asked)
 
     def of_call(self, call: Callable[[], T], tokens: int) -> tuple[T, float]:
         """What a call of a worker gives, with batches of so many ``tokens``, and the factor that
         takes its seconds to one pace, the looks taken out of them."""
-        narrow = float(tokens <= NARROW)
-        work = READING if tokens >= WIDE else Work(narrow, 1 - narrow)
-        timing = READING if tokens >= WIDE else DECODING
+        width = self.like(tokens)
         last = self._looks[-1] if self._looks else None
-        if last is None or time.monotonic() - last.ended > FRESH_S or not last.tells(timing):
+        fresh = last is not None and time.monotonic() - last.ended <= FRESH_S
+        if last is None or not fresh or width not in last.seconds:
             self._looks = []
-            self.look(timing)
+            self.look([width])
         began = time.monotonic()
-        with self.looking(timing):
+        with self.looking([width]):
             got = call()
             ended = time.monotonic()
+        work = Work({width: 1.0})
         seconds = seconds_between(self._looks, began, ended, work, self.usual)
         return got, seconds / (ended - began)
 
     @contextmanager
-    def looking(self, work: Work = ANY) -> Iterator[None]:
-        """Look at what bounds ``work`` every few seconds within the block, and after it where it
-        was as long; all engines but the reference's stand still meanwhile."""
+    def looking(self, widths: Collection[int]) -> Iterator[None]:
+        """Look at the references of ``widths`` every few seconds within the block, and after it
+        where it was as long; all engines but the reference's stand still meanwhile."""
         over, began = threading.Event(), time.monotonic()
 
         def watch() -> None:
             while not over.wait(max(EVERY_S, MOST_LOOKING * self._took_s)):
                 with _standing(_children() - {self.worker.pid}):
-                    self.look(work)
+                    self.look(widths)
 
         if not self._looks:
-            self.look(work)
+            self.look(widths)
         watching = threading.Thread(target=watch, name="pace", daemon=True)
         watching.start()
         try:
@@ -276,23 +266,28 @@ class Pace:
             over.set()
             watching.join()
         if time.monotonic() - began > FRESH_S:
-            self.look(work)
+            self.look(widths)
 
-    def look(self, work: Work = ANY) -> None:
-        """Time the references that tell of ``work``."""
+    def look(self, widths: Iterable[int]) -> None:
+        """Time the references of so many tokens."""
         began = time.monotonic()
-        widths = zip((MEMORY, PROCESSOR, READING_TOKENS), work.shares, strict=True)
-        memory, processor, reading = (self._batch(w) if share else None for w, share in widths)
+        seconds = {tokens: self._batch(tokens) for tokens in widths}
         ended = time.monotonic()
-        self._looks.append(Look(began, ended, memory, processor, reading))
+        self._looks.append(Look(began, ended, seconds))
         self._took_s = ended - began
 
+    def like(self, tokens: int) -> int:
+        """Tokens of the reference that is the most like a batch of so many."""
+        if tokens >= WIDE:
+            return READS
+        return min((w for w in self.widths if w < WIDE), key=lambda w: abs(math.log(w / tokens)))
+
     def _batch(self, width: int) -> float:
-        depth, reads = len(self.text) - READING_TOKENS, width == READING_TOKENS
+        depth = len(self.text) - READS
 
         def timed(repeats: int) -> float:
             timing = self.worker.time_batch(
-                self.text, depth=depth, tokens=width, repeats=repeats, all_outputs=not reads
+                self.text, depth=depth, tokens=width, repeats=repeats, all_outputs=width != READS
             )
             return float(median(timing.decode_ns.tolist()) / 1e9)
 
@@ -305,7 +300,7 @@ class Pace:
             return
         part = self.file.with_suffix(".part")
         timed = {
-            key: ([astuple(look) for look in one.looks], one.answered)
+            key: ([(look.began, look.ended, look.seconds) for look in one.looks], one.answered)
             for key, one in self.timed.items()
         }
         part.write_text(json.dumps({"usual": self.usual, "timed": timed}))
@@ -395,10 +390,18 @@ def reference(layout: Layout, depth: int, file: Path | None = None) -> Iterator[
     ``file`` has of it."""
     assert layout.baseline is not None, "asked for"
     assert layout.target is not None, "asked for"
+    assert layout.forecast is not None, "asked for"
+    verifying = {settings.n_max + 1 for settings in layout.forecast.settings}
+    widths = tuple(sorted({ALONE, *verifying, READS}))
     args = layout.baseline.rounds[0].target_args
     with TemporaryDirectory(prefix="cook-bench-") as logs, KeptWorkers(Path(logs)) as workers:
         load = model_load(
-            layout.engine, layout.target.path, args, depth, beyond=READING_TOKENS, outputs=PROCESSOR
+            layout.engine, layout.target.path, args, depth, beyond=READS, outputs=max(verifying)
         )
         with workers.loaded(layout.engine, load) as (worker, _):
-            yield Pace(worker, list(range(1, 1 + depth + READING_TOKENS)), file)
+            yield Pace(worker, list(range(1, 1 + depth + READS)), widths, file)
+
+
+def _by_tokens(seconds: Mapping[str, float]) -> Seconds:
+    """As JSON has it, whose keys are texts."""
+    return {int(tokens): value for tokens, value in seconds.items()}

@@ -323,20 +323,20 @@ def _judged(
     """Every configuration, fitted on what ``asked`` has of the half that builds choose on."""
     plan = forecaster.plan
 
-    bound = memory_bound(forecaster, judged)
+    shares = decoded_alone(forecaster, judged)
 
-    def requests(step: LiveStep, memory: float | None) -> tuple[PromptRun, ...]:
+    def requests(step: LiveStep, alone: float | None) -> tuple[PromptRun, ...]:
         outcome = forecaster.outcomes.result(step)
         assert outcome is not None, "nothing failed"
-        return pace.runs(step, outcome, memory)
+        return pace.runs(step, outcome, alone)
 
     def lived(half: Half, *, clock: bool = False) -> dict[str, list[tuple[PromptRun, ...]]]:
         """Requests of each configuration, a round each."""
         found = {}
         for c in every:
-            memory = None if clock else bound[c.name]
+            alone = None if clock else shares[c.name]
             found[c.name] = [
-                forecaster.counted_alike(c.key, [r for s in steps for r in requests(s, memory)])
+                forecaster.counted_alike(c.key, [r for s in steps for r in requests(s, alone)])
                 for steps in asked[half].get(c.name, ())
             ]
         return {name: rounds for name, rounds in found.items() if rounds}
@@ -371,13 +371,13 @@ def _judged(
     ]
 
 
-def memory_bound(forecaster: Forecaster, judged: Collection[str]) -> dict[str, float]:
-    """Share of every configuration's decoding that memory bounds: all of it without a draft, with
-    one what that takes."""
+def decoded_alone(forecaster: Forecaster, judged: Collection[str]) -> dict[str, float]:
+    """Share of every configuration's decoding that is of one token at a time: all of it without a
+    draft, with one the drafting."""
 
     def share(forecast: Forecast) -> float:
         cost = forecast.priced.breakdown
-        return (cost.draft_s + cost.mirror_s) / cost.total_s if forecast.key.draft else 1.0
+        return cost.draft_s / cost.total_s if forecast.key.draft else 1.0
 
     return {f.name: share(f) for f in forecaster.forecasts(only=judged)}
 

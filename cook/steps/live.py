@@ -98,9 +98,14 @@ def _machine_cpu_s() -> float | None:
 
 WARM_UP = "Once the server has answered this line, its caches and clocks are warm. Count: 1, 2, 3,"
 WARM_UP_TOKENS = 16
+HEARING_MS = 0.1
+"""Of a processor that is meant for the engine, to hear of a token that comes streamed."""
 STREAMED_MS = 10.0
-"""A token from which on a server's answers may be streamed: to hear of each takes a tenth of a
-millisecond of a processor that is meant for the engine."""
+"""A token of which that is a hundredth."""
+LATE_SHARE = 0.01
+"""Of the target's reading of a prompt, what a draft takes to read it beyond what it took apart, at
+the least: a tenth of its own, where it reads in a tenth of the target's time
+(docs/internals/scoring.md#prices)."""
 PARTING_TOKENS = 2
 """Beyond those drafted: the first comes from the prompt, and the last is never drafted."""
 
@@ -257,9 +262,7 @@ class LiveStep(Step[LiveOutcome]):
             watch, cpu_before = Watch.start(), server.cpu_s
             busy_s = None
             if self.slots == 1:
-                pace = warmed.decode_tokens_per_s
-                streamed = self.reads_late and pace is not None and 1000 / pace >= STREAMED_MS
-                runs = list(self._one_by_one(server, bench, streamed))
+                runs = list(self._one_by_one(server, bench, warmed))
             else:
                 runs, busy_s = self._in_parallel(server, bench)
             log = server.log.parent.name
@@ -277,11 +280,14 @@ class LiveStep(Step[LiveOutcome]):
             busy_s=busy_s,
         )
 
-    def _one_by_one(self, server: Server, bench: Workbench, streamed: bool) -> Iterator[PromptRun]:
+    def _one_by_one(
+        self, server: Server, bench: Workbench, warmed: Completion
+    ) -> Iterator[PromptRun]:
         for index, prompt in enumerate(self.prompts):
             if index and self.remembers:
                 server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
-            yield self._ask(server, prompt, self._rendered(server, prompt), streamed)
+            text = self._rendered(server, prompt)
+            yield self._ask(server, prompt, text, self.is_streamed(server, warmed, text))
             bench.advance((index + 1) / len(self.prompts))
 
     def _in_parallel(self, server: Server, bench: Workbench) -> tuple[list[PromptRun], float]:
@@ -338,10 +344,22 @@ class LiveStep(Step[LiveOutcome]):
 
     @property
     def reads_late(self) -> bool:
-        """ik's draft reads the prompt at its first draft, which its server counts as decoding: slow
-        answers come streamed, to tell how long that took. Where other kinds of speculation draft,
-        too, the first drafted tokens need not be its."""
+        """ik's draft reads the prompt at its first draft, which its server counts as decoding:
+        answers come streamed (:meth:`is_streamed`), to tell how long that took. Where other kinds of
+        speculation draft, too, the first drafted tokens need not be its."""
         return self.remembers and self.tool == "server" and self.ngram is None
+
+    def is_streamed(self, server: Server, warmed: Completion, text: str) -> bool:
+        """Whether the answer to ``text`` comes streamed, as late readings are told: where tokens
+        are slow, by those that the server was ``warmed`` up with, or else where the prompt is so
+        long that its reading is told wrong by more than it takes to hear of all tokens."""
+        if not self.reads_late:
+            return False
+        pace = warmed.decode_tokens_per_s
+        if pace is not None and 1000 / pace >= STREAMED_MS:
+            return True
+        reading_ms = len(server.tokenize(text)) * warmed.prompt_ms / max(warmed.prompt_n, 1)
+        return LATE_SHARE * reading_ms >= HEARING_MS * self.max_tokens
 
     @property
     def parting_tokens(self) -> int:

@@ -19,29 +19,32 @@ import pytest
 from bench.pace import (
     CLOCK,
     READING,
+    READS,
     Look,
     Pace,
     PacedWorker,
+    Seconds,
     Timed,
-    Usual,
     Work,
     _children,
     _standing,
+    decoding,
     retimed,
     seconds_between,
 )
+from cook.engines.base import DraftSettings
 from cook.record.prompt_runs import PromptRun
 
 LOOKS = [
-    Look(0.0, 1.0, 0.02, 0.05, 0.2),
-    Look(4.0, 5.0, 0.02, 0.05, 0.2),
-    Look(8.0, 9.0, 0.02, 0.10, 0.3),
-    Look(12.0, 13.0, 0.02, 0.10, 0.3),
+    Look(0.0, 1.0, {1: 0.02, 5: 0.05, READS: 0.2}),
+    Look(4.0, 5.0, {1: 0.02, 5: 0.05, READS: 0.2}),
+    Look(8.0, 9.0, {1: 0.02, 5: 0.10, READS: 0.3}),
+    Look(12.0, 13.0, {1: 0.02, 5: 0.10, READS: 0.3}),
 ]
-"""Processors are half as fast from about the third look on, reading takes half as long again, and
-memory is as before."""
-USUAL = (0.02, 0.05, 0.2)
-PROCESSOR, MEMORY = Work(0.0, 1.0), Work(1.0, 0.0)
+"""From about the third look on batches of five take twice as long, reading half as long again, and
+single tokens no longer."""
+USUAL = {1: 0.02, 5: 0.05, READS: 0.2}
+FIVE, ONE = Work({5: 1.0}), Work({1: 1.0})
 RUN = PromptRun(
     id="a",
     category="random",
@@ -59,35 +62,34 @@ RUN = PromptRun(
 )
 
 
-def seconds(began: float, ended: float, work: Work, usual: Usual = USUAL) -> Any:
+def seconds(began: float, ended: float, work: Work, usual: Seconds = USUAL) -> Any:
     return seconds_between(LOOKS, began, ended, work, usual)
 
 
 def test_seconds_of_a_slow_time_are_taken_to_the_usual_pace() -> None:
-    assert seconds(1.0, 4.0, PROCESSOR) == pytest.approx(3.0)
-    assert seconds(9.0, 12.0, PROCESSOR) == pytest.approx(1.5)
-    assert seconds(5.0, 8.0, PROCESSOR) == pytest.approx(2.0), "between: their mean"
-    assert seconds(9.0, 12.0, PROCESSOR, (0.02, 0.2, 0.2)) == pytest.approx(6.0)
+    assert seconds(1.0, 4.0, FIVE) == pytest.approx(3.0)
+    assert seconds(9.0, 12.0, FIVE) == pytest.approx(1.5)
+    assert seconds(5.0, 8.0, FIVE) == pytest.approx(2.0), "between: their mean"
+    assert seconds(9.0, 12.0, FIVE, {5: 0.2}) == pytest.approx(6.0)
 
 
-def test_memory_processors_and_reading_have_a_pace_each() -> None:
-    assert seconds(9.0, 12.0, MEMORY) == pytest.approx(3.0)
-    assert seconds(9.0, 12.0, Work(0.5, 0.5)) == pytest.approx(2.0)
-    assert seconds(9.0, 12.0, Work(0.5, 0.5), (0.04, 0.05, 0.2)) == pytest.approx(2.4)
+def test_every_number_of_tokens_has_a_pace_of_its_own() -> None:
+    assert seconds(9.0, 12.0, ONE) == pytest.approx(3.0)
     assert seconds(9.0, 12.0, READING) == pytest.approx(2.0)
-    assert seconds(9.0, 12.0, READING, (0.02, 0.05, 0.1)) == pytest.approx(1.0)
+    assert seconds(9.0, 12.0, decoding(0.5, DraftSettings(4))) == pytest.approx(2.0)
+    assert decoding(0.3, None) == ONE
 
 
-def test_what_neither_bounds_takes_as_long_at_every_pace() -> None:
-    assert seconds(9.0, 12.0, Work(0.0, 0.4)) == pytest.approx(3.0 / 1.4)
-    assert seconds(9.0, 12.0, Work(0.0, 0.4), (0.02, 0.2, 0.2)) == pytest.approx(3.0 / 0.8)
+def test_what_follows_none_takes_as_long_at_every_pace() -> None:
+    assert seconds(9.0, 12.0, Work({5: 0.4})) == pytest.approx(3.0 / 1.4)
+    assert seconds(9.0, 12.0, Work({5: 0.4}), {5: 0.2}) == pytest.approx(3.0 / 0.8)
 
 
 def test_looks_take_no_time_of_what_they_look_at() -> None:
     assert seconds(1.0, 8.0, CLOCK) == pytest.approx(6.0)
     assert seconds(4.5, 5.0, CLOCK) == 0.0
     assert seconds(-2.0, 15.0, CLOCK) == pytest.approx(17.0 - 4.0)
-    assert seconds(13.0, 15.0, PROCESSOR) == pytest.approx(1.0), "after the last"
+    assert seconds(13.0, 15.0, FIVE) == pytest.approx(1.0), "after the last"
 
 
 def test_every_part_of_a_request_is_taken_at_its_own_pace() -> None:
@@ -95,13 +97,13 @@ def test_every_part_of_a_request_is_taken_at_its_own_pace() -> None:
     by_clock = retimed(RUN, LOOKS, 13.0, CLOCK, CLOCK, USUAL)
     assert (by_clock.prompt_ms, by_clock.predicted_ms) == (3000, 3000)
     assert (by_clock.late_reading_ms, by_clock.wall_ms) == (1000, 6000)
-    paced = retimed(RUN, LOOKS, 13.0, PROCESSOR, MEMORY, USUAL)
+    paced = retimed(RUN, LOOKS, 13.0, FIVE, ONE, USUAL)
     assert paced.prompt_ms == pytest.approx(2000)
     assert paced.late_reading_ms == pytest.approx(500)
     assert paced.predicted_ms == pytest.approx(500 + 2000)
     assert paced.wall_ms == pytest.approx(2000 + 2500)
     at_once = replace(RUN, late_reading_ms=None)
-    bare = retimed(at_once, [Look(0, 0, 1, 1, 1)], 13.0, CLOCK, CLOCK, USUAL)
+    bare = retimed(at_once, [Look(0, 0, {})], 13.0, CLOCK, CLOCK, USUAL)
     assert bare == at_once
 
 
@@ -121,7 +123,7 @@ class Reference:
 
 def pace_of(reference: Reference, file: Path | None = None) -> Pace:
     worker: Any = reference
-    return Pace(worker, list(range(100)), file)
+    return Pace(worker, list(range(100)), (1, 3, 9, READS), file)
 
 
 def test_a_look_lasts_about_alike_whatever_the_model() -> None:
@@ -129,27 +131,27 @@ def test_a_look_lasts_about_alike_whatever_the_model() -> None:
         reference = Reference(ms)
         pace = pace_of(reference)
         reference.repeats.clear()
-        pace.look()
-        assert reference.repeats == [repeats] * 3
-        assert pace.usual == pytest.approx((ms / 1000,) * 3)
+        pace.look(pace.widths)
+        assert reference.repeats == [repeats] * 4
+        assert pace.usual == pytest.approx(dict.fromkeys(pace.widths, ms / 1000))
 
 
-def test_a_look_asks_what_bounds_the_work() -> None:
+def test_a_batch_is_looked_at_by_the_reference_that_is_the_most_like_it() -> None:
+    pace = pace_of(Reference())
+    alike = {tokens: pace.like(tokens) for tokens in (1, 2, 3, 5, 7, 9, 31, 32, 33, 512)}
+    assert alike == {1: 1, 2: 3, 3: 3, 5: 3, 7: 9, 9: 9, 31: 9, 32: READS, 33: READS, 512: READS}
+
+
+def test_a_look_tells_nothing_of_what_it_did_not_ask() -> None:
     reference = Reference(400.0)
     pace = pace_of(reference)
     reference.repeats.clear()
-    pace.look(READING)
-    reading = pace._looks[-1]
-    assert reading.seconds[:2] == (None, None)
-    assert reading.reading == pytest.approx(0.4)
+    pace.look([READS])
+    assert pace._looks[-1].seconds == {READS: pytest.approx(0.4)}
     assert reference.repeats == [1]
-    assert reading.tells(READING)
-    assert reading.tells(CLOCK)
-    assert not reading.tells(Work(0.3, 0.7))
-    assert LOOKS[0].tells(Work(0.3, 0.7))
     inner: Any = Timing()
-    PacedWorker(inner, pace).time_batch([], depth=0, tokens=5, repeats=2, all_outputs=True)
-    assert [look.seconds[2] for look in pace._looks] == [None], "what read tells nothing of it"
+    PacedWorker(inner, pace).time_batch([], depth=0, tokens=8, repeats=2, all_outputs=True)
+    assert [set(look.seconds) for look in pace._looks] == [{9}]
 
 
 def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
@@ -166,14 +168,14 @@ def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
 def test_requests_are_read_and_decoded_at_one_pace_or_by_the_clock() -> None:
     pace = pace_of(Reference())
     pace.usual, pace.timed["step"] = USUAL, Timed(tuple(LOOKS), (13.0,))
-    step: Any = SimpleNamespace(key="step")
     outcome: Any = SimpleNamespace(runs=(RUN,))
-    for memory, works in (
-        (0.3, (READING, Work(0.3, 0.7))),
-        (1.0, (READING, MEMORY)),
-        (None, (CLOCK, CLOCK)),
+    for settings, alone, works in (
+        (DraftSettings(4), 0.3, (READING, Work({1: 0.3, 5: 0.7}))),
+        (None, 1.0, (READING, ONE)),
+        (None, None, (CLOCK, CLOCK)),
     ):
-        (run,) = pace.runs(step, outcome, memory)
+        step: Any = SimpleNamespace(key="step", settings=settings)
+        (run,) = pace.runs(step, outcome, alone)
         assert run == retimed(RUN, LOOKS, 13.0, *works, USUAL)
 
 
@@ -201,7 +203,7 @@ def test_a_workers_timings_are_at_the_usual_pace() -> None:
     times = worker.time_batch([], depth=0, tokens=1, repeats=2, all_outputs=True)
     assert times.decode_ns.tolist() == [500, 1000]
     assert times.sample_ns.tolist() == [7]
-    assert len(pace._looks) == 1, "a fresh one tells of both"
+    assert [set(look.seconds) for look in pace._looks] == [{1}], "of what was asked last"
 
 
 def test_engines_stand_still_while_it_is_looked() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,23 @@ def test_slow_answers_of_ik_tell_how_long_the_draft_read(
         assert run.late_reading_ms < run.predicted_ms
     bare = replace(drafted, draft=None, settings=None).run(bench).runs
     assert [run.late_reading_ms for run in bare] == [None, None], "nothing was drafted"
+
+
+@pytest.mark.parametrize(
+    ("token_ms", "prompt_tokens", "streamed"),
+    [(10.0, 1, True), (9.0, 300, False), (9.0, 330, True), (0.1, 4_000, False)],
+)
+def test_late_readings_are_told_where_that_takes_less_than_they_are_off_by(
+    step: LiveStep, token_ms: float, prompt_tokens: int, streamed: bool
+) -> None:
+    """On the machine of this test reading a token takes a sixth of writing it."""
+    served = replace(step, tool="server", max_tokens=48)
+    server: Any = SimpleNamespace(tokenize=lambda _: (0,) * prompt_tokens)
+    warmed: Any = SimpleNamespace(
+        decode_tokens_per_s=1000 / token_ms, prompt_ms=20 * token_ms / 6, prompt_n=20
+    )
+    assert served.is_streamed(server, warmed, "a text") is streamed
+    assert not replace(served, draft=None, settings=None).is_streamed(server, warmed, "a text")
 
 
 def test_streamed_rounds_alone_have_another_key(step: LiveStep) -> None:
