@@ -345,8 +345,8 @@ class LiveStep(Step[LiveOutcome]):
     @property
     def reads_late(self) -> bool:
         """ik's draft reads the prompt at its first draft, which its server counts as decoding:
-        answers come streamed (:meth:`is_streamed`), to tell how long that took. Where other kinds of
-        speculation draft, too, the first drafted tokens need not be its."""
+        answers come streamed (:meth:`is_streamed`), to tell how long that took. Where other kinds
+        of speculation draft, too, the first drafted tokens need not be its."""
         return self.remembers and self.tool == "server" and self.ngram is None
 
     def is_streamed(self, server: Server, warmed: Completion, text: str) -> bool:
