@@ -199,9 +199,9 @@ def _in_proportion(
 
 
 PAIRS = {
-    "prediction": Pair(f"demo, {F16_TARGET}", partial(_demo, F16_TARGET), FITTED_ON, 10),
+    "prediction": Pair(f"demo, {F16_TARGET}", partial(_demo, F16_TARGET), FITTED_ON, 3),
     # Fits in a large cache.
-    "prediction-in-cache": Pair(f"demo, {Q8_0_TARGET}", partial(_demo, Q8_0_TARGET), FITTED_ON, 10),
+    "prediction-in-cache": Pair(f"demo, {Q8_0_TARGET}", partial(_demo, Q8_0_TARGET), FITTED_ON, 3),
     # Of another architecture than the demo's.
     "prediction-dense": Pair(
         "dense F16, 256 tokens",
