@@ -197,6 +197,7 @@ class Pace:
                 tokens: median(look.seconds[tokens] for look in self._looks)
                 for tokens in self.widths
             }
+            self._keep()  # before anything is timed at this pace
 
     def take(self, executor: Executor) -> None:
         """Time all that ``executor`` runs from now on; nothing ran yet."""

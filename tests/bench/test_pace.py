@@ -157,6 +157,7 @@ def test_a_look_tells_nothing_of_what_it_did_not_ask() -> None:
 def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "pace.json"
     pace = pace_of(Reference(), file)
+    assert pace_of(Reference(80.0), file).usual == pace.usual, "ended before any request"
     pace.timed["step"] = Timed(tuple(LOOKS), (13.0,))
     pace._keep()
     reference = Reference(80.0)
