@@ -148,10 +148,8 @@ def of_first_layers(
     prompts: int,
     max_tokens: int,
     engine: str,
-    fitted_tokens: int | None = None,
 ) -> Iterator[Layout]:
-    """A pair of random weights on prompts of ``tokens`` tokens; overheads are fitted on some of
-    ``fitted_tokens`` where that is given.
+    """A pair of random weights on prompts of ``tokens`` tokens.
 
     Mainline's flash attention on processors adds up a batch of one token otherwise than wider ones
     (ggml-cpu/ops.cpp, from 512 tokens on, in F16), so that a server with a draft wrote another text
@@ -168,7 +166,6 @@ def of_first_layers(
             n_max=LENGTHS,
             shape=shape,
             prompts=prompts,
-            pick_tokens=fitted_tokens,
             max_tokens=max_tokens,
             threads=threads,
             flash_attention=None if alike else False,
@@ -177,24 +174,17 @@ def of_first_layers(
 
 
 def _in_proportion(
-    tokens: int,
-    prompts: int,
-    max_tokens: int,
-    turns: int,
-    shape: Shape = TARGET,
-    fitted_tokens: int | None = None,
+    tokens: int, prompts: int, max_tokens: int, turns: int, shape: Shape = TARGET
 ) -> Pair:
     """The pair of real proportions on prompts of ``tokens`` tokens.
 
     What a long prompt costs is its reading, once a configuration and turn: so there are few of
-    them, with longer replies, and overheads are fitted on shorter ones (``fitted_tokens``) where
-    it takes minutes.
+    them, with longer replies. Overheads are fitted on prompts of the same length: what a step takes
+    beyond the timings differs with the depth, and a look at one depth tells no pace at another.
     """
-    laid = partial(of_first_layers, shape, tokens, prompts, max_tokens, fitted_tokens=fitted_tokens)
+    laid = partial(of_first_layers, shape, tokens, prompts, max_tokens)
     experts = f", {shape.experts} experts" if shape.experts else ""
     title = f"real proportions{experts}, {tokens} tokens"
-    if fitted_tokens:
-        title += f" (fitted on {fitted_tokens})"
     return Pair(title, laid, FIRST_LAYERS[1], turns, apart=tokens >= LONG_TOKENS, depth=tokens)
 
 
@@ -213,9 +203,7 @@ PAIRS = {
     "prediction-256": _in_proportion(256, prompts=8, max_tokens=96, turns=3),
     "prediction-sparse": _in_proportion(256, prompts=8, max_tokens=96, turns=3, shape=SPARSE),
     "prediction-4096": _in_proportion(4096, prompts=2, max_tokens=256, turns=3),
-    "prediction-16384": _in_proportion(
-        16_384, prompts=2, max_tokens=256, turns=1, fitted_tokens=4096
-    ),
+    "prediction-16384": _in_proportion(16_384, prompts=2, max_tokens=256, turns=1),
 }
 """By the name of the study. Of a pair on one engine it is this and the engine's."""
 

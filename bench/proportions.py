@@ -82,15 +82,13 @@ def write_pair(folder: Path, shape: Shape = TARGET) -> None:
             write_random_model(path.with_suffix(".part"), shape, layers).rename(path)
 
 
-def write_prompts(path: Path, tokens: int, count: int, pick_tokens: int | None = None) -> Path:
-    """``count`` prompts of about ``tokens`` letters, which differ in length by a tenth; every other
-    one, of the half that is chosen on, of about ``pick_tokens`` where that is given."""
+def write_prompts(path: Path, tokens: int, count: int) -> Path:
+    """``count`` prompts of about ``tokens`` letters, which differ in length by a tenth."""
     letters = random.Random(tokens)
     rows = []
     for index in range(count):
         half = ("pick", "report")[index % 2]
-        about = pick_tokens if pick_tokens and half == "pick" else tokens
-        length = round(about * (0.9 + 0.1 * (index + 1) / count)) - 2
+        length = round(tokens * (0.9 + 0.1 * (index + 1) / count)) - 2
         text = "".join(letters.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(length))
         rows.append({"id": f"r{index:02}", "category": "random", "prompt": text, "half": half})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -104,19 +102,17 @@ def write_recipe(
     n_max: tuple[int, ...],
     shape: Shape = TARGET,
     prompts: int | None = None,
-    pick_tokens: int | None = None,
     max_tokens: int = 96,
     threads: int = 1,
     flash_attention: bool | None = None,
 ) -> Path:
-    """A recipe over the pair in ``folder``, all written there, on prompts of ``tokens`` tokens
-    (``pick_tokens``: as :func:`write_prompts` has it)."""
+    """A recipe over the pair in ``folder``, all written there, on prompts of ``tokens`` tokens."""
     args: dict[str, int] = {"threads": threads}
     if flash_attention is not None:
         args["flash_attention"] = flash_attention
     write_pair(folder, shape)
     count = prompts or PROMPTS[tokens]
-    path = write_prompts(folder / f"prompts-{tokens}.jsonl", tokens, count, pick_tokens)
+    path = write_prompts(folder / f"prompts-{tokens}.jsonl", tokens, count)
     drafts = [{"name": name, "source": str(folder / f"{name}.gguf")} for name in DRAFTS]
     values = {
         "DRAFTS": json.dumps(drafts),
