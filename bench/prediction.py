@@ -12,7 +12,8 @@ is the error of the end-to-end speed, which long prompts decide. Both sides are 
 median over the turns, as a record's live figures are over repeats: the mean of one beside the
 median of the other is off where a few turns are far slower, for drafts by some per cent more than
 for no draft. What is the same work in several runs, the reading of a prompt, counts at its median
-over these.
+over these. Where servers with a draft wrote another text than the trace has, drafts are replayed on
+theirs, too, and judged there (:mod:`bench.written`); what the trace's says is told beside it.
 
 A cell of long prompts takes longer than a machine may be had: where ``COOK_BENCH_KEPT`` names a
 folder, what ran stays there, a cell that was ended goes on, and ``COOK_BENCH_TURNS`` adds turns.
@@ -34,12 +35,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
+from tempfile import TemporaryDirectory
 
 from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
 from bench.pace import Pace, reference
@@ -47,8 +49,10 @@ from bench.proportions import DENSE, SPARSE, TARGET, pair_folder, proportions_la
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
 from bench.study import Study, empty_executor, engine_names
+from bench.written import alike, on_text, rewritten, written_by
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
+from cook.graph.execute import Executor
 from cook.prompts.prompt_set import Half, Prompt
 from cook.provenance import machine
 from cook.record.prompt_runs import PromptRun
@@ -73,7 +77,8 @@ class Compared:
     """A configuration, in decoded tokens a second; ``live`` of each turn, ``typical`` of all.
 
     ``whole``: predicted and typical tokens a second with the reading of the prompts. All at one
-    pace of the machine but ``by_clock``, which are those of ``live``.
+    pace of the machine but ``by_clock``, which are those of ``live``. ``of_trace``: ``predicted``
+    on the text of the trace; None where servers with a draft wrote that one.
     """
 
     name: str
@@ -84,11 +89,17 @@ class Compared:
     live: tuple[float, ...]
     whole: tuple[float, float]
     by_clock: tuple[float, ...]
+    of_trace: float | None = None
 
     @property
     def error(self) -> float:
         """predicted / typical - 1."""
         return self.predicted / self.typical - 1
+
+    @property
+    def error_of_trace(self) -> float | None:
+        """The same on the text of the trace, where that is another."""
+        return self.of_trace / self.typical - 1 if self.of_trace is not None else None
 
     @property
     def whole_error(self) -> float:
@@ -295,10 +306,40 @@ def compared(
             pace.run(executor, plan.timing(turn))
             pace.run(executor, [step for step in running if step.repeat // 2 == 1 + turn])
         pace.run(executor, plan.timing(turns))
-        for failure in executor.outcomes.failures.values():
-            raise failure.error
-        forecaster = Forecaster(plan, executor.outcomes)
-        return _judged(forecaster, pace, asked, every, judged)
+        drafted = [step for step in running if step.settings is not None]
+        with rewritten_plan(plan, executor, drafted, kept) as written:
+            if written is not None:
+                executor.run([r for d in written.drafts for r in d.replays])
+            for failure in executor.outcomes.failures.values():
+                raise failure.error
+            of_trace = Forecaster(plan, executor.outcomes)
+            found = _judged(of_trace, pace, asked, every, judged)
+            if written is None:
+                return found
+            of_written = Forecaster(written, executor.outcomes)
+            return [
+                replace(one, of_trace=other.predicted)
+                for one, other in zip(
+                    _judged(of_written, pace, asked, every, judged), found, strict=True
+                )
+            ]
+
+
+@contextmanager
+def rewritten_plan(
+    plan: ForecastPlan, executor: Executor, drafted: Sequence[LiveStep], kept: Path | None
+) -> Iterator[ForecastPlan | None]:
+    """``plan`` on the text that the ``drafted`` servers wrote; None where it is the trace's."""
+    outcomes = [executor.outcomes.result(step) for step in drafted]
+    texts = written_by(run for outcome in outcomes if outcome is not None for run in outcome.runs)
+    trace = Forecaster(plan, executor.outcomes).trace
+    if all(alike(trace.reply(name), tokens) == len(tokens) for name, tokens in texts.items()):
+        yield None
+        return
+    with nullcontext(kept) if kept else TemporaryDirectory(prefix="cook-bench-") as folder:
+        path = Path(folder) / "written.trace"
+        rewritten(trace, texts, path)
+        yield on_text(plan, path)
 
 
 def _judged(
@@ -459,7 +500,7 @@ def told(what: str, found: Sequence[Compared], turns: int, *, whole: bool = Fals
         lines.append(
             f"  {one.name:20} {one.predicted:8.2f} / {one.typical:8.2f}, "
             f"{one.error:+.1%}; {scatter}; end to end {one.whole[0]:.2f} / {one.whole[1]:.2f}, "
-            f"{one.whole_error:+.1%}"
+            f"{one.whole_error:+.1%}{_told_of_trace(one)}"
         )
     lines.append(f"{what}: |predicted / live - 1| on prompts that nothing was fitted on:")
     groups = {"no draft": [c for c in found if c.draft is None]}
@@ -488,6 +529,12 @@ def told(what: str, found: Sequence[Compared], turns: int, *, whole: bool = Fals
         lines.append(f"{what}: end to end {_told_whole(_worst_whole(found))}")
         within = within and _worst_whole(found) <= MOST_WHOLE
     return Study(tuple(lines), within)
+
+
+def _told_of_trace(one: Compared) -> str:
+    if one.error_of_trace is None:
+        return ""
+    return f"; on the trace's text, which is another, {one.error_of_trace:+.1%}"
 
 
 def _worst_whole(found: Sequence[Compared]) -> float:
@@ -591,6 +638,13 @@ def table(cells: Sequence[Cell]) -> Study:
         f"{len(cells)} cells, {len(every)} configurations: median {middle:.1%} (at most "
         f"{MOST_MEDIAN:.0%}), worst {worst:.1%} (at most {MOST_ERROR:.0%})"
     )
+    of_trace = [c.error_of_trace for cell in cells for c in cell.found]
+    others = [abs(error) for error in of_trace if error is not None]
+    if others:
+        lines.append(
+            f"{len(others)} of them on the text that servers with a draft wrote; on the trace's, "
+            f"which was another, median {median(others):.1%}, worst {max(others):.1%}"
+        )
     if whole:
         lines.append(f"end to end on ik with long prompts: {_told_whole(max(whole))}")
     within = middle <= MOST_MEDIAN and worst <= MOST_ERROR and max(whole, default=0) <= MOST_WHOLE

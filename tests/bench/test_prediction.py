@@ -35,12 +35,15 @@ from bench.proportions import (
     write_prompts,
     write_recipe,
 )
-from cook.build.layout import Layout
+from bench.study import empty_executor
+from bench.written import on_text, rewritten
+from cook.build.forecast import Forecaster
+from cook.build.layout import ForecastPlan, Layout
 from cook.formats.gguf import read_gguf
+from cook.graph.execute import Executor
 from cook.prompts.prompt_set import load_prompts
 from cook.record.prompt_runs import PromptRun
 
-HALVES = ("pick", "report")
 TINY = replace(SMALL, vocabulary=1024, layers=10)
 FOUND = [
     Compared("no draft", None, 0, 100.0, 101.0, (100.0, 102.0), (50.0, 49.0), (90.0, 110.0)),
@@ -79,6 +82,21 @@ def test_a_single_live_run_has_no_scatter() -> None:
     )
     assert "one live run" in text
     assert "scatter of a live run unknown" in text
+
+
+def test_what_the_text_of_the_trace_says_is_told_beside_that_of_another(tmp_path: Path) -> None:
+    other = [replace(c, of_trace=c.predicted * 1.5 if c.draft else None) for c in FOUND[:3]]
+    lines = told("long", other, 2).lines
+    assert "on the trace's text" not in lines[1], "no draft, of the trace itself"
+    assert lines[2].endswith("on the trace's text, which is another, +57.3%")
+    assert told("long", other, 2).within, "judged on the text that was written"
+    path = tmp_path / "cells.jsonl"
+    path.write_text(json.dumps(asdict(replace(CELL, found=tuple(other)))) + "\n")
+    assert read_cells(path) == [replace(CELL, found=tuple(other))]
+    text = "\n".join(table(read_cells(path)).lines)
+    assert "2 of them on the text that servers with a draft wrote" in text
+    assert "which was another, median 53.6%, worst 57.3%" in text
+    assert "which was another" not in "\n".join(table([CELL]).lines)
 
 
 def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
@@ -223,13 +241,6 @@ def test_prompts_have_about_the_length_asked_for(tmp_path: Path) -> None:
     assert [p.half for p in prompts[:2]] == ["pick", "report"]
 
 
-def test_prompts_that_are_fitted_on_may_be_shorter(tmp_path: Path) -> None:
-    prompts = load_prompts(str(write_prompts(tmp_path / "p.jsonl", 256, 8, 64))).prompts
-    longest = {half: max(len(p.text) for p in prompts if p.half == half) for half in HALVES}
-    assert longest["report"] == 254
-    assert 0.9 * 64 < longest["pick"] + 2 <= 64
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize(("tokens", "flash_attention"), [(256, None), (4096, False)])
 def test_long_prompts_go_without_flash_attention(tokens: int, flash_attention: bool | None) -> None:
@@ -239,6 +250,31 @@ def test_long_prompts_go_without_flash_attention(tokens: int, flash_attention: b
         given += [draft.replays[0].args for draft in laid_out.forecast.drafts]
         assert {args.flash_attention for args in given} == {flash_attention}
         assert {args.threads for args in given} == {len(os.sched_getaffinity(0))}
+
+
+@pytest.mark.engine
+def test_drafts_are_replayed_on_what_servers_wrote(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, 64, n_max=(4,), shape=TINY, prompts=4, max_tokens=24)
+    plan = proportions_layout(recipe, "bundled").forecast
+    assert plan is not None
+
+    def accepted(plan: ForecastPlan, executor: Executor) -> list[int | None]:
+        counted = replace(plan, verify=(), plain=())
+        found = Forecaster(counted, executor.outcomes).forecasts()
+        assert [run.predicted_n for run in found[1].runs] == [24] * 4
+        return [run.draft_n_accepted for run in found[1].runs]
+
+    with empty_executor() as executor:
+        executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
+        trace = Forecaster(plan, executor.outcomes).trace
+        same, other = (tuple(trace.reply(name).tokens[:24].tolist()) for name in ("r01", "r02"))
+        # Of r02 alone another text was written: its own, backwards.
+        rewritten(trace, {"r01": same, "r02": other[::-1]}, tmp_path / "written.trace")
+        written = on_text(plan, tmp_path / "written.trace")
+        executor.run([r for d in written.drafts for r in d.replays])
+        before, after = accepted(plan, executor), accepted(written, executor)
+    assert before[:2] + before[3:] == after[:2] + after[3:]
+    assert before[2] != after[2]
 
 
 @pytest.mark.engine
