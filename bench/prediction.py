@@ -78,7 +78,7 @@ class Compared:
 
     ``whole``: predicted and typical tokens a second with the reading of the prompts. All at one
     pace of the machine but ``by_clock``, which are those of ``live``. ``of_trace``: ``predicted``
-    on the text of the trace; None where servers with a draft wrote that one.
+    on the text of the trace; None without a draft, and where servers with one wrote that text.
     """
 
     name: str
@@ -318,7 +318,7 @@ def compared(
                 return found
             of_written = Forecaster(written, executor.outcomes)
             return [
-                replace(one, of_trace=other.predicted)
+                replace(one, of_trace=other.predicted) if one.draft is not None else one
                 for one, other in zip(
                     _judged(of_written, pace, asked, every, judged), found, strict=True
                 )
