@@ -5,8 +5,8 @@ two tokens are nearly as likely, a server with a draft writes another text than 
 there on, and the trace has the latter's. Many replies average out what a draft accepts of the one
 and of the other; a cell of one long prompt compares the two by chance: after 16,384 tokens on
 mainline, all nine servers with a draft wrote one text, which left the trace's at its 32nd token. Of
-it a draft of eight layers had 189 of 515 drafted tokens accepted, of the trace's 204 of 407; replayed
-on it, eight of nine had drafted and accepted exactly what their servers had.
+it a draft of eight layers had 189 of 515 drafted tokens accepted, of the trace's 204 of 407;
+replayed on it, eight of nine had drafted and accepted exactly what their servers had.
 """
 
 from __future__ import annotations
