@@ -35,7 +35,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import partial
@@ -49,7 +49,7 @@ from bench.proportions import DENSE, SPARSE, TARGET, pair_folder, proportions_la
 from bench.proportions import DRAFTS as FIRST_LAYERS
 from bench.random_model import Shape
 from bench.study import Study, empty_executor, engine_names
-from bench.written import alike, on_text, rewritten, written_by
+from bench.written import recorded, rewrite, written_by
 from cook.build.forecast import Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.graph.execute import Executor
@@ -60,6 +60,7 @@ from cook.scoring.figures import figures, merge_repeats
 from cook.scoring.racing import student_quantile
 from cook.steps.curve import CurveStep
 from cook.steps.live import LiveStep
+from cook.steps.trace import given_trace
 
 DRAFTS = ("Q8_0", "Q4_K_M", "Q2_K")
 FITTED_ON = "Q4_K_M"
@@ -306,40 +307,41 @@ def compared(
             pace.run(executor, plan.timing(turn))
             pace.run(executor, [step for step in running if step.repeat // 2 == 1 + turn])
         pace.run(executor, plan.timing(turns))
-        drafted = [step for step in running if step.settings is not None]
-        with rewritten_plan(plan, executor, drafted, kept) as written:
-            if written is not None:
-                executor.run([r for d in written.drafts for r in d.replays])
-            for failure in executor.outcomes.failures.values():
-                raise failure.error
-            of_trace = Forecaster(plan, executor.outcomes)
-            found = _judged(of_trace, pace, asked, every, judged)
-            if written is None:
-                return found
-            of_written = Forecaster(written, executor.outcomes)
-            return [
-                replace(one, of_trace=other.predicted) if one.draft is not None else one
-                for one, other in zip(
-                    _judged(of_written, pace, asked, every, judged), found, strict=True
-                )
-            ]
+        _require_all(executor)
+        by_trace = Forecaster(plan, executor.outcomes)
+        found = _judged(by_trace, pace, asked, every, judged)
+        by_written = _on_written(by_trace, executor, running)
+        if by_written is None:
+            return found
+        return [
+            replace(one, of_trace=other.predicted) if one.draft is not None else one
+            for one, other in zip(
+                _judged(by_written, pace, asked, every, judged), found, strict=True
+            )
+        ]
 
 
-@contextmanager
-def rewritten_plan(
-    plan: ForecastPlan, executor: Executor, drafted: Sequence[LiveStep], kept: Path | None
-) -> Iterator[ForecastPlan | None]:
-    """``plan`` on the text that the ``drafted`` servers wrote; None where it is the trace's."""
-    outcomes = [executor.outcomes.result(step) for step in drafted]
+def _require_all(executor: Executor) -> None:
+    for failure in executor.outcomes.failures.values():
+        raise failure.error
+
+
+def _on_written(
+    forecaster: Forecaster, executor: Executor, live: Sequence[LiveStep]
+) -> Forecaster | None:
+    """``forecaster`` on the text that the ``live`` servers with a draft wrote, drafts replayed on
+    it; None where it is the trace's."""
+    outcomes = [executor.outcomes.result(step) for step in live if step.settings is not None]
     texts = written_by(run for outcome in outcomes if outcome is not None for run in outcome.runs)
-    trace = Forecaster(plan, executor.outcomes).trace
-    if all(alike(trace.reply(name), tokens) == len(tokens) for name, tokens in texts.items()):
-        yield None
-        return
-    with nullcontext(kept) if kept else TemporaryDirectory(prefix="cook-bench-") as folder:
+    if texts.items() <= recorded(forecaster.trace).items():
+        return None
+    with TemporaryDirectory(prefix="cook-bench-") as folder:
         path = Path(folder) / "written.trace"
-        rewritten(trace, texts, path)
-        yield on_text(plan, path)
+        rewrite(forecaster.trace, texts, path)
+        plan = forecaster.plan.on(given_trace(path))
+        executor.run([plan.trace, *(r for d in plan.drafts for r in d.replays)])
+    _require_all(executor)
+    return Forecaster(plan, executor.outcomes)
 
 
 def _judged(

@@ -173,7 +173,7 @@ class Forecaster:
     ) -> ChainForecast:
         """Every draft, at its best setting by the prompts ``chosen_on``, on what the target wrote
         under ``chain`` to those ``reported_on``."""
-        there = replace(self, plan=self.staying().under(chain))
+        there = replace(self, plan=self.staying().on(chain.trace))
         try:
             best: dict[tuple[str | None, str | None], Forecast] = {}
             for one in there.forecasts(overheads, chosen_on):

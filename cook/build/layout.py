@@ -504,18 +504,18 @@ class ForecastPlan:
             floor = largest, replace(largest.replays[0], width=other.width, prompts=other.prompts)
         return replace(self, drafts=drafts, floor=floor)
 
-    def under(self, chain: OtherChain) -> ForecastPlan:
-        """The drafts on what the target writes under ``chain``, priced with the same times."""
+    def on(self, trace: Trace) -> ForecastPlan:
+        """The drafts on what another ``trace`` has, priced with the same times."""
         drafts = tuple(
-            replace(d, replays=(replace(d.replays[0], trace=chain.trace, prompts=None),))
+            replace(d, replays=(replace(d.replays[0], trace=trace, prompts=None),))
             for d in self.drafts
         )
-        return replace(self, trace=chain.trace, drafts=drafts, floor=None, rivals=(), chains=())
+        return replace(self, trace=trace, drafts=drafts, floor=None, rivals=(), chains=())
 
     def elsewhere(self) -> Iterator[Step[Any]]:
         """The replays under the other chains; drafts that left the race are not replayed again."""
         for chain in self.chains:
-            for draft in self.under(chain).drafts:
+            for draft in self.on(chain.trace).drafts:
                 yield from draft.replays
 
     def timing(self, turn: int) -> Iterator[CurveStep]:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import numpy as np
-
 from cook.engines.remote import Remote
 from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
@@ -188,26 +186,14 @@ def _parsed(answer: Mapping[str, Any], url: str) -> tuple[str, bool, int | None]
 def _as_reply(
     prompt: Prompt, rendered: str, ids: Sequence[int], tokens: Sequence[int], stop: Any
 ) -> Reply:
-    count = len(tokens)
-    zeros = np.zeros(count, np.float32)
-    return Reply(
-        head=ReplyHead(
-            id=prompt.id,
-            category=prompt.category,
-            half=prompt.half,
-            rendered_sha256=sha256(rendered),
-            stop=stop,
-            prompt_tokens=len(ids),
-            tokens=count,
-            emitted=count,
-        ),
-        prompt=np.array(ids, np.int32),
-        tokens=np.array(tokens, np.int32),
-        known=np.zeros(count, np.bool_),
-        logp=zeros,
-        chain_logp=zeros,
-        logsumexp=zeros,
-        margin=zeros,
-        top_ids=np.zeros((count, 0), np.int32),
-        top_logp=np.zeros((count, 0), np.float32),
+    head = ReplyHead(
+        id=prompt.id,
+        category=prompt.category,
+        half=prompt.half,
+        rendered_sha256=sha256(rendered),
+        stop=stop,
+        prompt_tokens=len(ids),
+        tokens=len(tokens),
+        emitted=len(tokens),
     )
+    return Reply.of_tokens(head, ids, tokens)
