@@ -13,7 +13,7 @@ median over the turns, as a record's live figures are over repeats: the mean of 
 median of the other is off where a few turns are far slower, for drafts by some per cent more than
 for no draft. What is the same work in several runs, the reading of a prompt, counts at its median
 over these. Where servers with a draft wrote another text than the trace has, drafts are replayed on
-theirs, too, and judged there (:mod:`bench.written`); what the trace's says is told beside it.
+theirs, too (:mod:`bench.written`), and what that would be off by is told beside the error.
 
 A cell of long prompts takes longer than a machine may be had: where ``COOK_BENCH_KEPT`` names a
 folder, what ran stays there, a cell that was ended goes on, and ``COOK_BENCH_TURNS`` adds turns.
@@ -78,8 +78,9 @@ class Compared:
     """A configuration, in decoded tokens a second; ``live`` of each turn, ``typical`` of all.
 
     ``whole``: predicted and typical tokens a second with the reading of the prompts. All at one
-    pace of the machine but ``by_clock``, which are those of ``live``. ``of_trace``: ``predicted``
-    on the text of the trace; None without a draft, and where servers with one wrote that text.
+    pace of the machine but ``by_clock``, which are those of ``live``. ``of_written``: what
+    is predicted where drafts are replayed on the text that servers with a draft wrote; None without
+    one, and where that is the trace's.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Compared:
     live: tuple[float, ...]
     whole: tuple[float, float]
     by_clock: tuple[float, ...]
-    of_trace: float | None = None
+    of_written: float | None = None
 
     @property
     def error(self) -> float:
@@ -98,9 +99,9 @@ class Compared:
         return self.predicted / self.typical - 1
 
     @property
-    def error_of_trace(self) -> float | None:
-        """The same on the text of the trace, where that is another."""
-        return self.of_trace / self.typical - 1 if self.of_trace is not None else None
+    def written_error(self) -> float | None:
+        """The same on the text that was written, where that is not the trace's."""
+        return self.of_written / self.typical - 1 if self.of_written is not None else None
 
     @property
     def whole_error(self) -> float:
@@ -314,9 +315,9 @@ def compared(
         if by_written is None:
             return found
         return [
-            replace(one, of_trace=other.predicted) if one.draft is not None else one
+            replace(one, of_written=other.predicted) if one.draft is not None else one
             for one, other in zip(
-                _judged(by_written, pace, asked, every, judged), found, strict=True
+                found, _judged(by_written, pace, asked, every, judged), strict=True
             )
         ]
 
@@ -502,7 +503,7 @@ def told(what: str, found: Sequence[Compared], turns: int, *, whole: bool = Fals
         lines.append(
             f"  {one.name:20} {one.predicted:8.2f} / {one.typical:8.2f}, "
             f"{one.error:+.1%}; {scatter}; end to end {one.whole[0]:.2f} / {one.whole[1]:.2f}, "
-            f"{one.whole_error:+.1%}{_told_of_trace(one)}"
+            f"{one.whole_error:+.1%}{_told_written(one)}"
         )
     lines.append(f"{what}: |predicted / live - 1| on prompts that nothing was fitted on:")
     groups = {"no draft": [c for c in found if c.draft is None]}
@@ -533,10 +534,10 @@ def told(what: str, found: Sequence[Compared], turns: int, *, whole: bool = Fals
     return Study(tuple(lines), within)
 
 
-def _told_of_trace(one: Compared) -> str:
-    if one.error_of_trace is None:
+def _told_written(one: Compared) -> str:
+    if one.written_error is None:
         return ""
-    return f"; on the trace's text, which is another, {one.error_of_trace:+.1%}"
+    return f"; on what servers wrote, not the trace's text, {one.written_error:+.1%}"
 
 
 def _worst_whole(found: Sequence[Compared]) -> float:
@@ -640,12 +641,14 @@ def table(cells: Sequence[Cell]) -> Study:
         f"{len(cells)} cells, {len(every)} configurations: median {middle:.1%} (at most "
         f"{MOST_MEDIAN:.0%}), worst {worst:.1%} (at most {MOST_ERROR:.0%})"
     )
-    of_trace = [c.error_of_trace for cell in cells for c in cell.found]
-    others = [abs(error) for error in of_trace if error is not None]
-    if others:
+    written = [c for cell in cells for c in cell.found if c.written_error is not None]
+    if written:
+        by_trace = [abs(c.error) for c in written]
+        others = [abs(error) for c in written if (error := c.written_error) is not None]
         lines.append(
-            f"{len(others)} of them on the text that servers with a draft wrote; on the trace's, "
-            f"which was another, median {median(others):.1%}, worst {max(others):.1%}"
+            f"servers wrote another text than the trace's for {len(written)} of them, median "
+            f"{median(by_trace):.1%}, worst {max(by_trace):.1%}; on what they wrote, not judged, "
+            f"median {median(others):.1%}, worst {max(others):.1%}"
         )
     if whole:
         lines.append(f"end to end on ik with long prompts: {_told_whole(max(whole))}")

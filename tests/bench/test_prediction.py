@@ -85,19 +85,21 @@ def test_a_single_live_run_has_no_scatter() -> None:
     assert "scatter of a live run unknown" in text
 
 
-def test_what_the_text_of_the_trace_says_is_told_beside_that_of_another(tmp_path: Path) -> None:
-    other = [replace(c, of_trace=c.predicted * 1.5 if c.draft else None) for c in FOUND[:3]]
+def test_what_another_text_would_have_said_is_told_and_not_judged(tmp_path: Path) -> None:
+    other = [replace(c, of_written=c.predicted * 1.5 if c.draft else None) for c in FOUND[:3]]
     lines = told("long", other, 2).lines
-    assert "on the trace's text" not in lines[1], "no draft, of the trace itself"
-    assert lines[2].endswith("on the trace's text, which is another, +57.3%")
-    assert told("long", other, 2).within, "judged on the text that was written"
+    assert "on what servers wrote" not in lines[1], "no draft, of the trace itself"
+    assert lines[2].endswith("on what servers wrote, not the trace's text, +57.3%")
+    assert told("long", other, 2).within, "by the trace's text"
+    mended = [*FOUND[:3], replace(FOUND[3], of_written=FOUND[3].typical)]
+    assert not told("long", mended, 2).within, "20 % off by the trace's text"
     path = tmp_path / "cells.jsonl"
     path.write_text(json.dumps(asdict(replace(CELL, found=tuple(other)))) + "\n")
     assert read_cells(path) == [replace(CELL, found=tuple(other))]
     text = "\n".join(table(read_cells(path)).lines)
-    assert "2 of them on the text that servers with a draft wrote" in text
-    assert "which was another, median 53.6%, worst 57.3%" in text
-    assert "which was another" not in "\n".join(table([CELL]).lines)
+    assert "another text than the trace's for 2 of them, median 2.4%, worst 4.8%" in text
+    assert "on what they wrote, not judged, median 53.6%, worst 57.3%" in text
+    assert "another text" not in "\n".join(table([CELL]).lines)
 
 
 def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
