@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,9 @@ import pytest
 from tests.engines.tiny_model import write_tiny_model
 
 pytest_plugins = ["tests.hub.fixtures"]
+
+# A shell's `make test &` ignores it, and all that tests start and interrupt would, too: for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 STANDINS = HERE / "engines" / "standins"
