@@ -168,7 +168,8 @@ def of_first_layers(
     (ggml-cpu/ops.cpp, from 512 tokens on, in F16), so that a server with a draft wrote another text
     than one without after 37 and 44 tokens of 256. A cell of one long prompt would compare two
     texts by chance (159 live steps of first-2 for 174 of the trace's): its long prompts go without
-    flash attention there.
+    flash attention there. After 16,384 tokens the same happens without it, and the trace of long
+    prompts is written in batches as wide as the narrowest that verify.
     """
     threads = len(os.sched_getaffinity(0))
     alike = engine != "bundled" or tokens < LONG_TOKENS
@@ -182,6 +183,7 @@ def of_first_layers(
             max_tokens=max_tokens,
             threads=threads,
             flash_attention=None if alike else False,
+            batch_width=1 if alike else 2,
         )
         yield proportions_layout(recipe, engine)
 

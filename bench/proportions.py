@@ -57,6 +57,7 @@ score:
   prompts: "PROMPTS"
   max_tokens: TOKENS
   context: CONTEXT
+  batch_width: WIDTH
   draft: {n_max: LENGTHS, args: ARGS}
 pick: {maximize: decode_speed}
 """
@@ -105,6 +106,7 @@ def write_recipe(
     max_tokens: int = 96,
     threads: int = 1,
     flash_attention: bool | None = None,
+    batch_width: int = 1,
 ) -> Path:
     """A recipe over the pair in ``folder``, all written there, on prompts of ``tokens`` tokens."""
     args: dict[str, int] = {"threads": threads}
@@ -120,6 +122,7 @@ def write_recipe(
         "PROMPTS": str(path),
         "TOKENS": max_tokens,
         "CONTEXT": -(-(tokens + max_tokens + 64) // 256) * 256,
+        "WIDTH": batch_width,
         "LENGTHS": list(n_max),
         "ARGS": json.dumps(args),
     }

@@ -148,6 +148,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "trace sampled by default",
         TraceStep(main, target, ModelArgs(), 4096, prompts, 128, Sampling(0.7), chat=False),
     )
+    yield "trace in wide batches", replace(trace, batch_width=2)
     yield "recorded trace", given
 
     calibration = TraceCorpusStep(main, bf16, trace)

@@ -131,6 +131,7 @@ def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: Prom
         max_tokens=score.max_tokens,
         sampling=score.sampling.to_sampling(),
         chat=has_template(target.file),
+        batch_width=score.batch_width,
     )
 
 

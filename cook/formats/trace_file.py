@@ -67,8 +67,9 @@ class TraceHeader(_Frozen):
 
     ``source``: ``worker``, ``server`` (token ids over HTTP) or ``text`` (greedy text of an
     OpenAI-style endpoint, tokenized here). ``top``: K of the stored top-K. ``batch_width``:
-    tokens a decode step, 1 unless the target verified something. ``extra_tokens``: recorded
-    beyond an end-of-generation token. ``prompts_sha256`` covers the prompt set.
+    tokens of the batch that computed each token; more than 1 rounds as verifying a draft does
+    (docs/internals/scoring.md#the-trace). ``extra_tokens``: recorded beyond an
+    end-of-generation token. ``prompts_sha256`` covers the prompt set.
 
     ``template_sha256``: of the chat template that rendered the prompts; of the empty text where
     they were not rendered.

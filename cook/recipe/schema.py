@@ -832,6 +832,12 @@ class ScoreSpec(Spec):
     prompt, so that one is too few."""
     context: Annotated[int, Field(ge=128, le=4_194_304)] = 8192
     """Context of the server in tokens: prompt and output must fit."""
+    batch_width: Annotated[int, Field(ge=1, le=64)] = 1
+    """Tokens of the batch that computes each token while the target's text is recorded, of which
+    all but the first are dropped. A batch of several rounds otherwise than one of a single token,
+    so that after long prompts servers with a draft may write another text than one without: 2
+    records theirs, which acceptance is of. A mixture of experts then takes up to twice as long to
+    record; not for recurrent targets."""
     sampling: SamplingSpec = SamplingSpec()
     """The sampling chain."""
     draft: DraftSpec = DraftSpec()
@@ -878,6 +884,11 @@ class ScoreSpec(Spec):
             raise fault(
                 "lists of `sampling` are forecast by replay",
                 hint="`method: replay`, or one value each",
+            )
+        if self.batch_width > 1 and (self.method == "live" or self.trace is not None):
+            raise fault(
+                "`batch_width` is of a text that is recorded, and none is here",
+                hint="`method: replay` without `trace`, or leave `batch_width` out",
             )
         if (self.rivals or self.draft.after) and self.live == "spec-bench":
             raise fault(

@@ -60,6 +60,7 @@ def trap_problems(
     if recipe.score is None:
         return
     yield from _inert(recipe, recipe.score, locations, flavour)
+    yield from _wide_trace(recipe.score, locations, headers)
     if flavour == Flavour.LLAMA_CPP:
         yield from _state(locations, headers)
         yield from _pinned(recipe.score, locations)
@@ -116,6 +117,18 @@ def _state(locations: Locations, headers: Mapping[Keys, GgufFile]) -> Iterator[P
             hint="expect a loss that replay does not predict and trust live runs only "
             "(`score.method: live`); ik_llama.cpp has --spec-ckpt-mode per-step for it",
             severity="warning",
+        )
+
+
+def _wide_trace(
+    score: ScoreSpec, locations: Locations, headers: Mapping[Keys, GgufFile]
+) -> Iterator[Problem]:
+    target = headers.get(TARGET)
+    if score.batch_width > 1 and target is not None and has_state(target):
+        yield locations.at("score", "batch_width").problem(
+            f"{target.architecture} has recurrent layers: what their state took in of a batch "
+            "cannot be taken out again, so its text is recorded a token at a time",
+            hint="leave `batch_width` out",
         )
 
 

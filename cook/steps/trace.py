@@ -37,6 +37,7 @@ class TraceStep(Step[TraceOutcome]):
 
     Threads stay out of the key with all arguments that only place the model: they change no token
     that a near-tie does not change anyway, and the trace is a fixed text for every draft.
+    ``batch_width``: tokens of the batch that computes each token.
     """
 
     engine: Engine
@@ -47,6 +48,7 @@ class TraceStep(Step[TraceOutcome]):
     max_tokens: int
     sampling: Sampling
     chat: bool
+    batch_width: int = 1
 
     kind: ClassVar[str] = "trace"
     version: ClassVar[int] = 2
@@ -74,6 +76,7 @@ class TraceStep(Step[TraceOutcome]):
             "chat": self.chat,
             "top": TOP,
             "extra": EXTRA,
+            **({"batch_width": self.batch_width} if self.batch_width > 1 else {}),
             **self.args.numerics(),
         }
 
@@ -110,7 +113,13 @@ class TraceStep(Step[TraceOutcome]):
         return _outcome(found)
 
     def _plan(self) -> TraceRequest:
-        return TraceRequest(self.prompts, self.max_tokens, self.context, self.sampling.applied())
+        return TraceRequest(
+            self.prompts,
+            self.max_tokens,
+            self.context,
+            self.sampling.applied(),
+            batch_width=self.batch_width,
+        )
 
 
 @dataclass(frozen=True)

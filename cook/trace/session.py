@@ -21,7 +21,8 @@ EXTRA = 33
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """What is asked. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens."""
+    """What is asked. ``max_tokens`` of each reply; prompt and reply fit ``context`` tokens.
+    ``batch_width``: as :class:`TraceHeader` has it."""
 
     prompts: tuple[Prompt, ...]
     max_tokens: int
@@ -29,6 +30,7 @@ class TraceRequest:
     sampler: Sampling
     top: int = TOP
     extra: int = EXTRA
+    batch_width: int = 1
 
     @property
     def prompts_sha256(self) -> str:

@@ -78,6 +78,7 @@ class WorkerTarget(Closing):
             cache_type_k=self.args.cache_type_k or "f16",
             cache_type_v=self.args.cache_type_v or "f16",
             context=plan.context,
+            batch_width=plan.batch_width,
             n_predict=plan.max_tokens,
             extra_tokens=plan.extra,
             top=plan.top,
@@ -116,6 +117,7 @@ class WorkerTarget(Closing):
             chain=plan.sampler,
             top=plan.top,
             extra=plan.extra,
+            width=plan.batch_width,
         )
         return _as_reply(prompt, text, ids, said, plan)
 

@@ -122,9 +122,11 @@ def test_lists_of_sampling_are_chains_the_first_of_which_is_deployed() -> None:
         ("{top_p: [0.5, 0]}", "must be more than 0"),
         ("{temperature: [.1, .2, .3, .4, .5], min_p: [0, .1, .2, .3]}", "more than 16 sampling"),
         ("{temperature: [0, 1]}, method: live", "forecast by replay"),
+        ("{}, batch_width: 2, method: live", "a text that is recorded"),
+        ("{}, batch_width: 2, trace: t.trace", "a text that is recorded"),
     ],
 )
-def test_impossible_lists_of_sampling(sampling: str, told: str) -> None:
+def test_impossible_sampling_and_recording(sampling: str, told: str) -> None:
     (problem,) = problems_of(SAMPLED.replace("SAMPLING", sampling))
     assert told in problem
 

@@ -68,8 +68,10 @@ def traps(
     context: int = 8192,
     p_min: str = "0.0",
     devices: str = "",
+    width: int = 1,
 ) -> list[Problem]:
     text = RECIPE.format(extra=extra, context=context, p_min=p_min, devices=devices)
+    text += f"  batch_width: {width}\n"
     loaded = parse_recipe(text, Path("/recipes/traps.yaml"))
     return list(trap_problems(loaded.recipe, loaded.locations, flavour, headers or {}))
 
@@ -91,6 +93,13 @@ def test_a_target_with_state_and_a_plain_draft_on_mainline(target: GgufFile) -> 
     assert "whole state every round" in found.message
     assert "score.method: live" in (found.hint or "")
     assert traps(Flavour.IK_LLAMA_CPP, {TARGET: target}) == []
+
+
+def test_a_target_with_state_is_recorded_a_token_at_a_time() -> None:
+    (found,) = traps(Flavour.IK_LLAMA_CPP, {TARGET: file("qwen3next")}, width=2)
+    assert (found.line, found.severity) == (13, "error")
+    assert "a token at a time" in found.message
+    assert traps(Flavour.IK_LLAMA_CPP, {TARGET: file()}, width=2) == []
 
 
 def test_a_draft_that_mainline_takes_for_a_head() -> None:

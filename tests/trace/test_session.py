@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
-from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
+from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.graph.step import source
 from cook.prompts.prompt_set import Prompt
@@ -87,6 +88,24 @@ def test_other_prompts_are_other_conditions(tmp_path: Path) -> None:
     fewer = TraceRequest(PROMPTS[:2], 8, 64, PLAN.sampler, top=0)
     with pytest.raises(InputError, match="prompts_sha256"):
         record(Parrot(), fewer, path)
+
+
+@pytest.mark.engine
+def test_the_width_of_batches_is_a_condition(
+    bundled: Engine, tiny_model: Path, tmp_path: Path
+) -> None:
+    plan = TraceRequest(PROMPTS, 8, 256, Sampling(0.0, seed=1).applied(), top=4)
+    wide, path, logs = replace(plan, batch_width=2), tmp_path / "t.trace", tmp_path / "logs"
+    with (
+        KeptWorkers(logs) as workers,
+        WorkerTarget(
+            bundled, source([tiny_model]), ModelArgs(), 256, False, Supervisor(logs), workers
+        ) as target,
+    ):
+        assert record(target, wide, path).replies == len(PROMPTS)
+        with pytest.raises(InputError, match="batch_width"):
+            record(target, plan, path)
+    assert TraceFile(path).header.batch_width == 2
 
 
 @pytest.mark.engine

@@ -316,12 +316,20 @@ class Worker(Closing):
         chain: Sampling | None = None,
         top: int = 0,
         extra: int = 0,
+        width: int = 1,
     ) -> Generation:
-        """Write on from ``prompt``, one token a step; ``extra`` tokens beyond an end of reply.
+        """Write on from ``prompt``, a token a step; ``extra`` tokens beyond an end of reply.
 
-        ``chain`` None is greedy; one that is given leaves nothing to the engine.
+        ``chain`` None is greedy; one that is given leaves nothing to the engine. ``width``: tokens
+        of a step's batch, of which all but the first are dropped again; more than one only of
+        models without a recurrent state.
         """
-        fields: dict[str, Any] = {"n_predict": n_predict, "top": top, "extra": extra}
+        fields: dict[str, Any] = {
+            "n_predict": n_predict,
+            "top": top,
+            "extra": extra,
+            "width": width,
+        }
         if chain is not None:
             fields |= chain.worker_fields()
         head, got = self._request("generate", fields, {"prompt": _ids(prompt)})

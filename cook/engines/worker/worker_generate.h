@@ -1,4 +1,4 @@
-// Writing on from a prompt, one token a step: how a trace is recorded. Included by worker.c.
+// Writing on from a prompt, a token a step: how a trace is recorded. Included by worker.c.
 #ifndef COOK_WORKER_GENERATE_H
 #define COOK_WORKER_GENERATE_H
 
@@ -66,10 +66,11 @@ static void op_generate(void) {
     const int32_t * prompt = array("prompt", &n_prompt, true);
     check_tokens(prompt, n_prompt);
     const int32_t limit = integer("n_predict", 128, 1, 1 << 24), extra = integer("extra", 0, 0, 1024);
-    const int32_t top = integer("top", 0, 0, TOP_MAX);
+    const int32_t top = integer("top", 0, 0, TOP_MAX), width = integer("width", 1, 1, n_ubatch);
     const chain_params chain = { .temperature = (float) number("temperature", 0.0), .top_p = (float) number("top_p", 1.0),
         .min_p = (float) number("min_p", 0.0), .top_k = integer("top_k", 0, 0, INT32_MAX), .seed = (uint64_t) number("seed", 0.0) };
     if (n_prompt < 1 || n_prompt >= n_ctx) { fail("a prompt of %d tokens does not fit the context of %d", n_prompt, n_ctx); }
+    if (width > 1 && is_recurrent(model)) { fail("a recurrent model cannot write in batches of %d tokens: what its state took in cannot be taken out", width); }
     const int32_t room = n_ctx - n_prompt, most = limit + extra < room ? limit + extra : room;
     const size_t c = (size_t) most;
     int32_t * ids = take(c, 4), * top_ids = take(c * (size_t) top, 4);
@@ -97,9 +98,13 @@ static void op_generate(void) {
         if (emitted < 0 && is_eog(model, ids[n])) { emitted = n + 1; stop = "eog"; }
         if (emitted < 0 && n + 1 == limit) { emitted = n + 1; stop = "limit"; }
         if (emitted >= 0 && (n + 1 >= emitted + extra || strcmp(stop, "limit") == 0)) { n++; break; }
+        if (n + 1 == most) { continue; }
+        // A batch as wide as those that verify drafts rounds as they do. What stands behind the
+        // token changes nothing else of its row: it is the token itself, and is cut off again.
         batch.n_tokens = 0;
-        batch_add(ids[n], n_prompt + n, true);
-        if (n + 1 < most) { decode(); }
+        for (int32_t at = n_prompt + n; batch.n_tokens < width && at < n_ctx; at++) { batch_add(ids[n], at, true); }
+        decode();
+        if (width > 1) { cut(n_prompt + n + 1); }
     }
     put_field(",\"prefill_ns\":%lld,\"decode_ns\":%lld,\"emitted\":%d,\"stop\":\"%s\"", (long long) prefill_ns,
         (long long) (now_ns() - t0), emitted < 0 ? n : emitted, stop);

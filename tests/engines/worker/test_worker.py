@@ -184,6 +184,31 @@ def test_width_changes_only_numerics(target: Worker) -> None:
         assert np.abs(other.confidence - whole.confidence).max() < 0.05
 
 
+def test_a_wide_batch_writes_what_a_verification_reads(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
+    """Bit for bit, at any width above one. On mainline's processors one token at a time rounds
+    otherwise, by which servers with a draft come to another text after a long prompt."""
+    worker.load(ModelLoad(tiny_model, context=1024))
+    prompt = np.random.default_rng(1).integers(3, 320, 700)
+    alone, *wide = (
+        worker.generate(prompt, n_predict=30, top=8, extra=9, width=width) for width in (1, 2, 3, 9)
+    )
+    alike = np.array_equal(alone.logsumexp, wide[0].logsumexp)
+    assert alike == (engine.flavour == Flavour.IK_LLAMA_CPP)
+    for other in wide[1:]:
+        assert other.top_logits is not None
+        assert wide[0].top_logits is not None
+        assert np.array_equal(other.tokens, wide[0].tokens)
+        assert np.array_equal(other.logsumexp, wide[0].logsumexp)
+        assert np.array_equal(other.top_logits, wide[0].top_logits)
+
+
+def test_a_wide_batch_ends_with_the_context(target: Worker) -> None:
+    said = target.generate(PROMPT, n_predict=600, width=9)
+    assert (len(said.tokens), said.stop) == (512 - len(PROMPT), "context")
+
+
 def test_sampling_follows_the_chain(target: Worker) -> None:
     """One token drawn with many seeds, against the chain's probabilities."""
     n, chain = 1500, Sampling(1.5, top_k=8, top_p=0.9, min_p=0.05).applied()
