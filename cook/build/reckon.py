@@ -282,8 +282,11 @@ def _prompt_tokens(trace: Trace, wanted: Sequence[str] | None = None) -> float:
 
 
 def _trace(step: TraceStep) -> Effort:
-    size, touched, tokens = step.target.size_bytes, _touched(step.target), step.work()
-    return Effort((float(size),), tokens * touched, tokens, _prompt_tokens(step) * touched)
+    size, touched, tokens = float(step.target.size_bytes), _touched(step.target), step.work()
+    width = step.batch_width
+    # Each token of a batch may ask for experts of its own.
+    read = max(min(size, width * touched), (1 + WIDE * (width - 1)) * touched)
+    return Effort((size,), tokens * read, tokens, _prompt_tokens(step) * touched)
 
 
 def _recorded(step: RecordedTraceStep) -> Effort:

@@ -33,6 +33,15 @@ def command(
     context: Annotated[
         int, typer.Option("--context", min=128, max=4_194_304, help="Context, in tokens.")
     ] = 8192,
+    batch_width: Annotated[
+        int,
+        typer.Option(
+            "--batch-width",
+            min=1,
+            max=64,
+            help="Tokens of the batch that computes each token; 2: as servers with a draft write.",
+        ),
+    ] = 1,
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, max=10.0, help="0 is greedy.")
     ] = 0.0,
@@ -90,7 +99,9 @@ def command(
     A file runs in cook's own worker. A running llama-server is asked by token ids, and must not
     draft meanwhile; an OpenAI-style endpoint (an address that ends in /v1) gives greedy text, of
     which those replies are kept that tokenize the same way here. Every reply is on the disk
-    before the next is asked: the same command goes on where it was stopped.
+    before the next is asked: the same command goes on where it was stopped. After prompts of
+    thousands of tokens servers with a draft may write another text than without: --batch-width 2
+    records theirs, of a file.
 
     Examples:
 
@@ -117,6 +128,7 @@ def command(
         limit=limit,
         max_tokens=max_tokens,
         context=context,
+        batch_width=batch_width,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

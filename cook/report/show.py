@@ -290,7 +290,7 @@ def _comparisons(record: Record) -> list[str]:
 
 def _forecast(candidate: Candidate) -> str | None:
     """How a prediction compares with the live run, where there are both."""
-    from cook.report.speedups import contradicted
+    from cook.report.speedups import TRIFLE, contradicted
 
     found = candidate.predicted
     if found is None or candidate.live is None or found.off_by is None:
@@ -306,7 +306,20 @@ def _forecast(candidate: Candidate) -> str | None:
         text += "; they disagree beyond the interval, trust the live figure"
         if found.off_by_tokens is not None:
             text += f": tokens a step differ by {found.off_by_tokens:+.1%}, the rest is time a step"
+            if abs(found.off_by_tokens) > TRIFLE:
+                text += _other_text(candidate)
     return text
+
+
+def _other_text(candidate: Candidate) -> str:
+    """What may be behind an acceptance that is not the trace's."""
+    check = candidate.output
+    if check is None or check.identical == check.replies:
+        return ""
+    return (
+        f"; {check.replies - check.identical} of {check.replies} replies are other texts than "
+        "without a draft, which a trace has unless `score.batch_width` is 2"
+    )
 
 
 def _other_rule(candidate: Candidate) -> str | None:

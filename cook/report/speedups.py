@@ -22,6 +22,9 @@ from cook.report.compared import (
 )
 from cook.report.ratios import speed_ratio, speed_ratios
 
+TRIFLE = 0.05
+"""Forecasts that are off by no more than this share contradict nothing."""
+
 
 @dataclass(frozen=True)
 class Speedup:
@@ -147,14 +150,14 @@ def drafts_at_their_best(record: Record) -> list[DraftSpeedup]:
 
 
 def contradicted(candidate: Candidate) -> bool:
-    """Whether its live run lies outside of what was predicted, by more than 5 %."""
+    """Whether its live run lies outside of what was predicted, by more than :data:`TRIFLE`."""
     found = candidate.predicted
     if found is None or candidate.live is None:
         return False
     off_by, interval = finite(found.off_by), found.off_by_interval
     if off_by is None or interval is None:
         return False
-    return abs(off_by) > 0.05 and not interval.low <= 1 <= interval.high
+    return abs(off_by) > TRIFLE and not interval.low <= 1 <= interval.high
 
 
 def _live(candidate: Candidate) -> float:

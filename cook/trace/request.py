@@ -23,6 +23,7 @@ class Recording:
     limit: int | None = None
     max_tokens: int = 128
     context: int = 8192
+    batch_width: int = 1
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
@@ -50,10 +51,20 @@ def trace(asked: Recording, output: Output) -> Recorded:
     if asked.output.is_dir():
         raise InputError(f"{asked.output} is a folder")
     remote = is_url(asked.target)
+    if remote and asked.batch_width > 1:
+        raise InputError(
+            f"{asked.target} computes one token at a time, whatever is asked of it",
+            hint="leave --batch-width out, or record the target's file",
+        )
     name = checked_url(asked.target) if remote else asked.target
     chosen = select(load_prompts(_prompt_source(asked.prompts)), asked.limit)
     plan = TraceRequest(
-        chosen.prompts, asked.max_tokens, asked.context, _sampler(asked, remote), asked.top
+        chosen.prompts,
+        asked.max_tokens,
+        asked.context,
+        _sampler(asked, remote),
+        asked.top,
+        batch_width=asked.batch_width,
     )
     how = Opening(
         target=asked.target if remote else str(Path(asked.target).expanduser()),

@@ -168,6 +168,16 @@ def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:
     share = (9 * 128 * 8 / 128 + 128 + 1) / (9 * 128 + 128 + 1)
     assert reckon._touched(model) == pytest.approx(1000 * share)
 
+    def read(width: int) -> float:
+        step = replace(traced(1000), target=model, batch_width=width)
+        effort = effort_of(step)
+        assert effort is not None
+        return effort.read_bytes / step.work()
+
+    assert read(1) == pytest.approx(1000 * share)
+    assert read(2) == pytest.approx(2000 * share), "each token of a batch has its own"
+    assert read(64) > read(16) == pytest.approx(1000 * min(1, 16 * share))
+
 
 def test_an_effort_adds_up() -> None:
     assert Effort((2e9,), 8e9, 0.0, 40e9).nominal_s == pytest.approx(0.4 + 2.0 + 1.0 + 1.0)

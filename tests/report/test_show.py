@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from cook.record.measured import Interval
 from cook.record.record import Certainty, Record, read_record, write_record
 from cook.report.show import shown
 from cook.text_table import width_of
@@ -118,3 +119,24 @@ def test_a_drifting_machine_is_told(records: ModuleType) -> None:
     found = shown(replace(record, candidates=(faster, *others))).warnings
     assert any("between live rounds: speedups compare runs of the same round" in w for w in found)
     assert not any("between live rounds" in w for w in shown(record).warnings)
+
+
+def test_an_acceptance_that_was_not_forecast_may_be_of_another_text(records: ModuleType) -> None:
+    """After 16,384 tokens servers with a draft accepted 189 of 515 where the trace said 204 of
+    407; an error of time alone has another cause."""
+    wrong = {"off_by": 0.3, "off_by_interval": Interval(1.2, 1.4, 0.95, "paired")}
+
+    def notes(off_by_tokens: float) -> str:
+        made = records.record()
+        candidates = tuple(
+            replace(c, predicted=replace(c.predicted, **wrong, off_by_tokens=off_by_tokens))
+            for c in made.candidates
+        )
+        return "\n".join(shown(replace(made, candidates=candidates)).notes)
+
+    said = (
+        "tokens a step differ by +30.0%, the rest is time a step; 1 of 12 replies are other texts"
+    )
+    assert said in notes(0.3)
+    assert "`score.batch_width` is 2" in notes(0.3)
+    assert "other texts" not in notes(0.01)

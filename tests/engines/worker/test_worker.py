@@ -202,6 +202,10 @@ def test_a_wide_batch_writes_what_a_verification_reads(
         assert np.array_equal(other.tokens, wide[0].tokens)
         assert np.array_equal(other.logsumexp, wide[0].logsumexp)
         assert np.array_equal(other.top_logits, wide[0].top_logits)
+    # With the text itself behind each token, as it is when all that is drafted is accepted.
+    short = prompt[:9]
+    said = worker.generate(short, n_predict=36, width=2)
+    assert np.array_equal(worker.replay(short, said.tokens, width=9).logq, said.logp)
 
 
 def test_a_wide_batch_ends_with_the_context(target: Worker) -> None:
