@@ -390,7 +390,9 @@ def _control(step: ControlStep) -> Effort:
     replies = max(tokens / max(step.trace.max_tokens, 1), 1.0)
     prompts = sum(sorted(_prompt_lengths(step.trace))[: math.ceil(replies)])
     batches = tokens / step.width
-    return Effort((), batches * (1 + WIDE * step.width) * wide, batches, prompts * wide)
+    singly = tokens if isinstance(step.trace, TraceStep) and step.trace.batch_width > 1 else 0.0
+    read = batches * (1 + WIDE * step.width) + singly
+    return Effort((), read * wide, batches + singly, prompts * wide)
 
 
 def _recount(step: SelfCheckStep) -> Effort | None:

@@ -1,7 +1,8 @@
 """Step: the no-draft control of losslessness: what batch width alone does to the target.
 
 The target reads its own trace again, prompts in whole batches and replies in batches as wide as a
-verification, with no draft loaded.
+verification, with no draft loaded; where the trace was recorded in wide batches itself, a token at
+a time, too.
 Where its log-probabilities differ from those of single decoding, only kernels differ
 (docs/internals/scoring.md#same-output-as-without-a-draft). Twice the 99th percentile of that
 difference is the line below which a changed token is a near tie, measured on this engine instead
@@ -91,19 +92,24 @@ class _Differences:
 
     def __init__(self, trace: TraceFile, width: int) -> None:
         self.width = width
+        self.single = trace.header.batch_width == 1
         self.greedy = not trace.header.sampler.temperature
         self.found: list[Floats32] = []
         self.margins: list[Floats32] = []
 
     def add(self, worker: Worker, reply: Reply) -> None:
         """Read ``reply`` again."""
-        said = reply.tokens[: reply.head.emitted]
-        again = worker.replay(reply.prompt, said, width=self.width, ahead=len(reply.prompt) - 1)
-        known = reply.known[: reply.head.emitted]
-        self.found.append(np.abs(again.logq - reply.logp[: len(said)])[known])
+        count = reply.head.emitted
+        said, known, ahead = reply.tokens[:count], reply.known[:count], len(reply.prompt) - 1
+        wide = worker.replay(reply.prompt, said, width=self.width, ahead=ahead)
+        if self.single:
+            logp, margin, likeliest = reply.logp[:count], reply.margin[:count], said
+        else:
+            alone = worker.replay(reply.prompt, said, width=1, ahead=ahead)
+            logp, margin, likeliest = alone.logq, alone.margin, alone.argmax
+        self.found.append(np.abs(wide.logq - logp)[known])
         if self.greedy:
-            flipped = known & (again.argmax != said)
-            self.margins.append(reply.margin[: len(said)][flipped])
+            self.margins.append(margin[known & (wide.argmax != likeliest)])
 
     @property
     def told(self) -> bool:
