@@ -51,12 +51,12 @@ def trace(asked: Recording, output: Output) -> Recorded:
     if asked.output.is_dir():
         raise InputError(f"{asked.output} is a folder")
     remote = is_url(asked.target)
+    name = checked_url(asked.target) if remote else asked.target
     if remote and asked.batch_width > 1:
         raise InputError(
-            f"{asked.target} computes one token at a time, whatever is asked of it",
+            f"{name} computes one token at a time, whatever is asked of it",
             hint="leave --batch-width out, or record the target's file",
         )
-    name = checked_url(asked.target) if remote else asked.target
     chosen = select(load_prompts(_prompt_source(asked.prompts)), asked.limit)
     plan = TraceRequest(
         chosen.prompts,

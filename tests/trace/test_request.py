@@ -65,6 +65,7 @@ def test_killed_and_run_again(bundled: Any, engine_home: Path, tmp_path: Path) -
         (("--target", TARGET, "--prompts", "absent.jsonl"), "absent.jsonl"),
         (("--target", TARGET, "--max-tokens", "9000"), "no room"),
         (("--target", "http://user:secret@host"), "address with a user"),
+        (("--target", "http://user:secret@host", "--batch-width", "2"), "address with a user"),
         (("--target", "http://127.0.0.1:9", "--batch-width", "2"), "one token at a time"),
         (("--target", "http://127.0.0.1:9"), "Connect"),
     ],
