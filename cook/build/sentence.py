@@ -90,6 +90,10 @@ def _gain(evidence: Evidence) -> str:
     if winner.live.acceptance_rate is not None:
         rate = f", acceptance {winner.live.acceptance_rate:.1%}"
     match evidence.objective:
+        case Objective.END_TO_END_SPEED if winner.speedup is None:
+            speed = _speed(winner.live, evidence.objective)
+            unknown = "no live run without a draft to compare it with"
+            return f"{winner.name} runs at {speed}, {over}{rate}; {unknown}"
         case Objective.END_TO_END_SPEED:
             gain = f"is {_faster(winner)} as no draft end to end{_interval(winner)}"
             return f"{winner.name} {gain}, {over}{rate}"
@@ -106,8 +110,10 @@ def _gain(evidence: Evidence) -> str:
                 if evidence.objective is Objective.ACCEPTANCE
                 else f"comes to {value:.2f} tokens a cycle"
             )
-            pays = f"; it is {_faster(winner)} as no draft end to end{_interval(winner)}"
-            return f"{winner.name} {what}, {over}{pays if winner.speedup is not None else ''}"
+            if winner.speedup is None:
+                return f"{winner.name} {what}, {over}"
+            pays = f"it is {_faster(winner)} as no draft end to end{_interval(winner)}"
+            return f"{winner.name} {what}, {over}; {pays}"
 
 
 def _counted(winner: Candidate) -> str:
@@ -131,8 +137,8 @@ def _speed(figures: Figures, objective: Objective) -> str:
 
 
 def _faster(candidate: Candidate) -> str:
-    ratio = candidate.speedup
-    return f"{ratio:.2f}x as fast" if ratio is not None else "as fast"
+    assert candidate.speedup is not None, "asked only where no draft ran, too"
+    return f"{candidate.speedup:.2f}x as fast"
 
 
 def _interval(candidate: Candidate) -> str:

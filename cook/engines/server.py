@@ -287,7 +287,8 @@ class Server:
         if found := tuple(contradictions(told, self.job.target_args, self.job.context)):
             raise StepError(
                 f"{self._name} runs with {', '.join(found)}",
-                hint="say it in the target's args: `threads:`, `batch:`, `ubatch:`",
+                hint="say it in the target's args: `threads:`, `batch:`, `ubatch:`; a context that "
+                "is cut is the model's: a smaller `score.context`",
                 log=self.log,
             )
 

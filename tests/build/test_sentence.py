@@ -50,6 +50,17 @@ def test_what_how_much_faster_over_what_and_how_sure() -> None:
     )
 
 
+def test_without_a_live_run_of_no_draft_no_gain_is_said() -> None:
+    """Its server had failed, and a draft of 30 t/s was "as fast as no draft", forecast at 92."""
+    alone = replace(LARGE, speedup=None, speedup_interval=None, decode_speedup=None)
+    told = say(alone, others=(replace(NO_DRAFT, live=None),), certainty=OPEN)
+    assert told.startswith(
+        "large runs at 13.00 t/s end to end, live on 10 prompts, 1,000 tokens, acceptance 70.0%; "
+        "no live run without a draft to compare it with. "
+    )
+    assert "as fast" not in told
+
+
 def test_of_a_rival_the_forecast_is_told_and_its_counts() -> None:
     """Its live speed hangs on what the server saw before."""
     predicted = replace(PREDICTION, figures=figures(12, 600))
