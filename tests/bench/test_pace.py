@@ -25,6 +25,7 @@ from bench.pace import (
     PacedWorker,
     Seconds,
     Timed,
+    Watch,
     Work,
     _children,
     _standing,
@@ -34,6 +35,7 @@ from bench.pace import (
 )
 from cook.engines.base import DraftSettings
 from cook.record.prompt_runs import PromptRun
+from cook.steps.live import LiveStep
 
 LOOKS = [
     Look(0.0, 1.0, {1: 0.02, 5: 0.05, READS: 0.2}),
@@ -83,6 +85,27 @@ def test_every_number_of_tokens_has_a_pace_of_its_own() -> None:
 def test_what_follows_none_takes_as_long_at_every_pace() -> None:
     assert seconds(9.0, 12.0, Work({5: 0.4})) == pytest.approx(3.0 / 1.4)
     assert seconds(9.0, 12.0, Work({5: 0.4}), {5: 0.2}) == pytest.approx(3.0 / 0.8)
+
+
+def test_a_reference_tells_of_the_time_between_its_own_looks() -> None:
+    looks = [
+        Look(0.0, 1.0, {1: 0.02, READS: 0.2}),
+        Look(2.0, 3.0, {1: 0.02}),
+        Look(4.0, 5.0, {1: 0.04}),
+        Look(6.0, 7.0, {READS: 0.6}),
+    ]
+    usual = {1: 0.02, READS: 0.2}
+
+    def taken(began: float, ended: float, work: Work) -> float:
+        return seconds_between(looks, began, ended, work, usual)
+
+    assert taken(1.0, 2.0, ONE) == pytest.approx(1.0)
+    assert taken(3.0, 4.0, ONE) == pytest.approx(1 / 1.5)
+    assert taken(5.0, 6.0, ONE) == pytest.approx(1 / 2), "its last look was at another"
+    assert taken(7.0, 9.0, ONE) == pytest.approx(2 / 2)
+    assert taken(1.0, 6.0, READING) == pytest.approx(3.0 / 2), "two looks at others within"
+    assert taken(-2.0, 0.0, READING) == pytest.approx(2.0)
+    assert taken(3.0, 4.0, Work({1: 0.5, READS: 0.5})) == pytest.approx(1 / 1.75)
 
 
 def test_looks_take_no_time_of_what_they_look_at() -> None:
@@ -152,6 +175,67 @@ def test_a_look_tells_nothing_of_what_it_did_not_ask() -> None:
     inner: Any = Timing()
     PacedWorker(inner, pace).time_batch([], depth=0, tokens=8, repeats=2, all_outputs=True)
     assert [set(look.seconds) for look in pace._looks] == [{9}]
+
+
+class SlowReference(Reference):
+    """Whose batches take the time that they tell."""
+
+    def time_batch(self, *what: object, repeats: int, **how: object) -> Any:
+        time.sleep(self.ms / 1000)
+        return super().time_batch(*what, repeats=repeats, **how)
+
+
+def test_what_decodes_is_looked_at_often_and_not_while_a_prompt_is_surely_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.pace.EVERY_S", 0.0)
+    monkeypatch.setattr("bench.pace._children", set)
+    pace = pace_of(SlowReference(5.0))
+    pace._looks.clear()
+    began = time.monotonic()
+    reading, decoding_ = frozenset({READS}), frozenset({1, 3})
+    with pace.looking(Watch(reading, 10.0), Watch(decoding_, 2.0, quiet_s=0.5)):
+        time.sleep(1.5)
+    first, *within, last = pace._looks
+    assert set(first.seconds) == set(last.seconds) == reading | decoding_
+    early = [look for look in within if look.began < began + 0.5]
+    late = [frozenset(look.seconds) for look in within[len(early) :]]
+    assert early
+    assert {frozenset(look.seconds) for look in early} == {reading}
+    assert set(late) == {reading, decoding_}
+    assert late.count(decoding_) > late.count(reading)
+
+
+def test_a_prompt_is_known_to_be_read_as_long_as_it_was_at_the_least() -> None:
+    pace = pace_of(Reference())
+    pace.usual = USUAL
+    outcomes: dict[str, Any] = {}
+    results = SimpleNamespace(result=lambda step: outcomes[step.key], failures={})
+    executor: Any = SimpleNamespace(outcomes=results, run=lambda _: None)
+
+    def step(key: str, prompts: str, n_max: int | None, prompt_ms: float) -> LiveStep:
+        asked = object.__new__(LiveStep)
+        for name, value in {
+            "key": key,
+            "prompts": tuple(SimpleNamespace(id=prompt) for prompt in prompts),
+            "settings": DraftSettings(n_max) if n_max else None,
+        }.items():
+            object.__setattr__(asked, name, value)
+        pace.timed[key] = Timed((Look(0.0, 0.0, {}),), (99.0,) * len(prompts))
+        outcomes[key] = SimpleNamespace(runs=(replace(RUN, prompt_ms=prompt_ms),) * len(prompts))
+        return asked
+
+    def watched(prompts: str) -> list[tuple[set[int], float]]:
+        watches = pace._watches(step("next", prompts, 4, 0.0))
+        return [(set(watch.widths), watch.quiet_s) for watch in watches]
+
+    assert watched("a") == [({READS}, 0.0), ({1, 5}, 0.0)], "never read"
+    pace.run(executor, [step("of both", "ab", None, 9000.0)])
+    assert watched("a")[1] == ({1, 5}, 0.0), "the second is read after the first was decoded"
+    for key, ms in (("first", 4000.0), ("slower", 5000.0)):
+        pace.run(executor, [step(key, "a", None, ms)])
+    assert watched("a") == [({READS}, 0.0), ({1, 5}, pytest.approx(0.7 * 4.0))]
+    assert watched("b")[1] == ({1, 5}, 0.0)
 
 
 def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
