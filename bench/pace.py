@@ -57,7 +57,7 @@ LOOK_S = 0.1
 MOST_REPEATS = 32
 EVERY_S = 1.0
 """From one look to the next within what lasts longer."""
-READ_BY = 0.7
+READ_BY = 0.8
 """Of the least time that a prompt was read in before: until then nothing of it is decoded."""
 FRESH_S = 1.0
 """A look that is no older tells the pace of what begins now."""
@@ -249,7 +249,7 @@ class Pace:
         asked = tuple(prompt.id for prompt in step.prompts)
         quiet_s = READ_BY * self._read_s.get(asked, 0.0)
         widths = frozenset(decoding(0.5, step.settings).shares)
-        return Watch(frozenset({READS}), 10.0), Watch(widths, 2.5, quiet_s)
+        return Watch(frozenset({READS}), 20.0), Watch(widths, 2.5, quiet_s)
 
     def _learn_reading(self, step: LiveStep, executor: Executor) -> None:
         """Of a single prompt: before any of several is read, others were decoded."""

@@ -2,21 +2,26 @@
 
 A *cell* is a pair on an engine. It has turns, each of: a pass of all timings, and a live round of
 every configuration, of no draft one before and one after the others: it is the shortest, and what
-others do to the memory of a shared machine shows in it the most. After the last turn comes one more
-pass, so that a cell of one turn has two, with the live runs between them. Overheads are fitted on
-the requests of no draft and of one draft, on one half of the prompts; predictions and live runs are
-compared on the other half. A machine changes its speed meanwhile (shared ones do, by a quarter from
-minute to minute, and by half for seconds): timings and live requests are taken at one pace
-(:mod:`bench.pace`). How far live runs scatter there, and by the clock, is told beside the error, as
-is the error of the end-to-end speed, which long prompts decide. Both sides are of every request's
-median over the turns, as a record's live figures are over repeats: the mean of one beside the
-median of the other is off where a few turns are far slower, for drafts by some per cent more than
-for no draft. What is the same work in several runs, the reading of a prompt, counts at its median
-over these. Where servers with a draft wrote another text than the trace has, drafts are replayed on
-theirs, too (:mod:`bench.written`), and what that would be off by is told beside the error.
+others do to the memory of a shared machine shows in it the most (one alone where prompts are long:
+replies take most of a minute there, readings many of them, and looks tell its pace). After the last
+turn comes one more pass, so that a cell of one turn has two, with the live runs between them.
+Overheads are fitted on the requests of no draft and of one draft, on one half of the prompts;
+predictions and live runs are compared on the other half. A machine changes its speed meanwhile
+(shared ones do, by a quarter from minute to minute, and by half for seconds): timings and live
+requests are taken at one pace (:mod:`bench.pace`). How far live runs scatter there, and by the
+clock, is told beside the error, as is the error of the end-to-end speed, which long prompts decide.
+Both sides are of every request's median over the turns, as a record's live figures are over
+repeats: the mean of one beside the median of the other is off where a few turns are far slower, for
+drafts by some per cent more than for no draft. What is the same work in several runs, the reading
+of a prompt, counts at its median over these. Where servers with a draft wrote another text than the
+trace has, drafts are replayed on theirs, too (:mod:`bench.written`), and what that would be off by
+is told beside the error.
 
 A cell of long prompts takes longer than a machine may be had: where ``COOK_BENCH_KEPT`` names a
 folder, what ran stays there, a cell that was ended goes on, and ``COOK_BENCH_TURNS`` adds turns.
+``COOK_BENCH_DRAFTS`` names drafts (``first-2,first-8``) to run alone, with no draft and what
+overheads are fitted on, all on one machine: 15 readings of 16,384 tokens take two hours on one, and
+more than three on another.
 
 Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of all that is in it,
 
@@ -239,8 +244,16 @@ def _cell(name: str, engine: str) -> Study:
         folder = Path(kept) / f"{name}-{engine}" if kept else None
         continued = folder is not None and folder.exists()
         turns = int(os.environ.get("COOK_BENCH_TURNS", pair.turns))
+        asked = os.environ.get("COOK_BENCH_DRAFTS")
+        drafts = tuple(asked.split(",")) if asked else None
         found = compared(
-            layout, pair.fitted, turns, apart=pair.apart, depth=pair.depth, kept=folder
+            layout,
+            pair.fitted,
+            turns,
+            drafts=drafts,
+            apart=pair.apart,
+            depth=pair.depth,
+            kept=folder,
         )
     title = f"{pair.title} x {engine}"
     minutes = (time.monotonic() - started) / 60
@@ -271,11 +284,13 @@ def compared(
     fitted: str,
     turns: int,
     *,
+    drafts: Collection[str] | None = None,
     apart: bool = False,
     depth: int = Pair.depth,
     kept: Path | None = None,
 ) -> list[Compared]:
-    """Every configuration of ``layout``, on the prompts that nothing was fitted on.
+    """Every configuration of ``layout``, or of no draft and its ``drafts``, on the prompts that
+    nothing was fitted on.
 
     ``fitted``, ``apart`` and ``depth``: as :class:`Pair` has them; ``kept``: where what ran stays,
     and is taken up again. Fitted is on the prompts that builds choose on, judged on those that they
@@ -285,11 +300,18 @@ def compared(
     assert layout.baseline is not None, "asked for"
     assert layout.prompts is not None, "asked for"
     prompts = layout.prompts.prompts
-    plan = with_passes(layout.forecast, turns + 1)
-    every = [layout.baseline, *layout.grid]
+    given = {d.draft.name for d in layout.forecast.drafts}
+    judging = given if drafts is None else set(drafts)
+    if unknown := judging - given:
+        raise ValueError(f"no drafts of this pair: {', '.join(sorted(unknown))}")
+    running_drafts = layout.forecast.without(given - judging - {fitted})
+    assert running_drafts is not None, "fitted stays"
+    plan = with_passes(running_drafts, turns + 1)
     mine = [c for c in layout.grid if c.draft is not None and c.draft.name == fitted]
     # Two lengths far apart tell a step's overhead from a drafted token's.
     fitting = [layout.baseline, mine[0], mine[-1]]
+    judged_on = [c for c in layout.grid if c.draft is not None and c.draft.name in judging]
+    every = [layout.baseline, *judged_on]
     asked: Asked = {
         "pick": {c.name: _asked(c, prompts, "pick", turns, apart) for c in fitting},
         "report": {c.name: _asked(c, prompts, "report", turns, apart) for c in every},
@@ -312,14 +334,14 @@ def compared(
         pace.run(executor, plan.timing(turns))
         _require_all(executor)
         by_trace = Forecaster(plan, executor.outcomes)
-        found = _judged(by_trace, pace, asked, every, judged)
+        found = _judged(by_trace, pace, asked, fitting, every, judged)
         by_written = _on_written(by_trace, executor, running)
         if by_written is None:
             return found
         return [
             replace(one, of_written=other.predicted) if one.draft is not None else one
             for one, other in zip(
-                found, _judged(by_written, pace, asked, every, judged), strict=True
+                found, _judged(by_written, pace, asked, fitting, every, judged), strict=True
             )
         ]
 
@@ -351,10 +373,12 @@ def _judged(
     forecaster: Forecaster,
     pace: Pace,
     asked: Asked,
+    fitting: Sequence[Configuration],
     every: Sequence[Configuration],
     judged: Collection[str],
 ) -> list[Compared]:
-    """Every configuration, fitted on what ``asked`` has of the half that builds choose on."""
+    """``every`` configuration, fitted on what ``asked`` has of the ``fitting`` ones, of which no
+    draft is the first, on the half that builds choose on."""
     plan = forecaster.plan
 
     shares = decoded_alone(forecaster, judged)
@@ -364,22 +388,24 @@ def _judged(
         assert outcome is not None, "nothing failed"
         return pace.runs(step, outcome, alone)
 
-    def lived(half: Half, *, clock: bool = False) -> dict[str, list[tuple[PromptRun, ...]]]:
+    def lived(
+        half: Half, some: Sequence[Configuration], *, clock: bool = False
+    ) -> dict[str, list[tuple[PromptRun, ...]]]:
         """Requests of each configuration, a round each."""
         found = {}
-        for c in every:
+        for c in some:
             alone = None if clock else shares[c.name]
             found[c.name] = [
                 forecaster.counted_alike(c.key, [r for s in steps for r in requests(s, alone)])
-                for steps in asked[half].get(c.name, ())
+                for steps in asked[half][c.name]
             ]
-        return {name: rounds for name, rounds in found.items() if rounds}
+        return found
 
     typical = {
         name: {run.id: run for run in merge_repeats(rounds)}
-        for name, rounds in lived("pick").items()
+        for name, rounds in lived("pick", fitting).items()
     }
-    bare, *drafting = (c for c in every if c.name in typical)
+    bare, *drafting = fitting
     overheads = forecaster.fitted(
         typical[bare.name],
         [(c.settings, typical[c.name]) for c in drafting if c.settings],
@@ -387,7 +413,7 @@ def _judged(
     )
     predicted = {f.name: f for f in forecaster.forecasts(overheads, judged)}
     drafts = {c.name: c.draft.name if c.draft is not None else None for c in every}
-    live, by_clock = lived("report"), lived("report", clock=True)
+    live, by_clock = lived("report", every), lived("report", every, clock=True)
     read = read_alike(live, drafts)
     merged = {c.name: merge_repeats(read[c.name]) for c in every}
     return [
@@ -456,10 +482,10 @@ def _asked(
     one: Configuration, prompts: Sequence[Prompt], half: Half, turns: int, apart: bool
 ) -> list[list[LiveStep]]:
     """Live rounds of a configuration on one ``half`` of the prompts, a turn's as repeats 2 and 3,
-    the next one's as 4 and 5: no draft has both, all others the first."""
+    the next one's as 4 and 5: no draft has both, unless ``apart``, all others the first."""
     share = tuple(p for p in prompts if p.half == half)
     shares = [(prompt,) for prompt in share] if apart else [share]
-    times = (0, 1) if one.settings is None else (0,)
+    times = (0, 1) if one.settings is None and not apart else (0,)
     return [
         [replace(one.rounds[0], prompts=some, repeat=2 * (1 + turn) + time) for some in shares]
         for turn in range(turns)
@@ -584,6 +610,11 @@ class Cell:
     commit: str
     machine: str
 
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """Names, in the order of ``found``."""
+        return tuple(dict.fromkeys(c.draft for c in self.found if c.draft is not None))
+
 
 def commit_here() -> str:
     """The commit of the code that runs, with a ``+`` where it was changed since."""
@@ -598,8 +629,9 @@ def commit_here() -> str:
 
 
 def read_cells(path: Path) -> list[Cell]:
-    """The cells in ``path``, each as it was last run."""
-    cells = {}
+    """The cells in ``path``, each as it was last run: of one whose drafts were run in several goes,
+    a cell a go, each with those that no later go has."""
+    cells: list[Cell] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         found = tuple(
@@ -608,8 +640,26 @@ def read_cells(path: Path) -> list[Cell]:
             )
             for one in row.pop("found")
         )
-        cells[row["name"]] = Cell(**row, found=found)
-    return list(cells.values())
+        new = Cell(**row, found=found)
+        places = [place for place, cell in enumerate(cells) if cell.name == new.name]
+        left = [
+            cell for place in places if (cell := _without(cells[place], new.drafts)) is not None
+        ]
+        first = places[0] if places else len(cells)
+        cells = [cell for cell in cells if cell.name != new.name]
+        cells[first:first] = [*left, new]
+    return cells
+
+
+def _without(cell: Cell, drafts: Collection[str]) -> Cell | None:
+    found = tuple(c for c in cell.found if c.draft is None or c.draft not in drafts)
+    return replace(cell, found=found) if any(c.draft is not None for c in found) else None
+
+
+def _told_drafts(cell: Cell, cells: Sequence[Cell]) -> str:
+    """Which of its drafts, where another cell has the others."""
+    parts = sum(other.name == cell.name for other in cells)
+    return f", {', '.join(cell.drafts)}" if parts > 1 else ""
 
 
 def table(cells: Sequence[Cell]) -> Study:
@@ -636,11 +686,12 @@ def table(cells: Sequence[Cell]) -> Study:
         lines.append(
             f"{cell.name:26} {median(errors):7.1%} {max(errors):7.1%} {bare:+9.1%} {scatter:>8} "
             f"{by_clock:>9} {worst_whole:11.1%} {cell.turns:6} {minutes:>8}  {cell.day} "
-            f"{cell.commit}"
+            f"{cell.commit}{_told_drafts(cell, cells)}"
         )
     middle, worst = median(every), max(every)
+    names = {cell.name for cell in cells}
     lines.append(
-        f"{len(cells)} cells, {len(every)} configurations: median {middle:.1%} (at most "
+        f"{len(names)} cells, {len(every)} configurations: median {middle:.1%} (at most "
         f"{MOST_MEDIAN:.0%}), worst {worst:.1%} (at most {MOST_ERROR:.0%})"
     )
     written = [c for cell in cells for c in cell.found if c.written_error is not None]

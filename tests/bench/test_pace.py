@@ -234,7 +234,7 @@ def test_a_prompt_is_known_to_be_read_as_long_as_it_was_at_the_least() -> None:
     assert watched("a")[1] == ({1, 5}, 0.0), "the second is read after the first was decoded"
     for key, ms in (("first", 4000.0), ("slower", 5000.0)):
         pace.run(executor, [step(key, "a", None, ms)])
-    assert watched("a") == [({READS}, 0.0), ({1, 5}, pytest.approx(0.7 * 4.0))]
+    assert watched("a") == [({READS}, 0.0), ({1, 5}, pytest.approx(0.8 * 4.0))]
     assert watched("b")[1] == ({1, 5}, 0.0)
 
 

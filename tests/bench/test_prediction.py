@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -119,14 +120,48 @@ def test_cells_are_read_back_and_judged_together(tmp_path: Path) -> None:
     assert both.lines[-1].startswith("2 cells, 8 configurations: median 1.0%")
 
 
+def test_a_cell_may_be_run_draft_by_draft(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    whole = replace(CELL, found=tuple(FOUND))
+
+    def of(draft: str, day: str) -> Cell:
+        return replace(CELL, day=day, found=(FOUND[0], *(c for c in FOUND if c.draft == draft)))
+
+    first, second, anew = of("a", "first"), of("b", "second"), of("a", "anew")
+
+    def left(*cells: Cell) -> list[Cell]:
+        path.write_text("".join(json.dumps(asdict(cell)) + "\n" for cell in cells))
+        return read_cells(path)
+
+    other = replace(CELL, name="prediction-256-bundled")
+    assert left(whole, other, first) == [
+        replace(of("b", CELL.day), found=(FOUND[0], FOUND[2], FOUND[4])),
+        first,
+        other,
+    ]
+    assert left(whole, first, second) == [first, second]
+    assert left(first, second, anew) == [second, anew]
+    assert left(first, second, whole) == [whole]
+    lines = table([first, second, other]).lines
+    assert [line.rpartition(", ")[2] for line in lines[1:3]] == ["a", "b"]
+    assert lines[3].endswith(other.commit), "whole"
+    assert lines[4].startswith("2 cells, 9 configurations")
+
+
 def test_the_last_run_of_every_cell_is_kept() -> None:
     cells = read_cells(Path("bench/results/prediction.jsonl"))
     known = {f"{pair}-{engine}": PAIRS[pair] for pair in PAIRS for engine in ("bundled", "ik")}
     assert cells
+    found: dict[str, list[tuple[int, str]]] = {}
     for cell in cells:
         assert cell.title.rpartition(" x ")[0] == known[cell.name].title
-        assert [c.n_max for c in cell.found] == [0, 2, 2, 2, 4, 4, 4, 8, 8, 8]
         assert not cell.commit.endswith("+"), "measured with code that is in the history"
+        bare, *drafted = cell.found
+        assert (bare.draft, bare.n_max) == (None, 0)
+        found.setdefault(cell.name, []).extend((c.n_max, c.draft or "") for c in drafted)
+    for name, of in found.items():
+        drafts = DRAFTS if "demo" not in known[name].title else ("Q8_0", "Q4_K_M", "Q2_K")
+        assert sorted(of) == sorted((n, draft) for draft in drafts for n in (2, 4, 8)), name
     assert len(table(cells).lines) >= 2 + len(cells)
 
 
@@ -218,6 +253,16 @@ def test_a_cell_is_kept_in_the_file_that_is_named(
     assert [c.name for c in read_cells(to)] == ["a-pair-ik", "a-pair-bundled"]
 
 
+def test_drafts_of_another_pair_are_refused(tmp_path: Path) -> None:
+    plan = SimpleNamespace(drafts=[SimpleNamespace(draft=SimpleNamespace(name="first-2"))])
+    layout: Any = SimpleNamespace(
+        baseline=object(), grid=(), forecast=plan, prompts=SimpleNamespace(prompts=())
+    )
+    with pytest.raises(ValueError, match="no drafts of this pair: Q8_0, first-9"):
+        compared(layout, "first-2", 1, drafts=["first-9", "Q8_0", "first-2"], kept=tmp_path / "no")
+    assert not list(tmp_path.iterdir())
+
+
 def test_drafts_are_the_targets_first_layers(tmp_path: Path) -> None:
     write_pair(tmp_path, TINY)
     target = {t.name: t for t in read_gguf(tmp_path / "target.gguf").tensors}
@@ -288,9 +333,13 @@ def test_the_pair_in_small_is_predicted(tmp_path: Path, experts: int) -> None:
     shape = replace(TINY, experts=experts)
     recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=shape, prompts=8, max_tokens=24)
     layout = proportions_layout(recipe, "bundled")
-    found = compared(layout, "first-4", 2, apart=bool(experts))
-    assert [c.n_max for c in found] == [0, 2, 2, 2, 4, 4, 4]
+    found = compared(
+        layout, "first-4", 2, drafts=["first-2"] if experts else None, apart=bool(experts)
+    )
+    assert [c.n_max for c in found] == ([0, 2, 4] if experts else [0, 2, 2, 2, 4, 4, 4])
+    assert {c.draft for c in found} == {None, "first-2", *(() if experts else DRAFTS)}
     assert all(c.predicted > 0 and np.isfinite(c.error) for c in found)
-    assert all(len(c.live) == (4 if c.draft is None else 2) for c in found)
+    bare = 2 if experts else 4
+    assert all(len(c.live) == (bare if c.draft is None else 2) for c in found)
     assert all(len(c.by_clock) == len(c.live) for c in found)
     assert told("small", found, 2).lines
