@@ -292,7 +292,9 @@ class Pace:
     @contextmanager
     def looking(self, *watches: Watch) -> Iterator[None]:
         """Look at the references of ``watches`` every few seconds within the block, and after it
-        where it was as long; all engines but the reference's stand still meanwhile."""
+        where it was as long; all engines but the reference's stand still meanwhile. A look that an
+        engine was started in is dropped: one that ran beside a server's loading took five times as
+        long."""
         over, began = threading.Event(), time.monotonic()
         widths = frozenset[int]().union(*(watch.widths for watch in watches))
 
@@ -302,8 +304,11 @@ class Pace:
                 watch = min(due, key=lambda one: due[one])
                 if over.wait(max(0.0, due[watch] - time.monotonic())):
                     return
-                with _standing(_children() - {self.worker.pid}):
+                engines = _children() - {self.worker.pid}
+                with _standing(engines):
                     look = self.look(watch.widths)
+                if _children() - {self.worker.pid} - engines:
+                    self._looks.remove(look)  # it ran beside an engine that was loading
                 rest_s = max(EVERY_S, watch.resting * (look.ended - look.began))
                 due[watch] = time.monotonic() + rest_s
 

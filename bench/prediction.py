@@ -21,7 +21,9 @@ A cell of long prompts takes longer than a machine may be had: where ``COOK_BENC
 folder, what ran stays there, a cell that was ended goes on, and ``COOK_BENCH_TURNS`` adds turns.
 ``COOK_BENCH_DRAFTS`` names drafts (``first-2,first-8``) to run alone, with no draft and what
 overheads are fitted on, all on one machine: 15 readings of 16,384 tokens take two hours on one, and
-more than three on another.
+more than three on another. ``COOK_BENCH_PASSES`` names how often timings are taken, where a machine
+keeps its speed and is not had for as long as the passes take: with one, all of them are taken
+before the first live run.
 
 Where ``COOK_BENCH_CELLS`` names a file, every cell appends what it found; of all that is in it,
 
@@ -246,10 +248,12 @@ def _cell(name: str, engine: str) -> Study:
         turns = int(os.environ.get("COOK_BENCH_TURNS", pair.turns))
         asked = os.environ.get("COOK_BENCH_DRAFTS")
         drafts = tuple(asked.split(",")) if asked else None
+        passes = int(os.environ.get("COOK_BENCH_PASSES", turns + 1))
         found = compared(
             layout,
             pair.fitted,
             turns,
+            passes=passes,
             drafts=drafts,
             apart=pair.apart,
             depth=pair.depth,
@@ -264,6 +268,7 @@ def _cell(name: str, engine: str) -> Study:
             turns,
             None if continued else minutes,
             tuple(found),
+            passes=passes,
             day=date.today().isoformat(),
             commit=commit_here(),
             machine=f"{machine().cores} x {machine().processor}",
@@ -284,13 +289,14 @@ def compared(
     fitted: str,
     turns: int,
     *,
+    passes: int | None = None,
     drafts: Collection[str] | None = None,
     apart: bool = False,
     depth: int = Pair.depth,
     kept: Path | None = None,
 ) -> list[Compared]:
     """Every configuration of ``layout``, or of no draft and its ``drafts``, on the prompts that
-    nothing was fitted on.
+    nothing was fitted on. ``passes`` of the timings: one more than ``turns`` where None.
 
     ``fitted``, ``apart`` and ``depth``: as :class:`Pair` has them; ``kept``: where what ran stays,
     and is taken up again. Fitted is on the prompts that builds choose on, judged on those that they
@@ -306,7 +312,7 @@ def compared(
         raise ValueError(f"no drafts of this pair: {', '.join(sorted(unknown))}")
     running_drafts = layout.forecast.without(given - judging - {fitted})
     assert running_drafts is not None, "fitted stays"
-    plan = with_passes(running_drafts, turns + 1)
+    plan = with_passes(running_drafts, turns + 1 if passes is None else passes)
     mine = [c for c in layout.grid if c.draft is not None and c.draft.name == fitted]
     # Two lengths far apart tell a step's overhead from a drafted token's.
     fitting = [layout.baseline, mine[0], mine[-1]]
@@ -598,7 +604,8 @@ class Cell:
     """What a pair on an engine came to; a line of the file that ``COOK_BENCH_CELLS`` names.
 
     ``minutes``: None where it went on from what an earlier run had ``kept``; ``commit``: of the
-    code that ended it.
+    code that ended it; ``passes``: of the timings, None in lines from before it could be asked for
+    (one more than ``turns``).
     """
 
     name: str
@@ -609,6 +616,7 @@ class Cell:
     day: str
     commit: str
     machine: str
+    passes: int | None = None
 
     @property
     def drafts(self) -> tuple[str, ...]:

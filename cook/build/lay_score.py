@@ -33,7 +33,7 @@ from cook.prompts.shares import in_halves, race_shares
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
-from cook.steps.curve import PASSES, CurveStep, widths_for
+from cook.steps.curve import PASSES, CurveStep, rows_for, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
 
@@ -243,27 +243,35 @@ def forecast_plan(
     ending = [s for s in settings if s.p_min and RULES[profile].uses_p_min]
     rollouts = max((s.n_max for s in ending), default=0)
     floor = min((s.p_min for s in ending), default=0.0)
-    widths = widths_for(s.n_max for s in settings)
     wide = [rival.settings.longest for rival in rivals]
     first = [*two_stage, *(one.draft.after for one in drafts if one.draft.after is not None)]
     before = [rival.settings.longest for rival in first]
     followed = widths_for([*(s.n_max for s in settings), *before])
     apart = baseline is not None and target is not None and baseline != target[1]
-    verified = widths_for([*(s.n_max for s in settings), *before, *(() if apart else wide)])
+    verified = [*(s.n_max for s in settings), *before, *(() if apart else (0, *wide))]
 
     def curves(
-        name: str, model: Input, args: ModelArgs, verifies: bool, widths: tuple[int, ...] = widths
+        name: str,
+        model: Input,
+        args: ModelArgs,
+        widths: tuple[int, ...],
+        rows: tuple[int, ...] | None = None,
     ) -> tuple[CurveStep, ...]:
+        verifies = rows is not None
         return tuple(
-            CurveStep(engine, name, model, trace, args, verifies, widths, turn)
+            CurveStep(engine, name, model, trace, args, verifies, widths, turn, rows or ())
             for turn in range(PASSES)
         )
 
-    verify = curves("target", *target, True, verified) if target is not None else ()
+    def of_target(
+        name: str, model: Input, args: ModelArgs, lengths: Sequence[int]
+    ) -> tuple[CurveStep, ...]:
+        return curves(name, model, args, widths_for(lengths), rows_for(engine, args, lengths))
+
+    verify = of_target("target", *target, verified) if target is not None else ()
     plain = verify
     if apart and target is not None and baseline is not None:
-        lone = widths_for(wide) if wide else (1,)
-        plain = curves("without a draft", target[0], baseline, True, lone)
+        plain = of_target("without a draft", target[0], baseline, (0, *wide))
     return ForecastPlan(
         engine=engine,
         trace=trace,
@@ -283,9 +291,7 @@ def forecast_plan(
                     )
                     for share in shares
                 ),
-                curves=curves(one.label, one.draft.model, one.args, False, followed)
-                if timed
-                else (),
+                curves=curves(one.label, one.draft.model, one.args, followed) if timed else (),
             )
             for one in drafts
         ),

@@ -144,7 +144,11 @@ class Clock:
         plan = job.layout.forecast
         assert plan is not None, "the recipe has a score"
         lengths = tuple(sorted({settings.n_max for settings in plan.settings}))
-        verify = tuple(replace(one, widths=widths_for(lengths)) for one in plan.verify)
+        widths = widths_for(lengths)
+        verify = tuple(
+            replace(one, widths=widths, rows=tuple(r for r in one.rows if r <= max(widths)))
+            for one in plan.verify
+        )
         return cls(replays, verify, lengths)
 
     def timed(self, files: Sequence[QuantizeStep]) -> TimedDrafts:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import pytest
 
 from bench.pace import (
     CLOCK,
+    FIRST_LOOKS,
     READING,
     READS,
     Look,
@@ -204,6 +206,37 @@ def test_what_decodes_is_looked_at_often_and_not_while_a_prompt_is_surely_read(
     assert {frozenset(look.seconds) for look in early} == {reading}
     assert set(late) == {reading, decoding_}
     assert late.count(decoding_) > late.count(reading)
+
+
+def test_a_look_that_an_engine_was_started_in_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: set[int] = set()
+
+    class Beside(SlowReference):
+        """Slower in the first batch within a block, in which an engine is started."""
+
+        within = False
+
+        def time_batch(self, *what: object, repeats: int, **how: object) -> Any:
+            self.ms = 25.0 if self.within and not started else 5.0
+            if self.within:
+                started.add(os.getpid() + 1)
+            return super().time_batch(*what, repeats=repeats, **how)
+
+    monkeypatch.setattr("bench.pace.EVERY_S", 0.0)
+    monkeypatch.setattr("bench.pace._children", started.copy)
+    monkeypatch.setattr("bench.pace._standing", lambda _: nullcontext())
+    reference = Beside(5.0)
+    pace = pace_of(reference)
+    with pace.looking(Watch(frozenset({READS}), 1.0)):
+        reference.within = True
+        time.sleep(0.5)
+    assert started
+    assert len(pace._looks) > FIRST_LOOKS + 2, "those after it stay"
+    assert [look.seconds[READS] for look in pace._looks] == pytest.approx(
+        [0.005] * len(pace._looks)
+    )
 
 
 def test_a_prompt_is_known_to_be_read_as_long_as_it_was_at_the_least() -> None:

@@ -219,6 +219,15 @@ static void op_load(void) {
     const bool known = model && weights && wanted && strcmp(weights, wanted) == 0;
     const int64_t start = now_ns();
     telling = true;
+    uint8_t * carried = NULL;
+    size_t bytes = 0;
+    const int32_t n_carried = known && ctx && integer("carry", 0, 0, 1) ? n_held : 0;
+    if (n_carried > 0) {
+        llama_synchronize(ctx);
+        bytes = kv_size(ctx);
+        carried = take(bytes, 1);
+        if (bytes == 0 || kv_get(ctx, carried, bytes) != bytes) { fail("the engine cannot tell what its KV cache holds"); }
+    }
     if (known) {
         free_context();
     } else {
@@ -259,9 +268,13 @@ static void op_load(void) {
         decode();
         reduce_one(0);
         forget();
+        if (carried) {
+            if (kv_set(ctx, carried, bytes) != bytes) { fail("a context of %d tokens cannot take over the %d of the one before", n_ctx, n_carried); }
+            n_held = n_carried;  // `held` still has them
+        }
     }
-    put_field(",\"known\":%s,\"load_ns\":%lld,\"n_ctx\":%d,\"n_batch\":%d,\"n_ubatch\":%d,\"n_threads\":%d,\"n_threads_batch\":%d",
-        known ? "true" : "false", (long long) (now_ns() - start), n_ctx, n_batch, n_ubatch, threads, threads_batch);
+    put_field(",\"known\":%s,\"carried\":%d,\"load_ns\":%lld,\"n_ctx\":%d,\"n_batch\":%d,\"n_ubatch\":%d,\"n_threads\":%d,\"n_threads_batch\":%d",
+        known ? "true" : "false", n_carried, (long long) (now_ns() - start), n_ctx, n_batch, n_ubatch, threads, threads_batch);
     put_parameters(&mp, &cp);
 }
 

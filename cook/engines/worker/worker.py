@@ -70,6 +70,8 @@ class Worker(Closing):
     ) -> None:
         self.timeout_s = timeout_s
         self.loads = 0
+        self.carried = 0
+        """Tokens in the KV cache that the last :meth:`load` took over."""
         self._loaded_at = 0
         """Where the log tells of the weights that are loaded."""
         self._pipe = WorkerPipe(program, supervisor, env, name)
@@ -108,10 +110,12 @@ class Worker(Closing):
 
     # ------------------------------------------------------------ operations
 
-    def load(self, model: ModelLoad) -> ModelInfo:
+    def load(self, model: ModelLoad, *, carry: bool = False) -> ModelInfo:
         """Load a model, make its context, and check that its logits are numbers.
 
         What was loaded before is replaced; where that has the same weights, by its context alone.
+        ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
+        cache, where it lies twice for that time (:attr:`carried` tokens; mainline only).
         """
         fields: dict[str, Any] = {
             "path": str(model.path.absolute()),  # the worker has its own directory
@@ -132,9 +136,12 @@ class Worker(Closing):
             fields["devices"] = ",".join(model.devices)
         if model.numa:
             fields["numa"] = model.numa
+        if carry:
+            fields["carry"] = True
         log = self._pipe.log
         before = log.stat().st_size
         loaded, _ = self._request("load", fields)
+        self.carried = int(loaded["carried"])
         if not loaded["known"]:
             self._loaded_at = before
             self.loads += not model.vocabulary_only

@@ -52,6 +52,18 @@ static const char * engine_version(void) { return ""; }
 #endif
 #endif
 
+// What the first sequence holds, as bytes that another context of the same model takes over; 0 where
+// the engine can't, and where it holds nothing.
+#ifdef COOK_IK
+static size_t kv_size(struct llama_context * c) { (void) c; return 0; }
+static size_t kv_get(struct llama_context * c, uint8_t * to, size_t n) { (void) c; (void) to; (void) n; return 0; }
+static size_t kv_set(struct llama_context * c, const uint8_t * from, size_t n) { (void) c; (void) from; (void) n; return 0; }
+#else
+static size_t kv_size(struct llama_context * c) { return llama_state_seq_get_size(c, 0); }
+static size_t kv_get(struct llama_context * c, uint8_t * to, size_t n) { return llama_state_seq_get_data(c, to, n, 0); }
+static size_t kv_set(struct llama_context * c, const uint8_t * from, size_t n) { return llama_state_seq_set_data(c, from, n, 0); }
+#endif
+
 static bool kv_cut(struct llama_context * c, int32_t from) { return kv_cut_of(c, 0, from); }
 
 // Rows of `columns` values as `type`; `importance` of the columns, or NULL. Bytes written.
