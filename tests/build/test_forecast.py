@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cook.build.forecast import Forecaster
+from cook.build.layout import ForecastPlan
 from cook.engines.base import DraftSettings
 from cook.formats.quant_types import Flavour
 from cook.record.measured import Overheads
@@ -98,6 +99,23 @@ def test_rivals_are_simulated_in_the_order_of_the_trace(tmp_path: Path) -> None:
     again = found.forecast_of(rivals[1].key, Overheads(), PICK[:3])
     assert again is not None
     assert again.runs == rivals[1].runs[:3]
+
+
+def test_targets_without_flash_attention_are_timed_with_their_servers_rows() -> None:
+    def plan(**changes: Any) -> ForecastPlan:
+        found = layout(score(draft={"n_max": [2, 8]}, **changes)).forecast
+        assert found is not None
+        return found
+
+    without = {"flash_attention": False}
+    target = {"source": "/models/target.gguf", "args": without}
+    usual, shared = plan(), plan(target=target)
+    apart = plan(target=target, baseline={"args": {**without, "threads": 3}})
+    assert {step.rows for step in usual.verify} == {()}
+    assert {step.rows for step in shared.verify} == {(1, 3, 9)}
+    assert {step.rows for step in apart.verify} == {(3, 9)}
+    assert {step.rows for step in apart.plain} == {(1,)}
+    assert {step.rows for draft in shared.drafts for step in draft.curves} == {()}
 
 
 def test_only_who_asks_for_rivals_has_other_timings() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,14 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.worker.messages import DecodeTimes
+from cook.engines.base import ModelArgs
+from cook.engines.worker.messages import DecodeTimes, ModelLoad
+from cook.formats.quant_types import Flavour
 from cook.steps.curve import (
     MOST_POINTS,
     READ_STEP,
     CurveOutcome,
+    CurveStep,
     _Times,
     grid_of,
     over_passes,
+    rows_for,
     widths_for,
 )
 
@@ -80,6 +86,11 @@ class Stirring:
         self.decode_ms = decode_ms
         self.asked: list[int] = []
         self.read_tokens: list[tuple[int, int]] = []
+        self.contexts: list[tuple[int, bool]] = []
+
+    def load(self, model: ModelLoad, *, carry: bool) -> None:
+        (rows,) = (p.value for p in model.parameters if p.name == "context.n_outputs_max")
+        self.contexts.append((int(rows), carry))
 
     def read(self, text: list[int], known: int = 0) -> float:
         self.read_tokens.append((known, len(text)))
@@ -116,6 +127,59 @@ def test_windows_are_timed_as_often_as_takes_no_longer_than_reading_to_them() ->
         times.read_s[1024] = reading_s
         times.row(1024, (1, 2))
         assert worker.asked == [1] * 6 * rounds, f"1.44 s a round, {reading_s} s of reading"
+
+
+WITHOUT = ModelArgs(flash_attention=False)
+MAINLINE: Any = SimpleNamespace(flavour=Flavour.LLAMA_CPP, environment=dict)
+IK: Any = SimpleNamespace(flavour=Flavour.IK_LLAMA_CPP, environment=dict)
+
+
+def curve(widths: tuple[int, ...], rows: tuple[int, ...]) -> CurveStep:
+    nothing: Any = None
+    return CurveStep(MAINLINE, "target", nothing, nothing, WITHOUT, True, widths, rows=rows)
+
+
+@given(st.sets(st.integers(0, 32), min_size=1))
+def test_every_width_is_timed_with_the_rows_of_the_least_server_that_needs_it(
+    lengths: set[int],
+) -> None:
+    rows = rows_for(MAINLINE, WITHOUT, lengths)
+    assert rows == tuple(sorted(length + 1 for length in lengths))
+    contexts = curve(widths_for(lengths), rows)._contexts(Path("target.gguf"), 4096)
+    assert [w for context in contexts for w in context.widths] == list(widths_for(lengths))
+    for context in contexts:
+        numbers = {p.name: p.value for p in context.load.parameters}
+        held = numbers["context.n_outputs_max"]
+        for width in context.widths:
+            assert held == min(n for n in rows if n >= width)
+    assert len({context.load.weights for context in contexts}) == 1, "read once"
+
+
+def test_rows_matter_where_mainline_runs_without_flash_attention() -> None:
+    assert rows_for(MAINLINE, ModelArgs(), [2, 8]) == ()
+    assert rows_for(MAINLINE, ModelArgs(flash_attention=True), [2, 8]) == ()
+    assert rows_for(IK, WITHOUT, [2, 8]) == ()
+    alone = curve((1, 3, 9), ())
+    (context,) = alone._contexts(Path("target.gguf"), 4096)
+    assert context.widths == (1, 3, 9)
+    assert "rows" not in alone.params(), "stored timings stay"
+    assert curve((1, 3, 9), (3, 9)).params()["rows"] == [3, 9]
+
+
+def test_a_depth_is_read_once_for_all_contexts() -> None:
+    worker: Any = Stirring(200.0)
+    times = _Times(worker, [list(range(3_000))], True, 512)
+    some = curve((1, 2, 3, 5), (1, 3, 5))
+    contexts = some._contexts(Path("target.gguf"), 4096)
+    times.read_s[1024] = 9.0
+    assert some._row(1024, times, contexts) == pytest.approx((0.24,) * 4)
+    assert worker.contexts == [(1, True), (3, True), (5, True), (1, True)]
+    assert worker.read_tokens == []
+    assert worker.asked == [1] * (3 * 4 + 2 * 6 + 3 * 4), "0.72, 1.44 and 0.72 s a round, 3 s each"
+    worker.contexts.clear()
+    alone = curve((1, 2), ())
+    alone._row(1024, times, alone._contexts(Path("target.gguf"), 4096))
+    assert worker.contexts == []
 
 
 def test_a_long_prompt_is_read_once_and_timed_on_its_way() -> None:

@@ -317,6 +317,39 @@ def test_a_text_is_read_on_from_where_it_was_left(target: Worker) -> None:
         target.read(np.full(100_000, 5))
 
 
+def test_another_context_takes_over_what_was_read(
+    engine: Engine, worker: Worker, tiny_model: Path
+) -> None:
+    def context(rows: int) -> ModelLoad:
+        args = ModelArgs(flash_attention=False)
+        return model_load(engine, tiny_model, args, 512, outputs=rows)
+
+    text = np.random.default_rng(1).integers(3, 320, 350)
+    worker.load(context(1))
+    worker.load(context(1), carry=True)
+    assert worker.carried == 0, "nothing was read"
+    read_anew = worker.replay(text[:301], text[301:], width=1, ahead=300)
+    worker.read(text[:300])
+    loads = worker.loads
+    if engine.flavour is not Flavour.LLAMA_CPP:
+        with pytest.raises(StepError, match="cannot tell what its KV cache holds"):
+            worker.load(context(9), carry=True)
+        return
+    for rows in (3, 9, 1):
+        worker.load(context(rows), carry=True)
+        assert worker.carried == 300
+        times = worker.time_batch(text, depth=300, tokens=rows, repeats=2, all_outputs=True)
+        assert (times.decode_ns > 0).all()
+    carried = worker.replay(text[:301], text[301:], width=1, ahead=300)
+    assert np.array_equal(carried.logsumexp, read_anew.logsumexp), "the same logits, bit for bit"
+    assert worker.loads == loads, "the weights stay"
+    worker.read(text[:300])
+    with pytest.raises(StepError, match="a context of 256 tokens cannot take over the 300"):
+        worker.load(dataclasses.replace(context(3), context=100), carry=True)
+    worker.load(context(3))
+    assert worker.carried == 0, "not asked for"
+
+
 def test_batches_of_several_slots_are_timed(
     engine: Engine, worker: Worker, tiny_model: Path
 ) -> None:
