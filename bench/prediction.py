@@ -65,7 +65,6 @@ from cook.provenance import machine
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import figures, merge_repeats
 from cook.scoring.racing import student_quantile
-from cook.steps.curve import CurveStep
 from cook.steps.live import LiveStep
 from cook.steps.trace import given_trace
 
@@ -253,7 +252,7 @@ def _cell(name: str, engine: str) -> Study:
             layout,
             pair.fitted,
             turns,
-            passes=passes,
+            passes,
             drafts=drafts,
             apart=pair.apart,
             depth=pair.depth,
@@ -266,9 +265,9 @@ def _cell(name: str, engine: str) -> Study:
             f"{name}-{engine}",
             title,
             turns,
+            passes,
             None if continued else minutes,
             tuple(found),
-            passes=passes,
             day=date.today().isoformat(),
             commit=commit_here(),
             machine=f"{machine().cores} x {machine().processor}",
@@ -288,15 +287,16 @@ def compared(
     layout: Layout,
     fitted: str,
     turns: int,
+    passes: int,
     *,
-    passes: int | None = None,
     drafts: Collection[str] | None = None,
     apart: bool = False,
     depth: int = Pair.depth,
     kept: Path | None = None,
 ) -> list[Compared]:
     """Every configuration of ``layout``, or of no draft and its ``drafts``, on the prompts that
-    nothing was fitted on. ``passes`` of the timings: one more than ``turns`` where None.
+    nothing was fitted on. ``passes``: of the timings, the first before the first turn and one more
+    after each.
 
     ``fitted``, ``apart`` and ``depth``: as :class:`Pair` has them; ``kept``: where what ran stays,
     and is taken up again. Fitted is on the prompts that builds choose on, judged on those that they
@@ -312,7 +312,7 @@ def compared(
         raise ValueError(f"no drafts of this pair: {', '.join(sorted(unknown))}")
     running_drafts = layout.forecast.without(given - judging - {fitted})
     assert running_drafts is not None, "fitted stays"
-    plan = with_passes(running_drafts, turns + 1 if passes is None else passes)
+    plan = with_passes(running_drafts, passes)
     mine = [c for c in layout.grid if c.draft is not None and c.draft.name == fitted]
     # Two lengths far apart tell a step's overhead from a drafted token's.
     fitting = [layout.baseline, mine[0], mine[-1]]
@@ -500,14 +500,11 @@ def _asked(
 
 
 def with_passes(plan: ForecastPlan, passes: int) -> ForecastPlan:
-    def more(curves: Sequence[CurveStep]) -> tuple[CurveStep, ...]:
-        return tuple(replace(curves[0], turn=turn) for turn in range(passes))
-
     return replace(
         plan,
-        verify=more(plan.verify),
-        plain=more(plan.plain),
-        drafts=tuple(replace(d, curves=more(d.curves)) for d in plan.drafts),
+        verify=plan.verify[0].passes(passes),
+        plain=plan.plain[0].passes(passes),
+        drafts=tuple(replace(d, curves=d.curves[0].passes(passes)) for d in plan.drafts),
     )
 
 
@@ -604,19 +601,18 @@ class Cell:
     """What a pair on an engine came to; a line of the file that ``COOK_BENCH_CELLS`` names.
 
     ``minutes``: None where it went on from what an earlier run had ``kept``; ``commit``: of the
-    code that ended it; ``passes``: of the timings, None in lines from before it could be asked for
-    (one more than ``turns``).
+    code that ended it; ``passes``: of the timings.
     """
 
     name: str
     title: str
     turns: int
+    passes: int
     minutes: float | None
     found: tuple[Compared, ...]
     day: str
     commit: str
     machine: str
-    passes: int | None = None
 
     @property
     def drafts(self) -> tuple[str, ...]:
@@ -675,7 +671,7 @@ def table(cells: Sequence[Cell]) -> Study:
     lines = [
         f"{'cell':26} {'median':>7} {'worst':>7} {'no draft':>9} {'scatter':>8} {'by clock':>9} "
         f"{'end to end':>11} "
-        f"{'turns':>6} {'minutes':>8}  day, commit"
+        f"{'turns':>6} {'passes':>7} {'minutes':>8}  day, commit"
     ]
     every: list[float] = []
     whole: list[float] = []
@@ -693,8 +689,8 @@ def table(cells: Sequence[Cell]) -> Study:
         minutes = f"{cell.minutes:.1f}" if cell.minutes is not None else "-"
         lines.append(
             f"{cell.name:26} {median(errors):7.1%} {max(errors):7.1%} {bare:+9.1%} {scatter:>8} "
-            f"{by_clock:>9} {worst_whole:11.1%} {cell.turns:6} {minutes:>8}  {cell.day} "
-            f"{cell.commit}{_told_drafts(cell, cells)}"
+            f"{by_clock:>9} {worst_whole:11.1%} {cell.turns:6} {cell.passes:7} {minutes:>8}  "
+            f"{cell.day} {cell.commit}{_told_drafts(cell, cells)}"
         )
     middle, worst = median(every), max(every)
     names = {cell.name for cell in cells}

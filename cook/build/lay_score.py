@@ -33,7 +33,7 @@ from cook.prompts.shares import in_halves, race_shares
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
-from cook.steps.curve import PASSES, CurveStep, rows_for, widths_for
+from cook.steps.curve import CurveStep, rows_for, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
 
@@ -250,23 +250,14 @@ def forecast_plan(
     apart = baseline is not None and target is not None and baseline != target[1]
     verified = [*(s.n_max for s in settings), *before, *(() if apart else (0, *wide))]
 
-    def curves(
-        name: str,
-        model: Input,
-        args: ModelArgs,
-        widths: tuple[int, ...],
-        rows: tuple[int, ...] | None = None,
-    ) -> tuple[CurveStep, ...]:
-        verifies = rows is not None
-        return tuple(
-            CurveStep(engine, name, model, trace, args, verifies, widths, turn, rows or ())
-            for turn in range(PASSES)
-        )
-
     def of_target(
         name: str, model: Input, args: ModelArgs, lengths: Sequence[int]
     ) -> tuple[CurveStep, ...]:
-        return curves(name, model, args, widths_for(lengths), rows_for(engine, args, lengths))
+        rows, widths = rows_for(engine, args, lengths), widths_for(lengths)
+        return CurveStep(engine, name, model, trace, args, True, widths, rows=rows).passes()
+
+    def of_draft(name: str, model: Input, args: ModelArgs) -> tuple[CurveStep, ...]:
+        return CurveStep(engine, name, model, trace, args, False, followed).passes()
 
     verify = of_target("target", *target, verified) if target is not None else ()
     plain = verify
@@ -291,7 +282,7 @@ def forecast_plan(
                     )
                     for share in shares
                 ),
-                curves=curves(one.label, one.draft.model, one.args, followed) if timed else (),
+                curves=of_draft(one.label, one.draft.model, one.args) if timed else (),
             )
             for one in drafts
         ),

@@ -167,6 +167,10 @@ class CurveStep(Step[CurveOutcome]):
             others_cores=others,
         )
 
+    def passes(self, count: int = PASSES) -> tuple[CurveStep, ...]:
+        """So many measurements of it, one after another."""
+        return tuple(replace(self, turn=turn) for turn in range(count))
+
     def _contexts(self, path: Path, context: int) -> tuple[_Context, ...]:
         beyond = max(self.widths)  # the deepest batch begins at a text's end
         usual = max(self.widths) if self.verifies else 1
@@ -183,14 +187,15 @@ class CurveStep(Step[CurveOutcome]):
         )
 
     def _row(self, depth: int, times: _Times, contexts: Sequence[_Context]) -> tuple[float, ...]:
-        """Seconds of each width, in the context that is its; the first is left as it was."""
-        seconds: tuple[float, ...] = ()
-        for context in contexts:
-            if len(contexts) > 1:
-                times.move(context.load)
-            seconds += times.row(depth, context.widths, share=1 / len(contexts))
-        if len(contexts) > 1:
-            times.move(contexts[0].load)
+        """Seconds of each width, each context with its own; from the first and back to it."""
+        first, *others = contexts
+        share = 1 / len(contexts)
+        seconds = times.row(depth, first.widths, share)
+        for context in others:
+            times.worker.load(context.load, carry=True)
+            seconds += times.row(depth, context.widths, share)
+        if others:
+            times.worker.load(first.load, carry=True)
         return seconds
 
 
@@ -327,10 +332,6 @@ class _Times:
         known = max(self.read_s)
         rest_s = self.worker.read(self._window(tokens, 0), known)
         self.read_s[tokens] = self.read_s[known] + rest_s
-
-    def move(self, load: ModelLoad) -> None:
-        """To the context of ``load``, with what was read."""
-        self.worker.load(load, carry=True)
 
     def row(self, depth: int, widths: Sequence[int], share: float = 1.0) -> tuple[float, ...]:
         """Median seconds for each width at ``depth``; windows outside, widths inside, so that

@@ -58,6 +58,7 @@ CELL = Cell(
     "prediction-256-ik",
     "a pair x ik",
     2,
+    3,
     11.5,
     tuple(FOUND[:3]),
     day="2026-11-23",
@@ -259,7 +260,9 @@ def test_drafts_of_another_pair_are_refused(tmp_path: Path) -> None:
         baseline=object(), grid=(), forecast=plan, prompts=SimpleNamespace(prompts=())
     )
     with pytest.raises(ValueError, match="no drafts of this pair: Q8_0, first-9"):
-        compared(layout, "first-2", 1, drafts=["first-9", "Q8_0", "first-2"], kept=tmp_path / "no")
+        compared(
+            layout, "first-2", 1, 2, drafts=["first-9", "Q8_0", "first-2"], kept=tmp_path / "no"
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -333,9 +336,8 @@ def test_the_pair_in_small_is_predicted(tmp_path: Path, experts: int) -> None:
     shape = replace(TINY, experts=experts)
     recipe = write_recipe(tmp_path, 256, n_max=(2, 4), shape=shape, prompts=8, max_tokens=24)
     layout = proportions_layout(recipe, "bundled")
-    found = compared(
-        layout, "first-4", 2, drafts=["first-2"] if experts else None, apart=bool(experts)
-    )
+    some: dict[str, Any] = {"drafts": ["first-2"], "apart": True} if experts else {}
+    found = compared(layout, "first-4", 2, 1 if experts else 3, **some)
     assert [c.n_max for c in found] == ([0, 2, 4] if experts else [0, 2, 2, 2, 4, 4, 4])
     assert {c.draft for c in found} == {None, "first-2", *(() if experts else DRAFTS)}
     assert all(c.predicted > 0 and np.isfinite(c.error) for c in found)

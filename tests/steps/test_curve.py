@@ -173,7 +173,7 @@ def test_a_depth_is_read_once_for_all_contexts() -> None:
     contexts = some._contexts(Path("target.gguf"), 4096)
     times.read_s[1024] = 9.0
     assert some._row(1024, times, contexts) == pytest.approx((0.24,) * 4)
-    assert worker.contexts == [(1, True), (3, True), (5, True), (1, True)]
+    assert worker.contexts == [(3, True), (5, True), (1, True)]
     assert worker.read_tokens == []
     assert worker.asked == [1] * (3 * 4 + 2 * 6 + 3 * 4), "0.72, 1.44 and 0.72 s a round, 3 s each"
     worker.contexts.clear()

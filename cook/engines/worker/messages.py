@@ -100,6 +100,7 @@ class RowsOfTensor:
 class ModelInfo:
     """What the engine says of the loaded model; ``eog`` are the ids that end a reply.
 
+    ``carried``: tokens that the KV cache took over from the context before.
     ``running``: how, in the library's own words. ``library``: every number that the library was
     given, by its name there.
     """
@@ -118,6 +119,7 @@ class ModelInfo:
     parameters: int
     recurrent: bool
     load_s: float
+    carried: int
     running: LoadedModel
     library: Mapping[str, float]
 

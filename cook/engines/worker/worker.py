@@ -70,8 +70,6 @@ class Worker(Closing):
     ) -> None:
         self.timeout_s = timeout_s
         self.loads = 0
-        self.carried = 0
-        """Tokens in the KV cache that the last :meth:`load` took over."""
         self._loaded_at = 0
         """Where the log tells of the weights that are loaded."""
         self._pipe = WorkerPipe(program, supervisor, env, name)
@@ -115,7 +113,7 @@ class Worker(Closing):
 
         What was loaded before is replaced; where that has the same weights, by its context alone.
         ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
-        cache, where it lies twice for that time (:attr:`carried` tokens; mainline only).
+        cache, which lies in memory twice for that time (mainline only).
         """
         fields: dict[str, Any] = {
             "path": str(model.path.absolute()),  # the worker has its own directory
@@ -141,7 +139,6 @@ class Worker(Closing):
         log = self._pipe.log
         before = log.stat().st_size
         loaded, _ = self._request("load", fields)
-        self.carried = int(loaded["carried"])
         if not loaded["known"]:
             self._loaded_at = before
             self.loads += not model.vocabulary_only
@@ -171,6 +168,7 @@ class Worker(Closing):
             parameters=info["parameters"],
             recurrent=info["recurrent"],
             load_s=loaded["load_ns"] / 1e9,
+            carried=loaded["carried"],
             running=running,
             library=loaded["parameters"],
         )
