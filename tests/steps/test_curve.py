@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,10 +156,13 @@ def test_every_width_is_timed_with_the_rows_of_the_least_server_that_needs_it(
     assert len({context.load.weights for context in contexts}) == 1, "read once"
 
 
-def test_rows_matter_where_mainline_runs_without_flash_attention() -> None:
+def test_rows_matter_where_threads_of_mainline_run_without_flash_attention() -> None:
     assert rows_for(MAINLINE, ModelArgs(), [2, 8]) == ()
     assert rows_for(MAINLINE, ModelArgs(flash_attention=True), [2, 8]) == ()
     assert rows_for(IK, WITHOUT, [2, 8]) == ()
+    assert rows_for(MAINLINE, replace(WITHOUT, threads=1), [2, 8]) == ()
+    for some in (replace(WITHOUT, threads=1, threads_batch=2), replace(WITHOUT, threads=2)):
+        assert rows_for(MAINLINE, some, [2, 8]) == (3, 9)
     alone = curve((1, 3, 9), ())
     (context,) = alone._contexts(Path("target.gguf"), 4096)
     assert context.widths == (1, 3, 9)
