@@ -234,6 +234,9 @@ class Pace:
             if step.key in self.timed:
                 executor.run([step])
             else:
+                untold = executor.store.find(step.kind, step.key)
+                if untold is not None:  # ended after it was stored and before its looks were
+                    executor.store.remove(untold)
                 self._looks, self._answered = [], []
                 with self.looking(*self._watches(step)):
                     executor.run([step])

@@ -36,6 +36,7 @@ from bench.pace import (
     seconds_between,
 )
 from cook.engines.base import DraftSettings
+from cook.graph.store import Entry, Store
 from cook.record.prompt_runs import PromptRun
 from cook.steps.live import LiveStep
 
@@ -281,6 +282,28 @@ def test_a_study_that_was_ended_goes_on(tmp_path: Path) -> None:
     again = pace_of(reference, file)
     assert (again.usual, again.timed) == (pace.usual, pace.timed)
     assert reference.repeats == [], "the usual pace is the first's"
+
+
+def test_a_step_that_was_stored_without_its_looks_runs_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.pace._standing", lambda _: nullcontext())
+    store, pace = Store(tmp_path / "store"), pace_of(Reference(1.0), tmp_path / "pace.json")
+    with store.workspace() as workspace:
+        store.commit(workspace, Entry("live", "ended", "live", {}, {}, {}, 1.0, None))
+    step: Any = object.__new__(LiveStep)
+    prompts = (SimpleNamespace(id="a"),)
+    for name, value in {"key": "ended", "prompts": prompts, "settings": None}.items():
+        object.__setattr__(step, name, value)
+
+    def run(_: object) -> None:
+        if store.find("live", "ended") is None:
+            pace._answered.append(time.monotonic())
+
+    outcomes = SimpleNamespace(result=lambda _: None, failures={})
+    executor: Any = SimpleNamespace(store=store, outcomes=outcomes, run=run)
+    pace.run(executor, [step])
+    assert len(pace.timed["ended"].answered) == 1
 
 
 def test_requests_are_read_and_decoded_at_one_pace_or_by_the_clock() -> None:
