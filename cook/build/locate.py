@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cook.demo.smollm2 import is_smollm2, smollm2
 from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.gguf import GgufFile, TensorInfo
@@ -104,6 +105,8 @@ def _local(
         return _converted(path.name, model_files(path), plan_only, output, converter)
     if is_unpacked(path):
         path = unpacked()
+    elif is_smollm2(path):
+        path = smollm2()
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     files = _with_shards(path)

