@@ -86,6 +86,6 @@ def test_a_search_is_shown_in_place_of_a_build(cook: Any, monkeypatch: pytest.Mo
     assert done.stdout.startswith("# demo: found: found")
     done = cook("report", "--search", str(path), "--html", "s.html", "--plots", "plots", "--json")
     assert "plots/search-front.svg" in json.loads(done.stdout)["written"]
-    done = cook("report", "--search", "demo", "--as", "mtp-bench")
+    done = cook("report", "--search", "demo", "--against", str(path))
     assert done.status == 2
     assert "--search goes with --html, --markdown and --plots alone" in done.stderr
