@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,14 @@ STANDIN_TYPES = {
     "iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_nl iq4_xs iq1_kt iq2_kt iq3_kt iq4_kt iq2_k "
     "iq2_ks iq2_kl iq3_k iq3_ks iq4_k iq4_ks iq4_kss iq5_k iq5_ks iq6_k q8_KV q4_k_r4",
 }
+
+
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP works in the test and in what it starts; `nohup make test` ignores it elsewhere."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")
