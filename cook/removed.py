@@ -1,8 +1,8 @@
-"""Options that cook no longer has, each with what to use instead."""
+"""Options and recipe keys that cook no longer has, each with what to use instead."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _PER_PROMPT = "`cook report --list --json` gives the record's path; its `candidates` hold {}"
 OPTIONS: Mapping[tuple[str, str], str] = {
@@ -13,10 +13,20 @@ OPTIONS: Mapping[tuple[str, str], str] = {
         "`cook search` allocates types itself, also `--from-csv`"
     ),
     ("report", "--reference"): "the counts of every replay are in the record, in `replayed`",
+    ("score", "--live"): "live runs always go through llama-server: leave it out",
 }
 """(command, option) -> hint."""
+KEYS: Mapping[tuple[str, ...], str] = {
+    ("score", "live"): "live runs always go through llama-server: leave it out",
+}
+"""Path in the document, without places in lists -> hint."""
 
 
 def removed_option(command: str, option: str) -> str | None:
     """What to use instead of ``option`` of ``cook command``; None if there was none."""
     return OPTIONS.get((command, option))
+
+
+def removed_key(keys: Sequence[str | int]) -> str | None:
+    """What to use instead of the key at the end of the path ``keys``; None if there was none."""
+    return KEYS.get(tuple(key for key in keys if isinstance(key, str)))

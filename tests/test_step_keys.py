@@ -247,11 +247,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "live without a draft", nothing
     yield "live", drafted
     yield (
-        "live through spec-bench",
+        "live on ik",
         LiveStep(
             *(ik, "Q4", target, placed, 4096, draft, placed, DraftSettings(4)),
             *(prompts[:1], 128, greedy, False, 0, 0),
-            tool="spec-bench",
         ),
     )
     yield "live in parallel", replace(drafted, slots=4)

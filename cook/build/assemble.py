@@ -296,7 +296,7 @@ def _candidate(
         decode_speedup=decode_speedup,
         output=output_check(compared, control, uncontrolled) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
-        command=(first.serve or first.command) if first else (),
+        command=first.command if first else (),
         predicted=_prediction(finished, score, key, runs, rounds),
         counts=counts if counts and counts.requests else None,
         counts_reason=counts_reason,
@@ -485,9 +485,6 @@ def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str,
         for step in made
         for warning in getattr(finished.outcomes.result(step), "warnings", ())
     )
-    for live in finished.live():
-        if outcome := finished.outcomes.result(live):
-            warnings += [f"{live.label}: left out {lost}" for lost in outcome.lost]
     if finished.decision is not None:
         warnings += [
             f"{engine}: nothing could be predicted: {reason}"

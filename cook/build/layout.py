@@ -210,7 +210,7 @@ class Layout:
                 draft=draft.model,
                 args=self.engine.as_draft(live.draft_args, live.target_args, live.context),
                 settings=settings,
-                profile=plan.profile if live.tool == "server" else Profile.IK_SPEC_BENCH_2026_08,
+                profile=plan.profile,
                 trace=plan.trace,
                 live=live,
             )
@@ -333,7 +333,6 @@ class LiveGrid:
                 chat=self.chat,
                 round=index,
                 repeat=repeat,
-                tool=score.live,
                 ngram=first.settings if first is not None else None,
                 draft_context=draft.context if draft is not None else None,
             )

@@ -50,7 +50,7 @@ def said(option: Option, flag: str) -> list[str]:
 
 
 def unoffered(flavour: Flavour, flags: Any) -> list[str]:
-    offered = frozenset().union(*(flags.get(tool, ()) for tool in (*REACHED, "spec-bench")))
+    offered = frozenset().union(*(flags.get(tool, ()) for tool in REACHED))
     return [w for w, o in HARMLESS[flavour].items() if w not in offered and not o.unlisted]
 
 
