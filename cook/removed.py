@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 _PER_PROMPT = "`cook report --list --json` gives the record's path; its `candidates` hold {}"
+_AGAIN = "run `cook predict` a second time with"
 OPTIONS: Mapping[tuple[str, str], str] = {
     ("report", "--as"): _PER_PROMPT.format("speed and acceptance of each prompt"),
     ("report", "--candidate"): _PER_PROMPT.format("the figures of every one"),
@@ -13,6 +14,15 @@ OPTIONS: Mapping[tuple[str, str], str] = {
         "`cook search` allocates types itself, also `--from-csv`"
     ),
     ("report", "--reference"): "the counts of every replay are in the record, in `replayed`",
+    ("predict", "--acceptance-to"): f"{_AGAIN} that acceptance: --acceptance",
+    ("predict", "--seen"): (
+        "compare that speed with the predicted one; `cook score --url` measures a running server"
+    ),
+    ("predict", "--lower-trace"): f"{_AGAIN} that quant's trace and times",
+    ("predict", "--lower-target"): f"{_AGAIN} that quant: its trace, and --target",
+    ("predict", "--lower-target-ms"): f"{_AGAIN} that quant's time: --target-ms",
+    ("predict", "--lower-verify"): f"{_AGAIN} that quant's times: --verify",
+    ("predict", "--lower-acceptance"): f"{_AGAIN} that quant's acceptance: --acceptance",
     ("score", "--live"): "live runs always go through llama-server: leave it out",
 }
 """(command, option) -> hint."""

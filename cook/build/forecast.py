@@ -143,8 +143,6 @@ class Forecaster:
         default_factory=dict
     )
     """What drafts would have drafted behind n-grams, likewise, over so many replies."""
-    draft_times: float = 1.0
-    """How many times as fast as timed every draft is taken to be."""
 
     @property
     def priced(self) -> bool:
@@ -516,14 +514,14 @@ class Forecaster:
         prefill = mine.prompts if mine else None
         return Timings(
             verify=verify,
-            draft=self.afar(batches.faster(self.draft_times)),
+            draft=self.afar(batches),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
             slower=overheads.slower,
             overhead_s=overheads.step_s,
             decode_overhead_s=overheads.decode_s,
             target_prefill=target.prompts if target else None,
-            draft_prefill=self.afar(prefill.faster(self.draft_times)) if prefill else None,
+            draft_prefill=self.afar(prefill) if prefill else None,
             request_s=overheads.request_s,
         )
 

@@ -25,7 +25,7 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, SamplingSpec, rival_keys
 from cook.record.measured import SlotSpeed
-from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
+from cook.scoring.iid import IidRow, alpha_of, best_length, iid_row
 from cook.scoring.link import Link
 from cook.scoring.parallel import ParallelSpeed
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
@@ -71,18 +71,11 @@ class PredictRequest:
     draft_ms: float | None = None
     overhead_ms: float = 0.0
     acceptance: float | None = None
-    acceptance_to: float | None = None
     acceptance_at: int | None = None
-    seen: float | None = None
     temperature: tuple[float, ...] = ()
     top_k: tuple[int, ...] = ()
     top_p: tuple[float, ...] = ()
     min_p: tuple[float, ...] = ()
-    lower_trace: Path | None = None
-    lower_target: Path | None = None
-    lower_target_ms: float | None = None
-    lower_verify: str | None = None
-    lower_acceptance: float | None = None
     flash_attention: bool | None = None
     gpu_layers: int | None = None
     cache_type: str | None = None
@@ -123,52 +116,6 @@ class PredictRequest:
             "min_p": self.min_p or None,
         }
         return _validated(SamplingSpec, lists, "sampling").chains
-
-    @cached_property
-    def lower(self) -> PredictRequest | None:
-        """The same with a lower quant of the target; None where nothing is said of one.
-
-        Without a trace of its own it is taken to write, and to accept, what the target does.
-        """
-        own = (self.lower_target, self.lower_target_ms, self.lower_verify)
-        if self.lower_trace is None and self.lower_acceptance is None and own == (None, None, None):
-            return None
-        if own == (None, None, None):
-            raise InputError(
-                "the times of the lower target quant are missing",
-                hint="--lower-target GGUF, --lower-verify 1:90,5:140, or --lower-target-ms 90",
-            )
-        if self.lower_target is not None and self.lower_trace is None:
-            raise InputError(
-                "--lower-target needs the trace of that quant: --lower-trace FILE",
-                hint=f"cook trace --target {self.lower_target}",
-            )
-        verify = self.lower_verify
-        if self.lower_target is None and verify is None and self.verify is not None:
-            verify = self._scaled_verify(self.lower_target_ms or 0.0)
-        return replace(
-            self,
-            trace=self.lower_trace or self.trace,
-            target=self.lower_target,
-            target_ms=None if verify is not None else self.lower_target_ms,
-            verify=verify,
-            acceptance=self.acceptance if self.lower_acceptance is None else self.lower_acceptance,
-            acceptance_to=self.acceptance_to if self.lower_acceptance is None else None,
-            seen=None,
-            lower_trace=None,
-            lower_target=None,
-            lower_target_ms=None,
-            lower_verify=None,
-            lower_acceptance=None,
-        )
-
-    def _scaled_verify(self, one_ms: float) -> str:
-        """The typed curve at the speed at which one token takes ``one_ms``."""
-        curve = self.verify_curve
-        assert curve is not None, "asked where it is typed"
-        scale = one_ms / float(curve.at(1, 0))
-        points = zip(curve.widths, curve.seconds[0], strict=True)
-        return ",".join(f"{width}:{seconds * scale:.6g}" for width, seconds in points)
 
     @property
     def draft_args(self) -> ModelArgs:
@@ -273,8 +220,6 @@ class DraftPrediction:
     agreement: tuple[Agreement, ...]
     expected: tuple[ChainExpectation, ...] = ()
     """Under the sampling chains that were asked for, at every length."""
-    twice: Forecast | None = None
-    """The best setting of a draft that is twice as fast; None without times."""
     parallel: tuple[ParallelSpeed, ...] = ()
     """PEARL and DSI; none without times."""
 
@@ -304,36 +249,26 @@ class TracePrediction:
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
     two_stage: tuple[Forecast, ...] = ()
     """Every rival before every draft, at the best setting of the two."""
-    lower: TracePrediction | None = None
-    """The same drafts with a lower quant of the target."""
 
 
 @dataclass(frozen=True)
 class TypedPrediction:
     """What typed numbers say, as if tokens were accepted independently with chance ``alpha``.
 
-    ``best_length`` by the closed form, where every batch is taken to cost the same. ``twice``: the
-    same lengths with a draft twice as fast. ``seen``: the speed that was seen, taken apart.
+    ``best_length`` by the closed form, where every batch is taken to cost the same.
     """
 
     rows: tuple[IidRow, ...]
-    twice: tuple[IidRow, ...]
-    seen: SeenCycle | None
     alpha: float
     no_draft_tokens_per_s: float
     best_length: float | None
     constant: bool
     """Whether every batch is taken to cost what one token costs."""
     warnings: tuple[str, ...] = ()
-    lower: TypedPrediction | None = None
-    """The same with a lower quant of the target."""
 
 
-def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
-    """What the typed numbers say, for the least acceptance and, of a range, for the greatest.
-
-    InputError for those that are missing.
-    """
+def predict_typed(request: PredictRequest) -> TypedPrediction:
+    """Predict from the typed numbers; InputError for those that are missing."""
     if request.trace is not None:
         raise InputError("--acceptance replaces the trace: give one of them")
     curve = request.verify_curve
@@ -342,48 +277,20 @@ def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
             "--acceptance needs the times of target and draft",
             hint="--target-ms 146 --draft-ms 12, and better --verify 1:146,2:170,5:220",
         )
-    least, most = request.acceptance, request.acceptance_to
-    if most is not None and most < least:
-        raise InputError(f"--acceptance-to {most:g} is below --acceptance {least:g}")
-    ends = (least,) if most is None else (least, most)
-    found = [_typed(request, curve, request.draft_ms / 1000, end) for end in ends]
-    if request.lower is not None:
-        found[0] = replace(found[0], lower=predict_typed(request.lower)[0])
-    return tuple(found)
-
-
-def _typed(
-    request: PredictRequest, curve: BatchCurve, draft_s: float, acceptance: float
-) -> TypedPrediction:
-    """At one ``acceptance``."""
     # Nothing typed tells the vocabulary: the logits' own way is left out.
     away_s = (request.link_ms or 0.0) / 1000
-    if away_s and request.seen is not None:
-        raise InputError("--seen is a speed of the machines as they are: leave --link-ms out")
-    alpha = acceptance
+    draft_s, alpha = request.draft_ms / 1000, request.acceptance
     if request.acceptance_at is not None:
-        alpha = alpha_of(acceptance, request.acceptance_at)
+        alpha = alpha_of(alpha, request.acceptance_at)
     profile = request.named_profile or Profile.MAINLINE_2026_10
     plain_s = float(curve.at(1, 0))
     constant = len(curve.widths) == 1
     closed = constant and 0 < alpha < 1 and draft_s + away_s < plain_s
-    seen = None
-    if request.seen is not None:
-        ran = (request.acceptance_at,) if request.acceptance_at else request.lengths
-        if len(ran) > 1 or ran[0] is None:
-            raise InputError("--seen needs the n_max that ran", hint="--n-max N, once")
-        seen = seen_cycle(request.seen, alpha, ran[0], plain_s, draft_s, profile)
-
-    def rows(draft_s: float) -> tuple[IidRow, ...]:
-        overhead_s = request.overhead_ms / 1000
-        return tuple(
-            iid_row(alpha, n, curve, draft_s + away_s, profile, overhead_s) for n in request.lengths
-        )
-
     return TypedPrediction(
-        rows=rows(draft_s),
-        twice=rows(draft_s / 2),
-        seen=seen,
+        rows=tuple(
+            iid_row(alpha, n, curve, draft_s + away_s, profile, request.overhead_ms / 1000)
+            for n in request.lengths
+        ),
         alpha=alpha,
         no_draft_tokens_per_s=1 / plain_s,
         best_length=best_length(alpha, plain_s, draft_s + away_s) if closed else None,
@@ -408,19 +315,7 @@ def _beyond(curve: BatchCurve, lengths: Sequence[int]) -> Iterator[str]:
 
 
 def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction:
-    """Replay and time what is not stored yet, then predict every setting of every draft; once
-    more with a lower quant of the target, where something is said of one."""
-    if request.lower is None:
-        return _on_trace(request, output)
-    if request.verify_curve is None and request.target is None:
-        raise InputError(
-            "a lower target quant is compared with the target's own times",
-            hint="--target GGUF, or --verify 1:146,2:170,5:220",
-        )
-    return replace(_on_trace(request, output), lower=_on_trace(request.lower, output))
-
-
-def _on_trace(request: PredictRequest, output: Output) -> TracePrediction:
+    """Replay and time what is not stored yet, then predict every setting of every draft."""
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
     from cook.graph.step import source
@@ -512,10 +407,6 @@ def _require_consistent(request: PredictRequest) -> None:
         )
     if request.overhead_ms or request.acceptance_at is not None:
         raise InputError("--overhead-ms and --acceptance-at go with --acceptance")
-    if request.lower_acceptance is not None:
-        raise InputError("--lower-acceptance goes with --acceptance; a trace has --lower-trace")
-    if request.seen is not None or request.acceptance_to is not None:
-        raise InputError("--seen and --acceptance-to go with --acceptance")
     if request.target is not None and (request.verify or request.target_ms):
         raise InputError("--target measures what --verify and --target-ms type: give one of them")
     if request.link_mbit is not None and request.link_ms is None:
@@ -578,7 +469,6 @@ def _predicted(
     bare, *forecasts = forecaster.forecasts()
     chains = request.chains(trace.header.sampler)
     doubts += [told for chain in chains if (told := _another_text(trace, chain)) is not None]
-    faster = replace(forecaster, draft_times=2.0)
     two_stage: list[Forecast] = []
     drafts = []
     for draft, path in zip(plan.drafts, request.drafts, strict=True):
@@ -597,7 +487,6 @@ def _predicted(
                     for chain in chains
                     for one in forecaster.expected(draft, chain, request.lengths)
                 ),
-                twice=_best_of(faster, draft) if forecaster.priced else None,
                 parallel=forecaster.parallel(draft, request.lengths),
             )
         )
@@ -616,13 +505,6 @@ def _predicted(
         prefill_known=bool(plan.verify) and request.draft_ms is None,
         two_stage=tuple(two_stage),
     )
-
-
-def _best_of(forecaster: Forecaster, draft: DraftForecast) -> Forecast | None:
-    """``draft`` at its fastest setting."""
-    alone = replace(forecaster, plan=replace(forecaster.plan, drafts=(draft,), rivals=()))
-    found = [one for one in alone.forecasts() if one.key.draft is not None]
-    return max(found, key=lambda one: one.decode_speed, default=None)
 
 
 def _another_text(trace: TraceFile, chain: Sampling) -> str | None:
