@@ -67,11 +67,17 @@ READ_BYTES_S = 8.0e9
 DECODE_S = 4e-4
 """Of one decode, whatever the model: graphs, threads, sampling, the request."""
 COMPUTE_BYTES_S = 40e9
-"""Weights times tokens, of text read in batches."""
+"""Weights, two bytes each whatever their type, times tokens, of text read in batches."""
 COPY_BYTES_S = 300e6
 FLOPS = 60e9
 """Of a product of matrices, beside :data:`COMPUTE_BYTES_S`."""
-SECONDS_A_WEIGHT = (("iq1", 10e-6), ("iq2", 1e-6), ("iq3", 0.4e-6), ("_kt", 1.5e-6))
+SECONDS_A_WEIGHT = (
+    ("iq1", 10e-6),
+    ("iq2", 1e-6),
+    ("iq3", 0.4e-6),
+    ("iq4", 0.3e-6),
+    ("_kt", 1.5e-6),
+)
 """To quantize with importance: types whose values are searched for, by a part of their names."""
 WITHOUT_IMPORTANCE = 0.25
 OTHER_SECONDS_A_WEIGHT = 0.05e-6
@@ -91,13 +97,15 @@ PROBE_BYTES = 64 << 20
 """Of memory, over all cores: more than most caches, and less than a plan takes itself."""
 PROBE_ROWS = 768
 PROBE_S = 0.05
+PROBES = 3
+"""The fastest counts: what else runs at the moment only slows a probe down."""
 
 
 @dataclass(frozen=True)
 class Effort:
     """What a step asks for. ``models``: bytes of each model that is loaded, which of steps that
     share a worker the first one does (:mod:`cook.engines.worker.kept_workers`); ``read_bytes`` of
-    weights, for ``decodes``; ``computed_bytes``: weights times tokens read in batches;
+    weights, for ``decodes``; ``computed_bytes``: :func:`_computed` times tokens read in batches;
     ``quantizing_s`` on the reference machine; ``copied_bytes`` of files."""
 
     models: tuple[float, ...] = ()
@@ -199,11 +207,14 @@ def processor_flops() -> float:
 def _measured(work: Callable[[], object]) -> tuple[int, float]:
     """Times that ``work`` was done in about ``PROBE_S``, and the seconds that took."""
     work()
-    started, rounds = time.monotonic(), 0
-    while (seconds := time.monotonic() - started) < PROBE_S:
-        work()
-        rounds += 1
-    return max(rounds, 1), seconds
+    found = []
+    for _ in range(PROBES):
+        started, rounds = time.monotonic(), 0
+        while (seconds := time.monotonic() - started) < PROBE_S:
+            work()
+            rounds += 1
+        found.append((max(rounds, 1), seconds))
+    return max(found, key=lambda one: one[0] / one[1])
 
 
 def model_bytes(model: Input) -> float | None:
@@ -222,6 +233,20 @@ def _touched(model: Input) -> float:
     assert size is not None, "asked only of models of a known size"
     source = _source_of(model)
     return size * (_share_used(source.path) if isinstance(source, Source) else 1.0)
+
+
+def _computed(model: Input) -> float:
+    """What a batch computes with for each token: two bytes a weight. A quant saves reading, not
+    arithmetic: as many products are made of it as of its source."""
+    touched, source = _touched(model), _source_of(model)
+    weights = _weights(source.path) if isinstance(source, Source) else 0
+    if not weights or not isinstance(source, Source):
+        return touched
+    whole = model  # without layers left out
+    while isinstance(whole, ReduceStep):
+        whole = whole.model
+    kept = touched / (_touched(whole) or 1)
+    return 2.0 * weights * _share_used(source.path) * kept
 
 
 def _source_of(model: Input) -> Input:
@@ -286,7 +311,7 @@ def _trace(step: TraceStep) -> Effort:
     width = step.batch_width
     # Each token of a batch may ask for experts of its own.
     read = max(min(size, width * touched), (1 + WIDE * (width - 1)) * touched)
-    return Effort((size,), tokens * read, tokens, _prompt_tokens(step) * touched)
+    return Effort((size,), tokens * read, tokens, _prompt_tokens(step) * _computed(step.target))
 
 
 def _recorded(step: RecordedTraceStep) -> Effort:
@@ -300,7 +325,7 @@ def _replay(step: ReplayStep) -> Effort | None:
     touched, tokens = _touched(step.draft), step.work()
     drafted = 0.3 * tokens * step.rollout_steps  # behind each wrong token
     read = _prompt_tokens(step.trace, step.prompts) + tokens
-    return Effort((size,), drafted * touched, drafted, read * touched)
+    return Effort((size,), drafted * touched, drafted, read * _computed(step.draft))
 
 
 def _http_replay(step: HttpReplayStep) -> Effort | None:
@@ -308,7 +333,8 @@ def _http_replay(step: HttpReplayStep) -> Effort | None:
     if size is None:
         return None
     touched, tokens = _touched(step.draft), step.work()
-    return Effort((size,), tokens * touched, 3 * tokens, _prompt_tokens(step.trace) * touched)
+    computed = _prompt_tokens(step.trace) * _computed(step.draft)
+    return Effort((size,), tokens * touched, 3 * tokens, computed)
 
 
 def _curve(step: CurveStep) -> Effort | None:
@@ -316,7 +342,7 @@ def _curve(step: CurveStep) -> Effort | None:
     size = model_bytes(step.model)
     if size is None:
         return None
-    touched = _touched(step.model)
+    touched, computed = _touched(step.model), _computed(step.model)
     lengths = [round(tokens) for tokens in _prompt_lengths(step.trace)]
     ubatch = step.args.filled().ubatch or 1
     grid = grid_of(lengths, [n + step.trace.max_tokens for n in lengths], ubatch)
@@ -326,7 +352,7 @@ def _curve(step: CurveStep) -> Effort | None:
     wide = sum(1 + WIDE * (width - 1) for width in step.widths)
     # At a depth that takes long to read, batches are timed again for as long.
     round_s = WINDOWS * repeats * wide * touched / READ_BYTES_S
-    reading_s = [depth * touched / COMPUTE_BYTES_S for depth in grid.depths if depth > ubatch]
+    reading_s = [depth * computed / COMPUTE_BYTES_S for depth in grid.depths if depth > ubatch]
     again = sum(min(MOST_ROUNDS, max(1, int(s / round_s))) - 1 for s in reading_s)
     places = (len(grid.depths) + again) * WINDOWS
     batches = wide * places * repeats
@@ -334,12 +360,12 @@ def _curve(step: CurveStep) -> Effort | None:
     long, short = ([s for s in grid.stops if (s > ubatch) is beyond] for beyond in (True, False))
     read = float(max(long, default=0) + max(short, default=0))
     for length in (n for n in grid.prompts if n <= ubatch):
-        slow = length * touched / COMPUTE_BYTES_S / FASTER >= SLOW_S
+        slow = length * computed / COMPUTE_BYTES_S / FASTER >= SLOW_S
         read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
     decodes = len(step.widths) * places * repeats
     args = step.trace.args if isinstance(step.trace, TraceStep) else None
     first = step.verifies and step.turn == 0 and step.args != args
-    return Effort((size,) if first else (), batches * touched, decodes, read * touched)
+    return Effort((size,) if first else (), batches * touched, decodes, read * computed)
 
 
 def _slot_curve(step: SlotCurveStep) -> Effort | None:
@@ -353,7 +379,8 @@ def _slot_curve(step: SlotCurveStep) -> Effort | None:
     lengths = _prompt_lengths(step.trace)
     depth = step.sequences[-1] * (min(lengths) + max(lengths) + step.trace.max_tokens)
     decodes = len(wide) * places * repeats
-    return Effort((), sum(wide) * places * repeats * touched, decodes, depth * touched)
+    read = depth * _computed(step.model)
+    return Effort((), sum(wide) * places * repeats * touched, decodes, read)
 
 
 def _live(step: LiveStep) -> Effort | None:
@@ -363,13 +390,14 @@ def _live(step: LiveStep) -> Effort | None:
         return None
     tokens = step.work()
     prompts = sum(_lengths(step.prompts, step.target))
-    wide = _touched(step.target)
+    wide, computed = _touched(step.target), prompts * _computed(step.target)
     if step.draft is None or step.settings is None:
-        return Effort((target,), tokens * wide, tokens, prompts * wide)
+        return Effort((target,), tokens * wide, tokens, computed)
     small, n_max = _touched(step.draft), step.settings.n_max
     cycles = tokens / TOKENS_A_CYCLE
     read = cycles * (wide * (1 + WIDE * n_max) + n_max * small)
-    return Effort((target, draft), read, cycles * (1 + n_max), prompts * (wide + small))
+    computed += prompts * _computed(step.draft)
+    return Effort((target, draft), read, cycles * (1 + n_max), computed)
 
 
 def _compare(step: CompareStep) -> Effort | None:
@@ -381,7 +409,8 @@ def _compare(step: CompareStep) -> Effort | None:
     prompts = [tokens + live.max_tokens for tokens in _lengths(live.prompts, step.target)]
     wide = _touched(step.target)
     # Two thirds of what may be: replies are alike as often as not.
-    return Effort((), 60 * wide, 60, 0.7 * sum(sorted(prompts)[:LOOKED_UP]) * wide)
+    read = 0.7 * sum(sorted(prompts)[:LOOKED_UP]) * _computed(step.target)
+    return Effort((), 60 * wide, 60, read)
 
 
 def _control(step: ControlStep) -> Effort:
@@ -392,7 +421,7 @@ def _control(step: ControlStep) -> Effort:
     batches = tokens / step.width
     singly = tokens if isinstance(step.trace, TraceStep) and step.trace.batch_width > 1 else 0.0
     read = batches * (1 + WIDE * step.width) + singly
-    return Effort((), read * wide, batches + singly, prompts * wide)
+    return Effort((), read * wide, batches + singly, prompts * _computed(step.target))
 
 
 def _recount(step: SelfCheckStep) -> Effort | None:
@@ -402,7 +431,8 @@ def _recount(step: SelfCheckStep) -> Effort | None:
     touched = _touched(step.draft)
     requests = min(REQUESTS, len(step.live.prompts))
     tokens = requests * step.live.max_tokens / TOKENS_A_CYCLE * (step.settings.n_max + 1)
-    return Effort((), tokens * touched, tokens, requests * CHUNK_TOKENS * touched)
+    computed = requests * CHUNK_TOKENS * _computed(step.draft)
+    return Effort((), tokens * touched, tokens, computed)
 
 
 def _read_corpus(model: Input, chunks: int | None, corpus: Input, context: int) -> Effort | None:
@@ -413,7 +443,7 @@ def _read_corpus(model: Input, chunks: int | None, corpus: Input, context: int) 
     tokens = text / BYTES_A_TOKEN
     if chunks is not None:
         tokens = min(tokens, float(chunks * context))
-    return Effort((size,), 0.0, tokens / CHUNK_TOKENS, tokens * _touched(model))
+    return Effort((size,), 0.0, tokens / CHUNK_TOKENS, tokens * _computed(model))
 
 
 def _quantize(step: QuantizeStep) -> Effort:
@@ -469,7 +499,7 @@ def _type(step: TypeTimeStep) -> Effort:
         (size / 2,),
         times * type_speed.N_GEN * touched,
         float(times * type_speed.N_GEN),
-        times * type_speed.N_PROMPT * touched,
+        times * type_speed.N_PROMPT * _computed(step.model) / 2,
         WITHOUT_IMPORTANCE * _weights(step.model.path) * _seconds_a_weight(step.tensor_type),
     )
 

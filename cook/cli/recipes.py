@@ -295,6 +295,9 @@ def check(
             for quant in result.quants
         ]
         out.table(rows, ["quant", Column("size", "right"), Column("bpw", "right"), "tensors"])
+        for reason in dict.fromkeys(q.size_absent for q in result.quants if q.size_absent):
+            names = ", ".join(q.name for q in result.quants if q.size_absent == reason)
+            out.say(f"no size of {names}: {reason}")
     if wrong:
         raise RecipeError(found)  # sizes do not depend on a text that is not there
     warnings = units.plural(len(found), "warning")

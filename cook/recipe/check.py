@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.errors import Problem
+from cook.formats.gguf import is_gguf, read_gguf, read_tensor_list
 from cook.recipe.lint import flavour_of, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
-from cook.recipe.rules import ModelTensors, predicted_bpw, predicted_bytes
+from cook.recipe.rules import ModelTensors, Quant, Resolution, predicted_bpw, predicted_bytes
 from cook.recipe.traps import models_at, trap_problems
 
 if TYPE_CHECKING:
     from cook.documents.tree import Keys
+    from cook.engines.base import Engine
     from cook.formats.gguf import GgufFile
     from cook.formats.imatrix_file import Imatrix
 
 
 @dataclass(frozen=True)
 class QuantCheck:
-    """A quant on the given tensors; sizes are None where the engine's mixture decides.
+    """A quant on the given tensors; sizes are None for the reason of ``size_absent``.
 
     ``tensors_of_type`` counts tensors by the type they get, ``"?"`` where that is not known.
     """
@@ -34,6 +36,7 @@ class QuantCheck:
     size_bytes: int | None
     bpw: float | None
     tensors_of_type: Mapping[str, int]
+    size_absent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def check_recipe(
     model = read_tensors(tensors) if tensors is not None else None
     imatrix = _ready_imatrix(loaded) if model is not None else None
     flavour = flavour_of(loaded)
+    found: Engine | None = None
     if engine is None:
         problems = lint(loaded, model=model, flavour=flavour, imatrix=imatrix)
     else:
@@ -75,7 +79,7 @@ def check_recipe(
         raise_problems(problems)
     traps = trap_problems(loaded.recipe, loaded.locations, flavour, _headers(loaded))
     problems = tuple(sorted({*problems, *traps}, key=lambda p: (p.line, p.column, p.message)))
-    quants = _quants(loaded, model, flavour) if model is not None else ()
+    quants = tuple(_quants(loaded, model, flavour, found, tensors)) if model is not None else ()
     return CheckResult(loaded.path, flavour, problems, quants)
 
 
@@ -90,7 +94,6 @@ def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
 def _headers(loaded: LoadedRecipe) -> Mapping[Keys, GgufFile]:
     """Of every model that the recipe names and that is on this disk and sound."""
     from cook.errors import InputError
-    from cook.formats.gguf import is_gguf, read_gguf
 
     found: dict[Keys, GgufFile] = {}
     for place, ref in models_at(loaded.recipe).items():
@@ -103,29 +106,57 @@ def _headers(loaded: LoadedRecipe) -> Mapping[Keys, GgufFile]:
 def read_tensors(path: Path) -> ModelTensors:
     """The tensors of a GGUF, or of a list (``name <tab> shape <tab> type`` lines)."""
     if path.suffix == ".tsv":
-        from cook.formats.gguf import read_tensor_list
-
         return ModelTensors(read_tensor_list(path))
-    from cook.formats.gguf import read_gguf
-
     file = read_gguf(path)
     return ModelTensors(file.tensors, file.architecture)
 
 
-def _quants(loaded: LoadedRecipe, model: ModelTensors, flavour: str) -> tuple[QuantCheck, ...]:
-    checks = []
+def _quants(
+    loaded: LoadedRecipe,
+    model: ModelTensors,
+    flavour: str,
+    engine: Engine | None,
+    source: Path | None,
+) -> Iterator[QuantCheck]:
     for quant in loaded.quants:
         resolution = model.resolve(quant, flavour)
-        counts = Counter(t or "?" for t in resolution.types.values())
         fits = all(p.severity != "error" for p in resolution.problems)
-        checks.append(
-            QuantCheck(
-                name=quant.name,
-                type=quant.ftype,
-                mixture=quant.mixture,
-                size_bytes=predicted_bytes(model.tensors, resolution) if fits else None,
-                bpw=predicted_bpw(model.tensors, resolution) if fits else None,
-                tensors_of_type=dict(counts.most_common()),
-            )
+        absent = None if fits else "its rules do not fit the tensors"
+        if fits and not resolution.complete:
+            if engine is not None and source is not None and is_gguf(source):
+                types = _mixture(engine, loaded, quant, resolution, source)
+                resolution = replace(resolution, types={**resolution.types, **types})
+            else:
+                absent = "the engine's own mixture decides: --engine NAME and a GGUF ask it"
+        counts = Counter(t or "?" for t in resolution.types.values())
+        yield QuantCheck(
+            name=quant.name,
+            type=quant.ftype,
+            mixture=quant.mixture,
+            size_bytes=predicted_bytes(model.tensors, resolution) if fits else None,
+            bpw=predicted_bpw(model.tensors, resolution) if fits else None,
+            tensors_of_type=dict(counts.most_common()),
+            size_absent=absent,
         )
-    return tuple(checks)
+
+
+def _mixture(
+    engine: Engine, loaded: LoadedRecipe, quant: Quant, resolution: Resolution, source: Path
+) -> Mapping[str, str]:
+    """What the engine would give every tensor, by a dry run of its own tool."""
+    from cook.engines.base import QuantizeJob
+    from cook.engines.mixture import mixture_types
+    from cook.recipe.engine_rules import to_engine_rules
+
+    recipe = loaded.recipe
+    job = QuantizeJob(
+        source=source,
+        output=Path("unused"),
+        ftype=quant.ftype,
+        rules=to_engine_rules(resolution),
+        imatrix=Path("imatrix") if recipe.imatrix is not None and quant.use_imatrix else None,
+        threads=1,
+        expected={},
+        allow_requantize=recipe.model is not None and recipe.model.allow_requantize,
+    )
+    return mixture_types(engine, job, read_gguf(source).header_digest)

@@ -12,9 +12,12 @@ from cook.build import reckon
 from cook.build.reckon import FLOPS, READ_BYTES_S, Effort, MachinePace, effort_of, nominal_seconds
 from cook.formats.gguf import ValueType
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
+from cook.formats.reduction import Reduction
 from cook.graph.step import Source
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
+from cook.steps.quantize import QuantizeStep
+from cook.steps.reduce import ReduceStep
 from cook.steps.trace import TraceStep
 from tests.build.fabricated import source
 from tests.build.laid_out import layout, score
@@ -186,3 +189,20 @@ def test_an_effort_adds_up() -> None:
 def test_types_that_are_searched_for_take_long_to_quantize() -> None:
     assert reckon._seconds_a_weight("IQ1_S") > 10 * reckon._seconds_a_weight("Q4_K")
     assert reckon._seconds_a_weight("iq2_kt") > 10 * reckon._seconds_a_weight("q8_0")
+
+
+def test_a_quant_computes_as_much_as_its_source(tmp_path: Path) -> None:
+    """Of SmolLM2-135M `cook plan` said 5 minutes and 7 went by: replays and divergences of quants
+    were reckoned by their bytes, and took as long as the source's."""
+    path = tmp_path / "f16.gguf"
+    metadata = {"general.architecture": encode("llama")}
+    weights = 1 << 20
+    write_gguf_file(path, metadata, [tensor_of("output.weight", (32, 1 << 15), 1, bytes(2 << 20))])
+    whole = Source(path, "sha256:" + "0" * 64, path.stat().st_size)
+    for quarter in (1, 2, 4):
+        engine, size = LAYOUT.engine, whole.size_bytes // quarter
+        quant = QuantizeStep(engine, "Q", whole, None, "Q4_0", (), (), size)
+        assert reckon._touched(quant) == pytest.approx(whole.size_bytes / quarter, rel=0.01)
+        assert reckon._computed(quant) == 2 * weights
+        half = ReduceStep("half", quant, Reduction(), size // 2)
+        assert reckon._computed(half) == pytest.approx(weights, rel=0.01)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +11,13 @@ import pytest
 
 from cook.engines.base import Engine
 from cook.errors import PrerequisiteError
+from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
 from cook.paths import demo_dir
 from cook.recipe.check import check_recipe
 from cook.recipe.load import load_recipe
+from tests.engines.tiny_model import write_tiny_model
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -40,7 +44,30 @@ def test_unknown_where_the_mixture_decides() -> None:
     first, *_, last = result.quants
     assert first.size_bytes is None
     assert first.tensors_of_type["?"] > 0
+    assert first.size_absent is not None
+    assert "--engine" in first.size_absent
     assert last.size_bytes is not None
+    assert last.size_absent is None
+
+
+@pytest.mark.engine
+def test_an_engine_is_asked_for_its_mixture(bundled: Engine, tmp_path: Path) -> None:
+    """`cook recipes check --tensors` gave no size for plain Q8_0 and Q4_0, nor a reason. Rows of
+    160 are no multiple of 256, so Q4_K_M falls back."""
+    model = write_tiny_model(tmp_path / "m.gguf", width=160, hidden=320)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "version: 1\nname: r\nmodel: {source: m.gguf}\n"
+        "quants: [{name: A, type: Q8_0}, {name: B, type: Q4_0}, {name: C, type: Q4_K_M}]\n"
+    )
+    result = check_recipe(load_recipe(recipe), "bundled", model)
+    for quant in result.quants:
+        made = tmp_path / f"{quant.name}.gguf"
+        command = [str(bundled.tool("quantize")), str(model), str(made), quant.type, "1"]
+        subprocess.run(command, check=True, capture_output=True, env=bundled.environment())
+        tensors = read_gguf(made).tensors
+        assert quant.size_bytes == sum(t.size_bytes or 0 for t in tensors), quant
+        assert quant.tensors_of_type == Counter(t.type_name for t in tensors)
 
 
 def test_a_ready_imatrix_without_what_a_type_needs(tmp_path: Path) -> None:

@@ -25,6 +25,16 @@ OUTSIDE = """width => [...document.querySelectorAll('body *')]
   .filter(e => e.getBoundingClientRect().right > width + 0.5)
   .map(e => e.outerHTML.slice(0, 120))"""
 
+ROWS_OF_TILES = """tiles => {
+  const facts = document.querySelector('.facts'), rows = {};
+  while (facts.children.length > tiles) facts.lastElementChild.remove();
+  for (const tile of facts.children) {
+    const box = tile.getBoundingClientRect();
+    (rows[Math.round(box.top)] ||= []).push(box.width);
+  }
+  return {inside: facts.clientWidth, rows: Object.values(rows)};
+}"""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[BrowserContext]:
@@ -78,6 +88,23 @@ def test_opens_without_complaint_and_fits_the_screen(
         assert wide == []
     finally:
         page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 900, 390])
+@pytest.mark.parametrize("tiles", range(2, 7))
+def test_tiles_leave_no_hole(
+    browser: BrowserContext, files: dict[str, Path], tiles: int, width: int
+) -> None:
+    """A pick without a draft file, an n-gram rival, has a tile less: a grey one stood there."""
+    page, _ = opened(browser, files["record"], width, "light")
+    try:
+        found = page.evaluate(ROWS_OF_TILES, tiles)
+    finally:
+        page.close()
+    inside, rows = found["inside"], found["rows"]
+    assert sum(len(row) for row in rows) == tiles
+    for row in rows:
+        assert sum(row) + len(row) - 1 == pytest.approx(inside, abs=1.5), found
 
 
 @pytest.mark.parametrize("theme", THEMES)

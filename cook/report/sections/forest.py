@@ -93,6 +93,12 @@ def _notes(
     return told
 
 
+def _named(row: DraftSpeedup, most: int) -> str:
+    """The draft and its length; an n-gram rival, which has none of ours, by its name alone."""
+    name = label(row.draft, most)
+    return name if row.length is None else f"{name}, {row.length}"
+
+
 def _verdict(row: DraftSpeedup) -> str:
     found = row.live or row.predicted
     assert found is not None, "a row has one of both"
@@ -139,7 +145,7 @@ def _draw(sheet: Sheet, rows: Sequence[DraftSpeedup], best: str | None) -> None:
         assert main is not None, "a row has one of both"
         side = sheet.colour("s1" if main.ratio < 1 else "ink")
         sheet.at_the_right(axes, place, f"{main.ratio:.2f}x", side, strong=strong)
-    names = [f"{label(row.draft, 14 if sheet.narrow else 24)}, {row.length}" for row in rows]
+    names = [_named(row, 14 if sheet.narrow else 24) for row in rows]
     axes.set_yticks(range(len(rows)), names)
     for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
         tick.set_color(sheet.colour("ink"))

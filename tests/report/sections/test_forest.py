@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from cook.record.measured import Interval
+from cook.report.canvas import Plot, svg_file
 from cook.report.document import Table, Text
 from cook.report.sections.forest import section
 
@@ -34,6 +35,21 @@ def test_live_runs_that_contradict_a_forecast_are_told(records: ModuleType) -> N
     told = " ".join(b.text for b in found.blocks if isinstance(b, Text))
     assert "contradict what was predicted of Q8_0, Q4_K_M" in told
     assert "without a draft was mispredicted by +40%" in told
+
+
+def test_an_ngram_rival_has_no_draft_length(records: ModuleType) -> None:
+    """Its label was "ngram-simple, None"."""
+    record = records.record()
+    candidates = tuple(
+        replace(c, draft="ngram-simple", settings=None) if c.name == "Q8_0 n_max=4" else c
+        for c in record.candidates
+        if c.draft != "Q8_0" or c.name == "Q8_0 n_max=4"
+    )
+    found = section(replace(record, candidates=candidates))
+    (plot,) = [b for b in found.blocks if isinstance(b, Plot)]
+    drawn = svg_file(plot)
+    assert "ngram-simple" in drawn
+    assert "None" not in drawn
 
 
 def test_without_candidates_it_says_so(records: ModuleType) -> None:
