@@ -14,6 +14,10 @@ OPTIONS: Mapping[tuple[str, str], str] = {
         "`cook search` allocates types itself, also `--from-csv`"
     ),
     ("report", "--reference"): "the counts of every replay are in the record, in `replayed`",
+    ("predict", "--over-http"): (
+        "drafts are replayed by cook's worker, which needs the engine's headers; without them "
+        "`cook score --method live` runs drafts on the real server"
+    ),
     ("predict", "--acceptance-to"): f"{_AGAIN} that acceptance: --acceptance",
     ("predict", "--seen"): (
         "compare that speed with the predicted one; `cook score --url` measures a running server"

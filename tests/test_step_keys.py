@@ -39,7 +39,6 @@ from cook.steps.convert import Converter, ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep
 from cook.steps.head import HeadStep
-from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -218,10 +217,6 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield (
         "replay that keeps the draft's likeliest tokens",
         ReplayStep(main, "Q4", draft, trace, ModelArgs(), top=64),
-    )
-    yield (
-        "http replay",
-        HttpReplayStep(main, "Q4", draft, trace, placed, (2, 4), Profile.MAINLINE_2026_10),
     )
     yield "curve", CurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 2, 5))
     yield (

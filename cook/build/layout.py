@@ -19,7 +19,6 @@ from cook.scoring.simulate import Profile
 from cook.steps.compare import CompareStep
 from cook.steps.control import ControlStep
 from cook.steps.curve import CurveStep
-from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -414,15 +413,14 @@ def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
 class DraftForecast:
     """What is needed to forecast one draft with one KV cache type.
 
-    ``replays``: one a round of the race, or a single one; none where no worker can be built.
-    ``curves``: one a pass; none where times are typed. ``http``: replay through a stock server.
+    ``replays``: one a round of the race, or a single one. ``curves``: one a pass; none where times
+    are typed.
     """
 
     draft: DraftPlan
     cache_type: str | None
     replays: tuple[ReplayStep, ...]
     curves: tuple[CurveStep, ...]
-    http: HttpReplayStep | None = None
 
 
 @dataclass(frozen=True)
@@ -485,9 +483,6 @@ class ForecastPlan:
         yield from (chain.trace for chain in self.chains)
         for draft in self.drafts:
             yield from draft.replays[:1]
-        for draft in self.drafts:
-            if draft.http is not None:
-                yield draft.http
         for turn in range(self.passes - 1):
             yield from self.timing(turn)
 

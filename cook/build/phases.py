@@ -35,7 +35,6 @@ _OF = {
     "trace": Phase.TRACE,
     "recorded-trace": Phase.TRACE,
     "replay": Phase.REPLAY,
-    "http-replay": Phase.REPLAY,
     "curve": Phase.TIMES,
     "slot-curve": Phase.TIMES,
     "live": Phase.LIVE,

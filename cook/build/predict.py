@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.build.forecast import ChainExpectation, Forecast, Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
-from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
+from cook.build.layout import DraftForecast, DraftPlan
 from cook.build.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
-from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.base import DraftSettings, ModelArgs
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import model_stem
 from cook.formats.quant_types import Flavour
@@ -30,8 +30,7 @@ from cook.scoring.link import Link
 from cook.scoring.parallel import ParallelSpeed
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
-from cook.scoring.simulate import PROFILES, RULES, Profile, simulate
-from cook.steps.http_replay import Agreement, HttpReplayStep, agreement
+from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.steps.replay import ReplayOutcome
 from cook.steps.trace import given_trace
 from cook.trace.session import TOP
@@ -79,7 +78,6 @@ class PredictRequest:
     flash_attention: bool | None = None
     gpu_layers: int | None = None
     cache_type: str | None = None
-    over_http: bool = False
     slots: tuple[int, ...] = ()
     link_ms: float | None = None
     link_mbit: float | None = None
@@ -205,19 +203,14 @@ class SettingPrediction:
 
 @dataclass(frozen=True)
 class DraftPrediction:
-    """One draft over the trace. ``sampled`` is rejection sampling, for traces at T > 0.
-
-    ``replay`` is None where no worker could be built. ``agreement``: where the settings were
-    replayed over HTTP although a worker was at hand, how the two compare, one for each.
-    """
+    """One draft over the trace. ``sampled`` is rejection sampling, for traces at T > 0."""
 
     name: str
     path: Path
     file_bytes: int
-    replay: ReplayOutcome | None
+    replay: ReplayOutcome
     settings: tuple[SettingPrediction, ...]
     sampled: tuple[SampledPrediction, ...]
-    agreement: tuple[Agreement, ...]
     expected: tuple[ChainExpectation, ...] = ()
     """Under the sampling chains that were asked for, at every length."""
     parallel: tuple[ParallelSpeed, ...] = ()
@@ -337,26 +330,12 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     if request.target is not None:
         target = source(read_gguf(request.target).shards)
         require_target(trace, request.target, target)
-    reason = _no_worker(engine)
-    if reason is not None:
-        output.warn(
-            f"{reason.message}; drafts are replayed over HTTP, a token at a time",
-            hint=reason.hint,
-        )
-        if target is not None or (verify is not None and request.draft_ms is None):
-            raise PrerequisiteError(
-                "without a worker nothing can be timed here",
-                hint="type the times: --verify 1:146,2:170,5:220 --draft-ms 12",
-            )
-    over_http = request.over_http or reason is not None
     chains = request.chains(trace.header.sampler)
-    if chains and (over_http or not trace.header.top):
+    if chains and not trace.header.top:
         raise InputError(
             "other sampling chains need the target's and the draft's probabilities",
-            hint="leave out --over-http, or record a trace at that temperature",
+            hint="record a trace at that temperature: cook trace --temperature T",
         )
-    if over_http and any(request.p_min):
-        raise InputError("replay over HTTP scores p_min 0 only", hint="leave --p-min out")
     profile = profile or PROFILES[engine.flavour]
     # Where the engine's p_min never fires, one is as good as another.
     chances = request.p_min if RULES[profile].uses_p_min else (0.0,)
@@ -381,8 +360,6 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
         top=TOP if chains else 0,
         two_stage=rivals,
     )
-    if over_http:
-        plan = _with_http(plan, request, worker=reason is None)
     home = cook_home()
     parallel = [slot_plan(plan, draft, request.slots) for draft in plan.drafts if request.slots]
     with Executor(
@@ -421,36 +398,6 @@ def _require_consistent(request: PredictRequest) -> None:
         raise InputError(f"--n-max must be between 1 and {MAX_TRACE_LENGTH}")
 
 
-def _no_worker(engine: Engine) -> PrerequisiteError | None:
-    """Why ``engine`` has no worker: no headers, no compiler, a static build."""
-    from cook.engines.worker.compile import build_worker, locate
-
-    try:
-        build_worker(locate(engine))
-    except PrerequisiteError as error:
-        return error
-    return None
-
-
-def _with_http(plan: ForecastPlan, request: PredictRequest, *, worker: bool) -> ForecastPlan:
-    """``plan`` with every draft replayed through a stock server, and by the worker if there is
-    one, to be compared."""
-
-    def replayed(draft: DraftForecast) -> DraftForecast:
-        http = HttpReplayStep(
-            plan.engine,
-            draft.draft.name,
-            draft.draft.model,
-            plan.trace,
-            request.draft_args,
-            request.lengths,
-            plan.profile,
-        )
-        return replace(draft, http=http, replays=draft.replays if worker else ())
-
-    return replace(plan, drafts=tuple(replayed(draft) for draft in plan.drafts))
-
-
 def _predicted(
     request: PredictRequest, trace: TraceFile, forecaster: Forecaster, parallel: Sequence[SlotPlan]
 ) -> TracePrediction:
@@ -473,15 +420,16 @@ def _predicted(
     drafts = []
     for draft, path in zip(plan.drafts, request.drafts, strict=True):
         mine = [forecasts.pop(0) for _ in plan.settings]
+        replay = forecaster.outcomes.result(draft.replays[0])
+        assert replay is not None, "a failure was raised before"
         drafts.append(
             DraftPrediction(
                 name=draft.draft.name,
                 path=path,
                 file_bytes=path.stat().st_size,
-                replay=forecaster.outcomes.result(draft.replays[0]) if draft.replays else None,
+                replay=replay,
                 settings=tuple(_setting(forecaster, draft, forecast) for forecast in mine),
                 sampled=tuple(forecaster.sampled(draft, request.lengths)),
-                agreement=tuple(_agreements(forecaster, draft)),
                 expected=tuple(
                     one
                     for chain in chains
@@ -540,19 +488,6 @@ def _setting(forecaster: Forecaster, draft: DraftForecast, forecast: Forecast) -
     return SettingPrediction(
         forecast, break_even(timings, forecast.priced.setting, profile, middle)
     )
-
-
-def _agreements(forecaster: Forecaster, draft: DraftForecast) -> Iterator[Agreement]:
-    """How replay over HTTP and by the worker compare, where both were made."""
-    by_worker = forecaster.by_worker(draft)
-    if draft.http is None or not by_worker:
-        return
-    for settings in forecaster.plan.settings:
-        counts: list[Sequence[tuple[int, int]]] = []
-        for texts in (forecaster.texts(draft, None, settings.n_max), by_worker):
-            runs = [simulate(p, settings, forecaster.plan.profile) for _, p in texts]
-            counts.append([(run.draft_n, run.draft_n_accepted) for run in runs])
-        yield agreement(*counts)
 
 
 def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iterator[str]:

@@ -76,9 +76,6 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
         "replay": plain(draft.replay),
         "best": draft.settings.index(draft.best) if whole.no_draft else None,
         "settings": [_row(row, whole) for row in draft.settings],
-        "http_agreement": [
-            {**plain(one), "error_points": one.error_points} for one in draft.agreement
-        ],
         "rejection_sampling": [
             {**plain(one), "acceptance": one.acceptance, "acceptance_length": one.acceptance_length}
             for one in draft.sampled
@@ -192,13 +189,10 @@ def _show_slots(whole: TracePrediction, output: Output) -> None:
 
 def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) -> None:
     replay = draft.replay
-    if replay is not None:
-        output.data(
-            f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
-            f"{replay.positions} ({_percent(replay.match_rate)})"
-        )
-    else:
-        output.data(f"{draft.name}, replayed over HTTP")
+    output.data(
+        f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
+        f"{replay.positions} ({_percent(replay.match_rate)})"
+    )
     with_p_min = any(row.priced.setting.p_min for row in draft.settings)
     titles = ("n_max", *(("p_min",) if with_p_min else ()), "acceptance", "tokens a cycle")
     right = [Column(title, "right") for title in (*titles, *_speed_titles(whole))]
@@ -218,8 +212,6 @@ def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) 
         for row in draft.settings
     ]
     output.table(rows, [*right, ""])
-    for row, agreed in zip(draft.settings, draft.agreement, strict=False):
-        output.data(f"over HTTP and by the worker, n_max={row.priced.setting.n_max}: {agreed}")
     if draft.sampled:
         output.data("")
         output.data(

@@ -45,7 +45,6 @@ from cook.steps.curve import (
     grid_of,
 )
 from cook.steps.head import HeadStep
-from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -328,15 +327,6 @@ def _replay(step: ReplayStep) -> Effort | None:
     return Effort((size,), drafted * touched, drafted, read * _computed(step.draft))
 
 
-def _http_replay(step: HttpReplayStep) -> Effort | None:
-    size = model_bytes(step.draft)
-    if size is None:
-        return None
-    touched, tokens = _touched(step.draft), step.work()
-    computed = _prompt_tokens(step.trace) * _computed(step.draft)
-    return Effort((size,), tokens * touched, 3 * tokens, computed)
-
-
 def _curve(step: CurveStep) -> Effort | None:
     """Batches of every width at a few depths, and prompts of a few lengths."""
     size = model_bytes(step.model)
@@ -513,7 +503,6 @@ _RULES: Mapping[type, Callable[[Any], Effort | None]] = {
     RecordedTraceStep: _recorded,
     TraceCorpusStep: lambda step: Effort((float(step.model.size_bytes),)),
     ReplayStep: _replay,
-    HttpReplayStep: _http_replay,
     CurveStep: _curve,
     SlotCurveStep: _slot_curve,
     LiveStep: _live,

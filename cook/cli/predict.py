@@ -109,14 +109,6 @@ def command(
     cache_type: Annotated[
         str | None, typer.Option("--cache-type", metavar="TYPE", help="The draft's KV cache.")
     ] = None,
-    over_http: Annotated[
-        bool,
-        typer.Option(
-            "--over-http",
-            help="Replay through a stock server, as where no worker can be built.",
-            show_default=False,
-        ),
-    ] = False,
     slots: Annotated[
         list[int] | None,
         typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -262,28 +263,20 @@ def test_neither_trace_nor_numbers() -> None:
 
 
 @pytest.mark.engine
-def test_over_http_beside_the_worker(traces: dict[float, Path]) -> None:
-    found = answer(PredictRequest(n_max=(3,), threads=1, over_http=True), traces[0.0], DRAFT)
-    (draft,) = found["drafts"]
-    (agreed,) = draft["http_agreement"]
-    row = draft["settings"][0]
-    assert agreed["http"] == [row["draft_n"], row["draft_n_accepted"]]
-    assert agreed["replies"] == 4
-    assert agreed["equal"] >= 3
-    with pytest.raises(InputError, match="p_min 0 only"):
-        answer(PredictRequest(n_max=(3,), p_min=(0.5,), over_http=True), traces[0.0], DRAFT)
-
-
-@pytest.mark.engine
-def test_without_a_worker_http_serves(
-    traces: dict[float, Path], monkeypatch: pytest.MonkeyPatch
+def test_without_headers_the_error_says_what_does_without(
+    traces: dict[float, Path], monkeypatch: pytest.MonkeyPatch, bundled: Engine, tmp_path: Path
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise PrerequisiteError("no headers of this engine")
-
-    monkeypatch.setattr("cook.engines.worker.compile.build_worker", refuse)
-    found = answer(PredictRequest(n_max=(3,), threads=1), traces[0.0], DRAFT)
-    assert found["drafts"][0]["replay"] is None
-    assert found["drafts"][0]["settings"][0]["draft_n"] > 0
-    with pytest.raises(PrerequisiteError, match="nothing can be timed"):
-        answer(PredictRequest(n_max=(3,), target=TARGET), traces[0.0], DRAFT)
+    """As a prebuilt release is: its tools and libraries, and no headers."""
+    release = tmp_path / "release" / "bin"
+    release.mkdir(parents=True)
+    for folder in map(Path, (*bundled.facts.library_dirs, bundled.facts.bin_dir)):
+        for file in (path for path in folder.iterdir() if path.is_file()):
+            if file.name.startswith("llama-"):
+                shutil.copy(file, release)
+            else:
+                (release / file.name).symlink_to(file)
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    request = PredictRequest(n_max=(3,), threads=1, engine=f"release={release}")
+    with pytest.raises(PrerequisiteError, match="has no headers") as caught:
+        answer(request, traces[0.0], DRAFT)
+    assert "method: live" in str(caught.value.hint)

@@ -23,7 +23,6 @@ INVOCATIONS: dict[str, tuple[tuple[str, ...], World]] = {
     "untimed": (("--n-max", "4"), World()),
     "measured": (("--n-max", "2", "--n-max", "4", "--target", "target.gguf"), World()),
     "p-min": (("--n-max", "4", "--p-min", "0", "--p-min", "0.5", *TYPED), World()),
-    "over-http": (("--n-max", "3", "--over-http", *TYPED), World()),
     "as-ik": (("--n-max", "4", "--profile", "ik", "--target-ms", "20", "--draft-ms", "1"), World()),
     "slots": (
         ("--n-max", "2", "--n-max", "4", "--target", "target.gguf", "--slots", "1", "--slots", "4"),
@@ -118,7 +117,6 @@ def test_a_time_and_a_speed_of_one_model_are_refused(capsys: pytest.CaptureFixtu
         (("--verify", "2:5"), "needs the time of one token"),
         (("--verify", "1:5", "--target-ms", "4"), "two different times"),
         (("--profile", "vllm"), "no profile 'vllm'"),
-        (("--over-http", "--p-min", "0.5"), "scores p_min 0 only"),
         (("--acceptance", "0.5"), "--acceptance replaces the trace"),
     ],
 )
