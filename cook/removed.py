@@ -27,6 +27,7 @@ OPTIONS: Mapping[tuple[str, str], str] = {
     ("predict", "--lower-target-ms"): f"{_AGAIN} that quant's time: --target-ms",
     ("predict", "--lower-verify"): f"{_AGAIN} that quant's times: --verify",
     ("predict", "--lower-acceptance"): f"{_AGAIN} that quant's acceptance: --acceptance",
+    ("trace", "--model"): "only a llama-server is recorded, and it serves one model: leave it out",
     ("score", "--live"): "live runs always go through llama-server: leave it out",
 }
 """(command, option) -> hint."""
