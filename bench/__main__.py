@@ -11,7 +11,7 @@ from functools import partial
 from bench import active_experts
 from bench.comparisons import COMPARISONS
 from bench.copies import confirmed_copies, copies
-from bench.counts import counts
+from bench.counts import counts, exact_counts, real_counts
 from bench.decision import decision
 from bench.ik_agreement import ik_agreement
 from bench.ngram_counts import ngram_counts, two_stage_counts
@@ -34,6 +34,8 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
     "replay-vs-live": replay_vs_live,
     "counts": counts,
+    **{f"counts-real-{engine}": partial(real_counts, engine) for engine in engine_names()},
+    **{f"counts-exact-{engine}": partial(exact_counts, engine) for engine in engine_names()},
     "ngram-counts": ngram_counts,
     "two-stage-counts": two_stage_counts,
     "sampled-acceptance": sampled_acceptance,

@@ -1,14 +1,17 @@
-"""One-pass replay against the server's own counts, for quants from 16 down to 1.7 bits.
+"""Replay against the server's own counts, for quants of the demo's draft and of a real model.
 
-Every quant drafts live for the demo target over all demo prompts; then the very tokens which
-that run emitted are replayed in one pass, and drafted and accepted tokens are compared, in all
-and request by request. Not a timing: other programs may run beside it.
+Every quant drafts live for its target; then the very tokens which that run emitted are replayed in
+one pass, and drafted and accepted tokens are compared, in all and request by request. `counts` has
+the demo pair, quants from 16 down to 1.7 bits; `counts-real` SmolLM2-135M-Instruct in F16 and six
+quants of it; `counts-exact` draws requests of it once more at the server's own batch shapes, which
+must give both counts of every one. Nothing is timed: other programs may run beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,33 +20,64 @@ from bench.demo_score import DOWN_TO_ONE_BIT, study_layout
 from bench.study import Study, empty_executor
 from cook.build.fitting import live_runs
 from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
+from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
-from cook.formats.arrays import Ids
-from cook.formats.trace_file import TraceFile
+from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
+from cook.recipe.load import parse_recipe
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.simulate import Profile, positions_of, simulate
+from cook.scoring.simulate import PROFILES, positions_of, simulate
 from cook.steps.made_model import MODEL_FILE
+from cook.steps.recount import emitted_tokens
 from cook.steps.trace import TRACE_FILE
 
 TOKENS, LENGTH = 256, 8
 MOST_POINTS, LEAST_DRAFTED = 0.5, 20_000
+MOST_MEAN = 0.2
 MAKING = frozenset({"imatrix", "quantize", "head", "reduce"})
+REAL = """\
+version: 1
+name: real-counts
+model: {source: "demo://smollm2-135m-instruct-f16.gguf"}
+imatrix: {corpus: imatrix/calibration-v1.txt, chunks: 24, args: {threads: 2}}
+quants:
+  - {name: Q8_0, type: Q8_0}
+  - {name: Q6_K, type: Q6_K}
+  - {name: Q5_K_M, type: Q5_K_M}
+  - {name: Q4_0, type: Q4_0}
+  - {name: IQ4_XS, type: IQ4_XS}
+  - {name: IQ2_XS, type: IQ2_XS}
+score:
+  method: METHOD
+  target: {source: "demo://smollm2-135m-instruct-f16.gguf", args: {threads: 2}}
+  prompts: default
+  categories: [code, explain, chat, reasoning]
+  limit: PROMPTS
+  max_tokens: TOKENS
+  context: 2048
+  draft: {n_max: NMAX, p_min: PMIN, args: {threads: 2}}
+pick: {maximize: decode_speed}
+"""
+"""SmolLM2-135M-Instruct drafted for by quants of itself (`make real` installs what carries it)."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """(drafted, accepted) tokens of the same requests as the server and as replay counts them;
-    ``equal`` of ``requests`` agree in both."""
+    """(drafted, accepted) tokens of the same requests as the server and as one-pass replay counts
+    them, ``error`` the standard error of their acceptance's difference in points, over requests;
+    ``equal`` of ``requests`` agree in both, ``exact`` at the server's own batch shapes (None where
+    these were not tried)."""
 
     theirs: tuple[int, int]
     ours: tuple[int, int]
+    error: float
     equal: int
     requests: int
+    exact: int | None
 
     @property
     def points(self) -> float:
@@ -52,56 +86,104 @@ class Counted:
 
     def __str__(self) -> str:
         (drafted, accepted), (ours, agreed) = self.theirs, self.ours
+        exact = "" if self.exact is None else f", at its shapes {self.exact}"
         return (
             f"server {accepted}/{drafted} = {accepted / drafted:.2%}, replay {agreed}/{ours} = "
-            f"{agreed / ours:.2%}, {self.points:+.2f} points; "
-            f"{self.equal} of {self.requests} requests equal"
+            f"{agreed / ours:.2%}, {self.points:+.2f} +- {self.error:.2f} points; "
+            f"{self.equal} of {self.requests} requests equal{exact}"
         )
 
 
 def counts() -> Study:
-    """Acceptance by replay minus the server's, in points, for every quant."""
-    layout, traced = (
-        study_layout(
-            method,
-            limit=None,
-            tokens=TOKENS,
-            n_max=(LENGTH,),
-            quants=DOWN_TO_ONE_BIT,
-        )
+    """Acceptance by replay minus the server's, in points, for every quant of the demo's draft."""
+    layouts = [
+        study_layout(method, limit=None, tokens=TOKENS, n_max=(LENGTH,), quants=DOWN_TO_ONE_BIT)
         for method in ("live", "replay")
-    )
+    ]
+    return _sums(layouts[0], layouts[1], LEAST_DRAFTED)
+
+
+def real_counts(engine: str) -> Study:
+    """The same on the real model, 40 prompts of 128 tokens."""
+    layout, traced = map(partial(_real, engine, 40, 128, [LENGTH], [0.0]), ("live", "replay"))
+    return _sums(layout, traced, 0)
+
+
+def exact_counts(engine: str) -> Study:
+    """Every request of the real model at the server's shapes: three quants, n_max 1, 2, 4, 8."""
+    settings = 10, 64, [1, 2, 4, 8], [0.0, 0.5]
+    layout, traced = map(partial(_real, engine, *settings), ("live", "replay"))
+    kept = ("Q8_0", "Q4_0", "IQ2_XS")
     lines, within = [], True
+    with empty_executor() as executor:
+        for configuration, found in counted(executor, layout, traced, kept, exact=True):
+            settings_of = configuration.settings
+            assert configuration.draft is not None, "the grid holds drafts"
+            assert settings_of is not None, "so do they"
+            within &= found.exact == found.requests
+            name = f"{configuration.draft.name} n_max={settings_of.n_max} p_min={settings_of.p_min}"
+            lines.append(f"  {name:26} {found}")
+    return Study((f"requests recounted at the shapes of {engine}'s servers: all", *lines), within)
+
+
+def _real(
+    engine: str, prompts: int, tokens: int, n_max: list[int], p_min: list[float], method: str
+) -> Layout:
+    text = (
+        REAL.replace("METHOD", method)
+        .replace("PROMPTS", str(prompts))
+        .replace("TOKENS", str(tokens))
+        .replace("NMAX", str(n_max))
+        .replace("PMIN", str(p_min))
+    )
+    loaded = parse_recipe(text, Path("study.yaml").absolute())
+    return prepare(loaded, engines=[engine]).layouts[0]
+
+
+def _sums(layout: Layout, traced: Layout, least_drafted: int) -> Study:
+    lines, points = [], []
+    within = True
     with empty_executor() as executor:
         for configuration, found in counted(executor, layout, traced):
             draft = configuration.draft
             assert draft is not None, "the grid holds drafts"
             assert draft.elements, "of models that are here"
             bpw = (draft.predicted_tensor_bytes or 0) * 8 / draft.elements
-            within &= abs(found.points) <= MOST_POINTS and found.theirs[0] >= LEAST_DRAFTED
+            points.append(found.points)
+            within &= abs(found.points) <= MOST_POINTS and found.theirs[0] >= least_drafted
             lines.append(f"  {draft.name:8} {bpw:5.2f} bpw: {found}")
+    mean = float(np.mean(points))
+    within &= abs(mean) <= MOST_MEAN
     head = (
-        f"replay of what live runs emitted, n_max {LENGTH}, {TOKENS} tokens a reply: "
-        f"at most {MOST_POINTS} points, at least {LEAST_DRAFTED} drafted"
+        f"replay of what live runs emitted, n_max {LENGTH}: at most {MOST_POINTS} points each, "
+        f"{MOST_MEAN} in the mean"
     )
-    return Study((head, *lines), within)
+    return Study((head, *lines, f"  mean {mean:+.2f} points"), within)
 
 
 def counted(
-    executor: Executor, layout: Layout, traced: Layout
+    executor: Executor,
+    layout: Layout,
+    traced: Layout,
+    kept: tuple[str, ...] | None = None,
+    *,
+    exact: bool = False,
 ) -> Iterator[tuple[Configuration, Counted]]:
-    """Every candidate of ``layout`` after its live runs, what these emitted being replayed;
-    ``traced`` is the same recipe's layout by replay."""
+    """Every candidate of ``layout`` (of the drafts in ``kept``) after its live runs, what these
+    emitted being replayed; ``traced`` is the same recipe's layout by replay."""
     assert traced.forecast is not None, "laid out by replay"
-    executor.run(step for draft in layout.drafts for step in draft.making() if step.kind in MAKING)
+    drafts = [d for d in layout.drafts if kept is None or d.name in kept]
+    executor.run(step for draft in drafts for step in draft.making() if step.kind in MAKING)
     executor.run([traced.forecast.trace])
     recorded = TraceFile(executor.outcomes.artifact(traced.forecast.trace).file(TRACE_FILE))
-    prompts = {reply.head.id: reply.prompt for reply in recorded}
+    replies = {reply.head.id: reply for reply in recorded}
     for configuration in layout.grid:
-        executor.run(configuration.rounds)
         draft, settings = configuration.draft, configuration.settings
         assert draft is not None, "the grid holds drafts"
         assert settings is not None, "so do they"
+        if draft not in drafts:
+            continue
+        executor.run(configuration.rounds)
         live = list(live_runs(configuration, executor).values())
         step = next(d for d in traced.forecast.drafts if d.draft.name == draft.name)
         model = draft.model
@@ -110,9 +192,10 @@ def counted(
             if isinstance(model, Source)
             else executor.outcomes.artifact(model).file(MODEL_FILE)
         )
-        equal, ours = _recount(executor, step, traced.forecast, file, live, prompts, settings)
-        theirs = sum(r.draft_n or 0 for r in live), sum(r.draft_n_accepted or 0 for r in live)
-        yield configuration, Counted(theirs, ours, equal, len(live))
+        yield (
+            configuration,
+            _recount(executor, step, traced.forecast, file, live, replies, settings, exact),
+        )
 
 
 def _recount(
@@ -120,30 +203,59 @@ def _recount(
     draft: DraftForecast,
     plan: ForecastPlan,
     model: Path,
-    live: Sequence[PromptRun],
-    prompts: Mapping[str, Ids],
+    live: list[PromptRun],
+    replies: Mapping[str, Reply],
     settings: DraftSettings,
-) -> tuple[int, tuple[int, int]]:
-    """(requests with equal counts, our (drafted, accepted)) over ``live`` requests."""
-    equal, drafted, accepted = 0, 0, 0
+    exact: bool,
+) -> Counted:
+    profile = PROFILES[plan.engine.flavour]
+    same = 0
+    ours, theirs = [], []
     with Worker.open(plan.engine, Supervisor(executor.logs / "counts")) as worker:
-        args = draft.replays[0].args
-        info = worker.load(model_load(plan.engine, model, args, plan.context))
+        info = worker.load(model_load(plan.engine, model, draft.replays[0].args, plan.context))
+        slot = min(plan.context, info.context_train)
         for run in live:
-            assert run.tokens is not None, "mainline returns ids"
-            found = worker.replay(prompts[run.id], run.tokens)
+            prompt = replies[run.id].prompt
+            known = emitted_tokens(run, replies[run.id], worker, info, settings.n_max)
+            if known is None:
+                continue
+            tokens = np.array(known, np.int32)
+            rolled = settings.n_max if settings.p_min > 0 else 0
+            found = worker.replay(
+                prompt, tokens, rollout_steps=rolled, rollout_stop_below=settings.p_min
+            )
             positions = positions_of(
                 found,
-                np.array(run.tokens, np.int32),
-                prompt=len(prompts[run.id]),
-                reply=len(run.tokens),
+                tokens,
+                prompt=len(prompt),
+                reply=len(tokens),
                 eog=info.eog,
+                rollout_floor=settings.p_min,
                 n_predict=plan.n_predict,
-                context=min(plan.context, info.context_train),
+                context=slot,
             )
-            told = simulate(positions, settings, Profile.MAINLINE_2026_10)
-            drafted += told.draft_n
-            accepted += told.draft_n_accepted
-            theirs = (run.draft_n or 0, run.draft_n_accepted or 0)
-            equal += (told.draft_n, told.draft_n_accepted) == theirs
-    return equal, (drafted, accepted)
+            told = simulate(positions, settings, profile)
+            ours.append((told.draft_n, told.draft_n_accepted))
+            theirs.append((run.draft_n or 0, run.draft_n_accepted or 0))
+            if exact:
+                shapes = worker.live_shapes(
+                    prompt,
+                    tokens,
+                    profile=profile,
+                    n_max=settings.n_max,
+                    p_min=settings.p_min,
+                    n_predict=plan.n_predict,
+                    server_context=slot,
+                )
+                same += (shapes.draft_n, shapes.draft_n_accepted) == theirs[-1]
+    (drafted, accepted), (tried, agreed) = np.sum(theirs, axis=0), np.sum(ours, axis=0)
+    more = np.array(ours) - np.array(theirs)
+    apart = (more[:, 1] - more[:, 0] * accepted / drafted) / drafted
+    return Counted(
+        (int(drafted), int(accepted)),
+        (int(tried), int(agreed)),
+        100 * float(np.sqrt((apart**2).sum())),
+        sum(a == b for a, b in zip(ours, theirs, strict=True)),
+        len(ours),
+        same if exact else None,
+    )

@@ -43,7 +43,7 @@ PROMPTS
 pick: {maximize: decode_speed}
 """
 
-F16_TARGET = "demo://target-f16.gguf"
+UNPACKED_TARGET = "demo://target.gguf"
 """The demo's."""
 Q8_0_TARGET = "demo://target-q8_0.gguf"
 """The fastest: what can be saved on it is least."""

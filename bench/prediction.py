@@ -50,7 +50,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from tempfile import TemporaryDirectory
 
-from bench.demo_score import F16_TARGET, Q8_0_TARGET, study_layout
+from bench.demo_score import Q8_0_TARGET, UNPACKED_TARGET, study_layout
 from bench.pace import Pace, reference
 from bench.proportions import DENSE, SPARSE, TARGET, pair_folder, proportions_layout, write_recipe
 from bench.proportions import DRAFTS as FIRST_LAYERS
@@ -210,7 +210,7 @@ def _in_proportion(
 
 
 PAIRS = {
-    "prediction": Pair(f"demo, {F16_TARGET}", partial(_demo, F16_TARGET), FITTED_ON, 3),
+    "prediction": Pair(f"demo, {UNPACKED_TARGET}", partial(_demo, UNPACKED_TARGET), FITTED_ON, 3),
     # Fits in a large cache.
     "prediction-in-cache": Pair(f"demo, {Q8_0_TARGET}", partial(_demo, Q8_0_TARGET), FITTED_ON, 3),
     # Of another architecture than the demo's.

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-from bench.demo_score import F16_TARGET, study_layout
+from bench.demo_score import UNPACKED_TARGET, study_layout
 from bench.link import ShapedLink
 from bench.prediction import with_passes
 from bench.study import Study, empty_executor
@@ -44,7 +44,7 @@ def rpc_server(bin_dir: str) -> Path | None:
 def remote_draft(turns: int = 3, limit: int = 16) -> Study:
     """The demo pair, the draft with four tokens a cycle."""
     layout = study_layout(
-        "replay", limit=limit, tokens=96, n_max=(LENGTH,), quants=(DRAFT,), target=F16_TARGET
+        "replay", limit=limit, tokens=96, n_max=(LENGTH,), quants=(DRAFT,), target=UNPACKED_TARGET
     )
     assert layout.forecast is not None, "asked for"
     assert layout.baseline is not None, "asked for"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from bench.demo_score import F16_TARGET, study_layout
+from bench.demo_score import UNPACKED_TARGET, study_layout
 from bench.prediction import with_passes
 from bench.study import Study, empty_executor
 from cook.build.forecast import Forecaster
@@ -28,7 +28,7 @@ TURNS = 5
 MOST_SEQUENTIAL, MOST_PARALLEL = 0.05, 0.10
 
 
-def slots(turns: int = TURNS, limit: int = 48, target: str = F16_TARGET) -> Study:
+def slots(turns: int = TURNS, limit: int = 48, target: str = UNPACKED_TARGET) -> Study:
     """The demo pair; ``limit`` prompts, of which half run live."""
     layout = study_layout(
         "replay", limit=limit, tokens=128, n_max=LENGTHS, quants=(DRAFT,), target=target

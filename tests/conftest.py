@@ -53,6 +53,25 @@ def _no_home_of_the_user(monkeypatch: pytest.MonkeyPatch, engine_home: Path) -> 
     monkeypatch.setenv("COOK_HOME", str(engine_home))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _the_demos_target_is_written_once(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """Each COOK_HOME of a test has a link to one file in place of 239 MB of its own."""
+    from cook.demo import unpack
+
+    kept, write = tmp_path_factory.mktemp("demo-target") / unpack.UNPACKED, unpack.unpack
+
+    def link(model: Any, path: Path) -> None:
+        if not kept.exists():
+            write(model, kept)
+        path.hardlink_to(kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unpack, "unpack", link)
+        yield
+
+
 @pytest.fixture(scope="session")
 def bundled(engine_home: Path) -> Any:
     """The real bundled engine; skips where ``make setup`` has not built its tools."""

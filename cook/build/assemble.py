@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from cook.build.choose import Aim, Limits, confirm, over_the_limits, pick
@@ -141,6 +142,7 @@ def assemble(finished: Finished) -> Record:
         target=str(layout.target.path) if layout.target else "",
         target_bytes=layout.target.size_bytes if layout.target else 0,
         target_digest=layout.target.digest if layout.target else None,
+        target_description=layout.target_description,
         defaults={m.engine.name: dict(m.engine.defaults) for m in finished.layouts},
         prompts=layout.prompts.name if layout.prompts else "",
         prompts_sha256=layout.prompts.sha256 if layout.prompts else "",
@@ -329,13 +331,14 @@ def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
     if finished.decision is None:
         return ()
     confidence = finished.recipe.pick.confidence
+    times = NormalDist().inv_cdf((1 + confidence) / 2)
     return tuple(
         NoiseFloor(
             engine=engine,
             speed=noise.timing.half_width(confidence) if noise.timing else None,
             passes=noise.timing.passes if noise.timing else None,
             confidence=confidence,
-            acceptance=noise.acceptance,
+            acceptance=times * noise.acceptance if noise.acceptance is not None else None,
         )
         for engine, noise in finished.decision.noise.items()
     )

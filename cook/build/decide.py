@@ -70,7 +70,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class EngineNoise:
-    """The noise floor on one engine. ``acceptance``: of one draft in two batch shapes, signed."""
+    """The noise floor on one engine. ``acceptance``: standard deviation of one
+    draft's in two batch shapes."""
 
     timing: TimingNoise | None
     acceptance: float | None

@@ -411,9 +411,11 @@ class Forecaster:
         return pearl(replies, weights, lengths, timings), dsi(replies, weights, timings)
 
     def acceptance_floor(self, only: Collection[str]) -> float | None:
-        """Acceptance of the floor draft in another batch shape minus in the usual one.
+        """Standard deviation of the floor draft's acceptance between two batch shapes, a fraction.
 
-        A fraction, at the longest draft; None where it was not replayed twice.
+        Near ties fall otherwise in another shape, here and there on every prompt: the root of the
+        sum of squares, over prompts, of what each moves the rate by. At the longest draft; None
+        where it was not replayed twice.
         """
         if self.plan.floor is None:
             return None
@@ -422,15 +424,18 @@ class Forecaster:
         if self.outcomes.result(other) is None:
             return None
         longest = replace(max(self.plan.settings, key=lambda s: s.n_max), p_min=0.0)
-        rates = []
+        shapes = []
         for replays in (draft.replays, (other,)):
             texts = self.texts(replace(draft, replays=replays), shared)
             runs = [simulate(p, longest, self.plan.profile) for _, p in texts]
-            drafted = sum(r.draft_n for r in runs)
-            if not drafted:
-                return None
-            rates.append(sum(r.draft_n_accepted for r in runs) / drafted)
-        return rates[1] - rates[0]
+            shapes.append(np.array([(r.draft_n, r.draft_n_accepted) for r in runs]))
+        usual, other_shape = shapes
+        drafted, accepted = usual.sum(axis=0)
+        if not drafted:
+            return None
+        more = other_shape - usual
+        moved = (more[:, 1] - more[:, 0] * accepted / drafted) / drafted
+        return float(np.sqrt((moved**2).sum()))
 
     def fitted(
         self,

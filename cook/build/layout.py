@@ -162,6 +162,8 @@ class Layout:
     types: TypeSpeedStep | None = None
     slots: tuple[int, ...] = (1,)
     """Numbers of slots to serve at, of the recipe."""
+    target_description: str | None = None
+    """What the target's file says of itself."""
 
     def making(self) -> Iterator[Step[Any]]:
         """Steps before the live score: types, imatrix, quantize, evaluate, memory."""

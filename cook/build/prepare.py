@@ -198,6 +198,7 @@ def _lay(
         left_out=left_out,
         types=_types(engine, recipe, drafts, reader),
         slots=recipe.score.slots if recipe.score is not None else (1,),
+        target_description=scored.target.file.string("general.description") if scored else None,
     )
 
 

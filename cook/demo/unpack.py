@@ -1,36 +1,56 @@
-"""The demo's target in f16, made from the shipped q8_0 file when it is first used.
+"""The demo's target at the cost of a real one, made from the shipped q8_0 file when first used.
 
-A q8_0 target this small fits in a processor's cache, where several tokens at once cost as much
-as one after the other, and no draft can pay. In f16 it does not fit, and a step costs what it
-does where models are served: reading the weights. It is not shipped because of its size.
+The shipped file fits in a processor's cache, where several tokens at once cost as much as one after
+the other: no model that anybody serves is like that. So layers are put in front of its own that add
+nothing. What they read is its first layer in f32, and their output projections are zero: the text
+is the same to the token, and a step costs what it does where models are served, reading weights.
+
+It is written as ``glm4moe``, which computes what ``bailingmoe2`` does under other names
+(``src/models/glm4-moe.cpp`` beside ``bailingmoe2.cpp``) and can carry a head. ik_llama.cpp wants
+query, key and value apart and with biases; zeros are added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from cook import files
-from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
-from cook.formats.gguf_writer import NewTensor, copy_of, encode, write_gguf_file
+from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.gguf_writer import (
+    NewTensor,
+    copy_of,
+    encode,
+    tensor_at,
+    write_gguf_file,
+)
 from cook.formats.quant_types import by_name
 from cook.paths import cook_home, demo_dir
 
 SHIPPED = "target-q8_0.gguf"
-UNPACKED = "target-f16.gguf"
-_FILE_TYPE = 1  # LLAMA_FTYPE_MOSTLY_F16
+UNPACKED = "target.gguf"
+LAYERS_IN_FRONT = 14
+_FORM = f"glm4moe-{LAYERS_IN_FRONT}-1"
+"""Raise the last number when the same shipped file unpacks to other bytes."""
+_ALL_F32 = 0  # LLAMA_FTYPE_ALL_F32
+_DESCRIPTION = (
+    f"Demo model of cook with {LAYERS_IN_FRONT} layers in front that add nothing: a step reads "
+    "as many weights as where models are served, and the text stays the same"
+)
 
 
 def is_unpacked(path: Path) -> bool:
-    """Whether ``path`` names the f16 target, which stands in no checkout."""
+    """Whether ``path`` names the unpacked target, which stands in no checkout."""
     return path == demo_dir() / UNPACKED
 
 
 def unpacked() -> Path:
-    """The f16 target below COOK_HOME; written now unless it is there."""
+    """The unpacked target below COOK_HOME; written now unless it is there."""
     shipped = demo_dir() / SHIPPED
     digest = files.digest(shipped).removeprefix("sha256:")
-    path = cook_home() / "demo" / digest[:12] / UNPACKED
+    path = cook_home() / "demo" / f"{digest[:12]}-{_FORM}" / UNPACKED
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         unpack(read_gguf(shipped), path)
@@ -38,25 +58,109 @@ def unpacked() -> Path:
 
 
 def unpack(model: GgufFile, path: Path) -> None:
-    """Write ``model`` to ``path`` with its q8_0 tensors in f16, and all else as it was."""
-    metadata = {key: model.raw_value(key) for key in model.metadata}
-    metadata["general.file_type"] = encode(_FILE_TYPE)
-    tensors = [
-        _in_f16(model, t) if t.type_name == "q8_0" else copy_of(model, t.name)
-        for t in model.tensors
-    ]
-    write_gguf_file(path, metadata, tensors, alignment=model.alignment)
+    """Write ``model``, a bailingmoe2 whose first layer is dense, to ``path`` with the layers in
+    front; the bytes of its own weights stay."""
+    own = [part for t in model.tensors for part in _as_glm4moe(model, t.name)]
+    tensors = [t for i in range(LAYERS_IN_FRONT) for t in _layer_in_front(model, i)]
+    write_gguf_file(path, _metadata(model), [*own, *tensors], alignment=model.alignment)
 
 
-def _in_f16(model: GgufFile, tensor: TensorInfo) -> NewTensor:
+def _metadata(model: GgufFile) -> dict[str, bytes]:
+    old, new = "bailingmoe2.", "glm4moe."
+    values = {
+        key.replace(old, new): model.raw_value(key)
+        for key in model.metadata
+        if "expert_group" not in key and not key.endswith("expert_shared_feed_forward_length")
+    }
+
+    def count(key: str) -> int:
+        value = model.integer(old + key)
+        assert value is not None
+        return value
+
+    # Here the width of the shared experts is their number times that of the routed ones.
+    shared = count("expert_shared_feed_forward_length") // count("expert_feed_forward_length")
+    return values | {
+        "general.architecture": encode("glm4moe"),
+        "general.description": encode(_DESCRIPTION),
+        "general.file_type": encode(_ALL_F32),
+        f"{new}block_count": encode(count("block_count") + LAYERS_IN_FRONT),
+        f"{new}leading_dense_block_count": encode(
+            count("leading_dense_block_count") + LAYERS_IN_FRONT
+        ),
+        f"{new}expert_shared_count": encode(shared),
+    }
+
+
+def _renamed(name: str, by: int) -> str:
+    """The name in glm4moe of a tensor ``by`` layers further back."""
+    if not name.startswith("blk."):
+        return name
+    _, layer, rest = name.split(".", 2)
+    return f"blk.{int(layer) + by}.{rest.replace('ffn_norm', 'post_attention_norm')}"
+
+
+def _as_glm4moe(model: GgufFile, name: str) -> Iterator[NewTensor]:
+    """A tensor of the model's own, byte for byte; query, key and value apart."""
+    new = _renamed(name, LAYERS_IN_FRONT)
+    if ".attn_qkv." not in name:
+        yield replace(copy_of(model, name), name=new)
+        return
+    tensor, place = model.tensor(name), model.place(name)
+    width, rows = tensor.shape
+    row_bytes = place.size_bytes // rows
+    offset = place.offset
+    for letter, count in _projections(model):
+        part = replace(place, offset=offset, size_bytes=count * row_bytes)
+        shape = (width, count)
+        yield tensor_at(new.replace("qkv", letter), shape, tensor.type_id, part)
+        yield _zeros(new.replace("qkv.weight", f"{letter}.bias"), (count,))
+        offset += part.size_bytes
+
+
+def _projections(model: GgufFile) -> tuple[tuple[str, int], ...]:
+    """Letters and rows of what ``attn_qkv`` holds, in its order."""
+    keys = ("head_count", "head_count_kv", "key_length")
+    heads, kv_heads, width = (model.integer(f"bailingmoe2.attention.{key}") or 0 for key in keys)
+    return ("q", heads * width), ("k", kv_heads * width), ("v", kv_heads * width)
+
+
+def _layer_in_front(model: GgufFile, index: int) -> Iterator[NewTensor]:
+    """The first layer of the model in f32, its two output projections zero."""
+    for tensor in model.tensors:
+        if not tensor.name.startswith("blk.0."):
+            continue
+        new = _renamed(tensor.name, index)
+        if ".attn_output." in new or ".ffn_down." in new:
+            yield _zeros(new, tensor.shape)
+        elif ".attn_qkv." in new:
+            width, first = tensor.shape[0], 0
+            for letter, count in _projections(model):
+                rows = slice(first, first + count)
+                yield _in_f32(model, tensor.name, new.replace("qkv", letter), (width, count), rows)
+                yield _zeros(new.replace("qkv.weight", f"{letter}.bias"), (count,))
+                first += count
+        else:
+            yield _in_f32(model, tensor.name, new, tensor.shape, slice(None))
+
+
+def _in_f32(model: GgufFile, name: str, new: str, shape: tuple[int, ...], rows: slice) -> NewTensor:
     def data() -> Iterable[bytes]:
         import numpy as np
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        rows = -1, (tensor.size_bytes or 0) * tensor.shape[0] // tensor.elements
-        packed = np.frombuffer(model.read_tensor_bytes(tensor.name), np.uint8).reshape(rows)
-        yield dequantize(packed, GGMLQuantizationType.Q8_0).astype("<f2").tobytes()
+        tensor = model.tensor(name)
+        raw = np.frombuffer(model.read_tensor_bytes(name), np.uint8)
+        packed = raw.reshape(prod(tensor.shape[1:]), -1)[rows]
+        weights = dequantize(packed, GGMLQuantizationType(tensor.type_id))
+        yield weights.astype("<f4").tobytes()
 
-    f16 = by_name("f16")
-    return NewTensor(tensor.name, tensor.shape, f16.id, f16.tensor_bytes(tensor.shape), data)
+    f32 = by_name("f32")
+    return NewTensor(new, shape, f32.id, f32.tensor_bytes(shape), data)
+
+
+def _zeros(name: str, shape: tuple[int, ...]) -> NewTensor:
+    f32 = by_name("f32")
+    size = f32.tensor_bytes(shape)
+    return NewTensor(name, shape, f32.id, size, lambda: (bytes(size),))

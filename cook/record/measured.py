@@ -129,8 +129,9 @@ class ReplayedPrompts:
 class NoiseFloor:
     """What two measurements of one file differ by on ``engine``.
 
-    ``speed``: share, at ``confidence``, from ``passes`` of timing; ``acceptance``: signed
-    difference of one draft replayed in two batch shapes, a fraction. None: not measured.
+    ``speed``: share, at ``confidence``, from ``passes`` of timing; ``acceptance``: the same for one
+    draft replayed in two batch shapes, a fraction (a signed difference in older records). None:
+    not measured.
     """
 
     engine: str

@@ -329,6 +329,8 @@ class Record:
     """Replayed acceptance of every draft; empty where candidates are scored live only."""
     target_digest: Annotated[str | None, LATER] = None
     """``sha256:`` of the target's bytes."""
+    target_description: Annotated[str | None, LATER] = None
+    """What the target's file says of itself."""
     chains: Annotated[tuple[SampledChain, ...] | None, LATER] = None
     """Forecasts under the sampling chains that the recipe lists beside the deployed one."""
     defaults: Annotated[dict[str, dict[str, str]] | None, LATER] = None

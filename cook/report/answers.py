@@ -13,8 +13,12 @@ from cook.units import plural, size
 
 
 def evidence(record: Record) -> tuple[Fact, ...]:
-    """What the pick's figures rest on: prompts and tokens, and the state of the machine."""
-    return (_over_what(record, picked(record)), _machine(record)) if record.candidates else ()
+    """What the pick's figures rest on: prompts and tokens, what the target's file says of itself,
+    and the state of the machine."""
+    if not record.candidates:
+        return ()
+    found = (_over_what(record, picked(record)), _target(record), _machine(record))
+    return tuple(fact for fact in found if fact is not None)
 
 
 def answers(record: Record) -> tuple[Fact, ...]:
@@ -49,6 +53,11 @@ def _over_what(record: Record, winner: Candidate | None) -> Fact:
     parts.append(f"replies of at most {record.max_tokens} tokens")
     parts.append(f"temperature {record.temperature:g}")
     return Fact("measured over", "; ".join(parts))
+
+
+def _target(record: Record) -> Fact | None:
+    said = record.target_description
+    return Fact("target", clipped(said, 300)) if said else None
 
 
 def _machine(record: Record) -> Fact:

@@ -361,7 +361,7 @@ def noise_told(found: NoiseFloor) -> str:
         )
     if found.acceptance is not None:
         parts.append(
-            f"one draft in two batch shapes by {abs(100 * found.acceptance):.2f} points of "
+            f"one draft in two batch shapes by up to {abs(100 * found.acceptance):.2f} points of "
             "acceptance"
         )
     return f"noise floor on {found.engine}: {', '.join(parts) or 'not measured'}"

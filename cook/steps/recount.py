@@ -84,7 +84,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             passed_over = 0
             for run in runs:
                 reply = recorded[run.id]
-                tokens = _emitted(run, reply, worker, info, self.settings.n_max)
+                tokens = emitted_tokens(run, reply, worker, info, self.settings.n_max)
                 if tokens is None:
                     passed_over += 1
                 elif len(replies) < REQUESTS:
@@ -96,7 +96,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         return replace(found, passed_over=passed_over)
 
 
-def _emitted(
+def emitted_tokens(
     run: PromptRun, recorded: Reply, worker: Worker, info: ModelInfo, n_max: int
 ) -> tuple[int, ...] | None:
     """The tokens of a reply as the server counted them; None where they are not known.

@@ -155,7 +155,9 @@ def test_the_last_run_of_every_cell_is_kept() -> None:
     assert cells
     found: dict[str, list[tuple[int, str]]] = {}
     for cell in cells:
-        assert cell.title.rpartition(" x ")[0] == known[cell.name].title
+        # The demo's cells are from before its target had the layers in front, and say so.
+        title = cell.title.rpartition(" x ")[0].replace("/target-f16.gguf", "/target.gguf")
+        assert title == known[cell.name].title
         assert not cell.commit.endswith("+"), "measured with code that is in the history"
         bare, *drafted = cell.found
         assert (bare.draft, bare.n_max) == (None, 0)

@@ -124,7 +124,7 @@ def test_the_noise_floor_is_measured(record: Record) -> None:
     assert floor.speed is not None
     assert floor.speed > 0
     assert floor.acceptance is not None
-    assert abs(floor.acceptance) < 0.05
+    assert 0 <= floor.acceptance < 0.1
 
 
 def test_the_control_ran_without_a_draft(record: Record) -> None:

@@ -1,8 +1,8 @@
-"""The demo's target unpacked: the weights of the q8_0 file, made once, found by every reader."""
+"""The demo's target unpacked: its own weights as shipped, layers in front that add nothing, the
+same text on both engines; made once, found by every reader."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,16 @@ from gguf import GGUFReader
 from gguf.quants import dequantize
 
 from cook.build.locate import locate
-from cook.demo.unpack import SHIPPED, UNPACKED, unpack, unpacked
-from cook.formats.gguf import read_gguf
+from cook.demo.unpack import LAYERS_IN_FRONT, SHIPPED, UNPACKED, unpacked
+from cook.engines.base import ModelArgs, ServerJob
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.server import Server
+from cook.formats.gguf import GgufFile, read_gguf
 from cook.paths import demo_dir
+from cook.prompts.prompt_set import load_prompts
 
 SOURCE = demo_dir() / SHIPPED
+PROJECTIONS = ("q", "k", "v")
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +30,65 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_every_weight_is_the_shipped_one() -> None:
+def renamed(name: str) -> str:
+    layer, dot, rest = name.removeprefix("blk.").partition(".")
+    if layer == name.partition(".")[0]:
+        return name
+    rest = rest.replace("ffn_norm", "post_attention_norm")
+    return f"blk.{int(layer) + LAYERS_IN_FRONT}{dot}{rest}"
+
+
+def parts(name: str) -> list[str]:
+    """The names under which the bytes of a shipped tensor stand, in their order."""
+    new = renamed(name)
+    split = "attn_qkv" in new
+    return [new.replace("qkv", letter) for letter in PROJECTIONS] if split else [new]
+
+
+def test_every_byte_of_its_own_weights_is_the_shipped_one() -> None:
+    ours, shipped = read_gguf(unpacked()), read_gguf(SOURCE)
+    for tensor in shipped.tensors:
+        found = [ours.tensor(name) for name in parts(tensor.name)]
+        assert {t.type_name for t in found} == {tensor.type_name}
+        assert sum(t.elements for t in found) == tensor.elements
+        data = b"".join(ours.read_tensor_bytes(t.name) for t in found)
+        assert data == shipped.read_tensor_bytes(tensor.name), tensor.name
+
+
+def test_the_layers_in_front_read_weights_and_add_nothing() -> None:
     ours = {t.name: t for t in GGUFReader(unpacked()).tensors}
-    for shipped in GGUFReader(SOURCE).tensors:
-        before = dequantize(shipped.data, shipped.tensor_type)
-        found = ours[shipped.name]
-        kept = shipped.tensor_type.name == "F32"
-        assert found.tensor_type.name == ("F32" if kept else "F16"), shipped.name
-        np.testing.assert_array_equal(
-            found.data, before if kept else before.astype(np.float16), err_msg=shipped.name
-        )
+    shipped = {t.name: t for t in GGUFReader(SOURCE).tensors}
+    first = {name: t for name, t in shipped.items() if name.startswith("blk.0.")}
+    for layer in range(LAYERS_IN_FRONT):
+        for name, tensor in first.items():
+            names = [new.replace(f"blk.{LAYERS_IN_FRONT}.", f"blk.{layer}.") for new in parts(name)]
+            assert {ours[new].tensor_type.name for new in names} == {"F32"}
+            found = np.concatenate([ours[new].data for new in names])
+            nothing = ".attn_output." in name or ".ffn_down." in name
+            wanted = dequantize(tensor.data, tensor.tensor_type)
+            np.testing.assert_array_equal(found, np.zeros_like(wanted) if nothing else wanted)
+
+
+def test_biases_are_zero_and_nothing_else_is_new() -> None:
+    ours, shipped = read_gguf(unpacked()), read_gguf(SOURCE)
+    own = {new for t in shipped.tensors for new in parts(t.name)}
+    front = [new for new in own if new.startswith(f"blk.{LAYERS_IN_FRONT}.")]
+    added = {
+        new.replace(f"blk.{LAYERS_IN_FRONT}.", f"blk.{layer}.")
+        for layer in range(LAYERS_IN_FRONT)
+        for new in front
+    }
+    rest = {t.name for t in ours.tensors} - own - added
+    layers = layer_count(ours)
+    assert rest == {
+        f"blk.{layer}.attn_{letter}.bias" for layer in range(layers) for letter in PROJECTIONS
+    }
+    assert not any(any(ours.read_tensor_bytes(name)) for name in rest)
+    assert layers == layer_count(shipped) + LAYERS_IN_FRONT
+
+
+def layer_count(model: GgufFile) -> int:
+    return model.integer(f"{model.architecture}.block_count") or 0
 
 
 def test_it_is_written_once(home: Path) -> None:
@@ -49,21 +103,24 @@ def test_a_recipe_finds_it_even_for_a_plan() -> None:
     found = locate(demo_dir() / UNPACKED, plan_only=True)
     assert found.path == unpacked()
     assert not found.source.provisional
-    assert read_gguf(found.path).metadata["general.file_type"] == 1
+    assert read_gguf(found.path).metadata["general.file_type"] == 0
 
 
 @pytest.mark.engine
-def test_its_bytes_are_those_of_the_engines_own_tool(bundled: Any, tmp_path: Path) -> None:
-    by_hand = tmp_path / "by-hand.gguf"
-    tool = bundled.tool("quantize")
-    command = [str(tool), "--allow-requantize", str(SOURCE), str(by_hand), "F16", "1"]
-    subprocess.run(command, check=True, capture_output=True, env=bundled.environment())
-    ours = tmp_path / "ours.gguf"
-    unpack(read_gguf(SOURCE), ours)
-    theirs, mine = read_gguf(by_hand), read_gguf(ours)
-    assert {t.name: t.type_name for t in mine.tensors} == {
-        t.name: t.type_name for t in theirs.tensors
-    }
-    for tensor in theirs.tensors:
-        name = tensor.name
-        assert mine.read_tensor_bytes(name) == theirs.read_tensor_bytes(name), name
+def test_the_text_is_the_same(bundled: Any, tmp_path: Path) -> None:
+    assert replies(bundled, unpacked(), tmp_path) == replies(bundled, SOURCE, tmp_path)
+
+
+@pytest.mark.ik
+def test_the_text_is_the_same_on_ik(ik_engine: Any, tmp_path: Path) -> None:
+    assert replies(ik_engine, unpacked(), tmp_path) == replies(ik_engine, SOURCE, tmp_path)
+
+
+def replies(engine: Any, model: Path, folder: Path) -> list[object]:
+    """What a server of ``model`` writes for a prompt of each category, greedily: token by token
+    where the engine tells them."""
+    prompts = {p.category: p.text for p in load_prompts("demo").prompts}
+    job = ServerJob(model, ModelArgs(threads=1), 2048)
+    with Server(engine, job, Supervisor(folder / "logs")) as server:
+        answers = [server.complete(prompt, 96) for prompt in prompts.values()]
+    return [(answer.text, answer.tokens, answer.predicted_n) for answer in answers]

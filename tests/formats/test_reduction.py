@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cook.demo.unpack import SHIPPED
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import InputError
 from cook.files import SHARED_BLOCK, shares_blocks
@@ -222,10 +223,8 @@ REDUCTIONS = (
 @pytest.fixture(scope="module")
 def demo_target(tmp_path_factory: pytest.TempPathFactory, bundled: Any) -> Path:
     """The demo's target as llama-quantize writes it: its tensors by layer and name."""
-    from cook.demo.unpack import unpacked
-
     folder = tmp_path_factory.mktemp("target")
-    return by_tool(bundled, unpacked(), Reduction(), folder).path
+    return by_tool(bundled, demo_dir() / SHIPPED, Reduction(), folder).path
 
 
 @pytest.mark.engine

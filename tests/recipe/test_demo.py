@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cook.build.locate import locate
+from cook.demo.unpack import UNPACKED
 from cook.paths import demo_dir
 from cook.recipe.demo import apply_demo
 from cook.recipe.load import load_recipe, shipped_recipes
@@ -22,7 +23,7 @@ def test_only_the_inputs_change(name: str) -> None:
     assert after.evaluate is not None
     assert after.evaluate.corpus == demo_dir() / "data" / "evaluation.txt"
     assert after.score is not None
-    assert after.score.target.source == demo_dir() / "target-f16.gguf"
+    assert after.score.target.source == demo_dir() / UNPACKED
     assert after.score.prompts == "demo"
     assert without_inputs(after) == without_inputs(before)
 

@@ -21,6 +21,7 @@ NAMES = [
     "ling-flash-iq1kt",
     "qwen3-0.6b-dense",
     "qwen3-coder-30b-iq1kt",
+    "smollm2-135m",
 ]
 # Sizes that the thread's own logs print (shared/samples/README.md).
 PUBLISHED_MIB = {"IQ1_KT": 23266.73, "IQ1_KT-PUFFED": 24181.83, "IQ2_KL": 35498.34}

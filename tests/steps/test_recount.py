@@ -14,7 +14,7 @@ from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
-from cook.steps.recount import _emitted
+from cook.steps.recount import emitted_tokens
 
 END = 0
 PIECES = {END: "", 1: "a", 2: "b", 3: "c", 4: "ab", 5: "\ufffd"}
@@ -43,7 +43,9 @@ def emitted(
     run: PromptRun, trace: Sequence[int], n_max: int = 3, eog: frozenset[int] = frozenset({END})
 ) -> tuple[int, ...] | None:
     recorded = cast(Reply, Recorded(np.array(trace, np.int32)))
-    return _emitted(run, recorded, cast(Worker, Letters()), cast(ModelInfo, Info(eog=eog)), n_max)
+    return emitted_tokens(
+        run, recorded, cast(Worker, Letters()), cast(ModelInfo, Info(eog=eog)), n_max
+    )
 
 
 @dataclass(frozen=True)
