@@ -50,7 +50,6 @@ from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
 from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
-from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 
 # isort: split
@@ -200,10 +199,6 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
 
     yield "memory", MemoryStep(main, "Q4", draft, ModelArgs(), 4096)
     yield "memory placed", MemoryStep(ik, "a file", source("draft.gguf"), placed, 4096)
-
-    times = tuple(TypeTimeStep(main, t, source("demo.gguf"), placed) for t in ("q4_K", "iq4_nl"))
-    yield "type time", times[0]
-    yield "type speed", TypeSpeedStep(times)
 
     yield "replay", ReplayStep(main, "Q4", draft, trace, ModelArgs())
     yield (

@@ -27,7 +27,6 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
-from cook.steps.type_speed import TypeSpeedStep
 
 NO_DRAFT = "no draft"
 ROUNDS = 2
@@ -159,16 +158,13 @@ class Layout:
     warnings: tuple[str, ...]
     forecast: ForecastPlan | None = None
     left_out: tuple[LeftOut, ...] = ()
-    types: TypeSpeedStep | None = None
     slots: tuple[int, ...] = (1,)
     """Numbers of slots to serve at, of the recipe."""
     target_description: str | None = None
     """What the target's file says of itself."""
 
     def making(self) -> Iterator[Step[Any]]:
-        """Steps before the live score: types, imatrix, quantize, evaluate, memory."""
-        if self.types is not None:
-            yield self.types
+        """Steps before the live score: imatrix, quantize, evaluate, memory."""
         if self.imatrix is not None:
             yield self.imatrix
         if self.reference is not None:

@@ -16,7 +16,7 @@ from cook.formats.quant_types import Flavour
 
 RECORDED = Path(__file__).parent / "standins" / "recorded"
 REACHED = ("server", "imatrix", "perplexity")
-"""Tools that raw flags reach. llama-quantize, llama-bench and the worker get none."""
+"""Tools that raw flags reach. llama-quantize and the worker get none."""
 # Flags that their help prints across two lines, or with a dot.
 GARBLED = {"--fim-qwen-1", "--spec-ngram-", "-min-hits"}
 HARMLESS = {f: {w: o for w, o in t.items() if o.sets} for f, t in OPTIONS.items()}
