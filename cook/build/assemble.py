@@ -161,7 +161,7 @@ def assemble(finished: Finished) -> Record:
         disturbed=len(_disturbed(finished)[0]),
         sources=finished.origins,
         replayed=tuple(replayed(finished.forecasts, outcomes)),
-        slots=finished.parallel.speeds if finished.parallel is not None else None,
+        slots=finished.parallel.speeds if finished.parallel is not None else (),
         chains=_chains(finished),
     )
 
@@ -396,11 +396,11 @@ def _prediction(
     )
 
 
-def _chains(finished: Finished) -> tuple[SampledChain, ...] | None:
-    """What is forecast under the other sampling chains; None where none is asked for."""
+def _chains(finished: Finished) -> tuple[SampledChain, ...]:
+    """What is forecast under the other sampling chains; empty where none is asked for."""
     score, decision = finished.recipe.score, finished.decision
     if score is None or decision is None or not decision.chains:
-        return None
+        return ()
     return tuple(
         SampledChain(
             engine,

@@ -155,21 +155,23 @@ def _list(output: Output, recipe: str | None) -> None:
         raise InputError(f"no record{f' of {recipe}' if recipe else ''} is kept", hint=HINT)
     documents: list[dict[str, object]] = []
     rows: list[tuple[str | None, ...]] = []
+    faults: list[InputError] = []
     for one in kept:
+        mark = "* " if one.newest else "  "
+        named: dict[str, object] = {"record": one.name, "path": one.path, "newest": one.newest}
         try:
             record = read_record(one.path)
         except InputError as error:
-            documents.append({"record": one.name, "path": one.path, "error": error.message})
-            rows.append((one.name, None, None, error.message))
+            documents.append(named | {"error": error.message, "hint": error.hint})
+            rows.append((f"{mark}{one.name}", "cannot be read", None, None))
+            faults.append(error)
             continue
         winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
         speedup = winner.speedup if winner is not None else None
         target = "demo" if record.demo else Path(record.target).name or None
         documents.append(
-            {
-                "record": one.name,
-                "path": one.path,
-                "newest": one.newest,
+            named
+            | {
                 "created": record.created,
                 "pick": record.pick.candidate,
                 "speedup": speedup,
@@ -179,12 +181,13 @@ def _list(output: Output, recipe: str | None) -> None:
                 "recipe_sha256": record.recipe_sha256,
             }
         )
-        mark = "* " if one.newest else "  "
         picked = record.pick.candidate or ("nothing" if record.candidates else None)
         rows.append((f"{mark}{one.name}", picked, f"{speedup:.2f}x" if speedup else None, target))
     output.emit({"records": documents})
     output.table(rows, ("record", "pick", Column("speedup", "right"), "target"))
     output.say("* is what the recipe's name alone means")
+    for fault in faults:
+        output.warn(f"{fault.message}; {fault.hint}" if fault.hint else fault.message)
 
 
 def _others_told(output: Output, path: Path) -> None:

@@ -218,7 +218,12 @@ def gc(
         known = ", ".join(sorted({a.kind for a in artifacts})) or "none"
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
-    needed = files_named() if chosen and not named else frozenset()
+    needed, unreadable = files_named() if chosen and not named else (frozenset(), ())
+    if unreadable:
+        out.warn(
+            f"{some(unreadable, TOLD)} cannot be read, so models that only such a record names do "
+            "not stay"
+        )
     used = None
     if recipe:
         from cook.build.used import used_by

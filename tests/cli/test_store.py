@@ -138,6 +138,17 @@ def test_gc_spares_what_a_record_names(cook: Any, monkeypatch: pytest.MonkeyPatc
     assert not directory.exists()
 
 
+def test_gc_says_that_an_unreadable_record_spares_nothing(
+    cook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+    fill(cook.directory / "cook-home" / "store")
+    keep_record(bare.RECORD).write_text("{}")
+    done = cook("store", "gc", "--all", "--dry-run")
+    assert done.status == 0
+    assert "cannot be read, so models that only such a record names do not stay" in done.stderr
+
+
 @pytest.mark.engine
 def test_what_a_build_without_a_record_left_stays_for_its_recipe(cook: Any) -> None:
     recipe = cook.directory / "kept.yaml"
