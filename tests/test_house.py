@@ -21,7 +21,7 @@ import cook
 ROOT = Path(cook.__file__).parent
 ROOMS = {
     "__main__": 12,
-    "cli": 3_416,
+    "cli": 3_409,
     "nightly": 2_741,
     "service": 353,
     "inspection": 411,
@@ -36,7 +36,7 @@ ROOMS = {
     "record": 1_575,
     "recipe": 6_378,
     "trace": 1_295,
-    "graph": 2_182,
+    "graph": 2_172,
     "engine_setup": 290,
     "engines": 7_474,
     "config": 137,
