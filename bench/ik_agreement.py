@@ -1,9 +1,8 @@
 """Acceptance of an iq1_kt draft by replay against ik's own count of it, on the same prompts.
 
-Live runs go through ``llama-server`` and through ``llama-spec-bench``; replay is of one trace,
-recorded by the same engine. Each of the two tools counts in its own way, so each is compared
-with the simulation of its own loop (docs/internals/scoring.md#profiles). Not needed where
-COOK_ENGINE_IK names no build: the study then says so.
+Live runs go through ``llama-server``; replay is of one trace, recorded by the same engine, with
+the simulation of that loop (docs/internals/scoring.md#profiles). Not needed where COOK_ENGINE_IK
+names no build: the study then says so.
 """
 
 from __future__ import annotations
@@ -12,21 +11,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from bench.study import Study, empty_executor
 from cook.build.fitting import live_runs
 from cook.build.layout import Configuration, Layout
 from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
-from cook.errors import InputError
 from cook.graph.execute import Executor
 from cook.recipe.load import parse_recipe
 from cook.scoring.simulate import Positions, Profile, simulate
 from cook.steps.replay import replies
 
-Tool = Literal["server", "spec-bench"]
-PROFILES = {"server": Profile.IK_2026_08, "spec-bench": Profile.IK_SPEC_BENCH_2026_08}
 MOST_POINTS = 1.0
 LEAST_DRAFTED = 4000
 
@@ -48,7 +43,6 @@ quants:
       - {output: iq6_k}
 score:
   method: METHOD
-  live: TOOL
   target: {source: "demo://target-q8_0.gguf", args: {threads: 1}}
   prompts: demo
 LIMIT
@@ -62,15 +56,12 @@ LIMIT
 class Agreement:
     """Counts over the same prompts, (drafted, accepted) of each side.
 
-    ``exact`` of ``requests`` have both counts equal; ``apart`` are prompts left out, since the
-    tool wrote past the end of the reply farther than the trace knows.
+    ``exact`` of ``requests`` have both counts equal.
     """
 
-    tool: Tool
     n_max: int
     requests: int
     exact: int
-    apart: int
     live: tuple[int, int]
     replayed: tuple[int, int]
 
@@ -82,11 +73,10 @@ class Agreement:
 
     def __str__(self) -> str:
         shares = [f"{a}/{d} = {100 * a / d:.2f} %" for d, a in (self.live, self.replayed)]
-        apart = f", {self.apart} prompts left out" if self.apart else ""
         return (
-            f"llama-{self.tool} n_max={self.n_max}: live {shares[0]}, replay {shares[1]}: "
+            f"llama-server n_max={self.n_max}: live {shares[0]}, replay {shares[1]}: "
             f"{self.points:+.2f} points; both counts equal on {self.exact} of {self.requests} "
-            f"requests{apart}"
+            "requests"
         )
 
 
@@ -105,27 +95,21 @@ def ik_agreement() -> Study:
 def agreements(
     executor: Executor, *, limit: int | None, tokens: int, n_max: tuple[int, ...]
 ) -> list[Agreement]:
-    """Every draft length through both tools; ``limit`` None: every demo prompt.
+    """Every draft length; ``limit`` None: every demo prompt.
 
     The first failure of a step is raised.
     """
-    replay = _layout("replay", "server", limit, tokens, n_max)
+    replay = _layout("replay", limit, tokens, n_max)
     texts = _texts(executor, replay, tokens)
-    found = []
-    for tool in ("server", "spec-bench"):
-        layout = _layout("live", tool, limit, tokens, n_max)
-        executor.run([step for c in layout.grid for step in c.rounds])
-        _refuse_failed(executor)
-        found += [_compared(executor, tool, c, texts) for c in layout.grid]
-    return found
+    layout = _layout("live", limit, tokens, n_max)
+    executor.run([step for c in layout.grid for step in c.rounds])
+    _refuse_failed(executor)
+    return [_compared(executor, c, texts) for c in layout.grid]
 
 
-def _layout(
-    method: str, tool: str, limit: int | None, tokens: int, n_max: tuple[int, ...]
-) -> Layout:
+def _layout(method: str, limit: int | None, tokens: int, n_max: tuple[int, ...]) -> Layout:
     text = (
         RECIPE.replace("METHOD", method)
-        .replace("TOOL", tool)
         .replace("LIMIT\n", "" if limit is None else f"  limit: {limit}\n")
         .replace("TOKENS", str(tokens))
         .replace("LENGTHS", str(list(n_max)))
@@ -151,7 +135,7 @@ def _texts(executor: Executor, layout: Layout, tokens: int) -> dict[str, Positio
 
 
 def _compared(
-    executor: Executor, tool: Tool, configuration: Configuration, texts: Mapping[str, Positions]
+    executor: Executor, configuration: Configuration, texts: Mapping[str, Positions]
 ) -> Agreement:
     settings = configuration.settings
     assert settings is not None, "the grid has drafts only"
@@ -159,18 +143,13 @@ def _compared(
     ours: list[tuple[int, int]] = []
     runs = live_runs(configuration, executor)
     for name, run in runs.items():
-        try:
-            counted = simulate(texts[name], DraftSettings(settings.n_max), PROFILES[tool])
-        except InputError:
-            continue
+        counted = simulate(texts[name], DraftSettings(settings.n_max), Profile.IK_2026_08)
         live.append((run.draft_n or 0, run.draft_n_accepted or 0))
         ours.append((counted.draft_n, counted.draft_n_accepted))
     return Agreement(
-        tool=tool,
         n_max=settings.n_max,
         requests=len(live),
         exact=sum(a == b for a, b in zip(live, ours, strict=True)),
-        apart=len(runs) - len(live),
         live=(sum(d for d, _ in live), sum(a for _, a in live)),
         replayed=(sum(d for d, _ in ours), sum(a for _, a in ours)),
     )

@@ -24,11 +24,7 @@ class CookError(Exception):
 
 
 class StepError(CookError):
-    """A step of a build failed: an engine crashed, lied, hung, or wrote something unusable.
-
-    ``passing``: for want of disk or memory, or killed by somebody. It says nothing of what the
-    step was to find out, so nothing may be concluded from it and kept.
-    """
+    """A step of a build failed: an engine crashed, lied, hung, or wrote something unusable."""
 
     exit_code = 1
 
@@ -38,11 +34,9 @@ class StepError(CookError):
         *,
         hint: str | None = None,
         log: Path | None = None,
-        passing: bool = False,
     ) -> None:
         super().__init__(message, hint=hint)
         self.log = log
-        self.passing = passing
 
 
 class InputError(CookError):

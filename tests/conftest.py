@@ -33,6 +33,14 @@ STANDIN_TYPES = {
 }
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP works in the test and in what it starts; `nohup make test` ignores it elsewhere."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="session")
 def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """COOK_HOME of the session's engines, so that each is discovered once."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cook.cli.main import main
 from cook.formats.gguf import read_gguf
 from cook.formats.quant_types import IK_LLAMA_CPP
 from cook.graph.store import Store
@@ -181,46 +180,3 @@ def test_both_engines_in_one_table(tmp_path: Path, bundled: Any, ik_engine: Any)
     predicted = {c.draft for c in record.candidates if c.predicted is not None and c.draft}
     assert predicted == made
     assert record.pick.candidate in {c.name for c in record.candidates}
-
-
-BENCHED = """\
-version: 1
-name: benched
-drafts: [{name: draft, source: "demo://draft-f16.gguf"}]
-score:
-  method: live
-  live: spec-bench
-  target: {source: "demo://target-q8_0.gguf", args: {threads: 1}}
-  prompts: demo
-  limit: 4
-  max_tokens: 32
-  context: 2048
-  draft: {n_max: [4], args: {threads: 1}}
-"""
-
-
-def test_spec_bench_in_the_place_of_the_server(tmp_path: Path, ik_engine: Any) -> None:
-    engine = f"ik={Path(ik_engine.facts.bin_dir)}"
-    record = build(tmp_path / "home", "benched", BENCHED, "--engine", engine)
-    bare, drafting = record.candidates
-    assert bare.live is not None
-    assert drafting.live is not None
-    assert bare.live.requests == drafting.live.requests == 4
-    assert bare.live.drafted is None
-    assert drafting.live.drafted
-    assert drafting.live.accepted
-    ran = steps(record, "live")
-    assert all(Path(step.command[0]).name == "llama-spec-bench" for step in ran)
-    assert Path(drafting.command[0]).name == "llama-server", "what the user runs in the end"
-
-
-@pytest.mark.engine
-def test_spec_bench_is_ik_s_alone(
-    tmp_path: Path, bundled: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = tmp_path / "benched.yaml"
-    recipe.write_text(BENCHED)
-    assert main(["build", str(recipe), "--engine", "bundled"]) == 5
-    told = capsys.readouterr().err
-    assert "has no llama-spec-bench" in told
-    assert "started" not in told, "told before anything runs"

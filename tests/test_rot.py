@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from cook.cli.main import main
-from cook.graph.store import META, Artifact, Store
+from cook.graph.store import Artifact, Store
 from cook.record.record import Record, read_record
 from tests.builds import build
 
@@ -56,14 +55,6 @@ def quant(home: Path) -> Artifact:
     return found
 
 
-def as_of_an_older_cook(store: Store) -> None:
-    for artifact in list(store.entries()):
-        meta = artifact.directory / META
-        document = json.loads(meta.read_text())
-        del document["sha256"], document["made_from"]
-        meta.write_text(json.dumps(document))
-
-
 def test_a_flipped_byte_is_caught_and_measured_by_nobody(
     tmp_path: Path, clean: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +82,7 @@ def test_the_same_command_again_sees_it(
 def test_mending_takes_the_figures_of_the_rotten_quant_with_it(
     tmp_path: Path, clean: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store of before: the rotten quant was measured under the good key."""
+    """The rotten quant was measured under the good key."""
     build(tmp_path, "rot", RECIPE)
     artifact = quant(tmp_path)
     whole = artifact.meta.read_bytes()
@@ -104,7 +95,6 @@ def test_mending_takes_the_figures_of_the_rotten_quant_with_it(
     assert perplexity(wrong) != clean
     assert artifact.meta.read_bytes() == whole
     store = Store(tmp_path / "store")
-    as_of_an_older_cook(store)
     monkeypatch.setenv("COOK_HOME", str(tmp_path))
     assert main(["store", "verify"]) == 1
     assert main(["store", "verify", "--mend"]) == 0

@@ -13,7 +13,7 @@ from cook.signals import listening, require_going_on, undisturbed
 
 
 @pytest.fixture(autouse=True)
-def listened() -> Iterator[None]:
+def listened(hangups: None) -> Iterator[None]:
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     hook = sys.unraisablehook
     with listening():

@@ -39,7 +39,6 @@ from cook.steps.convert import Converter, ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep
 from cook.steps.head import HeadStep
-from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -51,7 +50,6 @@ from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
 from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
-from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 
 # isort: split
@@ -202,10 +200,6 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "memory", MemoryStep(main, "Q4", draft, ModelArgs(), 4096)
     yield "memory placed", MemoryStep(ik, "a file", source("draft.gguf"), placed, 4096)
 
-    times = tuple(TypeTimeStep(main, t, source("demo.gguf"), placed) for t in ("q4_K", "iq4_nl"))
-    yield "type time", times[0]
-    yield "type speed", TypeSpeedStep(times)
-
     yield "replay", ReplayStep(main, "Q4", draft, trace, ModelArgs())
     yield (
         "replay of a share, rolled out",
@@ -218,10 +212,6 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield (
         "replay that keeps the draft's likeliest tokens",
         ReplayStep(main, "Q4", draft, trace, ModelArgs(), top=64),
-    )
-    yield (
-        "http replay",
-        HttpReplayStep(main, "Q4", draft, trace, placed, (2, 4), Profile.MAINLINE_2026_10),
     )
     yield "curve", CurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 2, 5))
     yield (
@@ -247,11 +237,10 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "live without a draft", nothing
     yield "live", drafted
     yield (
-        "live through spec-bench",
+        "live on ik",
         LiveStep(
             *(ik, "Q4", target, placed, 4096, draft, placed, DraftSettings(4)),
             *(prompts[:1], 128, greedy, False, 0, 0),
-            tool="spec-bench",
         ),
     )
     yield "live in parallel", replace(drafted, slots=4)

@@ -161,7 +161,7 @@ def assemble(finished: Finished) -> Record:
         disturbed=len(_disturbed(finished)[0]),
         sources=finished.origins,
         replayed=tuple(replayed(finished.forecasts, outcomes)),
-        slots=finished.parallel.speeds if finished.parallel is not None else None,
+        slots=finished.parallel.speeds if finished.parallel is not None else (),
         chains=_chains(finished),
     )
 
@@ -298,7 +298,7 @@ def _candidate(
         decode_speedup=decode_speedup,
         output=output_check(compared, control, uncontrolled) if compared else None,
         server_peak_rss_bytes=max(peaks, default=None),
-        command=(first.serve or first.command) if first else (),
+        command=first.command if first else (),
         predicted=_prediction(finished, score, key, runs, rounds),
         counts=counts if counts and counts.requests else None,
         counts_reason=counts_reason,
@@ -396,11 +396,11 @@ def _prediction(
     )
 
 
-def _chains(finished: Finished) -> tuple[SampledChain, ...] | None:
-    """What is forecast under the other sampling chains; None where none is asked for."""
+def _chains(finished: Finished) -> tuple[SampledChain, ...]:
+    """What is forecast under the other sampling chains; empty where none is asked for."""
     score, decision = finished.recipe.score, finished.decision
     if score is None or decision is None or not decision.chains:
-        return None
+        return ()
     return tuple(
         SampledChain(
             engine,
@@ -488,9 +488,6 @@ def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str,
         for step in made
         for warning in getattr(finished.outcomes.result(step), "warnings", ())
     )
-    for live in finished.live():
-        if outcome := finished.outcomes.result(live):
-            warnings += [f"{live.label}: left out {lost}" for lost in outcome.lost]
     if finished.decision is not None:
         warnings += [
             f"{engine}: nothing could be predicted: {reason}"

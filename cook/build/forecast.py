@@ -40,7 +40,6 @@ from cook.scoring.price import (
 from cook.scoring.sampled import SampledPrediction, predict_sampled
 from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
 from cook.steps.curve import CurveOutcome, CurveStep, over_passes
-from cook.steps.http_replay import http_positions
 from cook.steps.replay import (
     ReplayStep,
     expected_reply,
@@ -143,8 +142,6 @@ class Forecaster:
         default_factory=dict
     )
     """What drafts would have drafted behind n-grams, likewise, over so many replies."""
-    draft_times: float = 1.0
-    """How many times as fast as timed every draft is taken to be."""
 
     @property
     def priced(self) -> bool:
@@ -233,7 +230,7 @@ class Forecaster:
             if timings is None:
                 continue
             for settings in plan.settings:
-                texts = self.texts(draft, wanted, settings.n_max)
+                texts = self.texts(draft, wanted)
                 if not texts or (wanted and len(texts) < len(wanted)):
                     break  # it failed, or left the race before these prompts
                 if not forecasts:
@@ -368,7 +365,7 @@ class Forecaster:
         """``rival`` first and ``draft`` wherever that has nothing, under every setting; of one
         server that answers the whole trace. None without the draft's times."""
         plan, timings = self.plan, self.timings(draft)
-        if timings is None or len(self.by_worker(draft)) < len(self.trace):
+        if timings is None or len(self.texts(draft)) < len(self.trace):
             return []
         return [
             self._priced(
@@ -386,7 +383,7 @@ class Forecaster:
     ) -> list[RivalReply]:
         """``draft`` behind ``rival``, of one server that answers all that was replayed so far."""
         plan, trace = self.plan, self.trace
-        texts = {head.id: text for head, text in self.by_worker(draft)}
+        texts = {head.id: text for head, text in self.texts(draft)}
         key = draft.replays[0].key, rival, settings, len(texts)
         if key not in self.behind:
             server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
@@ -409,7 +406,7 @@ class Forecaster:
         timings = self.timings(draft)
         if not self.priced or timings is None:
             return ()
-        texts = self.texts(draft, None, max(lengths))
+        texts = self.texts(draft)
         replies, weights = [text for _, text in texts], [head.weight for head, _ in texts]
         return pearl(replies, weights, lengths, timings), dsi(replies, weights, timings)
 
@@ -429,7 +426,7 @@ class Forecaster:
         longest = replace(max(self.plan.settings, key=lambda s: s.n_max), p_min=0.0)
         shapes = []
         for replays in (draft.replays, (other,)):
-            texts = self.texts(replace(draft, replays=replays), shared, longest.n_max)
+            texts = self.texts(replace(draft, replays=replays), shared)
             runs = [simulate(p, longest, self.plan.profile) for _, p in texts]
             shapes.append(np.array([(r.draft_n, r.draft_n_accepted) for r in runs]))
         usual, other_shape = shapes
@@ -493,7 +490,7 @@ class Forecaster:
         the trace has from somewhere on (after 44 of 256 tokens, on a prompt of 4,096): steps that
         it took less than the trace's text, every seventh in that reply, are no speed of the server.
         """
-        for head, p in self.texts(draft, None, settings.n_max):
+        for head, p in self.texts(draft):
             run = live.get(head.id)
             if run is not None and run.predicted_n == p.reply:
                 simulated = simulate(p, settings, self.plan.profile)
@@ -521,14 +518,14 @@ class Forecaster:
         prefill = mine.prompts if mine else None
         return Timings(
             verify=verify,
-            draft=self.afar(batches.faster(self.draft_times)),
+            draft=self.afar(batches),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
             slower=overheads.slower,
             overhead_s=overheads.step_s,
             decode_overhead_s=overheads.decode_s,
             target_prefill=target.prompts if target else None,
-            draft_prefill=self.afar(prefill.faster(self.draft_times)) if prefill else None,
+            draft_prefill=self.afar(prefill) if prefill else None,
             request_s=overheads.request_s,
         )
 
@@ -563,25 +560,9 @@ class Forecaster:
         return over_passes(measured) if measured else None
 
     def texts(
-        self, draft: DraftForecast, wanted: Collection[str] | None, n_max: int
-    ) -> list[ReplayedReply]:
-        """The replies as ``draft`` sees them when it drafts ``n_max`` tokens; over HTTP where
-        that was asked for."""
-        if draft.http is not None:
-            trace, artifact = self.trace, self.outcomes.artifact(draft.http)
-            return list(
-                zip(
-                    trace.heads,
-                    http_positions(draft.http, trace, artifact, n_max),
-                    strict=True,
-                )
-            )
-        return self.by_worker(draft, wanted)
-
-    def by_worker(
         self, draft: DraftForecast, wanted: Collection[str] | None = None
     ) -> list[ReplayedReply]:
-        """The same by the worker, for drafts of every length."""
+        """The replies as ``draft`` sees them, for drafts of every length."""
         return [
             text
             for replay in draft.replays

@@ -21,7 +21,6 @@ from cook.build.layout import (
 from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs
 from cook.engines.ngram_settings import DEFAULTS, doubts
-from cook.engines.spec_bench import require_spec_bench
 from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import Flavour
@@ -65,13 +64,11 @@ def lay_score(
     """How ``drafts`` are scored on ``engine``; None for a recipe without `score`.
 
     InputError for a draft whose vocabulary is not the target's, and for prompts that replay
-    cannot split in two; PrerequisiteError for a live tool that the engine lacks.
+    cannot split in two.
     """
     score = recipe.score
     if score is None:
         return None
-    if score.live == "spec-bench":
-        require_spec_bench(engine)
     target = reader.model(score.target.source, "target")
     require_one_vocabulary(recipe, target.file, reader)
     reader.files.append(prompts_file(score.prompts))

@@ -19,7 +19,6 @@ from cook.scoring.simulate import Profile
 from cook.steps.compare import CompareStep
 from cook.steps.control import ControlStep
 from cook.steps.curve import CurveStep
-from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -28,7 +27,6 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
-from cook.steps.type_speed import TypeSpeedStep
 
 NO_DRAFT = "no draft"
 ROUNDS = 2
@@ -160,16 +158,13 @@ class Layout:
     warnings: tuple[str, ...]
     forecast: ForecastPlan | None = None
     left_out: tuple[LeftOut, ...] = ()
-    types: TypeSpeedStep | None = None
     slots: tuple[int, ...] = (1,)
     """Numbers of slots to serve at, of the recipe."""
     target_description: str | None = None
     """What the target's file says of itself."""
 
     def making(self) -> Iterator[Step[Any]]:
-        """Steps before the live score: types, imatrix, quantize, evaluate, memory."""
-        if self.types is not None:
-            yield self.types
+        """Steps before the live score: imatrix, quantize, evaluate, memory."""
         if self.imatrix is not None:
             yield self.imatrix
         if self.reference is not None:
@@ -212,7 +207,7 @@ class Layout:
                 draft=draft.model,
                 args=self.engine.as_draft(live.draft_args, live.target_args, live.context),
                 settings=settings,
-                profile=plan.profile if live.tool == "server" else Profile.IK_SPEC_BENCH_2026_08,
+                profile=plan.profile,
                 trace=plan.trace,
                 live=live,
             )
@@ -335,7 +330,6 @@ class LiveGrid:
                 chat=self.chat,
                 round=index,
                 repeat=repeat,
-                tool=score.live,
                 ngram=first.settings if first is not None else None,
                 draft_context=draft.context if draft is not None else None,
             )
@@ -417,15 +411,14 @@ def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
 class DraftForecast:
     """What is needed to forecast one draft with one KV cache type.
 
-    ``replays``: one a round of the race, or a single one; none where no worker can be built.
-    ``curves``: one a pass; none where times are typed. ``http``: replay through a stock server.
+    ``replays``: one a round of the race, or a single one. ``curves``: one a pass; none where times
+    are typed.
     """
 
     draft: DraftPlan
     cache_type: str | None
     replays: tuple[ReplayStep, ...]
     curves: tuple[CurveStep, ...]
-    http: HttpReplayStep | None = None
 
 
 @dataclass(frozen=True)
@@ -488,9 +481,6 @@ class ForecastPlan:
         yield from (chain.trace for chain in self.chains)
         for draft in self.drafts:
             yield from draft.replays[:1]
-        for draft in self.drafts:
-            if draft.http is not None:
-                yield draft.http
         for turn in range(self.passes - 1):
             yield from self.timing(turn)
 

@@ -235,7 +235,7 @@ class SourceReader:
         found = self._find(ref, role)
         return ModelFile(found.source, header(found.path))
 
-    def text(self, ref: Path | HubRef, role: str = "text") -> Source:
+    def text(self, ref: Path | HubRef, role: str) -> Source:
         """Any other file, whole."""
         return self._find(ref, role).source
 

@@ -9,7 +9,6 @@ class Phase(StrEnum):
     """One thing that a build does; its value is what a plan and a nightly call it."""
 
     CONVERT = "convert the source"
-    TYPES = "time the types"
     IMATRIX = "importance matrix"
     QUANTIZE = "quantize the drafts"
     QUALITY = "PPL, KLD and memory"
@@ -22,8 +21,6 @@ class Phase(StrEnum):
 
 _OF = {
     "convert": Phase.CONVERT,
-    "type-time": Phase.TYPES,
-    "type-speed": Phase.TYPES,
     "trace-corpus": Phase.IMATRIX,
     "imatrix": Phase.IMATRIX,
     "quantize": Phase.QUANTIZE,
@@ -35,7 +32,6 @@ _OF = {
     "trace": Phase.TRACE,
     "recorded-trace": Phase.TRACE,
     "replay": Phase.REPLAY,
-    "http-replay": Phase.REPLAY,
     "curve": Phase.TIMES,
     "slot-curve": Phase.TIMES,
     "live": Phase.LIVE,

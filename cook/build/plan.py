@@ -12,7 +12,7 @@ from cook.build.needs import needs_of
 from cook.build.phases import Phase, phase_of
 from cook.build.reckon import MachinePace, effort_of, model_bytes
 from cook.graph.execute import closure
-from cook.graph.step import Step, decode
+from cook.graph.step import Step
 from cook.graph.store import Artifact, Store
 from cook.output import Column, Mode, Output
 from cook.paths import cook_home, free_bytes
@@ -196,7 +196,7 @@ def plan(prepared: Prepared) -> Plan:
         live_hours_reason=reason,
         left_out=left_out,
         later=_later(layouts) if replayed else None,
-        warnings=(*prepared.warnings, *_known_of_types(layouts, store)),
+        warnings=prepared.warnings,
         later_steps=later,
         candidate_s=_configuration_seconds(typical[0], history, pace)[0] if typical else None,
         budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
@@ -272,14 +272,6 @@ def _later(layouts: Sequence[Layout]) -> str:
     later = LATER.replace(": ", f": {RACE}", 1) if races else LATER
     slots = max((n for layout in layouts for n in layout.slots), default=1)
     return later if slots == 1 else f"{later}; the same of the choice on up to {slots} slots"
-
-
-def _known_of_types(layouts: Sequence[Layout], store: Store) -> Iterator[str]:
-    """What was measured before of the types that the quants use."""
-    for step in (layout.types for layout in layouts if layout.types is not None):
-        artifact = store.find(step.kind, step.key)
-        if artifact is not None:
-            yield from decode(step, artifact).warnings
 
 
 def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:

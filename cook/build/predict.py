@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.build.forecast import ChainExpectation, Forecast, Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
-from cook.build.layout import DraftForecast, DraftPlan, ForecastPlan
+from cook.build.layout import DraftForecast, DraftPlan
 from cook.build.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
-from cook.engines.base import DraftSettings, Engine, ModelArgs
+from cook.engines.base import DraftSettings, ModelArgs
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import model_stem
 from cook.formats.quant_types import Flavour
@@ -25,13 +25,12 @@ from cook.output import Output
 from cook.paths import cook_home
 from cook.recipe.schema import RivalSpec, SamplingSpec, rival_keys
 from cook.record.measured import SlotSpeed
-from cook.scoring.iid import IidRow, SeenCycle, alpha_of, best_length, iid_row, seen_cycle
+from cook.scoring.iid import IidRow, alpha_of, best_length, iid_row
 from cook.scoring.link import Link
 from cook.scoring.parallel import ParallelSpeed
 from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
 from cook.scoring.sampled import SampledPrediction
-from cook.scoring.simulate import PROFILES, RULES, Profile, simulate
-from cook.steps.http_replay import Agreement, HttpReplayStep, agreement
+from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.steps.replay import ReplayOutcome
 from cook.steps.trace import given_trace
 from cook.trace.session import TOP
@@ -71,22 +70,14 @@ class PredictRequest:
     draft_ms: float | None = None
     overhead_ms: float = 0.0
     acceptance: float | None = None
-    acceptance_to: float | None = None
     acceptance_at: int | None = None
-    seen: float | None = None
     temperature: tuple[float, ...] = ()
     top_k: tuple[int, ...] = ()
     top_p: tuple[float, ...] = ()
     min_p: tuple[float, ...] = ()
-    lower_trace: Path | None = None
-    lower_target: Path | None = None
-    lower_target_ms: float | None = None
-    lower_verify: str | None = None
-    lower_acceptance: float | None = None
     flash_attention: bool | None = None
     gpu_layers: int | None = None
     cache_type: str | None = None
-    over_http: bool = False
     slots: tuple[int, ...] = ()
     link_ms: float | None = None
     link_mbit: float | None = None
@@ -123,52 +114,6 @@ class PredictRequest:
             "min_p": self.min_p or None,
         }
         return _validated(SamplingSpec, lists, "sampling").chains
-
-    @cached_property
-    def lower(self) -> PredictRequest | None:
-        """The same with a lower quant of the target; None where nothing is said of one.
-
-        Without a trace of its own it is taken to write, and to accept, what the target does.
-        """
-        own = (self.lower_target, self.lower_target_ms, self.lower_verify)
-        if self.lower_trace is None and self.lower_acceptance is None and own == (None, None, None):
-            return None
-        if own == (None, None, None):
-            raise InputError(
-                "the times of the lower target quant are missing",
-                hint="--lower-target GGUF, --lower-verify 1:90,5:140, or --lower-target-ms 90",
-            )
-        if self.lower_target is not None and self.lower_trace is None:
-            raise InputError(
-                "--lower-target needs the trace of that quant: --lower-trace FILE",
-                hint=f"cook trace --target {self.lower_target}",
-            )
-        verify = self.lower_verify
-        if self.lower_target is None and verify is None and self.verify is not None:
-            verify = self._scaled_verify(self.lower_target_ms or 0.0)
-        return replace(
-            self,
-            trace=self.lower_trace or self.trace,
-            target=self.lower_target,
-            target_ms=None if verify is not None else self.lower_target_ms,
-            verify=verify,
-            acceptance=self.acceptance if self.lower_acceptance is None else self.lower_acceptance,
-            acceptance_to=self.acceptance_to if self.lower_acceptance is None else None,
-            seen=None,
-            lower_trace=None,
-            lower_target=None,
-            lower_target_ms=None,
-            lower_verify=None,
-            lower_acceptance=None,
-        )
-
-    def _scaled_verify(self, one_ms: float) -> str:
-        """The typed curve at the speed at which one token takes ``one_ms``."""
-        curve = self.verify_curve
-        assert curve is not None, "asked where it is typed"
-        scale = one_ms / float(curve.at(1, 0))
-        points = zip(curve.widths, curve.seconds[0], strict=True)
-        return ",".join(f"{width}:{seconds * scale:.6g}" for width, seconds in points)
 
     @property
     def draft_args(self) -> ModelArgs:
@@ -258,23 +203,16 @@ class SettingPrediction:
 
 @dataclass(frozen=True)
 class DraftPrediction:
-    """One draft over the trace. ``sampled`` is rejection sampling, for traces at T > 0.
-
-    ``replay`` is None where no worker could be built. ``agreement``: where the settings were
-    replayed over HTTP although a worker was at hand, how the two compare, one for each.
-    """
+    """One draft over the trace. ``sampled`` is rejection sampling, for traces at T > 0."""
 
     name: str
     path: Path
     file_bytes: int
-    replay: ReplayOutcome | None
+    replay: ReplayOutcome
     settings: tuple[SettingPrediction, ...]
     sampled: tuple[SampledPrediction, ...]
-    agreement: tuple[Agreement, ...]
     expected: tuple[ChainExpectation, ...] = ()
     """Under the sampling chains that were asked for, at every length."""
-    twice: Forecast | None = None
-    """The best setting of a draft that is twice as fast; None without times."""
     parallel: tuple[ParallelSpeed, ...] = ()
     """PEARL and DSI; none without times."""
 
@@ -304,36 +242,26 @@ class TracePrediction:
     """Whether prompts were timed too: without, there are no end-to-end speeds."""
     two_stage: tuple[Forecast, ...] = ()
     """Every rival before every draft, at the best setting of the two."""
-    lower: TracePrediction | None = None
-    """The same drafts with a lower quant of the target."""
 
 
 @dataclass(frozen=True)
 class TypedPrediction:
     """What typed numbers say, as if tokens were accepted independently with chance ``alpha``.
 
-    ``best_length`` by the closed form, where every batch is taken to cost the same. ``twice``: the
-    same lengths with a draft twice as fast. ``seen``: the speed that was seen, taken apart.
+    ``best_length`` by the closed form, where every batch is taken to cost the same.
     """
 
     rows: tuple[IidRow, ...]
-    twice: tuple[IidRow, ...]
-    seen: SeenCycle | None
     alpha: float
     no_draft_tokens_per_s: float
     best_length: float | None
     constant: bool
     """Whether every batch is taken to cost what one token costs."""
     warnings: tuple[str, ...] = ()
-    lower: TypedPrediction | None = None
-    """The same with a lower quant of the target."""
 
 
-def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
-    """What the typed numbers say, for the least acceptance and, of a range, for the greatest.
-
-    InputError for those that are missing.
-    """
+def predict_typed(request: PredictRequest) -> TypedPrediction:
+    """Predict from the typed numbers; InputError for those that are missing."""
     if request.trace is not None:
         raise InputError("--acceptance replaces the trace: give one of them")
     curve = request.verify_curve
@@ -342,48 +270,20 @@ def predict_typed(request: PredictRequest) -> tuple[TypedPrediction, ...]:
             "--acceptance needs the times of target and draft",
             hint="--target-ms 146 --draft-ms 12, and better --verify 1:146,2:170,5:220",
         )
-    least, most = request.acceptance, request.acceptance_to
-    if most is not None and most < least:
-        raise InputError(f"--acceptance-to {most:g} is below --acceptance {least:g}")
-    ends = (least,) if most is None else (least, most)
-    found = [_typed(request, curve, request.draft_ms / 1000, end) for end in ends]
-    if request.lower is not None:
-        found[0] = replace(found[0], lower=predict_typed(request.lower)[0])
-    return tuple(found)
-
-
-def _typed(
-    request: PredictRequest, curve: BatchCurve, draft_s: float, acceptance: float
-) -> TypedPrediction:
-    """At one ``acceptance``."""
     # Nothing typed tells the vocabulary: the logits' own way is left out.
     away_s = (request.link_ms or 0.0) / 1000
-    if away_s and request.seen is not None:
-        raise InputError("--seen is a speed of the machines as they are: leave --link-ms out")
-    alpha = acceptance
+    draft_s, alpha = request.draft_ms / 1000, request.acceptance
     if request.acceptance_at is not None:
-        alpha = alpha_of(acceptance, request.acceptance_at)
+        alpha = alpha_of(alpha, request.acceptance_at)
     profile = request.named_profile or Profile.MAINLINE_2026_10
     plain_s = float(curve.at(1, 0))
     constant = len(curve.widths) == 1
     closed = constant and 0 < alpha < 1 and draft_s + away_s < plain_s
-    seen = None
-    if request.seen is not None:
-        ran = (request.acceptance_at,) if request.acceptance_at else request.lengths
-        if len(ran) > 1 or ran[0] is None:
-            raise InputError("--seen needs the n_max that ran", hint="--n-max N, once")
-        seen = seen_cycle(request.seen, alpha, ran[0], plain_s, draft_s, profile)
-
-    def rows(draft_s: float) -> tuple[IidRow, ...]:
-        overhead_s = request.overhead_ms / 1000
-        return tuple(
-            iid_row(alpha, n, curve, draft_s + away_s, profile, overhead_s) for n in request.lengths
-        )
-
     return TypedPrediction(
-        rows=rows(draft_s),
-        twice=rows(draft_s / 2),
-        seen=seen,
+        rows=tuple(
+            iid_row(alpha, n, curve, draft_s + away_s, profile, request.overhead_ms / 1000)
+            for n in request.lengths
+        ),
         alpha=alpha,
         no_draft_tokens_per_s=1 / plain_s,
         best_length=best_length(alpha, plain_s, draft_s + away_s) if closed else None,
@@ -408,19 +308,7 @@ def _beyond(curve: BatchCurve, lengths: Sequence[int]) -> Iterator[str]:
 
 
 def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction:
-    """Replay and time what is not stored yet, then predict every setting of every draft; once
-    more with a lower quant of the target, where something is said of one."""
-    if request.lower is None:
-        return _on_trace(request, output)
-    if request.verify_curve is None and request.target is None:
-        raise InputError(
-            "a lower target quant is compared with the target's own times",
-            hint="--target GGUF, or --verify 1:146,2:170,5:220",
-        )
-    return replace(_on_trace(request, output), lower=_on_trace(request.lower, output))
-
-
-def _on_trace(request: PredictRequest, output: Output) -> TracePrediction:
+    """Replay and time what is not stored yet, then predict every setting of every draft."""
     from cook.engines.discover import discover
     from cook.formats.gguf import read_gguf
     from cook.graph.step import source
@@ -442,26 +330,12 @@ def _on_trace(request: PredictRequest, output: Output) -> TracePrediction:
     if request.target is not None:
         target = source(read_gguf(request.target).shards)
         require_target(trace, request.target, target)
-    reason = _no_worker(engine)
-    if reason is not None:
-        output.warn(
-            f"{reason.message}; drafts are replayed over HTTP, a token at a time",
-            hint=reason.hint,
-        )
-        if target is not None or (verify is not None and request.draft_ms is None):
-            raise PrerequisiteError(
-                "without a worker nothing can be timed here",
-                hint="type the times: --verify 1:146,2:170,5:220 --draft-ms 12",
-            )
-    over_http = request.over_http or reason is not None
     chains = request.chains(trace.header.sampler)
-    if chains and (over_http or not trace.header.top):
+    if chains and not trace.header.top:
         raise InputError(
             "other sampling chains need the target's and the draft's probabilities",
-            hint="leave out --over-http, or record a trace at that temperature",
+            hint="record a trace at that temperature: cook trace --temperature T",
         )
-    if over_http and any(request.p_min):
-        raise InputError("replay over HTTP scores p_min 0 only", hint="leave --p-min out")
     profile = profile or PROFILES[engine.flavour]
     # Where the engine's p_min never fires, one is as good as another.
     chances = request.p_min if RULES[profile].uses_p_min else (0.0,)
@@ -486,8 +360,6 @@ def _on_trace(request: PredictRequest, output: Output) -> TracePrediction:
         top=TOP if chains else 0,
         two_stage=rivals,
     )
-    if over_http:
-        plan = _with_http(plan, request, worker=reason is None)
     home = cook_home()
     parallel = [slot_plan(plan, draft, request.slots) for draft in plan.drafts if request.slots]
     with Executor(
@@ -512,10 +384,6 @@ def _require_consistent(request: PredictRequest) -> None:
         )
     if request.overhead_ms or request.acceptance_at is not None:
         raise InputError("--overhead-ms and --acceptance-at go with --acceptance")
-    if request.lower_acceptance is not None:
-        raise InputError("--lower-acceptance goes with --acceptance; a trace has --lower-trace")
-    if request.seen is not None or request.acceptance_to is not None:
-        raise InputError("--seen and --acceptance-to go with --acceptance")
     if request.target is not None and (request.verify or request.target_ms):
         raise InputError("--target measures what --verify and --target-ms type: give one of them")
     if request.link_mbit is not None and request.link_ms is None:
@@ -528,36 +396,6 @@ def _require_consistent(request: PredictRequest) -> None:
     if request.lengths[0] < 1 or request.lengths[-1] > MAX_TRACE_LENGTH:
         # what a trace serves past the end of a reply
         raise InputError(f"--n-max must be between 1 and {MAX_TRACE_LENGTH}")
-
-
-def _no_worker(engine: Engine) -> PrerequisiteError | None:
-    """Why ``engine`` has no worker: no headers, no compiler, a static build."""
-    from cook.engines.worker.compile import build_worker, locate
-
-    try:
-        build_worker(locate(engine))
-    except PrerequisiteError as error:
-        return error
-    return None
-
-
-def _with_http(plan: ForecastPlan, request: PredictRequest, *, worker: bool) -> ForecastPlan:
-    """``plan`` with every draft replayed through a stock server, and by the worker if there is
-    one, to be compared."""
-
-    def replayed(draft: DraftForecast) -> DraftForecast:
-        http = HttpReplayStep(
-            plan.engine,
-            draft.draft.name,
-            draft.draft.model,
-            plan.trace,
-            request.draft_args,
-            request.lengths,
-            plan.profile,
-        )
-        return replace(draft, http=http, replays=draft.replays if worker else ())
-
-    return replace(plan, drafts=tuple(replayed(draft) for draft in plan.drafts))
 
 
 def _predicted(
@@ -578,26 +416,25 @@ def _predicted(
     bare, *forecasts = forecaster.forecasts()
     chains = request.chains(trace.header.sampler)
     doubts += [told for chain in chains if (told := _another_text(trace, chain)) is not None]
-    faster = replace(forecaster, draft_times=2.0)
     two_stage: list[Forecast] = []
     drafts = []
     for draft, path in zip(plan.drafts, request.drafts, strict=True):
         mine = [forecasts.pop(0) for _ in plan.settings]
+        replay = forecaster.outcomes.result(draft.replays[0])
+        assert replay is not None, "a failure was raised before"
         drafts.append(
             DraftPrediction(
                 name=draft.draft.name,
                 path=path,
                 file_bytes=path.stat().st_size,
-                replay=forecaster.outcomes.result(draft.replays[0]) if draft.replays else None,
+                replay=replay,
                 settings=tuple(_setting(forecaster, draft, forecast) for forecast in mine),
                 sampled=tuple(forecaster.sampled(draft, request.lengths)),
-                agreement=tuple(_agreements(forecaster, draft)),
                 expected=tuple(
                     one
                     for chain in chains
                     for one in forecaster.expected(draft, chain, request.lengths)
                 ),
-                twice=_best_of(faster, draft) if forecaster.priced else None,
                 parallel=forecaster.parallel(draft, request.lengths),
             )
         )
@@ -616,13 +453,6 @@ def _predicted(
         prefill_known=bool(plan.verify) and request.draft_ms is None,
         two_stage=tuple(two_stage),
     )
-
-
-def _best_of(forecaster: Forecaster, draft: DraftForecast) -> Forecast | None:
-    """``draft`` at its fastest setting."""
-    alone = replace(forecaster, plan=replace(forecaster.plan, drafts=(draft,), rivals=()))
-    found = [one for one in alone.forecasts() if one.key.draft is not None]
-    return max(found, key=lambda one: one.decode_speed, default=None)
 
 
 def _another_text(trace: TraceFile, chain: Sampling) -> str | None:
@@ -658,19 +488,6 @@ def _setting(forecaster: Forecaster, draft: DraftForecast, forecast: Forecast) -
     return SettingPrediction(
         forecast, break_even(timings, forecast.priced.setting, profile, middle)
     )
-
-
-def _agreements(forecaster: Forecaster, draft: DraftForecast) -> Iterator[Agreement]:
-    """How replay over HTTP and by the worker compare, where both were made."""
-    by_worker = forecaster.by_worker(draft)
-    if draft.http is None or not by_worker:
-        return
-    for settings in forecaster.plan.settings:
-        counts: list[Sequence[tuple[int, int]]] = []
-        for texts in (forecaster.texts(draft, None, settings.n_max), by_worker):
-            runs = [simulate(p, settings, forecaster.plan.profile) for _, p in texts]
-            counts.append([(run.draft_n, run.draft_n_accepted) for run in runs])
-        yield agreement(*counts)
 
 
 def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iterator[str]:

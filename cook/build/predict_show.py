@@ -19,7 +19,7 @@ from cook.build.predict import (
 )
 from cook.output import Column, Output, plain
 from cook.report.sections.in_parallel import answers, gain
-from cook.scoring.iid import CAVEAT, IidRow, SeenCycle
+from cook.scoring.iid import CAVEAT, IidRow
 from cook.scoring.price import Breakdown, PricedReplies
 from cook.scoring.sampled import SampledPrediction
 from cook.units import plural
@@ -64,7 +64,6 @@ def document(whole: TracePrediction) -> dict[str, Any]:
         "two_stage": [
             {"name": one.name, **plain(one.key), **_figures(one, whole)} for one in whole.two_stage
         ],
-        "lower_target": document(whole.lower) if whole.lower is not None else None,
         "warnings": list(whole.warnings),
     }
 
@@ -77,20 +76,11 @@ def _draft(draft: DraftPrediction, whole: TracePrediction) -> dict[str, Any]:
         "replay": plain(draft.replay),
         "best": draft.settings.index(draft.best) if whole.no_draft else None,
         "settings": [_row(row, whole) for row in draft.settings],
-        "http_agreement": [
-            {**plain(one), "error_points": one.error_points} for one in draft.agreement
-        ],
         "rejection_sampling": [
             {**plain(one), "acceptance": one.acceptance, "acceptance_length": one.acceptance_length}
             for one in draft.sampled
         ],
         "sampling_chains": [_expectation(one) for one in draft.expected],
-        "twice_draft_speed": {
-            **plain(draft.twice.priced.setting),
-            **_figures(draft.twice, whole),
-        }
-        if draft.twice is not None
-        else None,
         "parallel": dict(zip(("pearl", "dsi"), map(plain, draft.parallel), strict=False)),
     }
 
@@ -199,13 +189,10 @@ def _show_slots(whole: TracePrediction, output: Output) -> None:
 
 def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) -> None:
     replay = draft.replay
-    if replay is not None:
-        output.data(
-            f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
-            f"{replay.positions} ({_percent(replay.match_rate)})"
-        )
-    else:
-        output.data(f"{draft.name}, replayed over HTTP")
+    output.data(
+        f"{draft.name}: the target's token is the draft's first choice at {replay.matches} of "
+        f"{replay.positions} ({_percent(replay.match_rate)})"
+    )
     with_p_min = any(row.priced.setting.p_min for row in draft.settings)
     titles = ("n_max", *(("p_min",) if with_p_min else ()), "acceptance", "tokens a cycle")
     right = [Column(title, "right") for title in (*titles, *_speed_titles(whole))]
@@ -225,8 +212,6 @@ def _show_draft(draft: DraftPrediction, whole: TracePrediction, output: Output) 
         for row in draft.settings
     ]
     output.table(rows, [*right, ""])
-    for row, agreed in zip(draft.settings, draft.agreement, strict=False):
-        output.data(f"over HTTP and by the worker, n_max={row.priced.setting.n_max}: {agreed}")
     if draft.sampled:
         output.data("")
         output.data(
@@ -319,12 +304,8 @@ def what_ifs(whole: TracePrediction) -> Iterator[str]:
     if whole.no_draft is None:
         return
     for draft in whole.drafts:
-        if draft.twice is not None:
-            yield _twice(draft, draft.twice, whole)
         if draft.parallel:
             yield _beside(draft, whole)
-    if whole.lower is not None:
-        yield _lower_target(whole, whole.lower)
 
 
 def _at_chain(
@@ -360,15 +341,6 @@ def _span(low: float | None, high: float | None) -> str:
     return f"{' to '.join(ends)}%"
 
 
-def _twice(draft: DraftPrediction, twice: Forecast, whole: TracePrediction) -> str:
-    speedup, now = _speedup(twice.priced, whole), _speedup(draft.best.priced, whole)
-    told = (
-        f"a draft twice as fast as {draft.name}: n_max={twice.priced.setting.n_max} would be "
-        f"{speedup:.2f}x as fast as no draft (as it is, {now:.2f}x)"
-    )
-    return told if speedup > 1 else f"{NOT_WORTH_IT}: {told}"
-
-
 def _beside(draft: DraftPrediction, whole: TracePrediction) -> str:
     """Drafting while the target verifies, on a device of the draft's own."""
     assert whole.no_draft is not None, "asked where times are known"
@@ -383,31 +355,6 @@ def _beside(draft: DraftPrediction, whole: TracePrediction) -> str:
     )
     fastest = max(one.decode_tokens_per_s, many.decode_tokens_per_s)
     return told if fastest > max(now, bare) else f"{NOT_WORTH_IT}: {told}"
-
-
-def _lower_target(whole: TracePrediction, lower: TracePrediction) -> str:
-    """The best with a lower target quant beside the best with the present one."""
-    now, then = _fastest_of(whole), _fastest_of(lower)
-    gain = then.priced.decode_tokens_per_s / now.priced.decode_tokens_per_s
-    acceptance = "" if lower.trace.path != whole.trace.path else "; acceptance taken to be the same"
-    told = (
-        f"a lower target quant: {then.name} {then.priced.decode_tokens_per_s:.2f} t/s decoding, "
-        f"{gain:.2f}x the {now.priced.decode_tokens_per_s:.2f} of {now.name} with this one"
-        f"{_accepted(then)}{acceptance}"
-    )
-    return told if gain > 1 else f"{NOT_WORTH_IT}: {told}"
-
-
-def _accepted(one: _Contender) -> str:
-    found = one.priced.acceptance
-    return "" if found is None else f" ({found:.1%} accepted)"
-
-
-def _fastest_of(whole: TracePrediction) -> _Contender:
-    """No draft included, by decode speed."""
-    assert whole.no_draft is not None, "its times are known"
-    every = [_Contender(NO_DRAFT, whole.no_draft), *_contenders(whole)]
-    return max(every, key=lambda one: one.priced.decode_tokens_per_s)
 
 
 def _contenders(whole: TracePrediction) -> list[_Contender]:
@@ -507,17 +454,17 @@ def _parts(spent: Breakdown) -> list[tuple[str, str]]:
 
 def _show_typed(request: PredictRequest, out: Output) -> None:
     """The table from typed numbers, what they come to in a line, and what that leaves out."""
-    least, *most = predict_typed(request)
-    rows, speed = least.rows, least.no_draft_tokens_per_s
-    if least.constant:
+    found = predict_typed(request)
+    rows, speed = found.rows, found.no_draft_tokens_per_s
+    if found.constant:
         out.warn(
             CONSTANT,
             hint="--verify 1:146,2:170,5:220, as llama-batched-bench measures",
         )
-    for warning in least.warnings:
+    for warning in found.warnings:
         out.warn(warning)
-    best = _fastest(least.rows)
-    out.emit(_typed_document(least) | ({"at_most": _typed_document(most[0])} if most else {}))
+    best = _fastest(rows)
+    out.emit(_typed_document(found))
     bare = (NO_DRAFT, None, None, None, _number(speed), "1.00x", None, "")
     cells: list[tuple[object, ...]] = [
         (
@@ -538,11 +485,7 @@ def _show_typed(request: PredictRequest, out: Output) -> None:
     )
     out.table([bare, *cells], [*(Column(t, "right") for t in titles), ""])
     out.data("")
-    out.data(_typed_verdict([least, *most]))
-    if least.lower is not None:
-        out.data(_typed_lower(least, least.lower))
-    if least.seen is not None:
-        out.data(_seen([one.seen for one in (least, *most) if one.seen is not None]))
+    out.data(_typed_verdict(found))
     out.warn(CAVEAT)
 
 
@@ -554,9 +497,6 @@ def _typed_document(prediction: TypedPrediction) -> dict[str, Any]:
         "settings": rows,
         "best": rows.index(_fastest(rows)),
         "best_length_closed_form": prediction.best_length,
-        "twice_draft_speed": prediction.twice,
-        "seen": prediction.seen,
-        "lower_target": _typed_document(prediction.lower) if prediction.lower else None,
         "warnings": prediction.warnings,
         "caveat": CAVEAT,
     }
@@ -566,55 +506,17 @@ def _fastest(rows: Sequence[IidRow]) -> IidRow:
     return max(rows, key=lambda row: row.decode_tokens_per_s)
 
 
-def _typed_verdict(ends: Sequence[TypedPrediction]) -> str:
-    """Does it pay, at which length, and what would a draft twice as fast give: in a line."""
-    first = [_fastest(one.rows) for one in ends]
-    twice = [_fastest(one.twice) for one in ends]
-    lengths = " to ".join(dict.fromkeys(f"n_max={row.n_max}" for row in first))
+def _typed_verdict(found: TypedPrediction) -> str:
+    """Whether it pays, and at which length, in a line."""
+    row = _fastest(found.rows)
     told = (
-        f"{lengths} is {_ends([r.speedup for r in first])}x as fast as no draft decoding, "
-        f"predicted: {_ends([r.decode_tokens_per_s for r in first])} t/s for "
-        f"{ends[0].no_draft_tokens_per_s:.2f}; a draft twice as fast: "
-        f"{_ends([r.decode_tokens_per_s for r in twice])} t/s "
-        f"({_ends([r.speedup for r in twice])}x)"
-        + ("; every batch taken to cost one token's time" if ends[0].constant else "")
+        f"n_max={row.n_max} is {row.speedup:.2f}x as fast as no draft decoding, predicted: "
+        f"{row.decode_tokens_per_s:.2f} t/s for {found.no_draft_tokens_per_s:.2f}"
+        + ("; every batch taken to cost one token's time" if found.constant else "")
     )
-    if first[0].speedup > 1:
+    if row.speedup > 1:
         return f"drafting pays: {told}"
     return f"{NOT_WORTH_IT}: the fastest, {told}"
-
-
-def _typed_lower(whole: TypedPrediction, lower: TypedPrediction) -> str:
-    """What the lower target quant gives, drafting where that pays on it."""
-    row = _fastest(lower.rows)
-    pays = row.speedup > 1
-    speed = row.decode_tokens_per_s if pays else lower.no_draft_tokens_per_s
-    now = max(_fastest(whole.rows).decode_tokens_per_s, whole.no_draft_tokens_per_s)
-    how = f"n_max={row.n_max} ({row.speedup:.2f}x no draft)" if pays else NO_DRAFT
-    told = (
-        f"a lower target quant: {speed:.2f} t/s with {how}, {speed / now:.2f}x {now:.2f} as it is"
-    )
-    return told if speed > now else f"{NOT_WORTH_IT}: {told}"
-
-
-def _seen(ends: Sequence[SeenCycle]) -> str:
-    """Where the time goes at the speed that was seen, and what is left to gain: in a line."""
-    one = ends[0]
-    gain = max(end.twice_tokens_per_s for end in ends) / one.tokens_per_s - 1
-    told = (
-        f"{one.tokens_per_s:g} t/s seen with n_max={one.n_max} are {one.speedup:.2f}x: a cycle "
-        f"takes {_ends([e.cycle_ms for e in ends], 0)} ms, the draft {one.draft_ms:.0f} ms of it, "
-        f"and verification with all else the time of {_ends([e.rest_tokens for e in ends])} "
-        f"single tokens; a draft twice as fast would give "
-        f"{_ends([e.twice_tokens_per_s for e in ends])} t/s ({gain:+.0%} at most), one that costs "
-        f"nothing {_ends([e.free_tokens_per_s for e in ends])}"
-    )
-    return told if one.speedup > 1 else f"{NOT_WORTH_IT}: {told}"
-
-
-def _ends(values: Sequence[float], digits: int = 2) -> str:
-    """One value, or the two ends of a range, each once."""
-    return " to ".join(dict.fromkeys(f"{value:.{digits}f}" for value in sorted(values)))
 
 
 def _percent(share: float | None) -> str | None:

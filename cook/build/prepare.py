@@ -17,9 +17,9 @@ from cook.build.lay_score import (
     shared_device_warning,
     trace_warning,
 )
-from cook.build.layout import Configuration, DraftPlan, ForecastPlan, Layout, LeftOut
+from cook.build.layout import Configuration, ForecastPlan, Layout, LeftOut
 from cook.build.locate import ModelFile, SourceReader, local_path
-from cook.engines.base import Engine, ModelArgs, ServerJob
+from cook.engines.base import Engine, ServerJob
 from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
 from cook.engines.worker.flags import of_the_server
@@ -29,7 +29,6 @@ from cook.formats.output_head import require_head
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
 from cook.output import Output
-from cook.paths import demo_dir
 from cook.provenance import HubOrigin
 from cook.recipe.lint import lacks_of, lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
@@ -38,7 +37,6 @@ from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
 from cook.recipe.traps import models_at, trap_problems
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.type_speed import TypeSpeedStep, type_speed
 
 TEMPLATE_TOKENS = 1024
 """More than any chat template puts around a prompt."""
@@ -196,7 +194,6 @@ def _lay(
         warnings=tuple(dict.fromkeys(warnings)),
         forecast=scored.forecast if scored else None,
         left_out=left_out,
-        types=_types(engine, recipe, drafts, reader),
         slots=recipe.score.slots if recipe.score is not None else (1,),
         target_description=scored.target.file.string("general.description") if scored else None,
     )
@@ -297,15 +294,6 @@ def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
                 named = ", ".join(f"`{flag}`" for flag in flags)
                 told.append(f"{model}: {named}: the server's alone; replay and timings go without")
     return told
-
-
-def _types(
-    engine: Engine, recipe: Recipe, drafts: Sequence[DraftPlan], reader: SourceReader
-) -> TypeSpeedStep | None:
-    """The comparison of the types that the quants use, with the drafts' own flags."""
-    used = [t for d in drafts if d.quantize is not None for _, t in d.quantize.expected]
-    args = recipe.score.draft.args.to_model_args() if recipe.score else ModelArgs()
-    return type_speed(engine, used, reader.text(demo_dir() / "draft-f16.gguf"), args)
 
 
 def _shares(

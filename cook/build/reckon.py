@@ -29,7 +29,6 @@ from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
 from cook.recipe.active import active_bytes
-from cook.steps import type_speed
 from cook.steps.compare import LOOKED_UP, CompareStep
 from cook.steps.control import ENOUGH, ControlStep
 from cook.steps.convert import ConvertStep
@@ -45,7 +44,6 @@ from cook.steps.curve import (
     grid_of,
 )
 from cook.steps.head import HeadStep
-from cook.steps.http_replay import HttpReplayStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -56,7 +54,6 @@ from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
 from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, Trace, TraceStep
-from cook.steps.type_speed import TypeSpeedStep, TypeTimeStep
 
 # The reference machine: a few cores of a server with two channels of memory.
 START_S = 0.4
@@ -79,7 +76,6 @@ SECONDS_A_WEIGHT = (
     ("_kt", 1.5e-6),
 )
 """To quantize with importance: types whose values are searched for, by a part of their names."""
-WITHOUT_IMPORTANCE = 0.25
 OTHER_SECONDS_A_WEIGHT = 0.05e-6
 
 FASTER = 4.0
@@ -328,15 +324,6 @@ def _replay(step: ReplayStep) -> Effort | None:
     return Effort((size,), drafted * touched, drafted, read * _computed(step.draft))
 
 
-def _http_replay(step: HttpReplayStep) -> Effort | None:
-    size = model_bytes(step.draft)
-    if size is None:
-        return None
-    touched, tokens = _touched(step.draft), step.work()
-    computed = _prompt_tokens(step.trace) * _computed(step.draft)
-    return Effort((size,), tokens * touched, 3 * tokens, computed)
-
-
 def _curve(step: CurveStep) -> Effort | None:
     """Batches of every width at a few depths, and prompts of a few lengths."""
     size = model_bytes(step.model)
@@ -491,29 +478,11 @@ def _memory(step: MemoryStep) -> Effort | None:
     return Effort((size,)) if size is not None else None
 
 
-def _type(step: TypeTimeStep) -> Effort:
-    """The whole model quantized, and `llama-bench` on it."""
-    size, touched = float(step.model.size_bytes), _touched(step.model) / 2
-    times = type_speed.REPEATS + 1
-    return Effort(
-        (size / 2,),
-        times * type_speed.N_GEN * touched,
-        float(times * type_speed.N_GEN),
-        times * type_speed.N_PROMPT * _computed(step.model) / 2,
-        WITHOUT_IMPORTANCE * _weights(step.model.path) * _seconds_a_weight(step.tensor_type),
-    )
-
-
-def _types(step: TypeSpeedStep) -> Effort:
-    return Effort()
-
-
 _RULES: Mapping[type, Callable[[Any], Effort | None]] = {
     TraceStep: _trace,
     RecordedTraceStep: _recorded,
     TraceCorpusStep: lambda step: Effort((float(step.model.size_bytes),)),
     ReplayStep: _replay,
-    HttpReplayStep: _http_replay,
     CurveStep: _curve,
     SlotCurveStep: _slot_curve,
     LiveStep: _live,
@@ -528,6 +497,4 @@ _RULES: Mapping[type, Callable[[Any], Effort | None]] = {
     ReduceStep: _reduce,
     ConvertStep: lambda s: Effort(copied_bytes=s.work()),
     MemoryStep: _memory,
-    TypeTimeStep: _type,
-    TypeSpeedStep: _types,
 }

@@ -20,7 +20,7 @@ def replayed(plans: Sequence[ForecastPlan], outcomes: Outcomes) -> Iterator[Repl
         for draft in plan.drafts:
             found = [
                 (head, simulate(text, settings, plan.profile))
-                for head, text in forecaster.by_worker(draft)
+                for head, text in forecaster.texts(draft)
             ]
             if found and draft.draft.after is None:
                 yield ReplayedPrompts(

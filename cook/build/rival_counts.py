@@ -53,7 +53,7 @@ def _recounted(
     assert key.ngram is not None, "asked of n-grams only"
     assert outcome.warm_up is not None, "chosen so"
     draft = next((d for d in plan.drafts if plan.is_of(d, key)), None)
-    seen = {head.id: text for head, text in forecaster.by_worker(draft)} if draft else {}
+    seen = {head.id: text for head, text in forecaster.texts(draft)} if draft else {}
     server = NgramServer(key.ngram, Flavour(plan.engine.flavour))
     prompt, reply = (np.array(ids, np.int32) for ids in outcome.warm_up)
     eog = frozenset(trace.header.eog)

@@ -183,7 +183,7 @@ def _predicted(evidence: Evidence) -> str:
 def _decided(evidence: Evidence) -> str:
     found = evidence.certainty
     name = evidence.winner.name
-    equal = [n for n in found.equal or () if n != name]
+    equal = [n for n in found.equal if n != name]
     if found.leader != name:
         why = "is the smaller file" if evidence.winner.key.is_file else "needs no file"
         return (
@@ -237,7 +237,7 @@ def _outrun(evidence: Evidence) -> str:
         (value, c.name)
         for c in evidence.candidates
         if c.key != evidence.winner.key
-        and c.name in {*evidence.ties, *(evidence.certainty.chances or {})}
+        and c.name in {*evidence.ties, *evidence.certainty.chances}
         and (value := _live_value(c, evidence.objective)) is not None
         and value > mine
     ]

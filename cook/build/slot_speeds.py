@@ -139,7 +139,7 @@ class SlotForecaster:
                         plain_steps(head.emitted), head.prompt_tokens, head.emitted
                     )
             return
-        texts = self.forecaster.texts(self.plan.draft, wanted, settings.n_max)
+        texts = self.forecaster.texts(self.plan.draft, wanted)
         for _, positions in sorted(texts, key=lambda text: self._place[text[0].id]):
             run = simulate(positions, settings, plan.profile)
             yield SimulatedReply(run, positions.prompt, positions.reply)

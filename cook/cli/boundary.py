@@ -13,6 +13,7 @@ import typer
 from cook.cli.options import current_output
 from cook.errors import CookError, Interrupted, PrerequisiteError, RecipeError, StepError
 from cook.output import Mode, Output, silence
+from cook.removed import removed_option
 from cook.units import plural
 
 # Failures of the machine rather than of cook: they get a message, not a bug report. What mends
@@ -135,7 +136,8 @@ def _tell_usage(error: typer.TyperException, output: Output) -> int:
     if not message or type(error).__name__ == "NoArgsIsHelpError":
         print(message, file=output.stderr)
         return USAGE_EXIT
-    hint = f"{path} --help"
+    option = getattr(error, "option_name", "")
+    hint = removed_option(path.partition(" ")[2], option) or f"{path} --help"
     output.error(message, hint)
     _emit(output, "UsageError", message, hint, USAGE_EXIT)
     return USAGE_EXIT

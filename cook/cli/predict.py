@@ -71,10 +71,6 @@ def command(
         float | None,
         typer.Option("--acceptance", min=0.0, max=1.0, help="Predict from this, without a trace."),
     ] = None,
-    acceptance_to: Annotated[
-        float | None,
-        typer.Option("--acceptance-to", min=0.0, max=1.0, help="Its upper end, of a range."),
-    ] = None,
     acceptance_at: Annotated[
         int | None,
         typer.Option(
@@ -82,15 +78,6 @@ def command(
             min=1,
             max=256,
             help="n_max at which --acceptance is accepted/drafted; absent: of one token.",
-        ),
-    ] = None,
-    seen: Annotated[
-        float | None,
-        typer.Option(
-            "--seen",
-            metavar="T/S",
-            min=1e-6,
-            help="The speed that you see with this draft: where its time goes.",
         ),
     ] = None,
     temperature: Annotated[
@@ -113,30 +100,6 @@ def command(
         list[float] | None,
         typer.Option("--min-p", min=0.0, max=1.0, help="With it; repeatable."),
     ] = None,
-    lower_trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--lower-trace", metavar="TRACE", help="What a lower quant of the target writes."
-        ),
-    ] = None,
-    lower_target: Annotated[
-        Path | None,
-        typer.Option("--lower-target", metavar="GGUF", help="That quant, timed here."),
-    ] = None,
-    lower_target_ms: Annotated[
-        float | None,
-        typer.Option("--lower-target-ms", min=1e-6, help="One token of it, in ms."),
-    ] = None,
-    lower_verify: Annotated[
-        str | None,
-        typer.Option("--lower-verify", metavar="N:MS,...", help="Its batches, in ms."),
-    ] = None,
-    lower_acceptance: Annotated[
-        float | None,
-        typer.Option(
-            "--lower-acceptance", min=0.0, max=1.0, help="With it, where --acceptance is typed."
-        ),
-    ] = None,
     flash_attention: Annotated[
         bool | None, typer.Option("--flash-attention/--no-flash-attention", help="Of both models.")
     ] = None,
@@ -146,14 +109,6 @@ def command(
     cache_type: Annotated[
         str | None, typer.Option("--cache-type", metavar="TYPE", help="The draft's KV cache.")
     ] = None,
-    over_http: Annotated[
-        bool,
-        typer.Option(
-            "--over-http",
-            help="Replay through a stock server, as where no worker can be built.",
-            show_default=False,
-        ),
-    ] = False,
     slots: Annotated[
         list[int] | None,
         typer.Option(
@@ -183,11 +138,10 @@ def command(
     With a trace every draft is replayed: acceptance comes from the target's own text, without the
     target. Speeds need its times: measured (--target) or typed (--verify). Without a trace
     everything is typed, and tokens count as accepted independently of each other; one line says
-    whether it is worth it, and what a draft twice as fast would give. With --seen another one says
-    where the time of a speed that you see goes.
+    whether it is worth it.
 
-    Below the table, a line each: a draft twice as fast, a lower quant of the target (--lower-...),
-    other sampling chains (--temperature, --top-p ...), drafting beside verification.
+    Below the table, a line each: other sampling chains (--temperature, --top-p ...), drafting
+    beside verification.
 
     Examples:
 
@@ -198,8 +152,7 @@ def command(
       cook predict ling.trace --rival all --rival ngram-map-k:size_n=8,size_m=16
       cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --temperature 0.6 --top-p 0.8
       cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
-      cook predict --acceptance 0.62 --acceptance-to 0.66 --target-speed 6.27 --draft-speed 100
-      --n-max 4 --seen 7
+      cook predict --acceptance 0.62 --target-speed 6.27 --draft-speed 100 --n-max 4
     """
     options = dict(locals())
     for model in ("target", "draft"):

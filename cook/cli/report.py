@@ -12,7 +12,6 @@ from cook.cli.options import JsonOption, QuietOption, open_output
 
 if TYPE_CHECKING:
     from cook.output import Output
-    from cook.record.record import Record
     from cook.report.writing import ReportRequest
 
 
@@ -45,36 +44,6 @@ def command(
             help="Compare with an earlier record, or a history's last good night.",
         ),
     ] = None,
-    acceptance_csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--acceptance-csv",
-            metavar="FILE",
-            help="Write what types cost tensors in acceptance, as quant_assign.py reads it.",
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="QUANT",
-            help="What --acceptance-csv compares with; absent: the largest draft.",
-        ),
-    ] = None,
-    as_: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="FORMAT",
-            help="Print the row that people post: qwen38-mtp, mtp-bench, llama.cpp, speed-bench.",
-        ),
-    ] = None,
-    candidate: Annotated[
-        str | None,
-        typer.Option(
-            "--candidate", metavar="NAME", help="Whom --as shows; absent: the pick's draft."
-        ),
-    ] = None,
     search: Annotated[
         bool,
         typer.Option(
@@ -105,9 +74,6 @@ def command(
       cook report record.json --markdown report.md --plots plots
       cook report record.json --against ~/.local/share/cook/history/nightly.jsonl
       cook report --markdown - >> "$GITHUB_STEP_SUMMARY"
-      cook report my-sweep --acceptance-csv acceptance_results.csv --reference Q8_0
-      cook report my-sweep --as qwen38-mtp
-      cook report my-sweep --as speed-bench --candidate "no draft" > baseline.json
       cook report --search demo --html search.html --plots plots
     """
     output = open_output(json, quiet)
@@ -121,28 +87,17 @@ def command(
         _list(output, record)
         return
     if search:
-        others = (against, acceptance_csv, as_)
-        _show_search(output, record, ReportRequest(html, markdown, plots), others)
+        _show_search(output, record, ReportRequest(html, markdown, plots), against)
         return
     path = find_record(record)
     found = read_record(path)
-    if as_ is not None:
-        from cook.report.posts import post, post_format
-
-        text = post(found, post_format(as_), candidate)
-        output.emit({"record": path, "format": as_, "post": text})
-        output.block(text)
-        return
     judgement = comparison.compare(found, against) if against is not None else None
     shown = document(found)
     to_stdout = str(markdown) == "-"
-    asked = (html, markdown, plots, judgement, acceptance_csv)
+    asked = (html, markdown, plots, judgement)
     if all(one is None for one in asked):
         html = path.with_suffix(".html")
     written = write_report(shown, ReportRequest(html, None if to_stdout else markdown, plots))
-    if acceptance_csv is not None:
-        _write_acceptance(output, found, acceptance_csv, reference)
-        written = (*written, acceptance_csv)
     output.emit(
         {
             "record": path,
@@ -163,16 +118,16 @@ def command(
 
 
 def _show_search(
-    output: Output, named: str | None, wanted: ReportRequest, others: tuple[object, ...]
+    output: Output, named: str | None, wanted: ReportRequest, against: Path | None
 ) -> None:
-    """A search's record as a report; ``others`` are what only a build's has."""
+    """Writes a search's record as a report; InputError for ``against``, which builds alone have."""
     from cook.errors import InputError
     from cook.record.find import find_search
     from cook.record.search_record import read_search_record
     from cook.report.search_view import search_document
     from cook.report.writing import ReportRequest, printed, write_report
 
-    if any(one is not None for one in others):
+    if against is not None:
         raise InputError("--search goes with --html, --markdown and --plots alone")
     path = find_search(named)
     shown = search_document(read_search_record(path))
@@ -188,19 +143,6 @@ def _show_search(
         output.data(str(file))
 
 
-def _write_acceptance(output: Output, record: Record, path: Path, reference: str | None) -> None:
-    """The table, and what it says nothing of."""
-    from cook.acceptance_csv import acceptance_table, write_acceptance_csv
-
-    table = acceptance_table(record, reference)
-    write_acceptance_csv(table, path)
-    output.say(f"shares of the acceptance of {table.reference} that are lost; 0 is none")
-    rows = (f"{name} has {len(row)}" for name, row in sorted(table.lost.items()))
-    output.say(f"of {len(table.tensors)} tensors, {', '.join(rows)}: quant_assign.py reads one row")
-    for quant, why in table.left_out:
-        output.say(f"{quant} tells nothing of one group: {why}")
-
-
 def _list(output: Output, recipe: str | None) -> None:
     """Every kept record, the last made first, with what it picked."""
     from cook.errors import InputError
@@ -213,21 +155,23 @@ def _list(output: Output, recipe: str | None) -> None:
         raise InputError(f"no record{f' of {recipe}' if recipe else ''} is kept", hint=HINT)
     documents: list[dict[str, object]] = []
     rows: list[tuple[str | None, ...]] = []
+    faults: list[InputError] = []
     for one in kept:
+        mark = "* " if one.newest else "  "
+        named: dict[str, object] = {"record": one.name, "path": one.path, "newest": one.newest}
         try:
             record = read_record(one.path)
         except InputError as error:
-            documents.append({"record": one.name, "path": one.path, "error": error.message})
-            rows.append((one.name, None, None, error.message))
+            documents.append(named | {"error": error.message, "hint": error.hint})
+            rows.append((f"{mark}{one.name}", "cannot be read", None, None))
+            faults.append(error)
             continue
         winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
         speedup = winner.speedup if winner is not None else None
         target = "demo" if record.demo else Path(record.target).name or None
         documents.append(
-            {
-                "record": one.name,
-                "path": one.path,
-                "newest": one.newest,
+            named
+            | {
                 "created": record.created,
                 "pick": record.pick.candidate,
                 "speedup": speedup,
@@ -237,12 +181,13 @@ def _list(output: Output, recipe: str | None) -> None:
                 "recipe_sha256": record.recipe_sha256,
             }
         )
-        mark = "* " if one.newest else "  "
         picked = record.pick.candidate or ("nothing" if record.candidates else None)
         rows.append((f"{mark}{one.name}", picked, f"{speedup:.2f}x" if speedup else None, target))
     output.emit({"records": documents})
     output.table(rows, ("record", "pick", Column("speedup", "right"), "target"))
     output.say("* is what the recipe's name alone means")
+    for fault in faults:
+        output.warn(f"{fault.message}; {fault.hint}" if fault.hint else fault.message)
 
 
 def _others_told(output: Output, path: Path) -> None:

@@ -178,10 +178,6 @@ def command(
             help="replay: on the target's recorded text, the best live; live: all of them live.",
         ),
     ] = None,
-    live: Annotated[
-        Literal["server", "spec-bench"] | None,
-        typer.Option("--live", help="Live runs by llama-server, or by ik's llama-spec-bench."),
-    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="A trace of `cook trace`, not a new one."),
@@ -226,7 +222,7 @@ def command(
     if url is not None:
         others: list[object] = [target, drafts, recipe, engine, context, n_max, p_min]
         others += [draft_cache_type, experts, target_cache_type, temperature, seed, method, trace]
-        others += [rival, maximize, budget, threads, live, allow_unsafe_args or None]
+        others += [rival, maximize, budget, threads, allow_unsafe_args or None]
         alone = all(other in (None, []) for other in others)
         score_url_command(output, url, api_key_file, prompts, limit, max_tokens, alone=alone)
         return
@@ -239,7 +235,6 @@ def command(
         "max_tokens": max_tokens,
         "context": context,
         "method": method,
-        "live": live,
         "trace": str(trace.absolute()) if trace else None,
         "target": {
             "args": _given({"cache_type_k": target_cache_type, "cache_type_v": target_cache_type})

@@ -116,12 +116,10 @@ def verify(
     faults = tuple(store.verify())
     spoilt = store.mend(faults) if mend else store.made_from(faults)
     entries = list(store.entries())
-    unsealed = sum(not a.sealed for a in entries)
     out.emit(
         {
             "root": store.root,
             "artifacts": len(entries),
-            "unsealed": unsealed,
             "faults": [{"path": f.path, "message": f.message} for f in faults],
             "made_from_faults": [a.directory for a in spoilt],
             "mended": mend,
@@ -131,11 +129,6 @@ def verify(
         out.data(f"{fault.path}: {fault.message}")
     for artifact in spoilt:
         out.data(f"{artifact.directory}: was made from it ({artifact.label})")
-    if unsealed:
-        out.say(
-            f"{units.plural(unsealed, 'artifact')} of an older cook: no hash covers the results, "
-            "only the files"
-        )
     if not faults:
         out.say(f"{units.plural(len(entries), 'artifact')} in {store.root}: all as recorded")
     elif mend:
@@ -218,7 +211,12 @@ def gc(
         known = ", ".join(sorted({a.kind for a in artifacts})) or "none"
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
-    needed = files_named() if chosen and not named else frozenset()
+    needed, unreadable = files_named() if chosen and not named else (frozenset(), ())
+    if unreadable:
+        out.warn(
+            f"{some(unreadable, TOLD)} cannot be read, so models that only such a record names do "
+            "not stay"
+        )
     used = None
     if recipe:
         from cook.build.used import used_by

@@ -62,9 +62,6 @@ def command(
         Path | None,
         typer.Option("--tokenizer", metavar="GGUF", help="GGUF with an address's tokenizer."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Model of a /v1 endpoint.")
-    ] = None,
     key_file: Annotated[
         Path | None,
         typer.Option(
@@ -96,18 +93,17 @@ def command(
 ) -> None:
     """Record what a target says, token by token, to score any draft on it later.
 
-    A file runs in cook's own worker. A running llama-server is asked by token ids, and must not
-    draft meanwhile; an OpenAI-style endpoint (an address that ends in /v1) gives greedy text, of
-    which those replies are kept that tokenize the same way here. Every reply is on the disk
-    before the next is asked: the same command goes on where it was stopped. After prompts of
-    thousands of tokens servers with a draft may write another text than without: --batch-width 2
-    records theirs, of a file.
+    A file runs in cook's own worker. A running llama-server (of llama.cpp or ik_llama.cpp) is
+    asked by token ids, and must not draft meanwhile. Every reply is on the disk before the next is
+    asked: the same command goes on where it was stopped. After prompts of thousands of tokens
+    servers with a draft may write another text than without: --batch-width 2 records theirs, of a
+    file.
 
     Examples:
 
       cook trace --target Ling-1T-smol-IQ4_KSS.gguf -o ling.trace
       cook trace --target http://127.0.0.1:8080 --prompts default --limit 40 -o ling.trace
-      cook trace --target https://host/v1 --tokenizer Ling-flash-Q8_0.gguf -o ling.trace
+      cook trace --target https://host --tokenizer Ling-flash-Q8_0.gguf -o ling.trace
     """
     output = open_output(json, quiet)
     from cook.engines.base import ModelArgs
@@ -137,7 +133,6 @@ def command(
         top=top,
         args=args,
         tokenizer=tokenizer,
-        model=model,
         key_file=key_file,
         raw=raw,
         engine=engine,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from cook.documents.places import Locations
 from cook.documents.tree import Keys, Node, ScalarNode
 from cook.errors import Problem
+from cook.removed import removed_key
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -62,8 +63,7 @@ def _problem(details: ErrorDetails, locations: Locations, model: type[BaseModel]
     if kind == "missing":
         return locations.at(*keys[:-1]).problem(f"missing key `{keys[-1]}`")
     if kind == "extra_forbidden":
-        known = _keys_at(model, keys[:-1])
-        hint = _unknown_key_hint(str(keys[-1]), known)
+        hint = removed_key(keys) or _unknown_key_hint(str(keys[-1]), _keys_at(model, keys[:-1]))
         return locations.key_at(*keys).problem(f"unknown key `{keys[-1]}`", hint=hint)
     node, _, _ = locations.find(keys)
     at = locations.at(*keys)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from cook.engines.environment import engine_environment
 from cook.engines.facts import Facts
@@ -29,9 +29,6 @@ T = TypeVar("T")
 
 BATCH, UBATCH = 2048, 512
 """Tokens of the logical and the physical batch where nobody says a number, of both engines."""
-
-LiveTool = Literal["server", "spec-bench"]
-"""What runs the models live: the server, or ik's llama-spec-bench."""
 
 
 @dataclass(frozen=True)

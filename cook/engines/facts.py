@@ -33,7 +33,8 @@ from cook.files import digest as digest_of
 from cook.paths import cook_home
 
 TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench")
-# More tools that cook can use; they count in the identity where present.
+# More tools, which count in the identity where present. cook runs only gguf-split, and no bench:
+# without them the keys of all that was made with such a build would change.
 OPTIONAL_TOOLS = ("sweep-bench", "spec-bench", "gguf-split")
 _FORMAT = 5
 

@@ -35,7 +35,7 @@ class IkLlamaCpp(Engine):
 
     def has_flag(self, tool: str, flag: str) -> bool:
         """See Engine.has_flag."""
-        common_parser = tool in self.capabilities.flags and tool not in ("quantize", "bench")
+        common_parser = tool in self.capabilities.flags and tool != "quantize"
         return (common_parser and flag in _UNLISTED) or super().has_flag(tool, flag)
 
     def rule_flags(self, job: QuantizeJob) -> tuple[str, ...]:

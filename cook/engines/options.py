@@ -7,7 +7,7 @@ rendering of prompts, each with a value of a fixed form. Everything else is refu
 reason; what the table does not know is refused too, whatever the binary makes of it.
 
 Reviewed: llama.cpp as bundled with llama-cpp-python 0.3.36 (``common/arg.cpp``) and ik_llama.cpp
-8337e4cd (``common/common.cpp``, ``common/log.h``, ``examples/spec-bench``). Both parsers read
+8337e4cd (``common/common.cpp``, ``common/log.h``). Both parsers read
 ``_`` as ``-`` in words that begin with ``--``, know no ``--flag=value`` and no prefixes, and take
 the next word as the value, whatever it looks like: hence the fixed forms. To review another
 version, run ``tests/engines/test_options.py`` against it: it names every flag that is new.

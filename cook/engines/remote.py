@@ -1,4 +1,4 @@
-"""A ``llama-server`` or an OpenAI-style endpoint that somebody else runs, at a given address.
+"""A ``llama-server`` that somebody else runs, at a given address.
 
 What it tells of itself is checked before use; answers are bounded in size and time. The key
 comes from the environment or a file and goes to this address only (redirects are not followed).

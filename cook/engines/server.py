@@ -147,17 +147,15 @@ class Server:
         seed: int = 0,
         n_probs: int = 0,
         ignore_eos: bool = False,
-        cache_prompt: bool = False,
         sampling: Mapping[str, float] | None = None,
         streamed: bool = False,
     ) -> Completion:
         """Generate up to ``n_predict`` tokens after ``prompt`` (text, or token ids).
 
         ``n_probs`` asks for so many candidates per token; refused under drafting, where
-        mainline reports made-up ones. ``cache_prompt`` lets it keep what it has evaluated of the
-        prompt already, at another batch shape. ``sampling`` says more, or another,
-        of the chain, in the engine's own keys. ``streamed``: token by token, which tells when the
-        first drafted ones came.
+        mainline reports made-up ones. ``sampling`` says more, or another, of the chain, in the
+        engine's own keys. ``streamed``: token by token, which tells when the first drafted ones
+        came.
         """
         drafts = self.job.drafts
         if n_probs and drafts:
@@ -171,7 +169,7 @@ class Server:
             "seed": seed,
             **(sampling or {}),
             "ignore_eos": ignore_eos,
-            "cache_prompt": cache_prompt,
+            "cache_prompt": False,
             "return_tokens": True,
             "stream": streamed,
         }

@@ -32,7 +32,7 @@ MOST_PIECES = 1 << 20
 """In which an answer may come: of a single byte each takes a hundred in memory."""
 GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "limit", "word", "none")
-_LONG = ("/completion", "/v1/completions")
+_LONG = "/completion"
 Heard = tuple[int, float]
 """Bytes of an answer that were there, and when, in seconds."""
 
@@ -198,7 +198,7 @@ class Api:
         self, path: str, payload: Mapping[str, object], heard: list[Heard] | None = None
     ) -> bytes:
         """What a POST answers with status 200; ``heard`` is filled with when it came."""
-        most = MAX_ANSWER_BYTES if path in _LONG and heard is None else MAX_FACT_BYTES
+        most = MAX_ANSWER_BYTES if path == _LONG and heard is None else MAX_FACT_BYTES
         status, body = self._answer("POST", path, self._limit_s, most, payload, heard)
         if status != 200:
             told = _error_text(_json(body), body)

@@ -65,8 +65,8 @@ class TokenizerFacts(_Frozen):
 class TraceHeader(_Frozen):
     """Everything that makes two recordings comparable, and where this one came from.
 
-    ``source``: ``worker``, ``server`` (token ids over HTTP) or ``text`` (greedy text of an
-    OpenAI-style endpoint, tokenized here). ``top``: K of the stored top-K. ``batch_width``:
+    ``source``: ``worker``, ``server`` (token ids over HTTP) or ``text`` (tokenized text, which is
+    read and no longer recorded). ``top``: K of the stored top-K. ``batch_width``:
     tokens of the batch that computed each token; more than 1 rounds as verifying a draft does
     (docs/internals/scoring.md#the-trace). ``extra_tokens``: recorded beyond an
     end-of-generation token. ``prompts_sha256`` covers the prompt set.

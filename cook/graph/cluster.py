@@ -280,7 +280,7 @@ class Cluster(Closing):
                 if self._cancelled.is_set():
                     raise Interrupted(f"{step.label}: given up")
                 future.release()
-            raise StepError(f"{step.label}: given up {RELAYS} times by its workers", passing=True)
+            raise StepError(f"{step.label}: given up {RELAYS} times by its workers")
         finally:
             self._parts.pop(step.key, None)
             if (done := self._futures.pop(step.key, None)) is not None:
@@ -312,7 +312,6 @@ class Cluster(Closing):
                         f"{step.label}: the workers that could run it are gone",
                         hint="what is stored stays; the same command again goes on, once one is "
                         "there",
-                        passing=True,
                     ) from None
             except KilledWorker as error:
                 raise StepError(
@@ -321,7 +320,6 @@ class Cluster(Closing):
                     hint="out of memory? The workers' own logs tell; more memory, or fewer "
                     "threads a worker",
                     log=log,
-                    passing=True,
                 ) from None
             except (CancelledError, CommClosedError, asyncio.CancelledError):
                 if self._cancelled.is_set():
@@ -480,5 +478,4 @@ def _gone(step: Step[Any], address: str) -> StepError:
     return StepError(
         f"{step.label}: the scheduler at {address} is gone",
         hint="what is stored stays; the same command again goes on, once there is a scheduler",
-        passing=True,
     )

@@ -414,8 +414,6 @@ class Executor(Closing):
             told = f"{self.store.path(step.kind, step.key)} is damaged"
         elif (fault := self.store.damage(artifact)) is not None:
             told = f"{fault.path} {fault.message}"
-        elif artifact.made_from is None and any(s.key in self._damaged for s in step.steps()):
-            told = "an older cook made it from an artifact that is damaged now"
         else:
             return artifact
         if step.key not in self._damaged:

@@ -54,8 +54,7 @@ class Artifact:
     """A finished artifact on disk. ``result`` is the step's result as JSON.
 
     ``made_from``: by an input's name, the SHA-256 of each of its files as they were used
-    (checked then), or None where an older cook made it and did not say. Such an artifact has no
-    ``sealed`` result either: nothing tells whether its ``artifact.json`` was changed.
+    (checked then).
     """
 
     directory: Path
@@ -68,17 +67,12 @@ class Artifact:
     seconds: float
     work: float | None
     created: str
-    made_from: Mapping[str, Mapping[str, str]] | None = None
+    made_from: Mapping[str, Mapping[str, str]]
     nominal_s: float | None = None
     """Seconds that it was reckoned to take on a reference machine; None: not reckoned."""
     pieces: frozenset[str] = frozenset()
     """Keys of the artifacts that it was put together from beside its inputs
     (:mod:`cook.graph.piece`)."""
-
-    @property
-    def sealed(self) -> bool:
-        """Whether a hash covers the result and all else in ``artifact.json``."""
-        return self.made_from is not None
 
     @property
     def size_bytes(self) -> int:
@@ -413,9 +407,7 @@ def _read(directory: Path) -> Artifact | None:
         document = json.loads(meta.read_text())
         if document["format"] != FORMAT:
             return None
-        # An older cook wrote neither.
-        made_from = document.get("made_from")
-        if (made_from is not None or SEAL in document) and document.get(SEAL) != _seal(document):
+        if document[SEAL] != _seal(document):
             return None
         return Artifact(
             directory=directory,
@@ -428,7 +420,7 @@ def _read(directory: Path) -> Artifact | None:
             seconds=float(document["seconds"]),
             work=document["work"],
             created=document["created"],
-            made_from=made_from,
+            made_from=document["made_from"],
             nominal_s=document.get("nominal_s"),
             pieces=frozenset(document.get("pieces", ())),
         )
@@ -445,7 +437,7 @@ def _inputs(artifact: Artifact) -> frozenset[str]:
     """What an artifact was made from: keys of others, digests of files of sources, pieces."""
     inputs: Mapping[str, str] = artifact.key_parts.get("inputs", {})
     sources = (name for name, key in inputs.items() if key.startswith("sha256:"))
-    shards = (h for name in sources for h in (artifact.made_from or {}).get(name, {}).values())
+    shards = (h for name in sources for h in artifact.made_from.get(name, {}).values())
     return frozenset({*inputs.values(), *(f"sha256:{h}" for h in shards), *artifact.pieces})
 
 

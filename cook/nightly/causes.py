@@ -47,10 +47,7 @@ class Cause:
 
 
 def causes(now: Night, before: Night) -> tuple[Cause, ...]:
-    """Everything that changed between the two nights, in the order of :class:`CauseKind`.
-
-    What an older night did not keep is not compared.
-    """
+    """Everything that changed between the two nights, in the order of :class:`CauseKind`."""
     found = [*_defaults(now, before), *_engines(now, before), *_drafts(now, before)]
     found += _values(
         CauseKind.TARGET, ("the file", _short(now.target_digest), _short(before.target_digest))
@@ -73,10 +70,10 @@ def _values(kind: CauseKind, *pairs: tuple[str, str | None, str | None]) -> Iter
 
 
 def _defaults(now: Night, before: Night) -> Iterator[Cause]:
-    for name, mine in (now.defaults or {}).items():
-        theirs = (before.defaults or {}).get(name)
+    for name, mine in now.defaults.items():
+        theirs = before.defaults.get(name)
         if not theirs or not mine:
-            continue  # not kept then, or a help that tells none
+            continue  # a help that tells none
         # Those that nobody says are what the figures rest on.
         moved = sorted(
             (flag for flag in mine if theirs.get(flag, mine[flag]) != mine[flag]),
@@ -101,7 +98,7 @@ def _engines(now: Night, before: Night) -> Iterator[Cause]:
         earlier = before.engines.get(name)
         if earlier is None or earlier.digest == identity.digest:
             continue
-        made = [q for q in _moved_drafts(now, before) if (now.quantized_by or {}).get(q) == name]
+        made = [q for q in _moved_drafts(now, before) if now.quantized_by.get(q) == name]
         anew = f"; it made other files of {_some(made)}" if made else ""
         then, now_is = _named(earlier, identity), _named(identity, earlier)
         yield Cause(CauseKind.ENGINE, f"{name} was {then} then, is {now_is} now{anew}")
@@ -114,15 +111,14 @@ def _named(one: EngineIdentity, other: EngineIdentity) -> str:
 
 def _moved_drafts(now: Night, before: Night) -> list[str]:
     """Quants whose files have other bytes."""
-    mine, theirs = now.draft_digests or {}, before.draft_digests or {}
+    mine, theirs = now.draft_digests, before.draft_digests
     return [quant for quant in mine if theirs.get(quant, mine[quant]) != mine[quant]]
 
 
 def _drafts(now: Night, before: Night) -> Iterator[Cause]:
     """Drafts that changed by themselves; what a new engine quantized anew is of that engine."""
     changed = {name for name, one in now.engines.items() if before.engines.get(name) != one}
-    mine, theirs = now.draft_digests or {}, before.draft_digests or {}
-    by = now.quantized_by or {}
+    mine, theirs, by = now.draft_digests, before.draft_digests, now.quantized_by
     moved = [quant for quant in _moved_drafts(now, before) if by.get(quant) not in changed]
     for quant in moved[:MOST_TOLD]:
         then, now_is = _short(theirs[quant]), _short(mine[quant])

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
 from cook.errors import GateError, InputError
 from cook.files import atomic_write
 from cook.nightly.causes import Cause
 from cook.nightly.gates import Finding, Verdict
-from cook.record.measured import LATER
 
 VERSION = 1
+HINT = "`cook sweep` writes it again when it runs the cell"
 FILE = "cell.json"
 RECORD = "record.json"
 MAX_BYTES = 16 << 20
@@ -52,7 +51,7 @@ class CellOutcome:
     pick: str | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    causes: Annotated[tuple[Cause, ...] | None, LATER] = None
+    causes: tuple[Cause, ...] | None = None
     """What is not what it was on the night that this one is compared with."""
     against: str | None = None
     """When the night was that this one is compared with; None: there is none."""
@@ -103,16 +102,16 @@ def _read(path: Path) -> CellOutcome:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise InputError(f"{path}: not JSON") from None
+        raise InputError(f"{path}: not JSON", hint=HINT) from None
     version = document.get("version") if isinstance(document, dict) else None
     if version != VERSION:
-        raise InputError(f"{path}: version {version!r}, this cook reads {VERSION}")
+        raise InputError(f"{path}: version {version!r}, this cook reads {VERSION}", hint=HINT)
     try:
         outcome: CellOutcome = TypeAdapter(CellOutcome).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: {where}: {first['msg']}") from None
+        raise InputError(f"{path}: {where}: {first['msg']}", hint=HINT) from None
     return outcome
 
 

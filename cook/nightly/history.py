@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 << 20
 MAX_LINE_BYTES = 8 << 20
+HINT = "move the file away: the next `cook sweep` begins another"
 KEPT_NIGHTS = 400
 """Nights kept of each series when the file is compacted."""
 
@@ -82,7 +83,7 @@ def read_history(path: Path) -> History:
         else:
             nights.append(found)
     if warnings and not nights:
-        raise InputError(f"{warnings[0]}; no line is a night of cook")
+        raise InputError(f"{warnings[0]}; no line is a night of cook", hint=HINT)
     return History(path, tuple(_marked(nights)), tuple(warnings))
 
 

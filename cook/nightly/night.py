@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cook.engines.base import EngineIdentity
@@ -102,16 +102,15 @@ class Night:
     candidates: tuple[CandidateNight, ...]
     drafts: tuple[NightDraft, ...]
     replays: tuple[ReplayNight, ...] = ()
-    """Every draft's replayed acceptance; empty on nights before it was kept."""
+    """Every draft's replayed acceptance."""
     excluded: tuple[tuple[str, str], ...] = ()
     """(candidate, why it may not win), of those over a limit or without a figure."""
     target_digest: str | None = None
-    """None on nights before it was kept, as is all that follows."""
-    draft_digests: dict[str, str] | None = None
+    draft_digests: dict[str, str] = field(default_factory=dict)
     """Quant -> ``sha256:`` of its file."""
-    quantized_by: dict[str, str] | None = None
+    quantized_by: dict[str, str] = field(default_factory=dict)
     """Quant -> the engine that made its file; one that was given is not here."""
-    defaults: dict[str, dict[str, str]] | None = None
+    defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     """Engine -> flag -> what its server does where that is not said."""
     said: tuple[str, ...] = ()
     """Flags that the servers of the live runs were given: no default decides there."""
@@ -202,9 +201,9 @@ def night_of(record: Record, cell: str | None = None) -> Night:
         replays=tuple(_replay(found, order) for found in record.replayed),
         excluded=tuple((e.candidate, e.reason) for e in record.pick.excluded),
         target_digest=record.target_digest,
-        draft_digests={d.quant: d.digest for d in record.drafts if d.digest is not None} or None,
+        draft_digests={d.quant: d.digest for d in record.drafts if d.digest is not None},
         # A given file is its own key.
-        quantized_by={d.quant: d.engine for d in record.drafts if d.key != d.digest} or None,
+        quantized_by={d.quant: d.engine for d in record.drafts if d.key != d.digest},
         defaults=record.defaults,
         said=tuple(sorted({w for c in record.candidates for w in c.command if w.startswith("--")})),
     )

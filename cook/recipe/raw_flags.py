@@ -66,13 +66,10 @@ def flag_problems(
     unsafe: bool,
 ) -> Iterator[Problem]:
     """Faults in the raw flags of ``recipe`` for the engine at hand, and what is let through."""
-    spec_bench = recipe.score is not None and recipe.score.live == "spec-bench"
     for place, tool in PLACES.items():
         words = _at(recipe, (*place, "extra"))
         if not isinstance(words, tuple) or not words:
             continue
-        if tool == "server" and spec_bench:
-            tool = "spec-bench"
         offered: Collection[str] | None = None
         if capabilities is not None:
             offered = capabilities.flags.get(tool) or capabilities.flags.get("server", ())

@@ -31,7 +31,6 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from cook.documents.spec import Name, Spec, TextLine, fault, one_or_many
-from cook.engines.base import LiveTool
 from cook.formats.gguf_split import UNITS, SplitLimit
 from cook.formats.reduction import Reduction, reductions
 from cook.prompts.calibration import OWN_SETS
@@ -806,9 +805,6 @@ class ScoreSpec(Spec):
     """`replay`: the target's text is recorded once, every draft is scored on it without the
     target, speeds are predicted from measured times, and only the finalists run live. `live`:
     every candidate runs on the real server, as far as the budget goes."""
-    live: LiveTool = "server"
-    """What live runs go through: `server`, the engine's llama-server, as users run it;
-    `spec-bench`, ik_llama.cpp's llama-spec-bench, which has no server around the drafting."""
     trace: SourceField | None = None
     """A trace that `cook trace` recorded of this target, in place of recording one; prompts that
     it does not hold are left out."""
@@ -890,15 +886,10 @@ class ScoreSpec(Spec):
                 "`batch_width` is of a text that is recorded, and none is here",
                 hint="`method: replay` without `trace`, or leave `batch_width` out",
             )
-        if (self.rivals or self.draft.after) and self.live == "spec-bench":
+        if max(self.slots) > 1 and self.method == "live":
             raise fault(
-                "`rivals` and `draft.after` run through the server only",
-                hint="leave out `live: spec-bench`",
-            )
-        if max(self.slots) > 1 and (self.live == "spec-bench" or self.method == "live"):
-            raise fault(
-                "`slots` are predicted by replay and run through the server",
-                hint="`method: replay` and `live: server`, or leave `slots` out",
+                "`slots` are predicted by replay",
+                hint="`method: replay`, or leave `slots` out",
             )
         return self
 

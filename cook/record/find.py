@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -52,8 +51,6 @@ def keep_record(record: Record) -> Path:
     newest = _records() / f"{record.recipe}.json"
     folder = _folder(newest)
     folder.mkdir(parents=True, exist_ok=True)
-    if newest.is_file() and not newest.is_symlink():  # of a cook that kept one record a name
-        _name(newest, folder, _utc(newest.stat().st_mtime))
     draft = folder / f".{os.getpid()}.tmp"
     write_record(record, draft)
     try:
@@ -139,9 +136,6 @@ def kept_records(recipe: str | None = None) -> tuple[KeptRecord, ...]:
         if newest.parent != directory:
             continue  # a path, not a name
         meant = newest.resolve()
-        if newest.is_file() and not newest.is_symlink():
-            date = _utc(newest.stat().st_mtime)
-            found.append(KeptRecord(newest.stem, date, newest, newest=True))
         folder = _folder(newest)
         found += [
             KeptRecord(newest.stem, path.stem, path, newest=path == meant)
@@ -164,7 +158,7 @@ def change_told(path: Path, record: Record) -> str | None:
     try:
         before = read_record(earlier.path)
     except InputError:
-        return None  # an older schema: nothing can be said of it
+        return None  # nothing can be said of it
     ways = []
     if before.target != record.target or before.demo != record.demo:
         ways.append(f"is of another target ({Path(before.target).name or 'none'})")
@@ -180,17 +174,22 @@ def change_told(path: Path, record: Record) -> str | None:
     )
 
 
-def files_named() -> frozenset[Path]:
-    """Models that a kept record names: what serving or publishing it needs."""
+def files_named() -> tuple[frozenset[Path], tuple[str, ...]]:
+    """Models that a kept record names, which is what serving or publishing it needs; and the names
+    of records that cannot be read."""
     from cook.record.record import read_record
 
-    found = set()
+    found: set[Path] = set()
+    unreadable = []
     for kept in kept_records():
-        with contextlib.suppress(InputError):
+        try:
             record = read_record(kept.path)
-            paths = (record.target, *(draft.path for draft in record.drafts))
-            found |= {Path(path) for path in paths if path}
-    return frozenset(found)
+        except InputError:
+            unreadable.append(kept.name)
+            continue
+        paths = (record.target, *(draft.path for draft in record.drafts))
+        found |= {Path(path) for path in paths if path}
+    return frozenset(found), tuple(unreadable)
 
 
 def _records() -> Path:
@@ -218,7 +217,3 @@ def _name(file: Path, folder: Path, date: str) -> Path:
             os.link(file, path)
             return path
     raise AssertionError("unreachable")
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d-%H-%M-%S", time.gmtime(seconds))

@@ -7,17 +7,10 @@ was not measured is ``None`` with a reason beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
-
-from pydantic import Field
 
 from cook.engines.base import DraftSettings
 from cook.engines.server_api import DepthCount as DepthCount
 from cook.record.outcomes import ControlOutcome
-
-LATER = Field(exclude_if=lambda value: value is None)
-"""Of a field that records did not have at first: without a value it is not written, so that an
-older record is written again as it was."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +60,9 @@ class Figures:
     cycles: int | None
     decode_speed: float | None
     end_to_end_speed: float | None
-    weighted_acceptance_rate: Annotated[float | None, LATER] = None
+    weighted_acceptance_rate: float | None = None
     """``acceptance_rate`` where categories are weighted; so is ``weighted_acceptance_length``."""
-    weighted_acceptance_length: Annotated[float | None, LATER] = None
+    weighted_acceptance_length: float | None = None
     prompt_ms: float | None = None
     """Prefill, of ``wall_ms``: as the server timed it, or as predicted for both models."""
     draft_prompt_ms: float | None = None
@@ -130,8 +123,8 @@ class NoiseFloor:
     """What two measurements of one file differ by on ``engine``.
 
     ``speed``: share, at ``confidence``, from ``passes`` of timing; ``acceptance``: the same for one
-    draft replayed in two batch shapes, a fraction (a signed difference in older records). None:
-    not measured.
+    draft replayed in two batch shapes, a fraction. None: not
+    measured.
     """
 
     engine: str
@@ -192,7 +185,7 @@ class Overheads:
     decode_s: float = 0.0
     plain_request_s: float = 0.0
     request_s: float = 0.0
-    slower: Annotated[float, Field(exclude_if=lambda share: share == 0)] = 0.0
+    slower: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import AliasChoices, Field
 
 
 @dataclass(frozen=True)
@@ -67,11 +64,6 @@ class ControlOutcome:
         return 2 * self.p99
 
 
-def _stored(*names: str) -> Any:
-    """A field that is read by any of ``names``."""
-    return Field(validation_alias=AliasChoices(*names))
-
-
 @dataclass(frozen=True)
 class SelfCheckOutcome:
     """``exact`` of ``requests`` have our counts equal to the server's, at its own batch shapes.
@@ -85,9 +77,8 @@ class SelfCheckOutcome:
     exact: int
     live_drafted: int
     live_accepted: int
-    # The store's artifacts say `fast`.
-    replay_drafted: Annotated[int, _stored("replay_drafted", "fast_drafted")]
-    replay_accepted: Annotated[int, _stored("replay_accepted", "fast_accepted")]
+    replay_drafted: int
+    replay_accepted: int
     passed_over: int = 0
 
     @property

@@ -6,10 +6,10 @@ was not measured is ``None`` with a reason beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from cook.engines.base import DraftSettings, EngineIdentity, ModelArgs
 from cook.engines.ngram_settings import NgramSettings
@@ -17,7 +17,6 @@ from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
-    LATER,
     Calibration,
     DraftSpeed,
     Figures,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SCHEMA_VERSION = 1
+REBUILD = "`cook build RECIPE` writes it again"
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class Draft:
     """Types by layer and tensor group, read from the file's header; empty without a file."""
     speed: DraftSpeed | None = None
     speed_reason: str | None = None
-    digest: Annotated[str | None, LATER] = None
+    digest: str | None = None
     """``sha256:`` of the file's bytes."""
-    reduction: Annotated[Reduction | None, LATER] = None
+    reduction: Reduction | None = None
     """What it does without: experts, layers."""
-    context: Annotated[int | None, LATER] = None
+    context: int | None = None
     """Tokens of its own context in a server; None: the target's."""
-    after: Annotated[NgramSettings | None, LATER] = None
+    after: NgramSettings | None = None
     """What drafts before it does; None where it drafts alone."""
-    output: Annotated[str | None, LATER] = None
+    output: str | None = None
     """Type that the output head of a ready file is tried in; None where it is as it came."""
 
 
@@ -82,7 +82,7 @@ class Serving:
     context: int
     target_args: ModelArgs
     draft_args: ModelArgs
-    draft_context: Annotated[int | None, LATER] = None
+    draft_context: int | None = None
     """Of the draft's own; None: the target's."""
 
 
@@ -132,11 +132,11 @@ class Candidate:
     prompts: PromptFigures | None = None
     """``live``, prompt by prompt."""
     serving: Serving | None = None
-    repeats: Annotated[int | None, LATER] = None
+    repeats: int | None = None
     """How often each prompt ran live; times are medians over these."""
-    log: Annotated[str | None, LATER] = None
+    log: str | None = None
     """Folder of the first live run's log under ``COOK_HOME/logs``, if it is still there."""
-    ngram: Annotated[NgramSettings | None, LATER] = None
+    ngram: NgramSettings | None = None
     """How a draft-free rival drafts, or what drafts before a file does; else None."""
 
     @property
@@ -251,9 +251,9 @@ class Certainty:
     objection: str | None = None
     rounds_to_decide: int | None = None
     seconds_to_decide: float | None = None
-    gain: Annotated[float | None, LATER] = None
-    equal: Annotated[tuple[str, ...] | None, LATER] = None
-    chances: Annotated[dict[str, float] | None, LATER] = None
+    gain: float | None = None
+    equal: tuple[str, ...] = ()
+    chances: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Pick:
     """The winner and its evidence. ``candidate`` None: nothing qualifies.
 
     ``choice`` is how prediction came to it, where drafts were scored by replay; ``certainty`` is
-    None where nothing qualifies, and in records that say nothing of it.
+    None where nothing qualifies.
     """
 
     candidate: str | None
@@ -273,7 +273,7 @@ class Pick:
     ties: tuple[str, ...]
     excluded: tuple[Excluded, ...]
     choice: Choice | None = None
-    certainty: Annotated[Certainty | None, LATER] = None
+    certainty: Certainty | None = None
 
 
 @dataclass(frozen=True)
@@ -327,16 +327,16 @@ class Record:
     """Everything that came from the Hub, with its commit."""
     replayed: tuple[ReplayedPrompts, ...] = ()
     """Replayed acceptance of every draft; empty where candidates are scored live only."""
-    target_digest: Annotated[str | None, LATER] = None
+    target_digest: str | None = None
     """``sha256:`` of the target's bytes."""
-    target_description: Annotated[str | None, LATER] = None
+    target_description: str | None = None
     """What the target's file says of itself."""
-    chains: Annotated[tuple[SampledChain, ...] | None, LATER] = None
+    chains: tuple[SampledChain, ...] = ()
     """Forecasts under the sampling chains that the recipe lists beside the deployed one."""
-    defaults: Annotated[dict[str, dict[str, str]] | None, LATER] = None
+    defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     """What each engine's server does where nothing is said, by its help: flag -> value."""
-    slots: Annotated[tuple[SlotSpeed, ...] | None, LATER] = None
-    """Requests in parallel, by slots; None where the recipe does not ask for it."""
+    slots: tuple[SlotSpeed, ...] = ()
+    """Requests in parallel, by slots; empty where the recipe does not ask for it."""
 
     def candidate(self, name: str) -> Candidate | None:
         return next((c for c in self.candidates if c.name == name), None)
@@ -370,4 +370,4 @@ def write_record(record: Record, path: Path) -> None:
 
 def read_record(path: Path) -> Record:
     """Read a record back; InputError says what is wrong with the file."""
-    return read_versioned(path, _adapter(), SCHEMA_VERSION, "record")
+    return read_versioned(path, _adapter(), SCHEMA_VERSION, "record", REBUILD)

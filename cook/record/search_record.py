@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SEARCH_VERSION = 1
+SEARCH_AGAIN = "`cook search RECIPE` makes one"
 
 CostSource = Literal["replay", "csv", "inherited"]
 """Where a cost comes from: replayed here, read from a published table, or taken from the curve of
@@ -357,4 +358,4 @@ def write_search_record(record: SearchRecord, path: Path) -> None:
 
 def read_search_record(path: Path) -> SearchRecord:
     """Read one back; InputError says what is wrong with the file."""
-    return read_versioned(path, _adapter(), SEARCH_VERSION, "search record")
+    return read_versioned(path, _adapter(), SEARCH_VERSION, "search record", SEARCH_AGAIN)

@@ -26,8 +26,9 @@ def write_versioned(document: dict[str, Any], path: Path) -> None:
         file.write(text.encode())
 
 
-def read_versioned(path: Path, adapter: TypeAdapter[T], version: int, what: str) -> T:
-    """The document of ``path``; InputError says what keeps it from being a ``what``."""
+def read_versioned(path: Path, adapter: TypeAdapter[T], version: int, what: str, hint: str) -> T:
+    """The document of ``path``; InputError says what keeps it from being a ``what``, with ``hint``
+    where the file can be read."""
     from pydantic import ValidationError
 
     try:
@@ -37,15 +38,16 @@ def read_versioned(path: Path, adapter: TypeAdapter[T], version: int, what: str)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
+        raise InputError(f"{path}: not JSON: {error}", hint=hint) from None
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != version:
-        raise InputError(f"{path}: {what} schema version {found!r}, this cook reads {version}")
+        told = f"{path}: {what} schema version {found!r}, this cook reads {version}"
+        raise InputError(told, hint=hint)
     try:
         return adapter.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: {where}: {first['msg']}") from None
+        raise InputError(f"{path}: {where}: {first['msg']}", hint=hint) from None
     except InputError as error:  # settings that none can be
-        raise InputError(f"{path}: {error.message}") from None
+        raise InputError(f"{path}: {error.message}", hint=hint) from None

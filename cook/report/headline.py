@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 
-from cook.record.record import Candidate, Certainty, Record, doubted
+from cook.record.record import Candidate, Record, doubted
 from cook.report.commands import server_command
 from cook.report.compared import draft_of, finite, named, picked
 from cook.report.document import Fact, Headline
 from cook.report.plain import clipped
-from cook.scoring.intervals import FEWEST_PROMPTS
 from cook.units import plural, size
 
 
@@ -92,26 +91,11 @@ def _decode(record: Record, winner: Candidate) -> Fact | None:
 
 
 def _confidence(record: Record, winner: Candidate) -> Fact | None:
-    pick = record.pick
-    if pick.certainty is not None:
-        return _certainty(record, pick.certainty, winner)
-    # An older record, whose chances leave out what servers' starts and the model are off by.
-    if len(pick.ranking) < 2:
-        return None
-    if winner.live is not None and winner.live.requests < FEWEST_PROMPTS:
-        few = plural(winner.live.requests, "prompt")
-        return Fact("confidence", "unknown", f"{few}; {FEWEST_PROMPTS} are needed")
-    ties = (*pick.ties, *(pick.choice.ties if pick.choice else ()))
-    tied = named(dict.fromkeys(n for n in ties if n != winner.name), 2)
-    if tied:
-        note = f"not told apart from {tied} at {pick.confidence:.0%}"
-        return Fact("confidence", "undecided", note)
-    return Fact("confidence", "not kept", "an earlier cook made this record")
-
-
-def _certainty(record: Record, found: Certainty, winner: Candidate) -> Fact:
     """The chance that the pick is within the margin of the best; "undecided" where that is less
     than was asked for. No chance is called sure that disturbed runs are the reason for."""
+    found = record.pick.certainty
+    if found is None:
+        return None
     within = finite(found.within)
     if within is None:
         few = "too few prompts or rounds to say"

@@ -214,7 +214,7 @@ def _chains(record: Record) -> Iterator[str]:
     from cook.report.sections.other_chains import best, speedup
 
     several = len(record.engines) > 1
-    for chain in record.chains or ():
+    for chain in record.chains:
         at = f"at {chain.sampling.chain}{f' on {chain.engine}' if several else ''}"
         one = best(chain)
         gain = speedup(one, chain) if one is not None else None
@@ -361,7 +361,7 @@ def noise_told(found: NoiseFloor) -> str:
         )
     if found.acceptance is not None:
         parts.append(
-            f"one draft in two batch shapes by up to {abs(100 * found.acceptance):.2f} points of "
+            f"one draft in two batch shapes by up to {100 * found.acceptance:.2f} points of "
             "acceptance"
         )
     return f"noise floor on {found.engine}: {', '.join(parts) or 'not measured'}"

@@ -110,7 +110,7 @@ def _speedup_title(record: Record) -> str:
 
 def _chances(record: Record) -> dict[str, float]:
     """Of each candidate, to be within the margin of the best; the pick's is never the least."""
-    return (record.pick.certainty.chances if record.pick.certainty else None) or {}
+    return record.pick.certainty.chances if record.pick.certainty else {}
 
 
 def _chance_title(record: Record) -> str:

@@ -89,62 +89,6 @@ def iid_row(
     )
 
 
-LEAST_VERIFICATION = 0.9
-"""Of one token's time: a verification takes that time or more, but for the figures' rounding."""
-
-
-@dataclass(frozen=True)
-class SeenCycle:
-    """Where the time of a cycle goes at a speed that was seen, and what a faster draft would give.
-
-    ``cycle_ms`` by the tokens that a cycle yields; ``draft_ms`` of it are the draft's decodes, the
-    rest is verification with all else, as long as ``rest_tokens`` single tokens of the target.
-    ``twice_tokens_per_s`` with a draft twice as fast, ``free_tokens_per_s`` with one that costs
-    nothing: what no draft of this acceptance exceeds.
-    """
-
-    n_max: int
-    tokens_per_s: float
-    speedup: float
-    cycle_ms: float
-    draft_ms: float
-    rest_tokens: float
-    twice_tokens_per_s: float
-    free_tokens_per_s: float
-
-
-def seen_cycle(
-    seen_tokens_per_s: float,
-    alpha: float,
-    n_max: int,
-    plain_s: float,
-    draft_s: float,
-    profile: Profile,
-) -> SeenCycle:
-    """``seen_tokens_per_s`` taken apart; InputError where that leaves verification no time."""
-    length = tokens_per_cycle(alpha, n_max)
-    cycle = length / seen_tokens_per_s
-    drafting = (n_max + (1 if RULES[profile].mirrors else 0)) * draft_s
-    rest = cycle - drafting
-    if rest < LEAST_VERIFICATION * plain_s:
-        raise InputError(
-            f"{seen_tokens_per_s:g} t/s cannot be: a cycle of {cycle * 1000:.0f} ms, of which the "
-            f"draft takes {drafting * 1000:.0f} ms, leaves less for verification than one token "
-            f"takes ({plain_s * 1000:.0f} ms)",
-            hint="are that the n_max that ran, its acceptance, and the speeds at this context?",
-        )
-    return SeenCycle(
-        n_max=n_max,
-        tokens_per_s=seen_tokens_per_s,
-        speedup=seen_tokens_per_s * plain_s,
-        cycle_ms=cycle * 1000,
-        draft_ms=drafting * 1000,
-        rest_tokens=rest / plain_s,
-        twice_tokens_per_s=length / (rest + drafting / 2),
-        free_tokens_per_s=length / rest,
-    )
-
-
 def best_length(alpha: float, verify_s: float, draft_s: float) -> float:
     """The real-valued optimum of (1 - alpha^(g+1)) / (g c + v), v and c constant.
 

@@ -80,11 +80,6 @@ class BatchCurve:
         high = flat[i.ravel() + 1, np.arange(flat.shape[1])].reshape(w.shape)
         return np.asarray(low + part * (high - low))
 
-    def faster(self, times: float) -> BatchCurve:
-        """The curve of a model that is so many ``times`` as fast, at every width and depth."""
-        rows = tuple(tuple(s / times for s in row) for row in self.seconds)
-        return replace(self, seconds=rows)
-
 
 def _inside(x: Floats, ends: Sequence[int], asked: str, measured: str) -> Floats:
     """``x`` within the measured ``ends``; those a little beyond are the end itself."""

@@ -35,7 +35,6 @@ class Profile(StrEnum):
     MAINLINE_2026_10 = "mainline-2026-10"
     MAINLINE_2025 = "mainline-2025"
     IK_2026_08 = "ik-2026-08"
-    IK_SPEC_BENCH_2026_08 = "ik-spec-bench-2026-08"
 
 
 PROFILES = {
@@ -58,9 +57,6 @@ class LoopRules:
     and keeps no cache of its own (TAG_SPEC_AVOID_DRAFT_REEVAL); the others keep the cache, so a
     discarded draft that came true is offered again, shorter. ``skips_short_room``: no drafting
     when fewer than n_min tokens fit. ``drafts_full``: drafts n_max whatever fits, then truncates.
-    ``carries``: llama-spec-bench holds the last token of a cycle over to the next. So it leaves
-    room for one token more, and looks for an end of generation only there: one that was accepted
-    inside a draft ends nothing, and it writes on to the limit. Its n_min shrinks with the room.
     """
 
     uses_p_min: bool
@@ -70,7 +66,6 @@ class LoopRules:
     skips_short_room: bool
     drafts_full: bool
     reads_late: bool = True
-    carries: bool = False
 
 
 RULES: dict[Profile, LoopRules] = {
@@ -98,15 +93,6 @@ RULES: dict[Profile, LoopRules] = {
         mirrors=False,
         skips_short_room=True,
         drafts_full=True,
-    ),
-    Profile.IK_SPEC_BENCH_2026_08: LoopRules(
-        uses_p_min=False,
-        keeps_low_token=False,
-        breaks_at_eog=False,
-        mirrors=False,
-        skips_short_room=False,
-        drafts_full=False,
-        carries=True,
     ),
 }
 
@@ -324,7 +310,7 @@ class _Loop:
     def run(self) -> Simulation:
         p, rules, setting = self.p, self.rules, self.setting
         runs, next_eog, n = self.runs, p.next_eog, p.reply
-        n_max, n_min = setting.n_max, 0 if rules.carries else setting.n_min
+        n_max, n_min = setting.n_max, setting.n_min
         far = 1 << 60
         most, least = n_max, n_min
         if self.first is not None:
@@ -339,11 +325,8 @@ class _Loop:
         starts, lengths, accepts, decodes, catch_ups = [], [], [], [], []
         kept_from, kept_to = 0, 0  # kept caches: the draft's last tokens stand for these positions
         i = 1
-        if rules.carries:  # not the reply's end: it may run past it
-            n = min(limit, len(runs))
         while i < n:
-            held = 1 if rules.carries and i > 1 else 0
-            room = min(most, limit - i - 1 - held, context - i - 1)
+            room = min(most, limit - i - 1, context - i - 1)
             length = paid = late = right = 0
             drafts = room > 0 and not (rules.skips_short_room and room < least)
             if drafts and self.first is not None:
@@ -377,14 +360,6 @@ class _Loop:
             decodes.append(paid)
             catch_ups.append(late)
             i += j + 1
-            if rules.carries and i <= n and next_eog[i - 1] == i - 1:
-                break
-        else:
-            if rules.carries and i < limit:
-                raise InputError(
-                    "it ran past the end of the reply, and what the target says there is not known",
-                    hint="record more tokens beyond the end, or count with llama-server",
-                )
         columns = (starts, lengths, accepts, decodes, catch_ups)
         return Simulation(*(np.array(c, dtype=np.int64) for c in columns))
 

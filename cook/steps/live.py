@@ -1,7 +1,5 @@
 """Step: run prompts through the engine's real llama-server, with one draft or none.
 
-Or through ik's llama-spec-bench, where the recipe says so.
-
 A round holds a share of the prompts; every configuration runs a round before any runs the next,
 so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
 cannot change draft settings on a running one, and ik replays old drafts on repeated prompts
@@ -16,7 +14,6 @@ the whole machine, less that of the timed processes and of cook.
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -24,17 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from cook.engines.base import DraftSettings, Engine, LiveTool, ModelArgs, ServerJob
+from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
 from cook.engines.ngram_settings import NgramSettings
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
-from cook.engines.spec_bench import (
-    Attempt,
-    BenchPrompt,
-    BenchRun,
-    UnprintableReply,
-    run_spec_bench,
-)
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
@@ -131,10 +121,7 @@ def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:
 
 @dataclass(frozen=True)
 class LiveOutcome:
-    """All requests of one round, with the server's own cost.
-
-    ``lost`` tells of every prompt without a usable reply: its id and the reason.
-    """
+    """All requests of one round, with the server's own cost."""
 
     runs: tuple[PromptRun, ...]
     load_seconds: float
@@ -142,9 +129,6 @@ class LiveOutcome:
     command: tuple[str, ...]
     others_cores: float | None
     """Cores that other programs kept busy meanwhile; None where the kernel does not tell."""
-    lost: tuple[str, ...] = ()
-    serve: tuple[str, ...] = ()
-    """The server's command where ``command`` is another tool's."""
     log: str | None = None
     """The folder of its log, among the logs of ``COOK_HOME``."""
     warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -177,7 +161,6 @@ class LiveStep(Step[LiveOutcome]):
     chat: bool
     round: int
     repeat: int
-    tool: LiveTool = "server"
     ngram: NgramSettings | None = None
     slots: int = 1
     """Requests that the server answers at once, with as many clients that ask in parallel."""
@@ -193,9 +176,8 @@ class LiveStep(Step[LiveOutcome]):
 
     @property
     def label(self) -> str:
-        through = "" if self.tool == "server" else f", {self.tool}"
         at_once = "" if self.slots == 1 else f", {self.slots} slots"
-        return f"live {self.name} round {self.round + 1} ({self.engine.name}{through}{at_once})"
+        return f"live {self.name} round {self.round + 1} ({self.engine.name}{at_once})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -222,7 +204,8 @@ class LiveStep(Step[LiveOutcome]):
             "chat": self.chat,
             # A repeat is a new measurement of the same thing, so it needs a key of its own.
             "repeat": self.repeat,
-            "tool": self.tool,
+            # Of the time when another tool could run them: without it every live key changes.
+            "tool": "server",
             # Absent without one: the keys of before stay.
             **({"ngram": asdict(self.ngram)} if self.ngram is not None else {}),
             **({"slots": self.slots} if self.slots > 1 else {}),
@@ -248,10 +231,6 @@ class LiveStep(Step[LiveOutcome]):
         )
 
     def run(self, bench: Workbench) -> LiveOutcome:
-        if self.tool == "spec-bench":
-            outcome = bench_round(self, bench)
-            self._require_drafting(outcome.runs)
-            return outcome
         started = time.monotonic()
         with Server(self.engine, self.server_job(bench), bench.supervisor) as server:
             load_seconds = time.monotonic() - started
@@ -327,9 +306,8 @@ class LiveStep(Step[LiveOutcome]):
 
     @property
     def draws_by_prompt(self) -> bool:
-        """Every prompt is sampled with random numbers of its own, as traces are; llama-spec-bench
-        takes one seed for all."""
-        return bool(self.sampling.temperature) and self.tool == "server"
+        """Every prompt is sampled with random numbers of its own, as traces are."""
+        return bool(self.sampling.temperature)
 
     def _rendered(self, server: Server, prompt: Prompt) -> str:
         return server.apply_template(prompt.text) if self.chat else prompt.text
@@ -347,7 +325,7 @@ class LiveStep(Step[LiveOutcome]):
         """ik's draft reads the prompt at its first draft, which its server counts as decoding:
         answers come streamed (:meth:`is_streamed`), to tell how long that took. Where other kinds
         of speculation draft, too, the first drafted tokens need not be its."""
-        return self.remembers and self.tool == "server" and self.ngram is None
+        return self.remembers and self.ngram is None
 
     def is_streamed(self, server: Server, warmed: Completion, text: str) -> bool:
         """Whether the answer to ``text`` comes streamed, as late readings are told: where tokens
@@ -387,101 +365,10 @@ class LiveStep(Step[LiveOutcome]):
         long_enough = [r for r in runs if r.predicted_n > 2]
         if long_enough and all(r.draft_n is None for r in long_enough) and not self.settings.p_min:
             raise StepError(
-                f"{self.label}: the {self.tool} ran, but drafted nothing: speculation is off",
+                f"{self.label}: the server ran, but drafted nothing: speculation is off",
                 hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf",
             )
 
 
 def _difference(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
-
-
-PORT = 8080
-"""In the command that is shown of the server; the engines' own default."""
-_OURS = "cook:"
-"""Begins the ids of texts that warm up or part, and are not counted."""
-
-
-def bench_round(step: LiveStep, bench: Workbench) -> LiveOutcome:
-    """The prompts of ``step`` through llama-spec-bench; those that failed are left out, told.
-
-    StepError when none is left.
-    """
-    watch, before_s = Watch.start(), _children_s()
-    runs, lost = _Round(step, bench).tried(step.prompts)
-    others = watch.others_cores(_children_s() - before_s)
-    categories = {p.id: p.category for p in step.prompts}
-    attempts = [a for run in runs for a in run.attempts]
-    asked = [a for a in attempts if not a.id.startswith(_OURS)]
-    lost += [f"{a.id}: {a.error}" for a in asked if a.error is not None]
-    good = [a for a in asked if a.error is None]
-    if not good:
-        raise StepError(f"{step.label}: no prompt succeeded: {lost[0]}")
-    return LiveOutcome(
-        runs=tuple(_prompt_run(a, categories[a.id]) for a in good),
-        load_seconds=sum(r.seconds for r in runs) - sum(a.total_ms for a in attempts) / 1000,
-        peak_rss_bytes=max(r.peak_rss_bytes for r in runs),
-        command=runs[0].command,
-        others_cores=others,
-        lost=tuple(lost),
-        serve=step.engine.server_command(step.server_job(bench), PORT, None),
-    )
-
-
-@dataclass(frozen=True)
-class _Round:
-    step: LiveStep
-    bench: Workbench
-
-    def tried(self, prompts: Sequence[Prompt]) -> tuple[list[BenchRun], list[str]]:
-        """Runs that hold every prompt but those named, with the reason, in the second list."""
-        try:
-            return [self._run(prompts)], []
-        except UnprintableReply:
-            if len(prompts) == 1:
-                told = "its reply is no UTF-8, which llama-spec-bench cannot print"
-                return [], [f"{prompts[0].id}: {told}"]
-        middle = len(prompts) // 2
-        halves = [self.tried(half) for half in (prompts[:middle], prompts[middle:])]
-        return [r for runs, _ in halves for r in runs], [t for _, lost in halves for t in lost]
-
-    def _run(self, prompts: Sequence[Prompt]) -> BenchRun:
-        step = self.step
-        rows = [BenchPrompt(f"{_OURS}warm-up", WARM_UP, WARM_UP_TOKENS)]
-        for index, prompt in enumerate(prompts):
-            if index and step.remembers:
-                text = f"{WARM_UP} {index}"
-                rows.append(BenchPrompt(f"{_OURS}{index}", text, step.parting_tokens))
-            rows.append(BenchPrompt(prompt.id, prompt.text, step.max_tokens))
-        return run_spec_bench(
-            step.engine,
-            step.server_job(self.bench),
-            rows,
-            step.sampling,
-            self.bench.supervisor,
-            template=step.chat,
-            on_row=lambda done: self.bench.advance(min(1.0, done / len(rows))),
-        )
-
-
-def _prompt_run(attempt: Attempt, category: str) -> PromptRun:
-    return PromptRun(
-        id=attempt.id,
-        category=category,
-        prompt_n=attempt.prompt_n,
-        prompt_ms=attempt.prompt_ms,
-        predicted_n=attempt.generated,
-        predicted_ms=attempt.decode_ms,
-        wall_ms=attempt.total_ms,
-        draft_n=attempt.drafted or None,
-        draft_n_accepted=attempt.accepted if attempt.drafted else None,
-        tokens=None,
-        text=attempt.text,
-        stop=attempt.stop,
-    )
-
-
-def _children_s() -> float:
-    """Processor time of the programs that have ended here."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

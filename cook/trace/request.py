@@ -32,7 +32,6 @@ class Recording:
     top: int = 64
     args: ModelArgs = field(default_factory=ModelArgs)
     tokenizer: Path | None = None
-    model: str | None = None
     key_file: Path | None = None
     raw: bool = False
     engine: str | None = None
@@ -71,7 +70,6 @@ def trace(asked: Recording, output: Output) -> Recorded:
         context=asked.context,
         args=asked.args,
         tokenizer=asked.tokenizer,
-        model=asked.model,
         raw=asked.raw,
         key=read_key(asked.key_file) if remote else None,
     )

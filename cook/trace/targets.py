@@ -19,15 +19,14 @@ from cook.trace.session import RecordingTarget
 class Opening:
     """How to reach a target. ``target`` is a GGUF or an address.
 
-    ``tokenizer``: a GGUF with the target's tokenizer, for an address. ``model``: its name at an
-    OpenAI-style endpoint that serves several. ``raw``: prompts go without a chat template.
+    ``tokenizer``: a GGUF with the target's tokenizer, for an address. ``raw``: prompts go without a
+    chat template.
     """
 
     target: str
     context: int
     args: ModelArgs = field(default_factory=ModelArgs)
     tokenizer: Path | None = None
-    model: str | None = None
     raw: bool = False
     key: str | None = field(default=None, repr=False)
 
@@ -38,8 +37,8 @@ def opened(
 ) -> Iterator[RecordingTarget]:
     """The target, for the time of the block.
 
-    ``engine`` runs a file, and tokenizes for an address; None where none is at hand, which only a
-    llama-server does without. Errors: InputError for a target that cannot be recorded, StepError
+    ``engine`` runs a file, and tokenizes for an address; None where none is at hand, which an
+    address does without. Errors: InputError for a target that cannot be recorded, StepError
     for an address that does not answer.
     """
     with ExitStack() as stack:
@@ -70,30 +69,21 @@ def _remote(
     how: Opening, engine: Engine | None, supervisor: Supervisor, stack: ExitStack
 ) -> RecordingTarget:
     from cook.trace.server_target import ServerTarget, server_facts
-    from cook.trace.text_target import TextTarget, model_name
     from cook.trace.tokenizer import Tokenizer
 
     url = checked_url(how.target).removesuffix("/v1")
     remote = stack.enter_context(Remote(url, how.key))
-    # an address that ends in /v1 asks for the text endpoint, whatever else is there
-    facts = None if how.target.rstrip("/").endswith("/v1") else server_facts(remote)
-    path = how.tokenizer
-    if path is None and facts is not None:
-        path = _own_file(url, facts.model_path)
+    facts = server_facts(remote)
+    if facts is None:
+        raise InputError(
+            f"{url} is no llama-server, and others tell text without token ids",
+            hint="serve it with llama-server of llama.cpp or ik_llama.cpp, or record its file",
+        )
+    path = how.tokenizer or _own_file(url, facts.model_path)
     tokenizer = None
     if path is not None and engine is not None:
         tokenizer = stack.enter_context(Tokenizer(engine, path, supervisor))
-    if facts is not None:
-        return ServerTarget(remote, facts, tokenizer, how.raw)
-    if tokenizer is None:
-        raise InputError(
-            f"{url} is no llama-server, so it tells text without token ids",
-            hint="give a GGUF with the target's tokenizer: --tokenizer GGUF",
-        )
-    name = how.model or model_name(remote)
-    if name is None:
-        raise InputError(f"{url} names no model", hint="--model NAME")
-    return TextTarget(remote, name, tokenizer, how.raw)
+    return ServerTarget(remote, facts, tokenizer, how.raw)
 
 
 def _own_file(url: str, model_path: str | None) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -47,7 +46,3 @@ class Tokenizer(Closing):
     def tokenize(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
         """Token ids of ``text``; special tokens in it are parsed as such."""
         return self._worker.tokenize(text, add_special=add_special)
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens``, special ones included."""
-        return self._worker.detokenize(tokens)

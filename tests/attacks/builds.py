@@ -22,7 +22,6 @@ quants:
   - {name: A, type: Q8_0}
   - {name: B, type: Q8_0, rules: [{embeddings: f16}]}
 """
-"""Of one type, so that no time goes into comparing types."""
 WHOLE = (
     SMALL.replace("name: small", "name: whole").replace("B, type: Q8_0", "B, type: Q4_K_M")
     + """\
@@ -38,7 +37,7 @@ score:
 )
 
 
-TIMED = ("type-time", "type-speed", "live", "control")
+TIMED = ("live", "control")
 """Kinds of steps whose whole result follows from times."""
 
 

@@ -97,7 +97,7 @@ def test_a_disk_that_fills_slowly(
 @pytest.mark.soak
 def test_a_limit_of_file_sizes(tmp_path: Path, bundled: Any, attacks: Counter[str]) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(SMALL.replace("B, type: Q8_0", "B, type: Q4_K_M"))  # with types to compare
+    recipe.write_text(SMALL)
     home = tmp_path / "home"
 
     def limited() -> None:
@@ -110,6 +110,4 @@ def test_a_limit_of_file_sizes(tmp_path: Path, bundled: Any, attacks: Counter[st
     assert "this is a bug of cook" not in said(home), said(home)
     require_nothing_left(home)
     assert build(recipe, home).wait() == 0, said(home)
-    # What failed for want of room says nothing of the types, and is not remembered of them.
-    assert "does not run" not in said(home), said(home)
     contents(home)

@@ -29,7 +29,7 @@ from tests.attacks.builds import (
     workspaces,
 )
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("hangups")]
 
 TIDY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIGNALS = (*TIDY, signal.SIGQUIT, signal.SIGKILL)

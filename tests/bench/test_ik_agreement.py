@@ -1,4 +1,4 @@
-"""Replay of an iq1_kt draft against what ik's own tools count of it."""
+"""Replay of an iq1_kt draft against what ik's own server counts of it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ def bound(found: Agreement) -> float:
 def test_a_small_share_agrees() -> None:
     with empty_executor() as executor:
         found = agreements(executor, limit=6, tokens=64, n_max=(4,))
-    assert [a.tool for a in found] == ["server", "spec-bench"]
-    for agreement in found:
-        assert agreement.requests + agreement.apart == 6
-        assert agreement.requests >= 4
-        assert agreement.live[0] > 200
-        assert abs(agreement.points) <= bound(agreement), str(agreement)
-        # Where a near-tie changes no text, nothing at all may differ.
-        assert agreement.exact > agreement.requests / 2, str(agreement)
+    (agreement,) = found
+    assert agreement.requests == 6
+    assert agreement.live[0] > 200
+    assert abs(agreement.points) <= bound(agreement), str(agreement)
+    # Where a near-tie changes no text, nothing at all may differ.
+    assert agreement.exact > agreement.requests / 2, str(agreement)
 
 
 @pytest.mark.soak
@@ -47,7 +45,7 @@ def test_all_prompts_agree_within_a_point(capsys: pytest.CaptureFixture[str]) ->
     study = ik_agreement()
     with capsys.disabled():
         print("\n" + "\n".join(study.lines))
-    assert len(study.lines) == 4
+    assert len(study.lines) == 2
     assert study.within, (study.lines, MOST_POINTS, LEAST_DRAFTED)
 
 

@@ -31,7 +31,6 @@ from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.steps.compare import CompareStep
 from cook.steps.control import ControlStep
 from cook.steps.curve import CurveOutcome, CurveStep
-from cook.steps.http_replay import MATCHES_FILE, HttpReplayOutcome, HttpReplayStep
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.memory import MemoryOutcome, MemoryStep
 from cook.steps.recount import SelfCheckStep
@@ -179,7 +178,6 @@ class Fabrication(Executor):
         self._makers: dict[type, Callable[[Any, Path], Any]] = {
             TraceStep: self._trace,
             ReplayStep: self._replay,
-            HttpReplayStep: self._http_replay,
             CurveStep: self._curve,
             SlotCurveStep: self._slot_curve,
             LiveStep: self._live,
@@ -267,15 +265,6 @@ class Fabrication(Executor):
                 arrays |= {f"{index}.{name}": column for name, column in found.items()}
         np.savez(directory / REPLAY_FILE, allow_pickle=False, **arrays)
         return ReplayOutcome(positions, matches, matches, 0.25, 0.01, 1, 1)
-
-    def _http_replay(self, step: HttpReplayStep, directory: Path) -> HttpReplayOutcome:
-        arrays = {
-            f"{n_max}.{index}": self.matches(step.name, reply)
-            for index, reply in enumerate(self.trace_of(step.trace))
-            for n_max in step.n_max
-        }
-        np.savez(directory / MATCHES_FILE, allow_pickle=False, **arrays)
-        return HttpReplayOutcome(len(arrays))
 
     def batch_s(self, step: CurveStep | SlotCurveStep, width: int, depth: int) -> float:
         world = self.world

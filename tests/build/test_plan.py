@@ -71,7 +71,10 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     told = shown.err
     (titles, *phases), reads = (part.splitlines() for part in shown.out.split("\n\n"))
     assert titles.split("  ")[0] == "phase"
-    assert [line[:18].rstrip() for line in phases][:2] == ["time the types", "quantize the draft"]
+    assert [line[:18].rstrip() for line in phases][:2] == [
+        "quantize the draft",
+        "PPL, KLD and memor",
+    ]
     assert all(" min " in line or " s " in line for line in phases), "minutes, on the first run too"
     assert reads[0].split()[:6] == ["draft", "a", "token", "reads", "attention", "experts"]
     assert reads[0].split()[6:] == ["shared", "output", "dense", "other"]

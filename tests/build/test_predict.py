@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,12 +160,10 @@ def test_other_chains_from_stored_probabilities(traces: dict[float, Path]) -> No
 
 
 @pytest.mark.engine
-def test_rivals_before_drafts_and_other_what_ifs(traces: dict[float, Path]) -> None:
+def test_rivals_before_drafts_and_drafting_beside(traces: dict[float, Path]) -> None:
     request = PredictRequest(
         rival=("ngram-map-k:size_n=3,size_m=8",),
         n_max=(2, 4),
-        lower_trace=traces[0.8],
-        lower_verify="1:1.2,3:1.7,5:2.6,9:4.5",
         **TIMES,  # type: ignore[arg-type]
     )
     found = answer(request, traces[0.0], DRAFT)
@@ -172,37 +171,7 @@ def test_rivals_before_drafts_and_other_what_ifs(traces: dict[float, Path]) -> N
     assert both["name"].startswith("ngram-map-k size_n=3 size_m=8, then draft-f16 n_max=")
     (rival,), (draft,) = found["rivals"], found["drafts"]
     assert both["draft_n"] > rival["draft_n"], "the draft model drafts the rest"
-    best = draft["settings"][draft["best"]]
-    assert draft["twice_draft_speed"]["decode_tokens_per_s"] > best["decode_tokens_per_s"]
     assert draft["parallel"]["dsi"]["decode_tokens_per_s"] > 1000 / 1.5
-    lower = found["lower_target"]
-    assert lower["trace"] == str(traces[0.8])
-    assert lower["no_draft"]["decode_tokens_per_s"] == pytest.approx(1000 / 1.2)
-
-
-@pytest.mark.parametrize(
-    ("request_", "told"),
-    [
-        (PredictRequest(lower_trace=Path("b.trace")), "times of the lower target quant"),
-        (PredictRequest(lower_target=Path("b.gguf")), "needs the trace of that quant"),
-    ],
-)
-def test_a_lower_target_needs_its_times_and_text(request_: PredictRequest, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        request_.lower  # noqa: B018
-
-
-def test_a_lower_target_of_typed_figures() -> None:
-    request = PredictRequest(
-        acceptance=0.7, verify="1:100,5:130", draft_ms=5, n_max=(4,), lower_target_ms=80
-    )
-    (found,) = predict_typed(request)
-    assert found.lower is not None
-    assert found.lower.no_draft_tokens_per_s == pytest.approx(12.5)
-    assert found.lower.rows[0].cycle_ms == pytest.approx(0.8 * 130 + 5 * 5)
-    worse = predict_typed(replace(request, lower_acceptance=0.1))[0].lower
-    assert worse is not None
-    assert worse.rows[0].decode_tokens_per_s < found.lower.rows[0].decode_tokens_per_s
 
 
 @pytest.mark.engine
@@ -265,11 +234,11 @@ def test_what_is_missing_is_found(typed: PredictRequest) -> None:
 
 def test_a_link_is_waited_for_by_every_decode() -> None:
     near = PredictRequest(acceptance=0.6, target_ms=20.0, draft_ms=1.0, n_max=(4,))
-    (here,), (there,) = predict_typed(near), predict_typed(replace(near, link_ms=2.0))
+    here, there = predict_typed(near), predict_typed(replace(near, link_ms=2.0))
     # Four drafted tokens and the mirror.
     assert there.rows[0].cycle_ms - here.rows[0].cycle_ms == pytest.approx(5 * 2.0)
     assert there.rows[0].speedup < here.rows[0].speedup
-    (unknown,) = predict_typed(replace(near, link_ms=2.0, link_mbit=100.0))
+    unknown = predict_typed(replace(near, link_ms=2.0, link_mbit=100.0))
     assert unknown.rows == there.rows
     assert "--link-mbit is left out" in unknown.warnings[-1]
 
@@ -294,28 +263,20 @@ def test_neither_trace_nor_numbers() -> None:
 
 
 @pytest.mark.engine
-def test_over_http_beside_the_worker(traces: dict[float, Path]) -> None:
-    found = answer(PredictRequest(n_max=(3,), threads=1, over_http=True), traces[0.0], DRAFT)
-    (draft,) = found["drafts"]
-    (agreed,) = draft["http_agreement"]
-    row = draft["settings"][0]
-    assert agreed["http"] == [row["draft_n"], row["draft_n_accepted"]]
-    assert agreed["replies"] == 4
-    assert agreed["equal"] >= 3
-    with pytest.raises(InputError, match="p_min 0 only"):
-        answer(PredictRequest(n_max=(3,), p_min=(0.5,), over_http=True), traces[0.0], DRAFT)
-
-
-@pytest.mark.engine
-def test_without_a_worker_http_serves(
-    traces: dict[float, Path], monkeypatch: pytest.MonkeyPatch
+def test_without_headers_the_error_says_what_does_without(
+    traces: dict[float, Path], monkeypatch: pytest.MonkeyPatch, bundled: Engine, tmp_path: Path
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise PrerequisiteError("no headers of this engine")
-
-    monkeypatch.setattr("cook.engines.worker.compile.build_worker", refuse)
-    found = answer(PredictRequest(n_max=(3,), threads=1), traces[0.0], DRAFT)
-    assert found["drafts"][0]["replay"] is None
-    assert found["drafts"][0]["settings"][0]["draft_n"] > 0
-    with pytest.raises(PrerequisiteError, match="nothing can be timed"):
-        answer(PredictRequest(n_max=(3,), target=TARGET), traces[0.0], DRAFT)
+    """As a prebuilt release is: its tools and libraries, and no headers."""
+    release = tmp_path / "release" / "bin"
+    release.mkdir(parents=True)
+    for folder in map(Path, (*bundled.facts.library_dirs, bundled.facts.bin_dir)):
+        for file in (path for path in folder.iterdir() if path.is_file()):
+            if file.name.startswith("llama-"):
+                shutil.copy(file, release)
+            else:
+                (release / file.name).symlink_to(file)
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    request = PredictRequest(n_max=(3,), threads=1, engine=f"release={release}")
+    with pytest.raises(PrerequisiteError, match="has no headers") as caught:
+        answer(request, traces[0.0], DRAFT)
+    assert "method: live" in str(caught.value.hint)

@@ -135,18 +135,6 @@ def test_arguments_that_the_server_lacks_are_told_before_anything_runs(
             prepare(path)
 
 
-def test_types_are_compared_where_there_are_several(
-    recipe: Callable[..., Path], bundled: Any
-) -> None:
-    rules = [{"routed_experts": "q4_K"}, {"re:.*": "q8_0"}]
-    path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0", "rules": rules}])
-    compared = prepare(path).layouts[0].types
-    assert compared is not None
-    assert [step.tensor_type for step in compared.timings] == ["q4_K", "q8_0"]
-    path = recipe(model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}])
-    assert prepare(path).layouts[0].types is None
-
-
 def test_a_ready_imatrix_that_lacks_what_a_type_needs_is_told_before_anything_runs(
     recipe: Callable[..., Path], bundled: Any, tmp_path: Path
 ) -> None:

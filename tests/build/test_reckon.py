@@ -49,6 +49,7 @@ def artifact(
         seconds,
         None,
         "now",
+        {},
         nominal_s=nominal_seconds(step),
     )
 
@@ -98,7 +99,7 @@ def test_a_machine_is_known_by_what_it_took() -> None:
         3 * (nominal_seconds(large) or 0)
     )
     assert kinds.seconds(large, effort_of(large))[1] == "by size and other steps"
-    # Steps of an older cook say nothing.
+    # Steps of which nothing was reckoned say nothing.
     monkey = replace(artifact(small, took), nominal_s=None)
     assert MachinePace.of([monkey, artifact(small, took)]).kinds == pace.kinds
 

@@ -180,6 +180,7 @@ def test_a_full_stdout_is_told_as_such(cook: Any, arguments: str) -> None:
     assert hint.startswith(("redirect it to a place", "where output goes: ")), done.stderr
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signals_end_tidily(cook: Any, name: str) -> None:
     argv = [sys.executable, "-c", SLOW, "doctor", "--json"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cook.record.find import keep_record, keep_search
-from cook.record.record import write_record
+from cook.record.record import to_json, write_record
 from tests.report import records
 from tests.searches import search_record
 
@@ -75,6 +75,30 @@ def test_the_kept_records_are_listed_and_shown_by_date(
     assert cook("report", "absent", "--list").status == 2
 
 
+def test_a_record_that_cannot_be_read_is_listed_as_such(
+    cook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
+    keep_record(records.record(("A",), (4,)))
+    document = to_json(records.record(("A",), (4,)))
+    del document["pick"]["ranking"]  # as another cook may have written it
+    kept = cook.directory / "cook-home" / "records" / "demo" / "2026-11-20-18-00-00.json"
+    kept.write_text(json.dumps(document))
+    done = cook("report", "--list")
+    assert done.status == 0
+    assert done.stdout.splitlines()[-1].split()[:4] == [
+        *("demo@2026-11-20-18-00-00", "cannot", "be", "read")
+    ]
+    assert "pick.ranking: Field required; `cook build RECIPE` writes it again" in done.stderr
+    (_, listed) = json.loads(cook("report", "--list", "--json").stdout)["records"]
+    assert listed["hint"] == "`cook build RECIPE` writes it again"
+    for words in (("report", "demo@2026-11-20"), ("serve", "demo@2026-11-20", "--print")):
+        done = cook(*words)
+        assert done.status == 2
+        assert "pick.ranking: Field required" in done.stderr
+        assert "hint: `cook build RECIPE` writes it again" in done.stderr
+
+
 def test_a_search_is_shown_in_place_of_a_build(cook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COOK_HOME", str(cook.directory / "cook-home"))
     assert "no search of demo yet" in cook("report", "--search", "demo").stderr
@@ -86,6 +110,6 @@ def test_a_search_is_shown_in_place_of_a_build(cook: Any, monkeypatch: pytest.Mo
     assert done.stdout.startswith("# demo: found: found")
     done = cook("report", "--search", str(path), "--html", "s.html", "--plots", "plots", "--json")
     assert "plots/search-front.svg" in json.loads(done.stdout)["written"]
-    done = cook("report", "--search", "demo", "--as", "mtp-bench")
+    done = cook("report", "--search", "demo", "--against", str(path))
     assert done.status == 2
     assert "--search goes with --html, --markdown and --plots alone" in done.stderr

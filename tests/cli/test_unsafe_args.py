@@ -229,7 +229,7 @@ def test_a_shell_s_variables_reach_no_tool(
 
 @pytest.mark.engine
 def test_every_tool_that_could_fetch_is_offline(bundled: Any) -> None:
-    for tool in ("server", "imatrix", "perplexity", "bench"):
+    for tool in ("server", "imatrix", "perplexity"):
         assert bundled.has_flag(tool, "--offline")
     for tool in ("imatrix", "perplexity"):
         assert "--offline" in bundled.text_flags(tool)

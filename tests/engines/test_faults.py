@@ -13,12 +13,10 @@ from cook.engines import tool_runs
 from cook.engines.base import (
     DivergenceJob,
     ImatrixJob,
-    ModelArgs,
     PerplexityJob,
     QuantizeJob,
     TypeRule,
 )
-from cook.engines.llama_bench import prompt_and_decode
 from cook.engines.process import child
 from cook.engines.process.outcome import ProcessSpec
 from cook.engines.process.supervisor import Supervisor
@@ -180,27 +178,6 @@ def test_divergence_lies(
     engine = standin_engine(fault, "perplexity", "--kl-divergence", real=bundled.facts.bin_dir)
     with pytest.raises(StepError, match=message):
         tool_runs.divergence(engine, DivergenceJob(tiny_model, base, 128, 1), supervisor)
-
-
-@pytest.mark.engine
-def test_bench_that_fails_fast(
-    bundled: Any, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
-) -> None:
-    engine = standin_engine("fast_failure", real=bundled.facts.bin_dir)
-    args = ModelArgs(threads=1)
-    with pytest.raises(StepError, match="failed to decode"):
-        prompt_and_decode(engine, tiny_model, args, supervisor, n_prompt=4, n_gen=4, repeats=1)
-
-
-@pytest.mark.parametrize("fault", ["no_rows", "silent", "sigfpe"])
-def test_bench_without_result(
-    fault: str, standin_engine: Make, supervisor: Supervisor, tiny_model: Path
-) -> None:
-    engine = standin_engine(fault, "bench")
-    with pytest.raises(StepError):
-        prompt_and_decode(
-            engine, tiny_model, ModelArgs(), supervisor, n_prompt=4, n_gen=4, repeats=1
-        )
 
 
 @pytest.mark.parametrize(

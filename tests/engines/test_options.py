@@ -16,7 +16,7 @@ from cook.formats.quant_types import Flavour
 
 RECORDED = Path(__file__).parent / "standins" / "recorded"
 REACHED = ("server", "imatrix", "perplexity")
-"""Tools that raw flags reach. llama-quantize, llama-bench and the worker get none."""
+"""Tools that raw flags reach. llama-quantize and the worker get none."""
 # Flags that their help prints across two lines, or with a dot.
 GARBLED = {"--fim-qwen-1", "--spec-ngram-", "-min-hits"}
 HARMLESS = {f: {w: o for w, o in t.items() if o.sets} for f, t in OPTIONS.items()}
@@ -50,7 +50,7 @@ def said(option: Option, flag: str) -> list[str]:
 
 
 def unoffered(flavour: Flavour, flags: Any) -> list[str]:
-    offered = frozenset().union(*(flags.get(tool, ()) for tool in (*REACHED, "spec-bench")))
+    offered = frozenset().union(*(flags.get(tool, ()) for tool in REACHED))
     return [w for w, o in HARMLESS[flavour].items() if w not in offered and not o.unlisted]
 
 

@@ -15,12 +15,10 @@ from cook.engines import tool_runs
 from cook.engines.base import (
     DivergenceJob,
     ImatrixJob,
-    ModelArgs,
     PerplexityJob,
     QuantizeJob,
     TypeRule,
 )
-from cook.engines.llama_bench import prompt_and_decode
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.tool_runs import compare, same_type
 from cook.errors import InputError, PrerequisiteError, StepError
@@ -182,15 +180,6 @@ def test_a_corpus_that_is_too_short(
         tool_runs.imatrix(
             engine, ImatrixJob(tiny_model, corpus, tmp_path / "x", 128, None, 1), supervisor
         )
-
-
-def test_speeds(engine: Any, supervisor: Supervisor, tiny_model: Path) -> None:
-    args = ModelArgs(threads=1, flash_attention=True)
-    prompt_ms, decode_ms = prompt_and_decode(
-        engine, tiny_model, args, supervisor, n_prompt=32, n_gen=8, repeats=2
-    )
-    assert 0 < prompt_ms < 1000
-    assert 0 < decode_ms < 1000
 
 
 @pytest.mark.ik

@@ -6,20 +6,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cook.engines import tool_runs
 from cook.engines.base import QuantizeJob, TypeRule
 from cook.engines.process.supervisor import Supervisor
-from cook.formats.gguf import read_gguf
-from cook.formats.imatrix_file import write_dat, write_gguf
+from cook.formats.gguf import GgufFile, read_gguf
+from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_dat, write_gguf
 from cook.formats.quant_types import TYPES, by_name
 from cook.inspection import ModelReport, inspect
-from cook.steps.type_speed import flat_imatrix
 
 Make = Callable[..., Any]
 PER_LAYER = 7
 """Matrices of one layer of the tiny model; each gets a type of its own."""
+
+
+def flat_imatrix(file: GgufFile) -> Imatrix:
+    """Importance 1 for every matrix of ``file``."""
+    entries = {}
+    for tensor in file.tensors:
+        if len(tensor.shape) > 1:
+            experts = tensor.shape[2] if len(tensor.shape) > 2 else 1
+            ones = np.ones((experts, tensor.shape[0]), np.float32)
+            entries[tensor.name] = ImatrixEntry(ones, np.ones(experts, np.float32))
+    return Imatrix(entries, ("flat",), 1, 1, "gguf")
 
 
 def check_all(engine: Any, make_tiny_model: Make, folder: Path) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import re
 import signal
@@ -161,24 +160,6 @@ def test_what_was_proven_when_it_was_made_outlives_the_rot_of_its_input(tmp_path
     top = Join("top", (a,))
     flip(executor(tmp_path).run([top]).artifacts[a.key].file("text"))
     assert executor(tmp_path).run([top]).ran == ["join a"]
-
-
-def test_what_an_older_cook_made_from_a_rotten_input_is_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It may have been measured on the rotten bytes: nothing says that it was not."""
-    a = Join("a")
-    middle = Join("middle", (a,))
-    top, beside = Join("top", (middle,)), Join("beside")
-    outcomes = executor(tmp_path).run([top, beside])
-    for artifact in outcomes.artifacts.values():
-        document = json.loads(artifact.meta.read_text())
-        del document["sha256"], document["made_from"]
-        artifact.meta.write_text(json.dumps(document))
-    assert executor(tmp_path).run([top, beside]).ran == []
-    flip(outcomes.artifacts[a.key].file("text"))
-    assert executor(tmp_path).run([top, beside]).ran == ["join a", "join middle", "join top"]
-    assert "join middle: an older cook made it from" in capsys.readouterr().err
 
 
 def test_an_edited_result_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

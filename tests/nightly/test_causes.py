@@ -103,15 +103,6 @@ def test_a_default_that_cook_says_itself_is_told_last(pair: tuple[Night, Night])
     assert engine.kind is CauseKind.ENGINE
 
 
-def test_nights_before_it_was_kept_name_what_they_can(pair: tuple[Night, Night]) -> None:
-    earlier, later = pair
-    bare: dict[str, Any] = dict.fromkeys(KEPT) | {"said": ()}
-    assert causes(later, replace(earlier, **bare)) == ()
-    assert causes(replace(later, **bare), earlier) == ()
-    provisional = replace(later, target_digest="header:" + "9" * 64)
-    assert causes(provisional, earlier) == ()
-
-
 def test_builds_of_one_name_are_told_apart(pair: tuple[Night, Night]) -> None:
     earlier, later = pair
     same = earlier.engines["bundled"].build

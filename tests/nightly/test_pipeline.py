@@ -47,7 +47,7 @@ def test_the_nights_score_replaces_the_recipes() -> None:
     score = cell.loaded.recipe.score
     assert score is not None
     assert (score.limit, score.repeats, score.live_budget.minutes) == (24, 3, 5)
-    assert score.max_tokens == 192  # as the recipe says
+    assert score.max_tokens == 96  # as the recipe says
 
 
 def test_gates_share_their_budget_between_cells() -> None:

@@ -221,10 +221,10 @@ def test_slots_are_one_or_a_list(written: str, said: tuple[int, ...]) -> None:
         ("slots: 33", "slots"),
         ("slots: [2, 2]", "lists a value twice"),
         ("slots: 2\n  method: live", "predicted by replay"),
-        ("slots: 2\n  live: spec-bench", "predicted by replay"),
+        ("live: spec-bench", "live runs always go through llama-server"),
     ],
 )
-def test_slots_that_cannot_be_have_a_place(written: str, told: str) -> None:
+def test_what_score_cannot_be_has_a_place(written: str, told: str) -> None:
     text = DESIGN_EXAMPLE.replace("prompts: default\n", f"prompts: default\n  {written}\n")
     with pytest.raises(RecipeError) as caught:
         parse_recipe(text, Path("r.yaml"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -149,22 +148,6 @@ def test_a_harmless_flag_that_the_very_tool_lacks(
     with pytest.raises(PrerequisiteError):
         raise_problems(found)
     assert not lint(loaded("score/target/args", *words), **at_hand, check_files=False)
-
-
-def test_spec_bench_has_its_own_help(standin_engine: Callable[..., Any]) -> None:
-    engine = standin_engine(flavour="ik_llama.cpp")
-    flags = {**engine.capabilities.flags, "spec-bench": frozenset({"--no-mmap"})}
-    capabilities = dataclasses.replace(engine.capabilities, flags=flags)
-    text = with_flags("score/target/args", "--no-mmap", "--mlock")
-    recipe = parse_recipe(text + "\n  live: spec-bench\n", Path("r.yaml"))
-    found = lint(
-        recipe,
-        flavour=engine.flavour,
-        capabilities=capabilities,
-        engine_name="ik",
-        check_files=False,
-    )
-    assert [p.message for p in found] == ["llama-spec-bench of ik has no --mlock"]
 
 
 def test_a_recipe_scored_from_the_command_line(tmp_path: Path) -> None:

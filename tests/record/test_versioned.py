@@ -19,7 +19,7 @@ class Note:
 
 
 def read(path: Path) -> Note:
-    return read_versioned(path, TypeAdapter(Note), 2, "note")
+    return read_versioned(path, TypeAdapter(Note), 2, "note", "write another")
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -45,8 +45,9 @@ def test_nothing_is_left_of_what_json_cannot_say(tmp_path: Path) -> None:
 def test_a_wrong_document_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "n.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         read(path)
+    assert caught.value.hint == "write another"
 
 
 def test_no_file_is_told_in_the_systems_words(tmp_path: Path) -> None:

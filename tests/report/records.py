@@ -27,6 +27,7 @@ from cook.record.record import (
     SCHEMA_VERSION,
     Candidate,
     CandidateKey,
+    Certainty,
     ChainFigures,
     Draft,
     Excluded,
@@ -192,7 +193,7 @@ def record(
             for n in lengths
         ]
     winner = f"{names[0]} n_max=4"
-    chains = (sampled_chain(names),) if predicted else None
+    chains = (sampled_chain(names),) if predicted else ()
     return Record(
         schema_version=SCHEMA_VERSION,
         cook="0.2.0",
@@ -223,6 +224,7 @@ def record(
             ranking=(winner, "no draft"),
             ties=(),
             excluded=(Excluded("IQ1_S n_max=8", "predicted; not among the finalists"),),
+            certainty=Certainty(True, 0.01, within=0.97, best=0.9, leader=winner),
         ),
         warnings=("4 of 20 timings were disturbed",),
         steps=(
@@ -236,7 +238,7 @@ def record(
             ),
             StepRecord("quantize X", "quantize", "34" * 32, "failed", None, (), "it crashed"),
         ),
-        slots=parallel_speeds(names[0]) if predicted else None,
+        slots=parallel_speeds(names[0]) if predicted else (),
         imatrix=ImatrixCoverage(
             chunks=100,
             context=512,
@@ -308,8 +310,8 @@ def bare() -> Record:
         steps=(),
         imatrix=None,
         source_quality=None,
-        slots=None,
-        chains=None,
+        slots=(),
+        chains=(),
         engines={},
         target="",
         prompts="",

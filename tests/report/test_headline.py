@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cook.record.record import Certainty, Choice
+from cook.record.record import Certainty
 from cook.report.document import Headline
 from cook.report.headline import headline
 
@@ -59,26 +59,6 @@ def test_doubtful_runs_make_nobody_sure(records: ModuleType, cause: str) -> None
 
 def test_too_little_to_say_is_undecided(records: ModuleType) -> None:
     assert certain(records, within=None, decided=False)[0] == "undecided"
-
-
-def test_a_record_of_before_lends_no_certainty(records: ModuleType) -> None:
-    """Its 95 % stood where live runs overruled on a bare mean."""
-    record = records.record()
-    choice = Choice("no draft", 18, 0.999, 0.0, 0.02, True, (), False)
-    pick = replace(record.pick, ties=(), choice=choice)
-    assert fact(headline(replace(record, pick=pick)), "confidence")[0] == "not kept"
-    tied = replace(pick, ties=("B",))
-    assert fact(headline(replace(record, pick=tied)), "confidence")[0] == "undecided"
-
-
-def test_too_few_prompts_lend_no_confidence(records: ModuleType) -> None:
-    record = records.record(predicted=False)
-    few = [
-        replace(c, live=replace(c.live, requests=7) if c.live else None) for c in record.candidates
-    ]
-    found = headline(replace(record, candidates=tuple(few)))
-    assert fact(found, "confidence") == ("unknown", "7 prompts; 8 are needed")
-    assert "live on 7 prompts, 1,000 tokens" in fact(found, "end-to-end speedup")[1]
 
 
 def test_no_draft_can_win(records: ModuleType) -> None:

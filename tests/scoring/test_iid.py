@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.scoring.iid import alpha_of, best_length, iid_row, seen_cycle, tokens_per_cycle
+from cook.scoring.iid import alpha_of, best_length, iid_row, tokens_per_cycle
 from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import Profile
 
@@ -61,18 +61,3 @@ def test_impossible_numbers_are_refused() -> None:
         iid_row(-0.1, 4, FLAT, 0.01, Profile.IK_2026_08)
     with pytest.raises(InputError, match="faster than its target"):
         best_length(0.5, 0.1, 0.2)
-
-
-def test_a_speed_that_was_seen_is_taken_apart() -> None:
-    """The prediction of a known verification, seen: the same verification comes back."""
-    verify = BatchCurve((0,), (1, 5), ((0.16, 0.33),), typed=True)
-    row = iid_row(0.6, 4, verify, 0.01, Profile.MAINLINE_2026_10)
-    seen = seen_cycle(row.decode_tokens_per_s, 0.6, 4, 0.16, 0.01, Profile.MAINLINE_2026_10)
-    assert seen.rest_tokens == pytest.approx(0.33 / 0.16)
-    assert seen.draft_ms == pytest.approx(50)
-    assert seen.speedup == pytest.approx(row.speedup)
-    half = iid_row(0.6, 4, verify, 0.005, Profile.MAINLINE_2026_10)
-    assert seen.twice_tokens_per_s == pytest.approx(half.decode_tokens_per_s)
-    assert seen.free_tokens_per_s == pytest.approx(tokens_per_cycle(0.6, 4) / 0.33)
-    with pytest.raises(InputError, match="leaves less for verification"):
-        seen_cycle(100.0, 0.6, 4, 0.16, 0.01, Profile.MAINLINE_2026_10)

@@ -144,51 +144,6 @@ def kept_cache(case: Case, s: DraftSettings, n_predict: int, context: int, *, ik
     return counts
 
 
-def spec_bench(case: Case, s: DraftSettings, n_predict: int) -> Counts:
-    """spec_bench_run_attempt of ik's spec-bench.cpp, with common_speculative_run_round."""
-    counts = Counts()
-    output: list[int] = []
-    n_remain, carry = n_predict, False
-    at = 0  # of the token sampled last: in the output already where it is carried over
-    cache: list[int] = []
-    while n_remain > 0:
-        room = min(s.n_max, n_remain - 2)
-        if n_remain >= 3:
-            past, sampled = [*case.prompt, *case.text[:at]], case.text[at]
-            same = 0
-            while same < min(len(past), len(cache)) and past[same] == cache[same]:
-                same += 1
-            counts.late += max(0, len(past) - max(same, len(case.prompt)))
-            cache = [*past, sampled]
-            draft: list[int] = []
-            while len(draft) < room:
-                counts.decodes += 1
-                draft.append(case.say(tuple(cache))[0])
-                if len(draft) < room:
-                    cache.append(draft[-1])
-            j = verify(case, at + 1, draft, eog_break=False)
-            counts.draft_n += len(draft)
-            counts.accepted += j
-            counts.cycles.append((len(draft), j))
-            ids = case.text[at + 1 : at + j + 2]
-            output += [] if carry else [sampled]
-            output += ids
-            n_remain -= len(ids) + (not carry)
-            at += len(ids)
-            carry = True
-        elif carry:
-            carry, at = False, at + 1
-            continue
-        else:
-            output.append(case.text[at])
-            n_remain -= 1
-            if output[-1] != EOG:
-                at += 1
-        if output[-1] == EOG:
-            break
-    return counts
-
-
 EMULATORS: dict[Profile, Callable[[Case, DraftSettings, int, int], Counts]] = {
     Profile.MAINLINE_2026_10: mainline_2026,
     Profile.MAINLINE_2025: lambda c, s, n, x: kept_cache(c, s, n, x, ik=False),
@@ -270,42 +225,6 @@ def test_equals_the_emulated_server(
     assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
     assert int(got.decodes.sum()) == expected.decodes
     assert int(got.catch_up.sum()) == expected.late
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    length=st.integers(1, 40),
-    skill=st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0]),
-    ends=st.lists(st.integers(0, 40), max_size=3),
-    n_max=st.integers(1, 12),
-    n_min=st.integers(0, 5),
-)
-def test_equals_the_emulated_spec_bench(
-    seed: int, length: int, skill: float, ends: list[int], n_max: int, n_min: int
-) -> None:
-    """An end inside a draft ends nothing there, so the whole text up to the limit counts."""
-    case = make_case(seed, length, skill, False, 0)
-    text = tuple(EOG if i in ends else token for i, token in enumerate(case.text))
-    case = Case(case.prompt, text, skill, seed)
-    setting = DraftSettings(n_max, n_min)
-    expected = spec_bench(case, setting, length)
-    got = simulate(positions(case, length, 1000, 1), setting, Profile.IK_SPEC_BENCH_2026_08)
-    drafted = got.length > 0
-    assert list(zip(got.length[drafted], got.accepted[drafted], strict=True)) == expected.cycles
-    assert (got.draft_n, got.draft_n_accepted) == (expected.draft_n, expected.accepted)
-    assert int(got.decodes.sum()) == expected.decodes
-    assert int(got.catch_up.sum()) == expected.late
-
-
-def test_spec_bench_past_what_is_known() -> None:
-    match, eog = np.ones(9, bool), np.array([False] * 5 + [True] + [False] * 3)
-    reply = Positions(1, 6, match, eog=eog, n_predict=64)
-    with pytest.raises(InputError, match="past the end"):
-        simulate(reply, DraftSettings(5), Profile.IK_SPEC_BENCH_2026_08)
-    # The end is the token after four accepted ones: there it is seen.
-    run = simulate(reply, DraftSettings(4), Profile.IK_SPEC_BENCH_2026_08)
-    assert (run.draft_n, run.draft_n_accepted, run.steps) == (4, 4, 1)
 
 
 @given(seed=st.integers(0, 10**6), skill=st.floats(0, 1), n_max=st.integers(0, 16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,6 @@ import pytest
 from cook.engines.base import DraftSettings, ModelArgs, ServerJob
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
-from cook.engines.spec_bench import Attempt, BenchPrompt, BenchRun, UnprintableReply
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import StepError
 from cook.formats.sampling import Sampling
@@ -81,7 +80,7 @@ def test_late_readings_are_told_where_that_takes_less_than_they_are_off_by(
     step: LiveStep, token_ms: float, prompt_tokens: int, streamed: bool
 ) -> None:
     """On the machine of this test reading a token takes a sixth of writing it."""
-    served = replace(step, tool="server", max_tokens=48)
+    served = replace(step, max_tokens=48)
     server: Any = SimpleNamespace(tokenize=lambda _: (0,) * prompt_tokens)
     warmed: Any = SimpleNamespace(
         decode_tokens_per_s=1000 / token_ms, prompt_ms=20 * token_ms / 6, prompt_n=20
@@ -91,10 +90,8 @@ def test_late_readings_are_told_where_that_takes_less_than_they_are_off_by(
 
 
 def test_streamed_rounds_alone_have_another_key(step: LiveStep) -> None:
-    served = replace(step, tool="server")
-    assert served.params()["streamed"] is True
-    assert "streamed" not in step.params(), "llama-spec-bench has no stream"
-    assert "streamed" not in replace(served, draft=None, settings=None).params()
+    assert step.params()["streamed"] is True
+    assert "streamed" not in replace(step, draft=None, settings=None).params()
 
 
 @pytest.mark.engine
@@ -117,16 +114,14 @@ def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
 
 
 def test_sampled_rounds_alone_have_another_key(step: LiveStep) -> None:
-    sampled = replace(step, tool="server", sampling=Sampling(0.7))
+    sampled = replace(step, sampling=Sampling(0.7))
     assert sampled.params()["seeds"] == "by prompt"
     assert "seeds" not in replace(sampled, sampling=Sampling()).params()
-    assert "seeds" not in replace(sampled, tool="spec-bench").params(), "it takes one seed"
     assert "draft_context" not in step.params()
     assert replace(step, draft_context=256).key != step.key
 
 
 PROMPTS = load_prompts("demo").prompts[:4]
-Asked = list[list[BenchPrompt]]
 
 
 @pytest.fixture
@@ -147,7 +142,6 @@ def step(standin_engine: Callable[..., Any]) -> LiveStep:
         chat=False,
         round=0,
         repeat=0,
-        tool="spec-bench",
     )
 
 
@@ -166,106 +160,6 @@ def bench(tmp_path: Path) -> Workbench:
         lambda share: None,
         pieces_in(tmp_path / "store"),
     )
-
-
-def stand_in(
-    monkeypatch: pytest.MonkeyPatch, *, unprintable: Sequence[str] = (), failed: Sequence[str] = ()
-) -> Asked:
-    """A tool that dies of some prompts' replies and fails on others; what it was asked."""
-    asked: Asked = []
-
-    def run(
-        engine: object, job: object, rows: list[BenchPrompt], *_: object, **__: object
-    ) -> BenchRun:
-        asked.append(rows)
-        if any(row.id in unprintable for row in rows):
-            raise UnprintableReply("invalid UTF-8")
-        attempts = tuple(
-            Attempt(
-                id=row.id,
-                error="decode failed" if row.id in failed else None,
-                stop="limit",
-                prompt=row.text,
-                prompt_n=8,
-                prompt_ms=2.0,
-                generated=16,
-                decode_ms=100.0,
-                total_ms=102.0,
-                drafted=20,
-                accepted=11,
-                text="",
-            )
-            for row in rows
-        )
-        return BenchRun(attempts, 2.0, 1000, ("llama-spec-bench",))
-
-    monkeypatch.setattr(live, "run_spec_bench", run)
-    return asked
-
-
-def test_unrelated_text_parts_the_prompts(
-    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
-) -> None:
-    asked = stand_in(monkeypatch)
-    found = step.run(bench)
-    (rows,) = asked
-    assert [r.id for r in found.runs] == [p.id for p in PROMPTS]
-    ours = [row for row in rows if row.id.startswith("cook:")]
-    assert len(rows) == 8
-    assert rows[0].id == "cook:warm-up"
-    assert {row.max_tokens for row in ours[1:]} == {PARTING_TOKENS + 2}
-    assert len({row.text for row in rows}) == len(rows), "no prompt is repeated"
-    first = found.runs[0]
-    assert (first.draft_n, first.draft_n_accepted, first.predicted_n) == (20, 11, 16)
-    assert (first.prompt_ms, first.predicted_ms, first.wall_ms) == (2.0, 100.0, 102.0)
-    assert found.load_seconds == pytest.approx(2.0 - 8 * 0.102)
-    assert found.lost == ()
-    assert found.serve[0].endswith("llama-server"), "what the user runs is the server"
-
-
-def test_without_a_draft_nothing_is_remembered(
-    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
-) -> None:
-    asked = stand_in(monkeypatch)
-    replace(step, draft=None, settings=None).run(bench)
-    assert [row.id for row in asked[0]] == ["cook:warm-up", *(p.id for p in PROMPTS)]
-
-
-def test_a_reply_that_cannot_be_printed_costs_only_itself(
-    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
-) -> None:
-    bad = PROMPTS[2].id
-    asked = stand_in(monkeypatch, unprintable=[bad])
-    found = step.run(bench)
-    assert [r.id for r in found.runs] == [p.id for p in PROMPTS if p.id != bad]
-    assert found.lost == (f"{bad}: its reply is no UTF-8, which llama-spec-bench cannot print",)
-    assert len(asked) == 5, "all, two halves, and the second half's halves"
-
-
-def test_failed_attempts_are_left_out_and_told(
-    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
-) -> None:
-    bad = PROMPTS[0].id
-    stand_in(monkeypatch, failed=[bad])
-    found = step.run(bench)
-    assert len(found.runs) == 3
-    assert found.lost == (f"{bad}: decode failed",)
-
-
-def test_nothing_left_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, step: LiveStep, bench: Workbench
-) -> None:
-    stand_in(monkeypatch, failed=[p.id for p in PROMPTS])
-    with pytest.raises(StepError, match="no prompt succeeded"):
-        step.run(bench)
-    stand_in(monkeypatch, unprintable=[p.id for p in PROMPTS])
-    with pytest.raises(StepError, match="no UTF-8"):
-        step.run(bench)
-
-
-def test_the_tool_is_part_of_the_key(step: LiveStep) -> None:
-    assert replace(step, tool="server").key != step.key
-    assert step.label.endswith("spec-bench)")
 
 
 SPIN = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"

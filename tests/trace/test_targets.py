@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,3 +39,14 @@ def test_a_server_s_file_is_taken_from_this_machine_only(tmp_path: Path, tiny_mo
     assert _own_file(here, None) is None
     (tmp_path / "text").write_text("no model")
     assert _own_file(here, str(tmp_path / "text")) is None
+
+
+@pytest.mark.parametrize("end", ["", "/v1"])
+def test_a_server_that_tells_text_only_is_refused(fake: Any, tmp_path: Path, end: str) -> None:
+    how = Opening(fake({}).url + end, 512)
+    with (
+        pytest.raises(InputError, match="is no llama-server") as caught,
+        opened(how, None, Supervisor(tmp_path)),
+    ):
+        pass
+    assert "llama-server" in str(caught.value.hint)

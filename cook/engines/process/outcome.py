@@ -166,12 +166,10 @@ def failure(
         return PrerequisiteError(what, hint=hint or _hint(outcome, result, both))
     last = tail(output)
     message = f"{what}\n{_indent(last)}" if last else f"{what} (it said nothing)"
-    killed = outcome is Outcome.CRASH and result.returncode == -signal.SIGKILL
     return StepError(
         message,
         hint=hint or _hint(outcome, result, both),
         log=result.stderr,
-        passing=killed or outcome in (Outcome.DISK_FULL, Outcome.OUT_OF_MEMORY),
     )
 
 

@@ -98,7 +98,8 @@ def locate(engine: Engine) -> EngineFiles:
         raise PrerequisiteError(
             f"engine {engine.name!r} has no {what} that belong to {tool}",
             hint="give cook a CMake build directory (with BUILD_SHARED_LIBS=ON and its sources "
-            "kept), or an install prefix with include/ and lib/",
+            "kept), or an install prefix with include/ and lib/; a release without headers scores "
+            "drafts on its real server: `score: {method: live}`, `cook score --method live`",
         )
     return EngineFiles(engine.flavour, engine.identity.digest, tuple(includes), libraries)
 

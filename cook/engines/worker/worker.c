@@ -488,12 +488,10 @@ static void op_live_shapes(void) {
     check_tokens(prompt, n_prompt);
     check_tokens(emitted, n);
     const char * name = string("profile");
-    // llama-spec-bench: drafts only what fits, with room for one token more once it carries one over
-    const bool bench = name && strcmp(name, "ik-spec-bench-2026-08") == 0;
-    const bool ik = bench || (name && strcmp(name, "ik-2026-08") == 0), old = name && strcmp(name, "mainline-2025") == 0;
+    const bool ik = name && strcmp(name, "ik-2026-08") == 0, old = name && strcmp(name, "mainline-2025") == 0;
     if (!ik && !old && !(name && strcmp(name, "mainline-2026-10") == 0)) { fail("unknown profile '%s'", name ? name : ""); }
     const bool keeps = ik || old;  // the draft's KV cache is kept and extended, not mirrored by re-evaluation
-    const int32_t n_max = integer("n_max", 3, 1, 1024), n_min = bench ? 0 : integer("n_min", 0, 0, 1024);
+    const int32_t n_max = integer("n_max", 3, 1, 1024), n_min = integer("n_min", 0, 0, 1024);
     const float p_min = (float) number("p_min", 0.0);
     const int32_t limit = integer("n_predict", n, 1, INT32_MAX);
     const int32_t server_ctx = integer("server_ctx", n_ctx, 1, n_ctx);
@@ -517,7 +515,7 @@ static void op_live_shapes(void) {
     for (int32_t i = 1; i < n;) {
         const int32_t past = n_prompt + i - 1;  // tokens before the last emitted one, which is at `past`
         int32_t room = server_ctx - past - 2;
-        const int32_t left = limit - i - 1 - (bench && i > 1);
+        const int32_t left = limit - i - 1;
         if (left < room) { room = left; }
         int32_t len = 0;
         if (keeps) {
@@ -528,7 +526,7 @@ static void op_live_shapes(void) {
                 if (known < past) { prefill(text, known, past, width, false); }
                 // ik drafts n_max tokens whatever the limit and p_min (its confidence is always 1), then truncates;
                 // mainline of 2025 keeps the token that fell below p_min
-                const int32_t got = draft_from(text[past], past, ik && !bench ? n_max : lim, ik ? 0.0f : p_min, d);
+                const int32_t got = draft_from(text[past], past, ik ? n_max : lim, ik ? 0.0f : p_min, d);
                 known = past + got;  // the last drafted token is not decoded
                 len = got < lim ? got : lim;
                 if (len < n_min) { len = 0; }

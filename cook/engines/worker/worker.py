@@ -459,7 +459,6 @@ class Worker(Closing):
                     hint="free disk space (`cook store gc` helps); the next build goes on with "
                     "what was made",
                     log=error.log,
-                    passing=True,
                 ) from None
             advance((end - first) * rows.source.size_bytes // total)
 

@@ -16,7 +16,7 @@ TITLE = "Requests in parallel"
 
 def section(record: Record) -> Section:
     """All slots together at each number of slots: no draft, and the draft at its best length."""
-    speeds = [s for s in record.slots or () if finite(s.predicted_tokens_per_s)]
+    speeds = [s for s in record.slots if finite(s.predicted_tokens_per_s)]
     slots = sorted({s.slots for s in speeds})
     if not speeds:
         return Section("slots", TITLE, absent="the recipe asks for one slot (`score.slots`)")

@@ -295,19 +295,6 @@ def short_base() -> None:
     sys.exit(0)
 
 
-def fast_failure() -> None:
-    """ik's bench does not check llama_decode: the time is that of the failure."""
-    done = run_real()
-    err("llama_decode: failed to decode, ret = -1\n")
-    out(done.stdout.decode())
-    sys.exit(0)
-
-
-def no_rows() -> None:
-    out("[]\n")
-    sys.exit(0)
-
-
 class Handler(BaseHTTPRequestHandler):
     fault = "ok"
 

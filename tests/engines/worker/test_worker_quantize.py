@@ -90,7 +90,6 @@ def test_a_source_that_ends_early(worker: Worker, rows: RowsOfTensor, tmp_path: 
 def test_a_full_disk(worker: Worker, rows: RowsOfTensor) -> None:
     with pytest.raises(StepError, match="No space left on device") as caught:
         quantize(worker, rows, Path("/dev/full"))
-    assert caught.value.passing
     assert "free disk space" in str(caught.value.hint)
 
 

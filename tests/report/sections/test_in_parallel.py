@@ -45,6 +45,6 @@ def test_live_is_never_over_predicted(records: ModuleType) -> None:
 
 
 def test_one_slot_has_nothing_to_show(records: ModuleType) -> None:
-    found = section(replace(records.record(), slots=None))
+    found = section(replace(records.record(), slots=()))
     assert found.blocks == ()
     assert found.absent is not None

@@ -1,0 +1,34 @@
+"""``make test`` runs both parts of the tests and fails where either did."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("without_engine", "with_engine", "fails", "parts"),
+    [(0, 0, False, 2), (1, 0, True, 2), (0, 1, True, 2), (1, 1, True, 2), (2, 0, True, 1)],
+)
+def test_both_parts_run(
+    without_engine: int, with_engine: int, fails: bool, parts: int, tmp_path: Path
+) -> None:
+    """pytest's exit status 2 is an interrupt: nothing runs after that."""
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\necho ran >> {tmp_path}/ran\ncase "$*" in\n'
+        f"*'not engine'*) exit {without_engine};;\n*) exit {with_engine};;\nesac\n"
+    )
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["make", "-C", str(ROOT), "--old-file=setup", "test", f"BIN={tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert bool(done.returncode) == fails, done.stderr
+    assert (tmp_path / "ran").read_text() == "ran\n" * parts
