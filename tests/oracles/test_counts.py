@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from hashlib import sha256
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,8 @@ def numbers(flavour: Flavour) -> Iterator[NgramSettings]:
     """Every method of a flavour by its own numbers, and by small ones."""
     for own in DEFAULTS[flavour].values():
         yield own
-        yield replace(own, **{n: v for n, v in SMALL.items() if getattr(own, n) is not None})
+        small: dict[str, Any] = {n: v for n, v in SMALL.items() if getattr(own, n) is not None}
+        yield replace(own, **small)
 
 
 def drafted_by_ngrams() -> Iterator[str]:
