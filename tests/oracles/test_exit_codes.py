@@ -1,0 +1,110 @@
+"""Command lines and their exit codes, in a home without engines that has a few documents.
+
+The file is the list: a line of it is a code and the words after `cook`. To add one, write it with
+any code and freeze.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cook.cli.commands import COMMANDS
+from cook.cli.main import main
+from cook.engines import discover
+from cook.paths import demo_dir
+from tests.oracles.freeze import FILES, require_frozen
+
+DATA = FILES.parent
+ROWS = [line.split("\t") for line in (FILES / "exit_codes.tsv").read_text("utf-8").splitlines()[1:]]
+COPIES = {
+    "demo.json": "records/demo.json",
+    "live.json": "records/live.json",
+    "t.trace": "records/target.trace",
+    "history.jsonl": "records/history.jsonl",
+    "server.log": "server_logs/llama-cpp.log",
+    "tensors.tsv": "ling-flash-2.0.tensors.tsv",
+    "make.sh": "make-quant-IQ1_KT.sh",
+    "broken.yaml": "broken_recipes/unknown_keys.yaml",
+    "unsafe.yaml": "broken_recipes/hostile_flags.yaml",
+}
+PIPELINE = "version: 1\nname: night\nrecipes: [mine.yaml]\nengines: [bundled]\n"
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("documents")
+    for name, source in COPIES.items():
+        shutil.copy(DATA / source, folder / name)
+    (folder / "draft.gguf").symlink_to(demo_dir() / "draft-f16.gguf")
+    (folder / "cut.gguf").write_bytes((demo_dir() / "draft-f16.gguf").read_bytes()[:3000])
+    (folder / "cut.trace").write_bytes((DATA / "records/target.trace").read_bytes()[:3000])
+    (folder / "noise.json").write_text("{", "utf-8")
+    (folder / "text.txt").write_text("a text\n", "utf-8")
+    (folder / "mine.yaml").write_text(
+        "version: 1\nmodel: {source: draft.gguf}\nquants: [{name: A, type: q4_K}]\n", "utf-8"
+    )
+    (folder / "night.yaml").write_text(PIPELINE, "utf-8")
+    return folder
+
+
+@pytest.fixture
+def here(documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the documents, and a home in which one record is kept."""
+    folder, home = tmp_path / "here", tmp_path / "home"
+    shutil.copytree(documents, folder, symlinks=True)
+    (home / "records").mkdir(parents=True)
+    shutil.copy(DATA / "records/demo.json", home / "records" / "demo.json")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COOK_HOME", str(home))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("COOK_ENGINE_IK", raising=False)
+    monkeypatch.setattr(discover, "_bundled_dir", lambda: tmp_path / "no-engine")
+    return folder
+
+
+def exit_code(line: str) -> int:
+    try:
+        return main(shlex.split(line))
+    except SystemExit as error:
+        return int(error.code or 0)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, int]:
+    return {}
+
+
+@pytest.mark.parametrize("line", [line for _, line in ROWS])
+def test_runs(
+    here: Path, line: str, found: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends without a traceback; the code is compared below, with all others."""
+    found[line] = exit_code(line)
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+    assert found[line] != 3, captured.err
+
+
+def test_the_codes(found: dict[str, int]) -> None:
+    """Of the lines that ran: all, or those that the command line of pytest names."""
+    if found.keys() < {line for _, line in ROWS}:
+        pytest.skip("not every line ran")
+    require_frozen(
+        "exit_codes.tsv",
+        ["code\tcook ...", *(f"{found[line]}\t{line}" for _, line in ROWS)],
+    )
+
+
+def test_every_command_ends_well_and_badly() -> None:
+    """Those that need an engine or the Hub for a good end stand with --help only."""
+    lines = [(int(code), line) for code, line in ROWS]
+    for name, command in COMMANDS.items():
+        for member in command.members or ("",):
+            path = f"{name} {member}".strip()
+            own = {code for code, line in lines if f"{line} ".startswith(f"{path} ")}
+            assert 0 in own, path
+            assert own - {0}, path
