@@ -16,6 +16,8 @@ from cook.cli.commands import COMMANDS
 from cook.cli.main import main
 from cook.engines import discover
 from cook.paths import demo_dir
+from cook.record.find import keep_record
+from cook.record.record import read_record
 from tests.oracles.freeze import FILES, require_frozen
 
 DATA = FILES.parent
@@ -56,13 +58,13 @@ def here(documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A copy of the documents, and a home in which one record is kept."""
     folder, home = tmp_path / "here", tmp_path / "home"
     shutil.copytree(documents, folder, symlinks=True)
-    (home / "records").mkdir(parents=True)
-    shutil.copy(DATA / "records/demo.json", home / "records" / "demo.json")
+    home.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COOK_HOME", str(home))
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("COOK_ENGINE_IK", raising=False)
     monkeypatch.setattr(discover, "_bundled_dir", lambda: tmp_path / "no-engine")
+    keep_record(read_record(DATA / "records/demo.json"))
     return folder
 
 
