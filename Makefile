@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PYTHONUNBUFFERED = 1
 
-.PHONY: help setup demo real-model real test lint format bench soak lock docs schema clean
+.PHONY: help setup demo real-model real test test-code test-engines lint format bench soak lock docs schema clean
 
 help:
 	@echo 'make setup   create $(VENV), install the locked packages, build the bundled engine'
@@ -36,13 +36,15 @@ real: real-model
 	@echo 'next: . $(BIN)/activate && cook report smollm2-135m'
 
 # Real engines and timings share the machine's cores: those tests run one by one, after the rest,
-# also where the rest failed. pytest ends with 2 where it was interrupted.
+# also where the rest failed.
 test: setup
-	@status=0; \
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not engine and not ik and not soak' \
-		|| { status=$$?; [ $$status -ne 2 ] || exit 2; }; \
-	$(BIN)/python -m pytest -q -m '(engine or ik) and not soak' || status=$$?; \
-	exit $$status
+	@$(MAKE) --no-print-directory --keep-going --jobs=1 test-code test-engines
+
+test-code:
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m 'not engine and not ik and not soak'
+
+test-engines:
+	$(BIN)/python -m pytest -q -m '(engine or ik) and not soak'
 
 lint: setup
 	$(BIN)/ruff check .

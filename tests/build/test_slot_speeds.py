@@ -87,7 +87,7 @@ def test_one_slot_leaves_the_build_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = built(tmp_path, monkeypatch)
-    assert done.record.slots is None
+    assert done.record.slots == ()
     assert not any("slots" in label for label in done.ran)
 
 
