@@ -65,7 +65,12 @@ CELLS: dict[str, Callable[[], Study]] = {
 }
 """Parts of the studies of predictions, one engine each."""
 LARGE = ("256", "sparse", "4096", "16384")
-NAMED_ONLY = {"decision", *(f"prediction-{pair}" for pair in LARGE), *CELLS}
+NAMED_ONLY = {
+    "decision",
+    *(f"prediction-{pair}" for pair in LARGE),
+    *(name for name in STUDIES if name.startswith(("counts-real-", "counts-exact-"))),
+    *CELLS,
+}
 """What runs only where it is named."""
 
 

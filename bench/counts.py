@@ -19,12 +19,15 @@ import numpy as np
 from bench.demo_score import DOWN_TO_ONE_BIT, study_layout
 from bench.study import Study, empty_executor
 from cook.build.fitting import live_runs
+from cook.build.forecast import acceptance_deviation
 from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
 from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import LiveCycles
 from cook.engines.worker.worker import Worker
+from cook.formats.arrays import Ids
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
@@ -70,7 +73,8 @@ class Counted:
     """(drafted, accepted) tokens of the same requests as the server and as one-pass replay counts
     them, ``error`` the standard error of their acceptance's difference in points, over requests;
     ``equal`` of ``requests`` agree in both, ``exact`` at the server's own batch shapes (None where
-    these were not tried)."""
+    these were not tried). ``flips``: drafted tokens that were the target's at the server's shapes
+    and not in one pass, and the other way round; of p_min 0, where one pass drafts them all."""
 
     theirs: tuple[int, int]
     ours: tuple[int, int]
@@ -78,6 +82,7 @@ class Counted:
     equal: int
     requests: int
     exact: int | None
+    flips: tuple[int, int]
 
     @property
     def points(self) -> float:
@@ -86,7 +91,10 @@ class Counted:
 
     def __str__(self) -> str:
         (drafted, accepted), (ours, agreed) = self.theirs, self.ours
-        exact = "" if self.exact is None else f", at its shapes {self.exact}"
+        exact = ""
+        if self.exact is not None:
+            right, wrong = self.flips
+            exact = f", at its shapes {self.exact}; {right} choices right there alone, {wrong} here"
         return (
             f"server {accepted}/{drafted} = {accepted / drafted:.2%}, replay {agreed}/{ours} = "
             f"{agreed / ours:.2%}, {self.points:+.2f} +- {self.error:.2f} points; "
@@ -210,6 +218,7 @@ def _recount(
 ) -> Counted:
     profile = PROFILES[plan.engine.flavour]
     same = 0
+    flips = np.zeros(2, int)
     ours, theirs = [], []
     with Worker.open(plan.engine, Supervisor(executor.logs / "counts")) as worker:
         info = worker.load(model_load(plan.engine, model, draft.replays[0].args, plan.context))
@@ -234,8 +243,8 @@ def _recount(
                 n_predict=plan.n_predict,
                 context=slot,
             )
-            told = simulate(positions, settings, profile)
-            ours.append((told.draft_n, told.draft_n_accepted))
+            simulated = simulate(positions, settings, profile)
+            ours.append((simulated.draft_n, simulated.draft_n_accepted))
             theirs.append((run.draft_n or 0, run.draft_n_accepted or 0))
             if exact:
                 shapes = worker.live_shapes(
@@ -248,14 +257,30 @@ def _recount(
                     server_context=slot,
                 )
                 same += (shapes.draft_n, shapes.draft_n_accepted) == theirs[-1]
+                flips += _flips(shapes, found.argmax, tokens)
     (drafted, accepted), (tried, agreed) = np.sum(theirs, axis=0), np.sum(ours, axis=0)
-    more = np.array(ours) - np.array(theirs)
-    apart = (more[:, 1] - more[:, 0] * accepted / drafted) / drafted
+    error = acceptance_deviation(theirs, ours)
+    assert error is not None, "every run drafts"
     return Counted(
         (int(drafted), int(accepted)),
         (int(tried), int(agreed)),
-        100 * float(np.sqrt((apart**2).sum())),
+        100 * error,
         sum(a == b for a, b in zip(ours, theirs, strict=True)),
         len(ours),
         same if exact else None,
+        (int(flips[0]), int(flips[1])),
     )
+
+
+def _flips(shapes: LiveCycles, choices: Ids, tokens: Ids) -> tuple[int, int]:
+    """Of the tokens that were verified: how many were right in one of the two alone."""
+    only_there = only_here = first = 0
+    for start, length, accepted in zip(shapes.start, shapes.length, shapes.accepted, strict=True):
+        drafted = shapes.tokens[first : first + length]
+        first += length
+        seen = min(accepted + 1, length, len(tokens) - start)  # what follows is another text
+        there = drafted[:seen] == tokens[start : start + seen]
+        here = choices[start : start + seen] == tokens[start : start + seen]
+        only_there += int((there & ~here).sum())
+        only_here += int((here & ~there).sum())
+    return only_there, only_here

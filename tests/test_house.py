@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 411,
     "score_url": 227,
     "search": 2_515,
-    "build": 9_206,
+    "build": 9_215,
     "hub": 1_651,
     "logs": 1_274,
     "report": 6_373,

@@ -70,8 +70,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class EngineNoise:
-    """The noise floor on one engine. ``acceptance``: standard deviation of one
-    draft's in two batch shapes."""
+    """The noise floor on one engine. ``acceptance``: standard deviation of one draft's in two
+    batch shapes."""
 
     timing: TimingNoise | None
     acceptance: float | None

@@ -413,9 +413,7 @@ class Forecaster:
     def acceptance_floor(self, only: Collection[str]) -> float | None:
         """Standard deviation of the floor draft's acceptance between two batch shapes, a fraction.
 
-        Near ties fall otherwise in another shape, here and there on every prompt: the root of the
-        sum of squares, over prompts, of what each moves the rate by. At the longest draft; None
-        where it was not replayed twice.
+        At the longest draft; None where it was not replayed twice.
         """
         if self.plan.floor is None:
             return None
@@ -428,14 +426,8 @@ class Forecaster:
         for replays in (draft.replays, (other,)):
             texts = self.texts(replace(draft, replays=replays), shared)
             runs = [simulate(p, longest, self.plan.profile) for _, p in texts]
-            shapes.append(np.array([(r.draft_n, r.draft_n_accepted) for r in runs]))
-        usual, other_shape = shapes
-        drafted, accepted = usual.sum(axis=0)
-        if not drafted:
-            return None
-        more = other_shape - usual
-        moved = (more[:, 1] - more[:, 0] * accepted / drafted) / drafted
-        return float(np.sqrt((moved**2).sum()))
+            shapes.append([(r.draft_n, r.draft_n_accepted) for r in runs])
+        return acceptance_deviation(*shapes)
 
     def fitted(
         self,
@@ -697,3 +689,20 @@ def _request_overhead(live: Collection[PromptRun], timings: Timings) -> float:
         (run.wall_ms - run.predicted_ms) / 1000 - timings.prompt_s(run.prompt_n) for run in live
     ]
     return mean(rest) if rest else 0.0
+
+
+def acceptance_deviation(
+    usual: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]
+) -> float | None:
+    """Standard deviation of acceptance, a fraction, between two counts of the same requests.
+
+    (drafted, accepted) by request, in one order. Near ties fall otherwise in another batch shape,
+    here and there on every request: the root of the sum of squares of what each moves the rate by.
+    None where nothing was drafted.
+    """
+    drafted, accepted = np.sum(usual, axis=0)
+    if not drafted:
+        return None
+    more = np.array(other) - np.array(usual)
+    moved = (more[:, 1] - more[:, 0] * accepted / drafted) / drafted
+    return float(np.sqrt((moved**2).sum()))

@@ -72,24 +72,25 @@ def _metadata(model: GgufFile) -> dict[str, bytes]:
         for key in model.metadata
         if "expert_group" not in key and not key.endswith("expert_shared_feed_forward_length")
     }
-
-    def count(key: str) -> int:
-        value = model.integer(old + key)
-        assert value is not None
-        return value
-
     # Here the width of the shared experts is their number times that of the routed ones.
-    shared = count("expert_shared_feed_forward_length") // count("expert_feed_forward_length")
+    together = _count(model, "expert_shared_feed_forward_length")
+    shared = together // _count(model, "expert_feed_forward_length")
     return values | {
         "general.architecture": encode("glm4moe"),
         "general.description": encode(_DESCRIPTION),
         "general.file_type": encode(_ALL_F32),
-        f"{new}block_count": encode(count("block_count") + LAYERS_IN_FRONT),
+        f"{new}block_count": encode(_count(model, "block_count") + LAYERS_IN_FRONT),
         f"{new}leading_dense_block_count": encode(
-            count("leading_dense_block_count") + LAYERS_IN_FRONT
+            _count(model, "leading_dense_block_count") + LAYERS_IN_FRONT
         ),
         f"{new}expert_shared_count": encode(shared),
     }
+
+
+def _count(model: GgufFile, key: str) -> int:
+    value = model.integer(f"bailingmoe2.{key}")
+    assert value is not None, f"the shipped file has {key}"
+    return value
 
 
 def _renamed(name: str, by: int) -> str:
@@ -121,7 +122,7 @@ def _as_glm4moe(model: GgufFile, name: str) -> Iterator[NewTensor]:
 def _projections(model: GgufFile) -> tuple[tuple[str, int], ...]:
     """Letters and rows of what ``attn_qkv`` holds, in its order."""
     keys = ("head_count", "head_count_kv", "key_length")
-    heads, kv_heads, width = (model.integer(f"bailingmoe2.attention.{key}") or 0 for key in keys)
+    heads, kv_heads, width = (_count(model, f"attention.{key}") for key in keys)
     return ("q", heads * width), ("k", kv_heads * width), ("v", kv_heads * width)
 
 

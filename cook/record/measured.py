@@ -123,8 +123,7 @@ class NoiseFloor:
     """What two measurements of one file differ by on ``engine``.
 
     ``speed``: share, at ``confidence``, from ``passes`` of timing; ``acceptance``: the same for one
-    draft replayed in two batch shapes, a fraction. None: not
-    measured.
+    draft replayed in two batch shapes, a fraction. None: not measured.
     """
 
     engine: str

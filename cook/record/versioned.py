@@ -41,8 +41,8 @@ def read_versioned(path: Path, adapter: TypeAdapter[T], version: int, what: str,
         raise InputError(f"{path}: not JSON: {error}", hint=hint) from None
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != version:
-        told = f"{path}: {what} schema version {found!r}, this cook reads {version}"
-        raise InputError(told, hint=hint)
+        message = f"{path}: {what} schema version {found!r}, this cook reads {version}"
+        raise InputError(message, hint=hint)
     try:
         return adapter.validate_python(document)
     except ValidationError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_both_parts_run(
     without_engine: int, with_engine: int, fails: bool, parts: int, tmp_path: Path
 ) -> None:
-    """Whatever the first part ends with; an interrupt reaches make itself, which stops."""
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\necho ran >> {tmp_path}/ran\ncase "$*" in\n'
@@ -32,3 +34,23 @@ def test_both_parts_run(
     )
     assert bool(done.returncode) == fails, done.stderr
     assert (tmp_path / "ran").read_text() == "ran\n" * parts
+
+
+def test_nothing_runs_after_an_interrupt(tmp_path: Path) -> None:
+    """Ctrl-C reaches make as it reaches pytest, which then ends with 2."""
+    ran = tmp_path / "ran"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho ran >> {ran}\ntrap 'exit 2' INT\nsleep 20 & wait\n")
+    python.chmod(0o755)
+    with subprocess.Popen(
+        ["make", "-C", str(ROOT), "--old-file=setup", "test", f"BIN={tmp_path}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as make:
+        until = time.monotonic() + 30
+        while not ran.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(make.pid, signal.SIGINT)
+        assert make.wait(30) != 0
+    assert ran.read_text() == "ran\n"
