@@ -41,7 +41,7 @@ ROOMS = {
     "engines": 7_471,
     "config": 137,
     "prompts": 405,
-    "demo": 252,
+    "demo": 253,
     "documents": 720,
     "formats": 3_897,
     "output": 472,
