@@ -10,14 +10,11 @@ from functools import partial
 
 from bench import active_experts
 from bench.comparisons import COMPARISONS
-from bench.copies import confirmed_copies, copies
 from bench.counts import counts, exact_counts, real_counts
-from bench.decision import decision
 from bench.ik_agreement import ik_agreement
 from bench.ngram_counts import ngram_counts, two_stage_counts
 from bench.output_heads import output_heads
 from bench.pairs import describe, measure
-from bench.prediction import PAIRS, prediction
 from bench.remote_draft import remote_draft
 from bench.replay_cost import replay_cost
 from bench.replay_vs_live import replay_vs_live
@@ -39,12 +36,8 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "ngram-counts": ngram_counts,
     "two-stage-counts": two_stage_counts,
     "sampled-acceptance": sampled_acceptance,
-    **{name: partial(prediction, name) for name in PAIRS},
     "slots": slots,
     "remote-draft": remote_draft,
-    "decision": decision,
-    "copies": copies,
-    "copies-live": confirmed_copies,
     "ik-agreement": ik_agreement,
     "scale": scale,
     "two-workers": two_workers,
@@ -56,27 +49,12 @@ STUDIES: dict[str, Callable[[], Study]] = {
     "active-experts-cost": active_experts.cost,
     "output-heads": output_heads,
 }
-
-
-CELLS: dict[str, Callable[[], Study]] = {
-    f"{name}-{engine}": partial(prediction, name, [engine])
-    for name in PAIRS
-    for engine in engine_names()
-}
-"""Parts of the studies of predictions, one engine each."""
-LARGE = ("256", "sparse", "4096", "16384")
-NAMED_ONLY = {
-    "decision",
-    *(f"prediction-{pair}" for pair in LARGE),
-    *(name for name in STUDIES if name.startswith(("counts-real-", "counts-exact-"))),
-    *CELLS,
-}
+NAMED_ONLY = {name for name in STUDIES if name.startswith(("counts-real-", "counts-exact-"))}
 """What runs only where it is named."""
 
 
 def main(names: list[str]) -> int:
-    studies = STUDIES | CELLS
-    known = [*COMPARISONS, *studies]
+    known = [*COMPARISONS, *STUDIES]
     if unknown := set(names) - set(known):
         print(f"unknown: {', '.join(unknown)} (known: {', '.join(known)})", file=sys.stderr)
         return 2
@@ -84,8 +62,8 @@ def main(names: list[str]) -> int:
     print(f"# {platform.platform()}, {os.cpu_count()} cores, load {load:.2f} at the start")
     slow = []
     for name in names or [name for name in known if name not in NAMED_ONLY]:
-        if name in studies:
-            study = studies[name]()
+        if name in STUDIES:
+            study = STUDIES[name]()
             print("\n".join(study.lines), flush=True)
             if not study.within:
                 print(f"{name}: OUT OF BOUNDS", flush=True)

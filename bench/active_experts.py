@@ -32,6 +32,7 @@ from cook.graph.store import Store
 from cook.output import Mode, Output
 from cook.recipe.load import parse_recipe
 from cook.record.record import Candidate, Record
+from cook.steps.deal import DealStep, Dealt
 from cook.steps.head import HeadStep
 from cook.steps.reduce import ReduceStep
 from cook.units import size
@@ -86,11 +87,12 @@ def acceptance() -> Study:
     lines, within = [], True
     with empty_executor() as executor:
         assert live.baseline is not None, "asked for"
-        executor.run(live.baseline.rounds)
         for configuration, found in counted(executor, live, traced):
-            assert configuration.compare is not None, "it drafts"
-            executor.run([configuration.compare])
-            output = executor.outcomes.result(configuration.compare)
+            block = DealStep((live.baseline.live, configuration.live), 0, together=True)
+            dealt = (Dealt((block,), name) for name in block.names)
+            compare = live.compare(configuration, *dealt)
+            executor.run([block, compare])
+            output = executor.outcomes.result(compare)
             assert output is not None, "it was compared"
             gaps = [abs(d.gap) if d.gap is not None else 99.0 for d in output.differences]
             within &= abs(found.points) <= MOST_POINTS
@@ -133,10 +135,10 @@ def judged(record: Record) -> Study:
     drafting = [c for c in record.candidates if c.draft is not None and c.name in speeds]
     full = max((c for c in drafting if _is_full(record, c)), key=lambda c: speeds[c.name])
     fewer = max((c for c in drafting if not _is_full(record, c)), key=lambda c: speeds[c.name])
-    chosen, certainty = record.candidate(record.pick.candidate or ""), record.pick.certainty
+    chosen = record.candidate(record.pick.candidate or "")
     gain = speeds[fewer.name] / speeds[full.name] - 1
     told = "equal within the margin" if abs(gain) <= MARGIN else "faster" if gain > 0 else "slower"
-    if certainty is None or not certainty.decided:
+    if not record.pick.decided:
         told += " as predicted, but undecided"
     ranked = sorted(speeds, key=lambda name: -speeds[name])
     lines = [f"  {name:36} predicted {speeds[name]:7.1f} t/s" for name in ranked[:8]]

@@ -80,14 +80,16 @@ def logs() -> Iterator[Pair]:
         yield Pair("cook logs", subject, reference, most_ratio=1, most_extra_s=2, repeats=5)
 
 
-def _build(recipe: Path) -> tuple[str, ...]:
-    return (COOK, "build", str(recipe), "--engine", "bundled", "--json")
+def _build(recipe: Path, engine: str = "bundled") -> tuple[str, ...]:
+    return (COOK, "build", str(recipe), "--engine", engine, "--json")
 
 
-def built(recipe: Path, home: Path) -> dict[str, Any]:
+def built(recipe: Path, home: Path, engine: str = "bundled") -> dict[str, Any]:
     """The record of one build into ``home``."""
     environment = {**os.environ, "COOK_HOME": str(home)}
-    done = subprocess.run(_build(recipe), env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        _build(recipe, engine), env=environment, stdout=subprocess.PIPE, check=True
+    )
     record: dict[str, Any] = json.loads(done.stdout)
     return record
 

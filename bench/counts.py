@@ -18,7 +18,6 @@ import numpy as np
 
 from bench.demo_score import DOWN_TO_ONE_BIT, study_layout
 from bench.study import Study, empty_executor
-from cook.build.fitting import live_runs
 from cook.build.forecast import acceptance_deviation
 from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
 from cook.build.prepare import prepare
@@ -191,8 +190,9 @@ def counted(
         assert settings is not None, "so do they"
         if draft not in drafts:
             continue
-        executor.run(configuration.rounds)
-        live = list(live_runs(configuration, executor).values())
+        executor.run([configuration.live])
+        outcome = executor.outcomes.result(configuration.live)
+        live = list(outcome.runs) if outcome is not None else []
         step = next(d for d in traced.forecast.drafts if d.draft.name == draft.name)
         model = draft.model
         file = (

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.study import Study, empty_executor
-from cook.build.fitting import live_runs
 from cook.build.layout import Configuration, Layout
 from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
@@ -102,7 +101,7 @@ def agreements(
     replay = _layout("replay", limit, tokens, n_max)
     texts = _texts(executor, replay, tokens)
     layout = _layout("live", limit, tokens, n_max)
-    executor.run([step for c in layout.grid for step in c.rounds])
+    executor.run([c.live for c in layout.grid])
     _refuse_failed(executor)
     return [_compared(executor, c, texts) for c in layout.grid]
 
@@ -141,9 +140,9 @@ def _compared(
     assert settings is not None, "the grid has drafts only"
     live: list[tuple[int, int]] = []
     ours: list[tuple[int, int]] = []
-    runs = live_runs(configuration, executor)
-    for name, run in runs.items():
-        counted = simulate(texts[name], DraftSettings(settings.n_max), Profile.IK_2026_08)
+    outcome = executor.outcomes.result(configuration.live)
+    for run in outcome.runs if outcome is not None else ():
+        counted = simulate(texts[run.id], DraftSettings(settings.n_max), Profile.IK_2026_08)
         live.append((run.draft_n or 0, run.draft_n_accepted or 0))
         ours.append((counted.draft_n, counted.draft_n_accepted))
     return Agreement(

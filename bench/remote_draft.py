@@ -1,8 +1,8 @@
 """The draft behind llama.cpp's rpc server and a shaped link: predicted against live.
 
-Fitted on the link as it is, without delay, and on half of the prompts; judged on the other half
-behind round trips of 0.1, 1 and 5 ms. What a link's round trip really is, is measured through a
-relay like it. Runs at all delays take turns.
+What live steps take of what was timed is told by the link as it is, without delay, on half of the
+prompts; judged is the other half behind round trips of 0.1, 1 and 5 ms. What a link's round trip
+really is, is measured through a relay like it. Runs at all delays take turns.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 from bench.demo_score import UNPACKED_TARGET, study_layout
 from bench.link import ShapedLink
-from bench.prediction import with_passes
 from bench.study import Study, empty_executor
 from cook.build.forecast import Forecaster
 from cook.build.slot_speeds import parallel_run
 from cook.engines.server import free_port
-from cook.record.prompt_runs import PromptRun
-from cook.scoring.figures import figures, merge_repeats
+from cook.scoring.figures import figures
 from cook.scoring.link import Link
 from cook.steps.live import LiveStep
 
@@ -47,23 +45,17 @@ def remote_draft(turns: int = 3, limit: int = 16) -> Study:
         "replay", limit=limit, tokens=96, n_max=(LENGTH,), quants=(DRAFT,), target=UNPACKED_TARGET
     )
     assert layout.forecast is not None, "asked for"
-    assert layout.baseline is not None, "asked for"
     program = rpc_server(layout.engine.facts.bin_dir)
     if program is None:
         return Study((f"remote draft: the engine has no {PROGRAM} (COOK_RPC_SERVER)",), True)
     (drafting,) = layout.grid
     with empty_executor() as executor, _served(program) as port:
-        plan = with_passes(layout.forecast, turns)
-        (draft,) = plan.drafts
-        executor.run([plan.trace, *draft.replays])
+        plan = layout.forecast
+        executor.run(plan.steps())
         order = [head.id for head in Forecaster(plan, executor.outcomes).trace.heads]
-        ran: dict[float | None, list[LiveStep]] = {}
+        ran: dict[float, list[LiveStep]] = {}
         trips: dict[float, float] = {}
         for turn in range(turns):
-            executor.run(plan.timing(turn))
-            bare = parallel_run(layout.baseline, 1, order, repeat=1 + turn)
-            executor.run([bare])
-            ran.setdefault(None, []).append(bare)
             for delay_s in DELAYS_S:
                 with ShapedLink(port, delay_s) as link:
                     trips[delay_s] = link.measured_round_trip_s()
@@ -73,33 +65,29 @@ def remote_draft(turns: int = 3, limit: int = 16) -> Study:
         for failure in executor.outcomes.failures.values():
             raise failure.error
 
-        def runs(delay_s: float | None) -> dict[str, PromptRun]:
+        def live_speed(delay_s: float, only: set[str]) -> float:
+            """Decode speed of those requests, the median over turns."""
             outcomes = (executor.outcomes.result(step) for step in ran[delay_s])
-            return {run.id: run for run in merge_repeats(o.runs for o in outcomes if o)}
+            asked = [[r for r in o.runs if r.id in only] for o in outcomes if o is not None]
+            return median(figures(runs).decode_speed or 0.0 for runs in asked)
 
-        plain, near = runs(None), runs(0.0)
-        fitted = frozenset(list(plain)[::2])
-        assert drafting.settings is not None, "it drafts"
-        overheads = Forecaster(plan, executor.outcomes).fitted(
-            {name: run for name, run in plain.items() if name in fitted},
-            [(drafting.settings, {n: run for n, run in near.items() if n in fitted})],
-            draft,
-        )
+        def told(forecaster: Forecaster, only: set[str]) -> float:
+            found = forecaster.forecasts(only)
+            return next(f.decode_speed for f in found if f.key.settings is not None)
+
+        fitted = set(order[::2])
+        judged = set(order) - fitted
+        factor = told(Forecaster(plan, executor.outcomes), fitted) / live_speed(0.0, fitted)
         lines = [f"demo, {DRAFT} n_max={LENGTH} behind {PROGRAM}: predicted / live decode t/s:"]
         errors = []
         for delay_s in DELAYS_S:
             link_to = Link(max(0.0, trips[delay_s] - trips[0.0]))
-            forecaster = Forecaster(plan, executor.outcomes, link=link_to)
-            judged = set(plain) - fitted
-            told = next(
-                f for f in forecaster.forecasts(overheads, judged) if f.key.settings is not None
-            )
-            live = figures([r for name, r in runs(delay_s).items() if name in judged]).decode_speed
-            assert live is not None, "it wrote replies"
-            errors.append(told.decode_speed / live - 1)
+            said = told(Forecaster(plan, executor.outcomes, link=link_to), judged) / factor
+            live = live_speed(delay_s, judged)
+            errors.append(said / live - 1)
             lines.append(
                 f"  {1000 * delay_s:g} ms ({1000 * trips[delay_s]:.2f} through the relay): "
-                f"{told.decode_speed:8.1f} / {live:8.1f}, {errors[-1]:+.1%}"
+                f"{said:8.1f} / {live:8.1f}, {errors[-1]:+.1%}"
             )
     lines.append(
         f"remote draft: worst error {max(map(abs, errors)):.1%}, mean "

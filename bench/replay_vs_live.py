@@ -23,7 +23,7 @@ def replay_vs_live() -> Study:
         executor.run([replayed.forecast.trace])
         replays = [step for d in replayed.forecast.drafts for step in d.replays]
         executor.run(replays)
-        runs = [step for c in live.grid for step in c.rounds]
+        runs = [c.live for c in live.grid]
         executor.run(runs)
         seconds = {key: a.seconds for key, a in executor.outcomes.artifacts.items()}
         lost = [f.error.message for f in executor.outcomes.failures.values()]

@@ -1,24 +1,18 @@
 """Requests in parallel: predicted against live, on servers of 1, 2 and 4 slots.
 
-What live runs take beyond the timings is fitted on one slot and on half of the prompts, as a build
-does; every figure of several slots is judged on runs that nothing was fitted on, and that of one
-slot on the other half. Timings and live runs take turns, so that what the machine does meanwhile
-falls on both.
+What live steps take of what was timed is told by one slot on half of the prompts; every figure of
+several slots is judged on runs that tell nothing of it, and that of one slot on the other half.
+Live runs of all take turns, so that what the machine does meanwhile falls on all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import median
 
 from bench.demo_score import UNPACKED_TARGET, study_layout
-from bench.prediction import with_passes
 from bench.study import Study, empty_executor
 from cook.build.forecast import Forecaster
-from cook.build.layout import Configuration
 from cook.build.slot_speeds import SlotForecaster, parallel_run, slot_plan, tokens_per_s
-from cook.record.prompt_runs import PromptRun
-from cook.scoring.figures import merge_repeats
 from cook.steps.live import LiveStep
 
 DRAFT = "Q4_K_M"
@@ -37,16 +31,14 @@ def slots(turns: int = TURNS, limit: int = 48, target: str = UNPACKED_TARGET) ->
     assert layout.baseline is not None, "asked for"
     every = (layout.baseline, *layout.grid)
     with empty_executor() as executor:
-        plan = with_passes(layout.forecast, turns)
+        plan = layout.forecast
         (draft,) = plan.drafts
-        parallel = slot_plan(plan, draft, SLOTS, passes=turns)
-        executor.run([plan.trace, *draft.replays])
+        parallel = slot_plan(plan, draft, SLOTS)
+        executor.run([*plan.steps(), *parallel.steps()])
         forecaster = Forecaster(plan, executor.outcomes)
         order = [head.id for head in forecaster.trace.heads]
         ran: dict[tuple[int, str], list[LiveStep]] = {}
         for turn in range(turns):
-            executor.run(plan.timing(turn))
-            executor.run(parallel.timing(turn))
             for count in SLOTS:
                 for one in every:
                     step = parallel_run(one, count, order, repeat=1 + turn)
@@ -55,32 +47,27 @@ def slots(turns: int = TURNS, limit: int = 48, target: str = UNPACKED_TARGET) ->
         for failure in executor.outcomes.failures.values():
             raise failure.error
 
-        def runs(count: int, one: Configuration) -> dict[str, PromptRun]:
-            outcomes = (executor.outcomes.result(step) for step in ran[count, one.name])
-            return {run.id: run for run in merge_repeats(o.runs for o in outcomes if o)}
+        def live_speeds(count: int, name: str, only: set[str]) -> list[float]:
+            outcomes = (executor.outcomes.result(step) for step in ran[count, name])
+            return [tokens_per_s(outcome, only) for outcome in outcomes if outcome is not None]
 
-        typical = {one.name: runs(1, one) for one in every}
-        asked = [name for name in order if name in typical[layout.baseline.name]]
-        fitted = frozenset(asked[::2])
-        overheads = forecaster.fitted(
-            _of(typical[layout.baseline.name], fitted),
-            [(c.settings, _of(typical[c.name], fitted)) for c in layout.grid if c.settings],
-            draft,
-        )
-        predicting = SlotForecaster(forecaster, parallel, overheads)
+        asked = set(order)
+        fitted = set(order[::2])
+        timed = SlotForecaster(forecaster, parallel)
+        factors = []
+        for one in every:
+            served = timed.served(1, one.settings, fitted)
+            assert served is not None, "nothing failed"
+            factors.append(served.tokens_per_s / median(live_speeds(1, one.name, fitted)))
+        predicting = SlotForecaster(forecaster, parallel, median(factors))
         lines = [f"demo, {target}: predicted / live t/s of all slots, {turns} live runs in turn:"]
         errors: dict[int, list[float]] = {count: [] for count in SLOTS}
         for count in SLOTS:
-            judged = set(asked) - fitted if count == 1 else set(asked)
+            judged = asked - fitted if count == 1 else asked
             for one in every:
                 served = predicting.served(count, one.settings, judged)
                 assert served is not None, "nothing failed"
-                live = [
-                    tokens_per_s(outcome, judged)
-                    for step in ran[count, one.name]
-                    if (outcome := executor.outcomes.result(step)) is not None
-                ]
-                # As what is fitted is of every request's median.
+                live = live_speeds(count, one.name, judged)
                 typical_live = median(live)
                 errors[count].append(served.tokens_per_s / typical_live - 1)
                 lines.append(
@@ -96,7 +83,3 @@ def slots(turns: int = TURNS, limit: int = 48, target: str = UNPACKED_TARGET) ->
         + f" slots (at most {MOST_SEQUENTIAL:.0%} at 1, {MOST_PARALLEL:.0%} beyond)"
     )
     return Study(tuple(lines), within)
-
-
-def _of(runs: Mapping[str, PromptRun], prompts: frozenset[str]) -> dict[str, PromptRun]:
-    return {name: run for name, run in runs.items() if name in prompts}

@@ -32,6 +32,9 @@ OPTIONS: Mapping[tuple[str, str], str] = {
 }
 """(command, option) -> hint."""
 KEYS: Mapping[tuple[str, ...], str] = {
+    ("gates", "false_alarms"): (
+        "write `confidence`: 1 minus that share, of each cell (0.99 is the default)"
+    ),
     ("score", "live"): "live runs always go through llama-server: leave it out",
 }
 """Path in the document, without places in lists -> hint."""

@@ -58,7 +58,7 @@ RECORD = Record(
     drafts=(),
     candidates=(),
     left_out=(),
-    pick=Pick(None, "nothing qualifies: x", "decode_speed", 0.95, None, (), (), ()),
+    pick=Pick(None, "nothing qualifies: x", "decode_speed", 0.95, 0.01, None, (), ()),
     warnings=(),
     steps=(),
 )

@@ -1,8 +1,8 @@
 """Documents of real runs: read, written again as they are, and shown.
 
 ``tests/data/records`` holds what real runs on the bundled engine left, with paths of no machine:
-records of the demo, of a race under a sampling target and of a small live score, a sweep's history
-and cell, a trace. They were made on 22 November 2026; what records got later is null or empty.
+records of the demo, of a build under a sampling target and of a small live score, a sweep's history
+and cell, a trace. They were made on 26 November 2026; what records got later is null or empty.
 COOK_UPDATE_SNAPSHOTS=1 writes the reports' texts anew, never the documents.
 """
 
@@ -56,10 +56,11 @@ def test_a_record_is_read_and_written_as_it_was(name: str, tmp_path: Path) -> No
 
 
 def test_the_records_hold_what_the_reports_show() -> None:
-    """Else reading them would show little: forecasts, live runs, checks, a race's losers."""
+    """Else reading them would show little: forecasts, live requests, checks, who did not run."""
     demo, sampled, live = (read_record(RECORDS / f"{name}.json") for name in NAMES)
     for record in (demo, sampled):
-        assert record.pick.choice is not None
+        assert record.pick.leader is not None
+        assert record.factors
         assert record.imatrix is not None
         assert record.noise
         assert sum(c.live is not None for c in record.candidates) >= 3
@@ -67,7 +68,7 @@ def test_the_records_hold_what_the_reports_show() -> None:
     assert all(c.predicted is not None for c in demo.candidates)
     assert any(c.predicted and c.predicted.rejection for c in sampled.candidates)
     assert len({c.cache_type for c in sampled.candidates if c.draft}) == 2
-    assert live.pick.choice is None
+    assert live.factors == ()
     assert all(c.live is not None and c.predicted is None for c in live.candidates)
     for record in (demo, sampled, live):
         assert record.pick.candidate is not None

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cook.cli.main import main
-from cook.errors import RecipeError
+from cook.errors import PipelineError, RecipeError
+from cook.nightly.pipeline import parse_pipeline
 from cook.recipe.load import parse_recipe
 from cook.removed import KEYS, OPTIONS, removed_key, removed_option
 
@@ -33,8 +34,9 @@ def test_a_removed_key_says_what_to_use(keys: tuple[str, ...]) -> None:
     *above, last = keys
     lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(above)]
     text = "\n".join(("version: 1", *lines, f"{'  ' * len(above)}{last}: x", ""))
-    with pytest.raises(RecipeError) as caught:
-        parse_recipe(text, Path("r.yaml"))
+    parse = parse_pipeline if above[0] == "gates" else parse_recipe
+    with pytest.raises((PipelineError, RecipeError)) as caught:
+        parse(text, Path("r.yaml"))
     assert caught.value.exit_code == 2
     hints = {p.message: p.hint for p in caught.value.problems}
     assert hints[f"unknown key `{last}`"] == removed_key(keys)

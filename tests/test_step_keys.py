@@ -33,11 +33,12 @@ from cook.graph.step import Source, Step
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import Machine
 from cook.scoring.simulate import Profile
-from cook.steps.compare import CompareStep
 from cook.steps.control import ControlStep
 from cook.steps.convert import Converter, ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep
+from cook.steps.deal import DealStep, Dealt
+from cook.steps.differences import CompareStep
 from cook.steps.head import HeadStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -216,7 +217,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
     yield "curve", CurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 2, 5))
     yield (
         "curve by slots",
-        SlotCurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 5), (1, 2, 4), turn=1),
+        SlotCurveStep(main, "Q4", draft, trace, ModelArgs(), False, (1, 5), (1, 2, 4)),
     )
     yield (
         "curve of the target",
@@ -227,12 +228,12 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
 
     nothing = LiveStep(
         *(main, "no draft", target, placed, 4096, None, ModelArgs(), None),
-        *(prompts, 128, greedy, False, 0, 0),
+        *(prompts, 128, greedy, False),
     )
     settings = DraftSettings(8, 1, 0.25)
     drafted = LiveStep(
         *(main, "Q4", target, placed, 4096, draft, ModelArgs(), settings),
-        *(prompts, 128, sampled, True, 1, 2),
+        *(prompts, 128, sampled, True, 2),
     )
     yield "live without a draft", nothing
     yield "live", drafted
@@ -240,7 +241,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "live on ik",
         LiveStep(
             *(ik, "Q4", target, placed, 4096, draft, placed, DraftSettings(4)),
-            *(prompts[:1], 128, greedy, False, 0, 0),
+            *(prompts[:1], 128, greedy, False),
         ),
     )
     yield "live in parallel", replace(drafted, slots=4)
@@ -249,10 +250,15 @@ def steps(folder: Path) -> Iterator[tuple[str, Step[Any]]]:
         "live behind n-grams, in a context of its own",
         replace(drafted, ngram=NgramSettings(NgramType.CACHE), draft_context=2048),
     )
-    yield "compare", CompareStep(main, "Q4", target, placed, 4096, (nothing,), (drafted, drafted))
+    deal = DealStep((nothing, drafted), 0, True)
+    later = replace(deal, servers=(nothing,), block=1, together=False)
+    yield "deal", deal
+    yield "deal in turns", later
+    without, dealt = Dealt((deal, later), "no draft"), Dealt((deal,), "Q4")
+    yield "compare", CompareStep(main, "Q4", target, placed, 4096, without, dealt)
     yield (
         "selfcheck",
-        SelfCheckStep(main, "Q4", draft, placed, settings, Profile.MAINLINE_2025, trace, drafted),
+        SelfCheckStep(main, "Q4", draft, placed, settings, Profile.MAINLINE_2025, trace, dealt),
     )
 
 

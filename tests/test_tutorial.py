@@ -143,8 +143,8 @@ def test_the_gates_shown_are_the_gates() -> None:
     gates = GatesSpec()
     for gate, limit in (
         ("acceptance", gates.acceptance_points),
-        ("speed ratio", gates.speed_percent),
-        ("cycle cost", gates.speed_percent),
+        ("replayed acceptance", gates.acceptance_points),
+        ("speed", gates.speed_percent),
         ("no-draft speed", gates.no_draft_percent),
         ("perplexity", gates.perplexity_percent),
         ("KLD", gates.kld_percent),

@@ -28,7 +28,6 @@ PART_NAMES = (
     ("draft_s", "the draft drafts"),
     ("mirror_s", "the draft mirrors the verification"),
     ("sample_s", "sampling"),
-    ("overhead_s", "the server, beside these"),
 )
 
 

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from cook.build.choose import Aim, Limits, confirm, over_the_limits, pick
-from cook.build.decide import Decision, reason_not_live
+from cook.build.decide import DECODE, WHOLE, Aim, Decision
 from cook.build.drafts import draft_records, reference_quality, why_not
-from cook.build.forecast import NO_OVERHEADS, Forecaster
-from cook.build.layout import (
-    Configuration,
-    ForecastPlan,
-    Layout,
-    LiveChecks,
-    checks_of,
-    interleaved,
-)
+from cook.build.forecast import Forecaster
+from cook.build.layout import Configuration, ForecastPlan, Layout, LiveChecks
 from cook.build.replayed import replayed
 from cook.build.rival_counts import rival_counts
+from cook.build.sentence import nothing_qualifies, pick_sentence
 from cook.build.slot_speeds import InParallel
 from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
@@ -44,13 +38,10 @@ from cook.record.measured import (
 from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
-    DISTURBED,
     SCHEMA_VERSION,
     Candidate,
     CandidateKey,
     ChainFigures,
-    Doubt,
-    Draft,
     Excluded,
     Pick,
     Record,
@@ -58,12 +49,11 @@ from cook.record.record import (
     Serving,
     StepRecord,
 )
-from cook.scoring.figures import by_category, by_prompt, figures, merge_repeats, output_check
-from cook.scoring.price import counted_alike
-from cook.scoring.rounds import Round, Rounds
+from cook.scoring.compare import interval, paired
+from cook.scoring.figures import by_category, by_prompt, figures, output_check
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES
-from cook.steps.live import LiveStep
+from cook.steps.deal import DealStep
 
 if TYPE_CHECKING:
     from cook.steps.imatrix import ImatrixStep
@@ -76,7 +66,6 @@ class Finished:
     loaded: LoadedRecipe
     demo: bool
     layouts: tuple[Layout, ...]
-    grid: tuple[Configuration, ...]
     left_out: tuple[Excluded, ...]
     outcomes: Outcomes
     decision: Decision | None = None
@@ -88,20 +77,13 @@ class Finished:
         return self.loaded.recipe
 
     @property
-    def baselines(self) -> tuple[Configuration, ...]:
-        if self.decision is not None:
-            return self.decision.baselines
-        return tuple(layout.baseline for layout in self.layouts if layout.baseline is not None)
-
-    @property
     def forecasts(self) -> tuple[ForecastPlan, ...]:
         return tuple(layout.forecast for layout in self.layouts if layout.forecast is not None)
 
-    def live(self) -> list[LiveStep]:
-        """The live steps, each once, in the order in which they ran: the calibration's first."""
-        steps = self.decision.steps if self.decision else ()
-        asked = interleaved([*self.baselines, *self.grid]) if not steps else ()
-        return list({step.key: step for step in (*steps, *asked)}.values())
+    @property
+    def deals(self) -> tuple[DealStep, ...]:
+        """The blocks that were dealt, in their order."""
+        return tuple(self.decision.dealing.steps) if self.decision is not None else ()
 
     @cached_property
     def forecasters(self) -> dict[str, Forecaster]:
@@ -112,6 +94,10 @@ class Finished:
     def aim(self) -> Aim:
         """What the recipe asks for."""
         return aim_of(self.recipe)
+
+    def layout_of(self, configuration: Configuration) -> Layout:
+        """That of its engine."""
+        return next(m for m in self.layouts if m.engine.name == configuration.key.engine)
 
 
 def aim_of(recipe: Recipe) -> Aim:
@@ -126,8 +112,7 @@ def assemble(finished: Finished) -> Record:
     outcomes, recipe = finished.outcomes, finished.recipe
     layout = finished.layouts[0]  # target and prompts are the same for every engine
     drafts = draft_records(finished.layouts, outcomes)
-    results = _live_results(finished)
-    candidates = _candidates(finished, results)
+    candidates = _candidates(finished)
     return Record(
         schema_version=SCHEMA_VERSION,
         cook=cook_version(),
@@ -152,11 +137,14 @@ def assemble(finished: Finished) -> Record:
         drafts=drafts,
         candidates=candidates,
         left_out=finished.left_out,
-        pick=_pick(finished, candidates, drafts),
+        pick=_pick(finished, candidates),
         warnings=_warnings(finished, candidates),
         steps=_steps(finished),
         noise=_noise(finished),
-        calibrations=tuple(finished.decision.fitted.values()) if finished.decision else (),
+        factors=finished.decision.factors() if finished.decision else (),
+        together=finished.decision.dealing.together
+        if finished.decision and finished.deals
+        else None,
         imatrix=imatrix_coverage(layout.imatrix, outcomes),
         disturbed=len(_disturbed(finished)[0]),
         sources=finished.origins,
@@ -166,124 +154,50 @@ def assemble(finished: Finished) -> Record:
     )
 
 
-@dataclass(frozen=True)
-class LiveResult:
-    """The requests of a candidate's live run, repeats merged; or, without them, the reason."""
-
-    runs: tuple[PromptRun, ...] = ()
-    reason: str | None = None
-
-
-Results = Mapping[CandidateKey, LiveResult]
-
-
-def _live_results(finished: Finished) -> Results:
-    """Of every candidate, those that were not to run live included."""
-    results: dict[CandidateKey, LiveResult] = {}
-    ran = {c.key: c for c in (*finished.baselines, *finished.grid)}
-    for configuration in ran.values():
-        outcomes = [finished.outcomes.result(step) for step in configuration.rounds]
-        rounds = [outcome.runs for outcome in outcomes if outcome is not None]
-        pairs = zip(configuration.rounds, outcomes, strict=True)
-        failed = [step for step, outcome in pairs if outcome is None]
-        if failed:
-            result = LiveResult(reason=why_not(failed[0], finished.outcomes))
-        else:
-            runs = merge_repeats(_counted_alike(finished, configuration, r) for r in rounds)
-            result = LiveResult(runs, None if runs else "no request had a usable reply")
-        results[configuration.key] = result
-    # A predicted candidate that did not go live is shown all the same.
-    over = _over_the_limits(finished)
-    for configuration in _rest(finished):
-        name = configuration.draft.name if configuration.draft is not None else ""
-        reason = over.get(name) or reason_not_live(configuration, finished.decision)
-        results[configuration.key] = LiveResult(reason=reason)
-    return results
-
-
-def _counted_alike(
-    finished: Finished, configuration: Configuration, runs: Sequence[PromptRun]
-) -> tuple[PromptRun, ...]:
-    """With the draft's reading of the prompt apart from decoding, where that is known."""
-    key = configuration.key
-    if forecaster := finished.forecasters.get(key.engine):
-        return forecaster.counted_alike(key, runs)
-    profile = PROFILES[configuration.rounds[0].engine.flavour]
-    return tuple(counted_alike(run, None, profile) for run in runs)
-
-
-def _rest(finished: Finished) -> list[Configuration]:
-    """Candidates that did not go live: predicted ones, what left the race, or is over a limit."""
-    live = {c.key for c in (*finished.baselines, *finished.grid)}
-    rest = [c for layout in finished.layouts for c in layout.grid if c.key not in live]
-    if finished.decision is not None:
-        return rest
-    over = _over_the_limits(finished)
-    return [c for c in rest if c.draft is not None and c.draft.name in over]
-
-
-def _over_the_limits(finished: Finished) -> dict[str, str]:
-    """Draft -> why it may not win."""
-    limits = Limits(**finished.recipe.pick.subject_to.model_dump())
-    return over_the_limits(draft_records(finished.layouts, finished.outcomes), limits)
-
-
-def _candidates(finished: Finished, results: Results) -> tuple[Candidate, ...]:
-    """No draft, what went live, and the rest."""
-    score = finished.recipe.score
-    if score is None or not finished.baselines:
+def _candidates(finished: Finished) -> tuple[Candidate, ...]:
+    """No draft, what ran live, and the rest."""
+    decision, score = finished.decision, finished.recipe.score
+    if score is None or decision is None:
         return ()
-    # What a speedup is against: the fastest no draft of any engine.
-    bare = [(c.key, r.runs) for c in finished.baselines if (r := results[c.key]).runs]
-    speeds = [(figures(runs, score.weights).end_to_end_speed, key) for key, runs in bare]
-    known = [(speed, key) for speed, key in speeds if speed]
-    base = max(known, key=lambda pair: pair[0])[1] if known else None
-    live = _live_rounds(finished, Objective.END_TO_END_SPEED)
-    checks = checks_of(finished.layouts, finished.grid)
-    return tuple(
-        _candidate(finished, score, configuration, results, base, live, checks)
-        for configuration in (*finished.baselines, *finished.grid, *_rest(finished))
-    )
+    ran = {c.key: c for c in (*decision.baselines, *decision.finalists)}
+    rest = [c for layout in finished.layouts for c in layout.grid if c.key not in ran]
+    return tuple(_candidate(finished, decision, score, c) for c in (*ran.values(), *rest))
 
 
 def _candidate(
-    finished: Finished,
-    score: ScoreSpec,
-    configuration: Configuration,
-    results: Results,
-    base: CandidateKey | None,
-    rounds: Rounds[CandidateKey],
-    every_check: Mapping[CandidateKey, LiveChecks],
+    finished: Finished, decision: Decision, score: ScoreSpec, configuration: Configuration
 ) -> Candidate:
-    """``base``: the no draft that speedups are against."""
-    result = results[configuration.key]
-    outcomes, runs = finished.outcomes, result.runs
+    key, outcomes, aim = configuration.key, finished.outcomes, finished.aim
+    row, base = decision.row(key), decision.base
+    runs = row.live if row is not None else ()
     live = figures(runs, score.weights) if runs else None
-    speedup = decode_speedup = interval = None
-    if live is not None and base is not None:
-        # As if at the same time: not all run in every round, and the machine drifts.
-        mine, reference = (
-            figures(rounds.merged.get(key) or results[key].runs, score.weights)
-            for key in (configuration.key, base)
-        )
-        speedup = _ratio(mine.end_to_end_speed, reference.end_to_end_speed)
-        decode_speedup = _ratio(mine.decode_speed, reference.decode_speed)
-        if configuration.key != base:
-            interval = rounds.ratio(configuration.key, base, finished.aim.confidence)
-    compared = outcomes.result(configuration.compare) if configuration.compare else None
-    checks = every_check.get(configuration.key) if live is not None else None
+    speedup = decode_speedup = between = None
+    if row is not None and base is not None and runs:
+        logs = [paired(row, base, one, score.weights) for one in (WHOLE, DECODE)]
+        speedup, decode_speedup = (None if log is None else math.exp(log) for log in logs)
+        if key != base.key:
+            between = interval(runs, base.live, WHOLE, score.weights, aim.confidence)
+        if between is not None and logs[0] is not None:
+            # About the speedup that is shown, where that was moved to prompts it was not dealt.
+            middle = math.sqrt(between.low * between.high)
+            moved = math.exp(logs[0]) / middle
+            between = replace(between, low=between.low * moved, high=between.high * moved)
+    layout, dealt = finished.layout_of(configuration), decision.dealing.dealt(key)
+    started = list(dealt.outcomes(outcomes.result)) if dealt is not None else []
+    checks = layout.checks(configuration, dealt) if dealt is not None else None
+    bare = next(b for b in decision.baselines if b.key.engine == key.engine)
+    without = decision.dealing.dealt(bare.key)
+    compared = None
+    if dealt is not None and without is not None and key != bare.key:
+        compared = outcomes.result(layout.compare(configuration, without, dealt))
     control = outcomes.result(checks.control) if checks else None
     uncontrolled = why_not(checks.control, outcomes) if checks and control is None else None
     counts = outcomes.result(checks.counts) if checks else None
     counts_reason = _why_not_counted(checks, outcomes) if checks else None
-    if configuration.key.ngram is not None and live is not None:
-        forecaster = finished.forecasters.get(configuration.key.engine)
-        counts = rival_counts(configuration, forecaster) if forecaster is not None else None
-        counts_reason = None if counts else "the engine returns no token ids"
-    first = outcomes.result(configuration.rounds[0])
-    peaks = [r.peak_rss_bytes for s in configuration.rounds if (r := outcomes.result(s))]
-    key = configuration.key
-    step = configuration.rounds[0]
+    if key.ngram is not None and dealt is not None:
+        forecaster = finished.forecasters.get(key.engine)
+        found = rival_counts(key, dealt, forecaster) if forecaster is not None else None
+        counts, counts_reason = found, None if found else "the engine returns no token ids"
     return Candidate(
         name=configuration.name,
         engine=key.engine,
@@ -291,23 +205,43 @@ def _candidate(
         settings=key.settings,
         cache_type=key.cache_type,
         live=live,
-        reason=result.reason,
+        reason=None if live is not None else _why_not_live(configuration, decision),
         categories=by_category(runs),
         speedup=speedup,
-        speedup_interval=interval,
+        speedup_interval=between,
         decode_speedup=decode_speedup,
         output=output_check(compared, control, uncontrolled) if compared else None,
-        server_peak_rss_bytes=max(peaks, default=None),
-        command=first.command if first else (),
-        predicted=_prediction(finished, score, key, runs, rounds),
+        server_peak_rss_bytes=max((one.peak_rss_bytes for one in started), default=None),
+        command=started[0].command if started else (),
+        predicted=_prediction(decision, score, key, runs),
         counts=counts if counts and counts.requests else None,
         counts_reason=counts_reason,
-        prompts=by_prompt(runs) if runs else None,
-        serving=Serving(step.context, step.target_args, step.draft_args, step.draft_context),
-        repeats=len({s.repeat for s in configuration.rounds if outcomes.result(s)}) or None,
-        log=first.log if first else None,
+        prompts=by_prompt(runs, live=True) if runs else None,
+        serving=Serving(
+            configuration.live.context,
+            configuration.live.target_args,
+            configuration.live.draft_args,
+            configuration.live.draft_context,
+        ),
+        starts=len(started) or None,
+        reference=by_prompt(other, live=True)
+        if (other := decision.dealing.on_reference.get(key))
+        else None,
+        log=started[0].log if started else None,
         ngram=key.ngram,
     )
+
+
+def _why_not_live(configuration: Configuration, decision: Decision) -> str:
+    name = configuration.name
+    known = {one.candidate: one.reason for one in (*decision.excluded, *decision.left_out)}
+    if name in known:
+        return known[name]
+    if configuration.draft is not None and configuration.draft.name in decision.dropped:
+        return decision.dropped[configuration.draft.name]
+    if configuration.key in {f.key for f in decision.forecasts}:
+        return "predicted; not among the finalists"
+    return "not run"
 
 
 def _ratio(value: float | None, reference: float | None) -> float | None:
@@ -333,62 +267,42 @@ def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
     confidence = finished.recipe.pick.confidence
     times = NormalDist().inv_cdf((1 + confidence) / 2)
     return tuple(
-        NoiseFloor(
-            engine=engine,
-            speed=noise.timing.half_width(confidence) if noise.timing else None,
-            passes=noise.timing.passes if noise.timing else None,
-            confidence=confidence,
-            acceptance=times * noise.acceptance if noise.acceptance is not None else None,
-        )
-        for engine, noise in finished.decision.noise.items()
+        NoiseFloor(engine, confidence, times * deviation)
+        for engine, deviation in finished.decision.acceptance_sd.items()
+        if deviation is not None
     )
 
 
 def _prediction(
-    finished: Finished,
-    score: ScoreSpec,
-    key: CandidateKey,
-    live: tuple[PromptRun, ...],
-    rounds: Rounds[CandidateKey],
+    decision: Decision, score: ScoreSpec, key: CandidateKey, live: Sequence[PromptRun]
 ) -> Prediction | None:
-    """The forecast of a candidate, and how far off its live run shows it to be."""
-    decision = finished.decision
-    if decision is None:
-        return None
-    forecast = next((f for f in decision.reported if f.key == key), None)
+    """The forecast of a candidate, and how far off its live requests show it to be."""
+    forecasts = {f.key: f for f in decision.forecasts}
+    forecast = forecasts.get(key)
     if forecast is None:
         return None
-    off_by = interval = off_by_tokens = decode_off_by = timed_off_by = None
-    fitted = decision.fitted.get(key.engine)
-    judged = [run for run in live if fitted is None or run.id not in fitted.prompts]
-    seen = figures(judged, score.weights) if judged else None
-    if seen is not None and seen.end_to_end_speed:
-        ids = {run.id for run in judged}
-        runs = [run for run in forecast.runs if run.id in ids]
-        guess = figures(runs, score.weights)
-        off_by = _less_one(_ratio(guess.end_to_end_speed, seen.end_to_end_speed))
-        decode_off_by = _less_one(_ratio(guess.decode_speed, seen.decode_speed))
-        off_by_tokens = (guess.acceptance_length or 1) / (seen.acceptance_length or 1) - 1
-        interval = rounds.off_by(key, runs, finished.aim.confidence)
-        timed = finished.forecasters[key.engine].forecast_of(key, NO_OVERHEADS, ids)
-        if timed is not None:
-            alone = figures(timed.runs, score.weights).decode_speed
-            timed_off_by = _less_one(_ratio(alone, seen.decode_speed))
+    said = figures(forecast.runs, score.weights)
+    bare = forecasts.get(CandidateKey(key.engine))
+    without = figures(bare.runs, score.weights) if bare is not None else None
+    by_id = {run.id: run for run in forecast.runs}
+    pairs = [(by_id[run.id], run) for run in live if run.id in by_id]
+    guess, seen = (figures([p[i] for p in pairs], score.weights) if pairs else None for i in (0, 1))
     spent = forecast.priced.breakdown
     return Prediction(
-        figures=figures(forecast.runs, score.weights),
+        figures=said,
         verify_s=spent.verify_s,
         draft_s=spent.draft_s,
         mirror_s=spent.mirror_s,
         sample_s=spent.sample_s,
-        overhead_s=spent.overhead_s,
-        probability_best=decision.final.probability.get(key),
-        off_by=off_by,
-        off_by_interval=interval,
-        off_by_tokens=off_by_tokens,
-        decode_off_by=decode_off_by,
-        timed_off_by=timed_off_by,
-        judged=len(judged) or None,
+        speedup=_ratio(said.end_to_end_speed, without.end_to_end_speed) if without else None,
+        decode_speedup=_ratio(said.decode_speed, without.decode_speed) if without else None,
+        on_live=guess,
+        off_by=_less_one(_ratio(guess.end_to_end_speed, seen.end_to_end_speed))
+        if guess and seen
+        else None,
+        decode_off_by=_less_one(_ratio(guess.decode_speed, seen.decode_speed))
+        if guess and seen
+        else None,
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
@@ -434,50 +348,50 @@ def _rejection(sampled: SampledPrediction | None) -> Rejection | None:
     )
 
 
-def _live_rounds(finished: Finished, objective: Objective) -> Rounds[CandidateKey]:
-    """What ran live beside each other."""
-    weights = finished.aim.weights
-    if finished.decision is not None:
-        return replace(finished.decision.live, objective=objective)
-    rounds: dict[tuple[int, int], dict[CandidateKey, tuple[PromptRun, ...]]] = {}
-    for configuration in (*finished.baselines, *finished.grid):
-        for step in configuration.rounds:
-            if outcome := finished.outcomes.result(step):
-                beside = rounds.setdefault((step.repeat, step.round), {})
-                beside[configuration.key] = outcome.runs
-    found = tuple(Round(share, runs) for (_, share), runs in rounds.items())
-    return Rounds(found, objective, weights)
-
-
-def _pick(finished: Finished, candidates: Sequence[Candidate], drafts: Sequence[Draft]) -> Pick:
+def _pick(finished: Finished, candidates: Sequence[Candidate]) -> Pick:
+    """The pick with its certainty, in names."""
     aim, decision = finished.aim, finished.decision
-    live = _live_rounds(finished, aim.objective)
-    if decision is not None:
-        return confirm(
-            decision.predicted,
-            decision.final,
-            candidates,
-            aim=aim,
-            live=live,
-            doubts=decision.doubts,
-            cost=decision.cost,
-            look=decision.look,
-        )
-    return pick(
-        candidates,
-        {draft.quant: draft for draft in drafts},
-        aim=aim,
-        limits=Limits(**finished.recipe.pick.subject_to.model_dump()),
-        live=live,
-        doubts={
-            configuration.key: Doubt(
-                DISTURBED, f"other programs kept {outcome.others_cores:.1f} cores busy"
-            )
-            for configuration in (*finished.baselines, *finished.grid)
-            for step in configuration.rounds
-            if (outcome := finished.outcomes.result(step)) is not None and outcome.warnings
-        },
+    standing = decision.standings if decision is not None else None
+    unpicked = Pick(
+        candidate=None,
+        sentence=nothing_qualifies(decision.excluded if decision is not None else ()),
+        maximize=aim.objective.value,
+        confidence=aim.confidence,
+        margin=aim.margin,
+        value=None,
+        ranking=(),
+        excluded=decision.excluded if decision is not None else (),
     )
+    if decision is None or standing is None or decision.pick is None:
+        return unpicked
+    names = {c.key: c.name for c in candidates}
+    winner = next(c for c in candidates if c.key == decision.pick)
+    pick = replace(
+        unpicked,
+        candidate=winner.name,
+        value=_value(winner, aim.objective),
+        ranking=tuple(names[key] for key in decision.ranking),
+        decided=decision.decided,
+        leader=names[standing.leader],
+        rival=names[standing.rival] if standing.rival is not None else None,
+        rival_low=math.exp(standing.low) if standing.rival is not None else None,
+        rival_high=math.exp(standing.high) if standing.rival is not None else None,
+        seconds_to_decide=decision.seconds_to_decide,
+        within={names[key]: chance for key, chance in standing.within.items()},
+        looks=decision.looks,
+        start_sd=standing.start_sd if aim.objective.timed else None,
+    )
+    runs = [run for row in decision.rows for run in row.live]
+    disturbed = sum(run.disturbed for run in runs) / len(runs) if runs else 0.0
+    return replace(pick, sentence=pick_sentence(pick, winner, candidates, disturbed))
+
+
+def _value(winner: Candidate, objective: Objective) -> float | None:
+    """The maximized figure: of a speed the live one, of a count that of all replayed prompts."""
+    found = winner.live
+    if not objective.timed and winner.predicted is not None:
+        found = winner.predicted.figures
+    return objective.of(found) if found is not None else None
 
 
 def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str, ...]:
@@ -494,6 +408,7 @@ def _warnings(finished: Finished, candidates: Sequence[Candidate]) -> tuple[str,
             for engine, reason in finished.decision.silent.items()
         ]
     warnings += _unlike(finished, candidates)
+    warnings += _unforeseen(candidates)
     warnings += _contention(finished)
     return tuple(dict.fromkeys(warnings))
 
@@ -531,6 +446,31 @@ def _unlike(finished: Finished, candidates: Sequence[Candidate]) -> list[str]:
     ]
 
 
+FAR = 0.25
+"""Share by which a live speedup differs from its forecast beyond which something is not known."""
+
+
+def _unforeseen(candidates: Sequence[Candidate]) -> list[str]:
+    """A warning where forecasts were far off: those of what did not run may be as well."""
+    found = []
+    for c in candidates:
+        if c.predicted is None or c.draft is None:
+            continue
+        for kind, said, seen in (
+            ("end to end", c.predicted.speedup, c.speedup),
+            ("decode", c.predicted.decode_speedup, c.decode_speedup),
+        ):
+            ratio = _ratio(said, seen)
+            if ratio is not None and not 1 - FAR < ratio < 1 / (1 - FAR):
+                found.append(f"{c.name} {ratio - 1:+.0%} {kind}")
+    if not found:
+        return []
+    return [
+        f"forecast speedups were far from live ones ({some(found, NAMED)}): what did not run may "
+        "be as far from its forecast (`method: live` runs every candidate)"
+    ]
+
+
 def _contention(finished: Finished) -> list[str]:
     """One warning for all timings that other programs disturbed."""
     cores, timings = _disturbed(finished)
@@ -539,13 +479,13 @@ def _contention(finished: Finished) -> list[str]:
     return [
         f"{len(cores)} of {timings} timings were disturbed: other programs kept up to "
         f"{max(cores):.1f} cores busy meanwhile, and those speeds are not to be trusted "
-        "(`--fresh` on an idle machine measures again)"
+        "(`--remeasure` on an idle machine measures again)"
     ]
 
 
 def _disturbed(finished: Finished) -> tuple[list[float], int]:
     """Cores taken by other programs in each disturbed timing, and the number of all timings."""
-    timed: list[Step[Any]] = [*finished.live()]
+    timed: list[Step[Any]] = [*finished.deals]
     timed += [s for forecast in finished.forecasts for s in forecast.steps() if s.timed]
     timed += finished.parallel.steps if finished.parallel is not None else ()
     results = [r for s in timed if (r := finished.outcomes.result(s)) is not None]
@@ -555,13 +495,9 @@ def _disturbed(finished: Finished) -> tuple[list[float], int]:
 def _steps(finished: Finished) -> tuple[StepRecord, ...]:
     wanted: list[Step[Any]] = [step for layout in finished.layouts for step in layout.making()]
     wanted += [step for forecast in finished.forecasts for step in forecast.steps()]
-    wanted += finished.live()
+    wanted += finished.deals
     wanted += finished.parallel.steps if finished.parallel is not None else ()
-    # Of finalists that nobody would serve outputs are not compared.
-    checks: list[Step[Any]] = [c.compare for c in finished.grid if c.compare is not None]
-    checks += [s for c in checks_of(finished.layouts, finished.grid).values() for s in c.steps()]
-    known = finished.outcomes.artifacts.keys() | finished.outcomes.failures.keys()
-    wanted += [step for step in checks if step.key in known]
+    wanted += finished.decision.checks if finished.decision is not None else ()
     records = []
     ran = set(finished.outcomes.ran)
     for step in closure(wanted).values():

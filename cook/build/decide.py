@@ -1,80 +1,138 @@
-"""From replays to finalists: predict everything, calibrate on live runs, choose who goes live.
+"""From replays to the pick: forecast everything, deal prompts to the finalists, name the fastest.
 
-The choice is made on one half of the prompts and its figures are reported on the other
-(winner's curse, docs/internals/scoring.md#choosing-and-reporting). Who goes live is told in
-:mod:`cook.build.contest`.
+A forecast is a filter: it says who is worth a live run. Those that are get the same prompts at the
+same moment (:mod:`cook.build.dealing`), and after every pass over the prompts
+:func:`cook.scoring.compare.standings` judges the leader against every candidate, those included
+that did not run. It ends when no other can be better by more than the margin, or with the budget.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from cook.build.choose import Aim, Chosen, DecidingCost, beats_no_draft, rank
-from cook.build.contest import Contest, Question, draft_files, of_other_files
-from cook.build.fitting import Fitting
-from cook.build.forecast import ChainForecast, Forecast, Forecaster
+from cook.build.dealing import Dealing, fit_together
+from cook.build.forecast import Forecast, Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
-from cook.build.live_runs import LiveRuns
-from cook.build.race import DraftKey, run_race
+from cook.build.what_if import ChainForecast, rejection, under
+from cook.engines.base import Engine
 from cook.graph.execute import Executor
-from cook.prompts.prompt_set import PromptSet
+from cook.graph.step import Step
+from cook.prompts.prompt_set import Prompt, PromptSet
+from cook.provenance import machine
 from cook.recipe.schema import ScoreSpec
-from cook.record.measured import Calibration, Overheads
+from cook.record.objective import Objective
 from cook.record.prompt_runs import PromptRun
-from cook.record.record import CandidateKey, Doubt, Excluded
-from cook.scoring.noise import TimingNoise
-from cook.scoring.rounds import Rounds
+from cook.record.record import CandidateKey, Excluded, Factors
+from cook.scoring.compare import Row, Standings, common, log_ratio, standings
+from cook.scoring.figures import figures
 from cook.scoring.sampled import SampledPrediction
-from cook.steps.live import LiveStep
 from cook.steps.trace import RecordedTraceStep
 
-RACE_SHARE = 0.2
-"""Of the error probability, what the race may spend; the rest is shared by all looks at the live
-runs, the first one and every further."""
+MOST_LOOKS = 5
+"""Times that the standings may end the dealing; the error probability is split over them."""
+PROMISING = 0.02
+"""Chance of being the best from which a candidate is worth prompts."""
+DECODE, WHOLE = Objective.DECODE_SPEED, Objective.END_TO_END_SPEED
+FILES, HOPEFUL = 3, 0.002
+"""Draft files of which one candidate each is in the first block: two in any case, which tells how
+far forecasts of files are off, and a third that has any chance."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a recipe's ``pick`` asks for. ``margin``: share of the figure that a smaller file may
+    be worse by, and by which the best must be known."""
+
+    objective: Objective
+    confidence: float = 0.95
+    margin: float = 0.01
+    weights: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was predicted of every candidate, what was chosen, and what the live runs made of it.
+    """What was forecast of every candidate, what the dealing came to, and who is picked.
 
-    ``reported`` are forecasts on the prompts that the choice did not see; ``predicted`` the choice
-    by forecasts alone, ``final`` by all rounds in ``live``. ``finalists`` (and no draft,
-    ``baselines``) come with the rounds that count; ``steps`` are all live steps that ran,
-    ``fitted`` what came of the calibration by engine. ``look``: the confidence of one look at the
-    live runs, as several share what was asked for.
-    ``left_out`` is what the live budget had no room for. ``dropped`` are drafts that left the race,
-    and ``silent`` engines of which nothing could be predicted, each with the reason.
+    ``forecasts`` are over all prompts, without anything fitted to live runs. ``rows``: the one
+    table, forecast and live requests of every candidate. ``look``: the confidence of one look at
+    the standings. ``seconds_to_decide``: about, where it is not decided. ``dropped``: drafts that
+    could not be replayed, and ``silent`` engines of which nothing was predicted, with the reason.
+    ``acceptance_sd``: by engine, of one draft's acceptance between two batch shapes.
     """
 
-    reported: tuple[Forecast, ...]
-    predicted: Chosen
-    final: Chosen
+    forecasts: tuple[Forecast, ...]
+    rows: tuple[Row[CandidateKey], ...]
+    standings: Standings[CandidateKey] | None
+    pick: CandidateKey | None
+    decided: bool
+    look: float
+    dealing: Dealing
     finalists: tuple[Configuration, ...]
     baselines: tuple[Configuration, ...]
-    live: Rounds[CandidateKey]
-    steps: tuple[LiveStep, ...]
-    doubts: Mapping[CandidateKey, Doubt]
-    cost: DecidingCost | None
-    look: float
+    seconds_to_decide: float | None
     left_out: tuple[Excluded, ...]
-    fitted: Mapping[str, Calibration]
-    noise: Mapping[str, EngineNoise]
-    dropped: Mapping[DraftKey, str]
+    excluded: tuple[Excluded, ...]
+    dropped: Mapping[str, str] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
+    acceptance_sd: Mapping[str, float | None] = field(default_factory=dict)
     rejection: Mapping[CandidateKey, SampledPrediction] = field(default_factory=dict)
-    """What rejection sampling would make of them; empty where the target is greedy."""
     chains: Mapping[str, tuple[ChainForecast, ...]] = field(default_factory=dict)
-    """By engine, forecasts under the sampling chains beside the deployed one."""
+
+    looks: int = 1
+    base: Row[CandidateKey] | None = None
+    """No draft, the fastest of any engine: what speedups are over."""
+    checks: tuple[Step[Any], ...] = ()
+    """Steps that check the counts and outputs of the finalists."""
+
+    def row(self, key: CandidateKey) -> Row[CandidateKey] | None:
+        """That of the table."""
+        return next((row for row in self.rows if row.key == key), None)
+
+    @property
+    def ranking(self) -> tuple[CandidateKey, ...]:
+        """Best first, those that ran and those that did not."""
+        found = self.standings
+        return tuple(sorted(found.value, key=lambda k: -found.value[k])) if found else ()
+
+    def factor(self, engine: str) -> float:
+        """Live over forecast decode time of what ran on ``engine``; 1 where nothing did."""
+        live = said = 0.0
+        for row in self.rows:
+            forecast = {run.id: run for run in row.forecast}
+            for run in row.live:
+                if row.key.engine == engine and row.key.ngram is None and run.id in forecast:
+                    live += run.predicted_ms
+                    said += forecast[run.id].predicted_ms
+        return live / said if said else 1.0
+
+    def factors(self) -> tuple[Factors, ...]:
+        """Of every engine, what its drafts' live speedups are of those forecast."""
+        found = []
+        for engine in dict.fromkeys(row.key.engine for row in self.rows):
+            bare = self.row(CandidateKey(engine))
+            off: list[tuple[float, float]] = []
+            for row in self.rows:
+                if bare is not None and row.key.engine == engine and row.key.is_file and row.live:
+                    each = [_off(row, bare, one) for one in (DECODE, WHOLE)]
+                    if each[0] is not None and each[1] is not None:
+                        off.append((each[0], each[1]))
+            if off:
+                decode, whole = (math.exp(sum(o[i] for o in off) / len(off)) for i in (0, 1))
+                found.append(Factors(engine, decode, whole, len(off)))
+        return tuple(found)
 
 
-@dataclass(frozen=True)
-class EngineNoise:
-    """The noise floor on one engine. ``acceptance``: standard deviation of one draft's in two
-    batch shapes."""
-
-    timing: TimingNoise | None
-    acceptance: float | None
+def _off(row: Row[CandidateKey], bare: Row[CandidateKey], objective: Objective) -> float | None:
+    """Log of a live speedup over that forecast, on the requests that both were dealt."""
+    pairs = common(row.live, bare.live)
+    ids = {mine.id for mine, _ in pairs}
+    live = log_ratio([a for a, _ in pairs], [b for _, b in pairs], objective)
+    mine, theirs = ([r for r in one.forecast if r.id in ids] for one in (row, bare))
+    said = log_ratio(mine, theirs, objective)
+    return live - said if live is not None and said is not None else None
 
 
 def decide(
@@ -84,188 +142,426 @@ def decide(
     aim: Aim,
     excluded: Sequence[Excluded],
     executor: Executor,
+    file_bytes: Mapping[str, int | None],
     again: str | None = None,
-) -> Decision | None:
-    """Trace, replay, time, predict, calibrate, choose, run live until that is decided or the
-    budget is spent; None when nothing could be predicted.
+    reference: Mapping[str, Engine] | None = None,
+) -> Decision:
+    """Trace, replay, time, forecast, deal, and pick.
 
     Of ``layouts`` every draft may win; ``excluded`` are those that may not. ``again`` names a
-    candidate that runs live whatever is predicted of it, before any rival.
+    candidate that is dealt every prompt whatever is forecast of it; ``reference``: by engine
+    another build of it, on which all that is dealt is dealt as well.
     """
-    halves = _Halves.of(prompts)
-    live = LiveRuns(executor, score.live_budget.minutes * 60)
-    raced = any(m.forecast is not None and m.forecast.rounds > 1 for m in layouts)
-    spent = RACE_SHARE * (1 - aim.confidence) if raced else 0.0
-    opening = _Opening(layouts, halves, aim, 1 - spent, live)
-    fittings = [f for layout in layouts if (f := opening.run(layout)) is not None]
-    if not fittings:
-        return None
-    fitted = _calibrated(fittings, halves, live)
-    told = {f.engine: _Told.of(f.forecaster, fitted[f.engine].overheads, halves) for f in fittings}
-    reporting = tuple(forecast for one in told.values() for forecast in one.reporting)
-    live.expected = _by_prompt(reporting)
-    timings = [one.noise.timing for one in told.values() if one.noise.timing]
-    question = Question(
-        picking=tuple(forecast for one in told.values() for forecast in one.picking),
-        aim=replace(aim, confidence=aim.confidence + spent),
-        excluded=tuple(excluded),
-        file_bytes={d.name: d.predicted_tensor_bytes for layout in layouts for d in layout.drafts},
-        files=draft_files(layouts),
-        timing=max(timings, key=lambda t: t.sd, default=None),
-    )
-    predicted = question.asked()
-    left_out = [one for f in fittings for one in f.fit.left_out]
-    contest = Contest(question, live, layouts, min(f.fit.rounds for f in fittings), again)
-    contest.first(predicted, rival=all(f.fit.rival for f in fittings), left_out=left_out)
-    final = contest.further()
-    for excluded_one in left_out:
-        executor.output.warn(f"{excluded_one.candidate}: {excluded_one.reason}")
-    finalists, baselines = contest.shown(predicted, final)
-    return Decision(
-        reported=reporting,
-        predicted=predicted,
-        final=final,
-        finalists=finalists,
-        baselines=baselines,
-        live=contest.rounds(),
-        steps=tuple(live.steps),
-        doubts=live.doubts,
-        cost=contest.cost(final),
-        look=contest.question.aim.confidence,
-        left_out=tuple(left_out),
-        fitted=fitted,
-        noise={name: one.noise for name, one in told.items()},
-        dropped=opening.dropped,
-        silent=opening.silent,
-        rejection={key: found for one in told.values() for key, found in one.rejection.items()},
-        chains={name: one.chains for name, one in told.items() if one.chains},
-    )
-
-
-@dataclass(frozen=True)
-class _Halves:
-    """Ids of the prompts: a draft is chosen on some, and its figures are reported on the others."""
-
-    pick: tuple[str, ...]
-    report: tuple[str, ...]
-
-    @classmethod
-    def of(cls, prompts: PromptSet) -> _Halves:
-        ids = {
-            half: tuple(p.id for p in prompts.prompts if p.half == half)
-            for half in ("pick", "report")
-        }
-        return cls(ids["pick"], ids["report"])
+    opening = _Opening.run(layouts, executor)
+    contest = _Contest(opening, prompts, score, aim, executor, again, reference or {})
+    contest.run()
+    return contest.decision(excluded, file_bytes)
 
 
 @dataclass
 class _Opening:
-    """Of one engine after the other: trace, replays, race, timings and the first live round.
+    """Everything before the first block. ``layouts`` without the drafts that were ``dropped``."""
 
-    ``confidence``: of the race. ``dropped`` are drafts that left it, ``silent`` engines of which
-    nothing can be predicted, each with the reason.
-    """
-
-    layouts: Sequence[Layout]
-    halves: _Halves
-    aim: Aim
-    confidence: float
-    live: LiveRuns
-    dropped: dict[DraftKey, str] = field(default_factory=dict)
+    layouts: list[Layout] = field(default_factory=list)
+    forecasters: dict[str, Forecaster] = field(default_factory=dict)
+    forecasts: list[Forecast] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
-
-    def run(self, layout: Layout) -> Fitting | None:
-        """None where nothing is to be predicted, or nothing can be."""
-        if layout.forecast is None:
-            return None
-        executor, aim = self.live.executor, self.aim
-        executor.run(layout.forecast.opening())
-        if short := Forecaster(layout.forecast, executor.outcomes).too_short():
-            self.dropped |= {
-                (d.draft.name, d.cache_type): short[d.draft.name]
-                for d in layout.forecast.drafts
-                if d.draft.name in short
-            }
-            layout = layout.without(short)
-        if layout.forecast is None:
-            self.silent[layout.engine.name] = next(iter(short.values()))
-            return None
-        forecaster = Forecaster(layout.forecast, executor.outcomes)
-        self.live.forecasters[layout.engine.name] = forecaster
-        self.dropped |= run_race(forecaster, aim.objective, aim.weights, self.confidence, executor)
-        if layout.forecast.floor is not None:
-            executor.run([layout.forecast.floor[1]])
-        executor.run(forecaster.staying().elsewhere())
-        forecasts = forecaster.forecasts(only=self.halves.pick)
-        ranked = rank(forecasts, aim.objective, aim.weights)
-        if not ranked:
-            self.silent[layout.engine.name] = _why_silent(layout, executor)
-            return None
-        # Before anything is calibrated: bare forecasts say about how long live runs take.
-        self.live.expected |= _by_prompt(forecaster.forecasts(only=self.halves.report))
-        self.live.load_s = max(self.live.load_s, _load_s(layout.forecast, forecaster))
-        # Of several engines' drafts it is not known yet which two are compared, and where none is
-        # better than no draft, the best draft is its rival.
-        leads = beats_no_draft(ranked[0], forecasts, aim.objective, aim.weights)
-        compared = len(self.layouts) == 1 and leads
-        rivals = of_other_files([f.key for f in ranked], [layout]) if compared else []
-        share_s = self.live.budget_s / len(self.layouts)
-        fitting = Fitting.of(
-            layout, forecaster, ranked[0].key, next(iter(rivals), None), self.live, share_s
-        )
-        executor.run(fitting.steps())
-        return fitting
-
-
-def _calibrated(
-    fittings: Sequence[Fitting], halves: _Halves, live: LiveRuns
-) -> dict[str, Calibration]:
-    """By engine, what is fitted on the first live rounds, which count from here on."""
-    fitted = {f.engine: f.found(live) for f in fittings}
-    for f in fittings:
-        overheads = fitted[f.engine].overheads
-        live.expected |= _by_prompt(f.forecaster.forecasts(overheads, halves.report))
-    # What disturbed a round shows beside forecasts, and where one ran anew that one is fitted on.
-    live.note([c for f in fittings for c in (*f.live, *f.beside)])
-    return fitted | {f.engine: f.found(live) for f in fittings if f.ran_anew(live)}
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What one engine's forecasts say once overheads are fitted, of either half of the prompts."""
-
-    picking: tuple[Forecast, ...]
-    reporting: tuple[Forecast, ...]
-    noise: EngineNoise
-    rejection: Mapping[CandidateKey, SampledPrediction]
-    chains: tuple[ChainForecast, ...]
+    load_s: float = 0.0
 
     @classmethod
-    def of(cls, forecaster: Forecaster, overheads: Overheads, halves: _Halves) -> _Told:
-        return cls(
-            picking=tuple(forecaster.forecasts(overheads, halves.pick)),
-            reporting=tuple(forecaster.forecasts(overheads, halves.report)),
-            noise=EngineNoise(
-                forecaster.timing_noise(overheads, halves.pick),
-                forecaster.acceptance_floor([*halves.pick, *halves.report]),
-            ),
-            rejection=forecaster.rejection(overheads, halves.report),
-            chains=tuple(
-                forecaster.under(chain, overheads, halves.pick, halves.report)
-                for chain in forecaster.plan.chains
-            ),
+    def run(cls, layouts: Sequence[Layout], executor: Executor) -> _Opening:
+        found = cls()
+        for layout in layouts:
+            found._one(layout, executor)
+        return found
+
+    def _one(self, layout: Layout, executor: Executor) -> None:
+        name = layout.engine.name
+        if layout.forecast is None:
+            self.layouts.append(layout)
+            return
+        executor.run(layout.forecast.steps())
+        short = Forecaster(layout.forecast, executor.outcomes).too_short()
+        self.dropped |= short
+        layout = layout.without(short)
+        self.layouts.append(layout)
+        if layout.forecast is None:
+            self.silent[name] = next(iter(short.values()))
+            return
+        forecaster = Forecaster(layout.forecast, executor.outcomes)
+        self.forecasters[name] = forecaster
+        forecasts = forecaster.forecasts()
+        if not forecasts:
+            self.silent[name] = _why_silent(layout, executor)
+            return
+        self.forecasts += forecasts
+        self.load_s = max(self.load_s, _load_s(layout.forecast, forecaster, forecasts))
+
+
+@dataclass
+class _Contest:
+    """Blocks of prompts to those that may yet win."""
+
+    opening: _Opening
+    prompts: PromptSet
+    score: ScoreSpec
+    aim: Aim
+    executor: Executor
+    again: str | None
+    reference: Mapping[str, Engine]
+    left_out: list[Excluded] = field(default_factory=list)
+    looks: int = 1
+    blocks: int = 1
+
+    def __post_init__(self) -> None:
+        layouts = self.opening.layouts
+        self.bare = [m.baseline for m in layouts if m.baseline is not None]
+        grid = [c for m in layouts for c in m.grid]
+        forecast = {f.key for f in self.opening.forecasts}
+        told = {key.engine for key in forecast}
+        dropped = self.opening.dropped
+        self.grid = {
+            c.key: c
+            for c in grid
+            if (c.key in forecast or c.key.engine not in told)
+            and (c.draft is None or c.draft.name not in dropped)
+        }
+        self.unforecast = [c for c in grid if c.key not in self.grid]
+        self.forecasts = {f.key: f for f in self.opening.forecasts}
+        expected = {key: {r.id: r for r in f.runs} for key, f in self.forecasts.items()}
+        budget_s = self.score.live_budget.minutes * 60
+        self.dealing = Dealing(
+            self.executor, True, budget_s, expected, self.opening.load_s, self.reference
+        )
+        self.dealing.together = fit_together(self._seated(), machine().memory_bytes)
+
+    def run(self) -> None:
+        """Pass after pass over the prompts; n-grams, whose servers remember, in a block of their
+        own after the first."""
+        order = self.prompts.prompts
+        first = self._seated()
+        blocks = self.dealing.blocks(order, first)
+        if any(c.key not in self.forecasts for c in self.grid.values()):
+            blocks = (order,)  # groups of candidates of which nothing is known, each on all prompts
+        self.blocks = len(blocks)
+        number = 0
+        while number == 0 or number < self.looks:
+            for place, block in enumerate(blocks):
+                if not self._block(block, must=number < self.score.repeats):
+                    if number == 0:
+                        self._leave_prompts_out(sum(map(len, blocks[place:])))
+                    return
+            if number == 0:
+                self._unknown(order)
+                self._remembering(order)
+                self.looks = self._affordable(blocks)  # fixed before the first look
+            number += 1
+            if number >= self.score.repeats and self._over():
+                return
+
+    def _affordable(self, blocks: Sequence[Sequence[Prompt]]) -> int:
+        """Passes over the prompts that the budget has room for, whole or begun, if no draft, the
+        leader and a rival are left, as they are as a rule."""
+        seated = self._seated()[: len(self.bare) + 2]
+        block_s = max((self.dealing.estimate(seated, block) for block in blocks), default=0.0)
+        room_s = self.dealing.budget_s - self.dealing.spent_s()
+        more = int(room_s / block_s) if block_s and room_s > 0 else 0
+        passes = 1 + math.ceil(more / len(blocks))
+        return max(self.score.repeats, min(MOST_LOOKS, passes))
+
+    def _block(self, prompts: Sequence[Prompt], *, must: bool) -> bool:
+        seated = self._seated()
+        cost = self.dealing.estimate(seated, prompts)
+        room = self.dealing.budget_s - self.dealing.spent_s()
+        if self.dealing.steps and cost > room and not must:
+            return False
+        if self.dealing.steps and cost > 2 * room:
+            self._leave_out(seated, cost)
+            return False
+        return self.dealing.deal(seated, prompts)
+
+    def _unknown(self, prompts: Sequence[Prompt]) -> None:
+        """Candidates without a forecast, in groups, each with no draft and the leader so far."""
+        while unknown := [
+            c for c in self.grid.values() if c.key not in self.forecasts and not self._tried(c.key)
+        ]:
+            leader = self._leader()
+            group = unknown[: self.dealing.seats - (leader is not None)]
+            seated = [*self.bare, *([leader] if leader is not None else []), *group]
+            cost = self.dealing.estimate(seated, prompts)
+            if self.dealing.spent_s() + cost > self.dealing.budget_s:
+                self._leave_out(unknown, cost)
+                return
+            if not self.dealing.deal(seated, prompts):
+                return
+
+    def _remembering(self, prompts: Sequence[Prompt]) -> None:
+        """The best n-gram method, by itself and before a draft, in one block of all prompts: its
+        server learns from every request, so that it is not started again between blocks."""
+        found = [c for c in self.grid.values() if c.key.ngram is not None and self._open(c.key)]
+        ranked = sorted(
+            found, key=lambda c: (c.name != self.again, -(self._forecast_value(c.key) or 0.0))
+        )
+        alone = [c for c in ranked if not c.key.is_file][:1]
+        files = [c for c in ranked if c.key.is_file]
+        first = [c for c in files if self._chance(c.key) >= PROMISING or c.name == self.again][:1]
+        if not alone and not first:
+            return
+        leader = self._leader()
+        seated = [*self.bare, *([leader] if leader is not None else []), *alone, *first]
+        cost = self.dealing.estimate(seated, prompts)
+        if self.dealing.spent_s() + cost > self.dealing.budget_s:
+            self._leave_out([*alone, *first], cost)
+            return
+        self.dealing.deal(seated, prompts)
+
+    def _leave_prompts_out(self, count: int) -> None:
+        why = f"left out: score.live_budget is {self.dealing.budget_s / 60:g} minutes"
+        name = f"live requests of {count} of {len(self.prompts.prompts)} prompts"
+        self.left_out.append(Excluded(name, why))
+        self.executor.output.warn(f"{name}: {why}")
+
+    def _leave_out(self, configurations: Sequence[Configuration], cost_s: float) -> None:
+        why = (
+            f"left out: about {cost_s:.0f} s more, and score.live_budget is "
+            f"{self.dealing.budget_s / 60:g} minutes"
+        )
+        known = {one.candidate for one in self.left_out} | {c.name for c in self.bare}
+        for c in configurations:
+            if c.name not in known and c.key not in self.dealing.runs:
+                self.left_out.append(Excluded(c.name, why))
+                self.executor.output.warn(f"{c.name}: {why}")
+
+    def _seated(self) -> list[Configuration]:
+        """No draft of every engine, and the candidates that may be the best: those of other files
+        first, until something ran, and then the best draft and others by their chance."""
+        able = [c for c in self.grid.values() if c.key.ngram is None and self._open(c.key)]
+        standing = self.standing()
+        asked = [c for c in able if c.name == self.again]
+        if standing is None:
+            chosen = able[: self.dealing.seats]
+        else:
+            able = [c for c in able if c.key in standing.chance]
+            able.sort(key=lambda c: -standing.chance[c.key])
+            ran = [c for c in able if self.dealing.runs.get(c.key)]
+            leading = [max(ran, key=lambda c: standing.value[c.key])] if ran else []
+            if not self.dealing.runs:
+                able.sort(key=lambda c: -standing.value[c.key])
+                firsts = list({c.live.draft: c for c in reversed(able)}.values())
+                firsts.sort(key=lambda c: -standing.value[c.key])
+                leading = [
+                    c
+                    for place, c in enumerate(firsts[:FILES])
+                    if place < 2 or self._chance(c.key, standing) >= HOPEFUL
+                ]
+            near = [c for c in able if self._chance(c.key, standing) >= PROMISING]
+            chosen = list({c.key: c for c in (*leading, *near)}.values())
+        chosen = list({c.key: c for c in (*asked, *chosen[: self.dealing.seats])}.values())
+        return [*(c for c in self.bare if self._open(c.key)), *chosen]
+
+    def _over(self) -> bool:
+        standing = self.standing()
+        return standing is None or standing.decided(self.look) or not self.aim.objective.timed
+
+    @property
+    def judged(self) -> int:
+        """Times at most that the standings are asked whether it is over."""
+        return self.looks - self.score.repeats + 1
+
+    @property
+    def look(self) -> float:
+        return 1 - (1 - self.aim.confidence) / self.judged
+
+    def _why_no_forecast(self, configuration: Configuration) -> str | None:
+        """What kept a draft from being replayed or timed."""
+        draft = configuration.draft
+        if draft is not None and draft.name in self.opening.dropped:
+            return self.opening.dropped[draft.name]
+        plans = [m.forecast for m in self.opening.layouts if m.forecast is not None]
+        steps: list[Step[Any]] = []
+        for plan in plans:
+            for one in plan.drafts:
+                if plan.is_of(one, configuration.key):
+                    steps += [*one.replays, *one.curves]
+        failures = self.executor.outcomes.failures
+        return next((failures[s.key].error.message for s in steps if s.key in failures), None)
+
+    def _leader(self) -> Configuration | None:
+        standing = self.standing()
+        return self.grid.get(standing.leader) if standing is not None else None
+
+    def _open(self, key: CandidateKey) -> bool:
+        return key not in self.dealing.failed
+
+    def _tried(self, key: CandidateKey) -> bool:
+        return key in self.dealing.runs or key in self.dealing.failed
+
+    def _chance(self, key: CandidateKey, standing: Standings[CandidateKey] | None = None) -> float:
+        standing = standing or self.standing()
+        return standing.chance.get(key, 0.0) if standing is not None else 0.0
+
+    def _forecast_value(self, key: CandidateKey) -> float | None:
+        forecast = self.forecasts.get(key)
+        if forecast is None:
+            return None
+        return self.aim.objective.of(figures(forecast.runs, self.aim.weights))
+
+    def _known(self, key: CandidateKey) -> Sequence[PromptRun]:
+        """Its live requests, or else those forecast."""
+        forecast = self.forecasts.get(key)
+        return self.dealing.runs.get(key) or (forecast.runs if forecast is not None else ())
+
+    def rows(self) -> tuple[Row[CandidateKey], ...]:
+        """The one table, no draft of every engine first."""
+        every = [*self.bare, *self.grid.values()]
+        return tuple(
+            Row(
+                c.key,
+                c.draft.model.key if c.draft is not None else c.name,
+                self.forecasts[c.key].runs if c.key in self.forecasts else (),
+                self._counted(c.key),
+            )
+            for c in every
+            if self._open(c.key)
         )
 
+    def _counted(self, key: CandidateKey) -> tuple[PromptRun, ...]:
+        """Live requests, with a draft's reading of the prompt counted as reading."""
+        runs = self.dealing.runs.get(key, [])
+        forecaster = self.opening.forecasters.get(key.engine)
+        return forecaster.counted_alike(key, runs) if forecaster is not None else tuple(runs)
 
-def _by_prompt(forecasts: Sequence[Forecast]) -> dict[CandidateKey, dict[str, PromptRun]]:
-    return {f.key: {run.id: run for run in f.runs} for f in forecasts}
+    def standing(self) -> Standings[CandidateKey] | None:
+        """Who is best by all that is known."""
+        rows, base = self.rows(), self._base()
+        if base is None:
+            return None
+        return standings(
+            rows,
+            base,
+            self.aim.objective,
+            weights=self.aim.weights,
+            margin=self.aim.margin,
+            confidence=self.aim.confidence,
+            acceptance_sd=max((sd for sd in self.floors().values() if sd is not None), default=0.0),
+        )
+
+    def floors(self) -> dict[str, float | None]:
+        """By engine, what a draft's acceptance differs by between batch shapes."""
+        ids = [prompt.id for prompt in self.prompts.prompts]
+        return {n: f.acceptance_floor(ids) for n, f in self.opening.forecasters.items()}
+
+    def _base(self) -> CandidateKey | None:
+        """The no draft that others are compared with: the fastest, by live requests if any."""
+
+        def speed(c: Configuration) -> float:
+            runs = self._known(c.key)
+            return figures(runs).end_to_end_speed or 0.0 if runs else -1.0
+
+        able = [c for c in self.bare if self._open(c.key)]
+        return max(able, key=speed).key if able else None
+
+    def decision(
+        self, excluded: Sequence[Excluded], file_bytes: Mapping[str, int | None]
+    ) -> Decision:
+        standing, opening = self.standing(), self.opening
+        pick = _picked(standing, self.dealing, self.look, file_bytes) if standing else None
+        decided = pick is not None and standing is not None and standing.decided(self.look)
+        order = sorted(
+            (c for c in self.grid.values() if self.dealing.runs.get(c.key) and self._open(c.key)),
+            key=lambda c: (c.key != pick, -(standing.value.get(c.key, 0.0) if standing else 0.0)),
+        )
+        failed = [
+            Excluded(c.name, self.dealing.failed[c.key])
+            for c in (*self.bare, *self.grid.values())
+            if c.key in self.dealing.failed
+        ]
+        for c in self.unforecast:
+            why = self._why_no_forecast(c) or "nothing could be forecast of it"
+            failed.append(Excluded(c.name, why))
+        known = standing.value if standing is not None else {}
+        unable = [
+            Excluded(c.name, self.aim.objective.why_none(figures(runs)))
+            for c in (*self.bare, *self.grid.values())
+            if self._open(c.key) and c.key not in known and (runs := self._known(c.key))
+        ]
+        ids = [prompt.id for prompt in self.prompts.prompts]
+        return Decision(
+            forecasts=tuple(opening.forecasts),
+            rows=self.rows(),
+            standings=standing,
+            pick=pick,
+            decided=decided,
+            look=self.look,
+            dealing=self.dealing,
+            finalists=tuple(order),
+            baselines=tuple(self.bare),
+            seconds_to_decide=None if decided or standing is None else self._cost(standing),
+            left_out=tuple(self.left_out),
+            excluded=(*excluded, *failed, *unable),
+            dropped=opening.dropped,
+            silent=opening.silent,
+            acceptance_sd=self.floors(),
+            looks=self.judged,
+            base=next((row for row in self.rows() if row.key == self._base()), None),
+            rejection={
+                key: found
+                for forecaster in opening.forecasters.values()
+                for key, found in rejection(forecaster).items()
+            },
+            chains={
+                name: tuple(under(forecaster, chain, ids) for chain in forecaster.plan.chains)
+                for name, forecaster in opening.forecasters.items()
+                if forecaster.plan.chains
+            },
+        )
+
+    def _cost(self, standing: Standings[CandidateKey]) -> float | None:
+        """Seconds until leader and rival would be told apart, or shown to be within the margin."""
+        rival = self.grid.get(standing.rival) if standing.rival is not None else None
+        leader = self.grid.get(standing.leader)
+        if not self.aim.objective.timed or rival is None or rival.key.ngram is not None:
+            return None
+        seated = [*self.bare, *(c for c in (leader, rival) if c is not None)]
+        lead = standing.value[standing.leader] - standing.value[rival.key]
+        wanted = max(abs(lead), math.log1p(self.aim.margin)) / 2.2
+        starts = max(1.0, 2 * (standing.start_sd / wanted) ** 2)
+        had = len({run.block for run in self.dealing.runs.get(rival.key, [])})
+        more = max(1, math.ceil(starts) - had)
+        share = self.prompts.prompts[: max(1, len(self.prompts.prompts) // max(self.blocks, 1))]
+        return more * self.dealing.estimate(seated, share)
 
 
-def _load_s(plan: ForecastPlan, forecaster: Forecaster) -> float:
+def _picked(
+    standing: Standings[CandidateKey],
+    dealing: Dealing,
+    confidence: float,
+    file_bytes: Mapping[str, int | None],
+) -> CandidateKey:
+    """The leader, or the smallest file that is surely within the margin of the best."""
+
+    def size(key: CandidateKey) -> float:
+        if not key.is_file or key.draft is None:
+            return 0.0
+        known = file_bytes.get(key.draft)
+        return math.inf if known is None else known
+
+    if not standing.decided(confidence):
+        return standing.leader
+    as_good = [
+        key
+        for key, chance in standing.within.items()
+        if chance >= confidence and (dealing.runs.get(key) or not dealing.runs)
+    ]
+    return min(as_good, key=lambda key: (size(key), -standing.value[key]))
+
+
+def _load_s(plan: ForecastPlan, forecaster: Forecaster, forecasts: Sequence[Forecast]) -> float:
     """Seconds to load the target, about: what recording the trace took beyond its steps."""
     if isinstance(plan.trace, RecordedTraceStep):
         return 0.0
-    bare = next((f for f in forecaster.forecasts() if f.key.draft is None), None)
+    bare = next((f for f in forecasts if f.key.draft is None), None)
     steps_s = sum(run.wall_ms for run in bare.runs) / 1000 if bare is not None else 0.0
     return max(0.0, forecaster.outcomes.artifact(plan.trace).seconds - steps_s)
 
@@ -277,11 +573,3 @@ def _why_silent(layout: Layout, executor: Executor) -> str:
         if failure is not None and failure.blocked_by is None:
             return failure.error.message
     return "nothing was replayed"
-
-
-def reason_not_live(configuration: Configuration, decision: Decision | None) -> str:
-    """Why a candidate of the layout has no live figures."""
-    if decision is None or configuration.key.draft is None:
-        return "not run"
-    left = decision.dropped.get((configuration.key.draft, configuration.cache_type))
-    return left or "predicted; not among the finalists"

@@ -77,6 +77,7 @@ def _draft(layout: Layout, plan: DraftPlan, outcomes: Outcomes, reference: Quali
         digest=digest,
         reduction=plan.reduction,
         output=plan.output,
+        device_bytes=memory.device_bytes if memory else None,
         context=plan.context,
         after=plan.after.settings if plan.after is not None else None,
     )

@@ -28,7 +28,7 @@ from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import compare, read_vocabulary
 from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
-from cook.prompts.shares import in_halves, race_shares
+from cook.prompts.shares import in_halves
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
@@ -36,8 +36,6 @@ from cook.steps.curve import CurveStep, rows_for, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
 
-RACE_FROM = 8
-"""Drafts from which on they race: hopeless ones leave before the whole trace is replayed."""
 FLOOR_WIDTH = 24
 """Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
 
@@ -75,7 +73,6 @@ def lay_score(
     apart = left_to_score(recipe, load_prompts(score.prompts))
     prompts = select(apart, score.limit, score.categories)
     forecast = None
-    live = prompts.prompts
     settings = settings_on(engine, score)
     if max(score.slots) > 1 and engine.flavour is Flavour.LLAMA_CPP:
         longest = max(s.n_max for s in settings)
@@ -90,14 +87,12 @@ def lay_score(
         )
         chains = lay_chains(lay_trace(engine, score, target, prompts), score)
         forecast = replace(forecast, chains=chains if drafts else ())
-        # Finalists are chosen on the other half, so their live figures owe nothing to luck.
-        live = tuple(p for p in prompts.prompts if p.half == "report")
-    grid = LiveGrid(engine, score, target.source, has_template(target.file), live)
-    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
+    grid = LiveGrid(engine, score, target.source, has_template(target.file), prompts.prompts)
+    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
     return ScoreLayout(
-        target, prompts, baseline, grid.all(drafts, settings, baseline, rivals), forecast, rivals
+        target, prompts, baseline, grid.all(drafts, settings, rivals), forecast, rivals
     )
 
 
@@ -154,7 +149,6 @@ def lay_forecast(
     """On ``trace``, for every draft and KV cache type its replay and its times."""
     target_args = score.target.args.to_model_args()
     several = len(score.draft.cache_types) > 1
-    racing = len(drafts) * len(score.draft.cache_types) >= RACE_FROM
     placed = [
         PlacedDraft(
             draft,
@@ -176,7 +170,6 @@ def lay_forecast(
         settings_on(engine, score),
         target=(target, target_args),
         baseline=score.baseline.args.to_model_args() if score.baseline is not None else None,
-        shares=race_shares(prompts) if racing else (None,),
         n_predict=score.max_tokens,
         context=score.context,
         rivals=rivals,
@@ -220,7 +213,6 @@ def forecast_plan(
     baseline: ModelArgs | None = None,
     n_predict: int,
     context: int,
-    shares: Sequence[tuple[str, ...] | None] = (None,),
     timed: bool = True,
     profile: Profile | None = None,
     rivals: tuple[Rival, ...] = (),
@@ -230,8 +222,7 @@ def forecast_plan(
     """The steps to forecast ``drafts`` under ``settings``.
 
     ``target`` is timed where it is given, once more where no draft runs with the arguments of a
-    ``baseline`` of its own, and the drafts where ``timed``; drafts are replayed in
-    ``shares`` of the prompts, None being all of them. ``profile`` None: as the engine counts.
+    ``baseline`` of its own, and the drafts where ``timed``. ``profile`` None: as the engine counts.
     ``rivals`` verify as wide as they draft, and run with the arguments of no draft; before a draft,
     as ``two_stage`` and those of the drafts' plans do, that follows as wide. ``top``: see
     :class:`ReplayStep`.
@@ -251,10 +242,10 @@ def forecast_plan(
         name: str, model: Input, args: ModelArgs, lengths: Sequence[int]
     ) -> tuple[CurveStep, ...]:
         rows, widths = rows_for(engine, args, lengths), widths_for(lengths)
-        return CurveStep(engine, name, model, trace, args, True, widths, rows=rows).passes()
+        return (CurveStep(engine, name, model, trace, args, True, widths, rows=rows),)
 
     def of_draft(name: str, model: Input, args: ModelArgs) -> tuple[CurveStep, ...]:
-        return CurveStep(engine, name, model, trace, args, False, followed).passes()
+        return (CurveStep(engine, name, model, trace, args, False, followed),)
 
     verify = of_target("target", *target, verified) if target is not None else ()
     plain = verify
@@ -269,15 +260,13 @@ def forecast_plan(
             DraftForecast(
                 one.draft,
                 one.cache_type,
-                replays=tuple(
+                replays=(
                     ReplayStep(
                         *(engine, one.label, one.draft.model, trace, one.args),
                         rollout_steps=rollouts,
-                        prompts=share,
                         rollout_floor=floor,
                         top=top,
-                    )
-                    for share in shares
+                    ),
                 ),
                 curves=of_draft(one.label, one.draft.model, one.args) if timed else (),
             )

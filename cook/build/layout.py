@@ -16,9 +16,10 @@ from cook.recipe.active import ActiveBytes
 from cook.recipe.schema import ModelArgsSpec, ScoreSpec
 from cook.record.record import CandidateKey
 from cook.scoring.simulate import Profile
-from cook.steps.compare import CompareStep
 from cook.steps.control import ControlStep
 from cook.steps.curve import CurveStep
+from cook.steps.deal import Dealt
+from cook.steps.differences import CompareStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
@@ -29,10 +30,6 @@ from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
 
 NO_DRAFT = "no draft"
-ROUNDS = 2
-"""Shares that the prompts are split into; every configuration runs a round before the next."""
-FEW_PROMPTS = 8
-"""Below this many prompts one round: a server start would cost more than drift does."""
 
 
 @dataclass(frozen=True)
@@ -84,27 +81,26 @@ class DraftPlan:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A candidate of the live score. ``rounds`` is repeat-major.
+    """A candidate that may run live. ``draft`` None is no draft, or ``rival`` in its place.
 
-    ``draft`` None is no draft, or ``rival`` in its place.
+    ``live``: its server, with all prompts.
     """
 
     name: str
     draft: DraftPlan | None
     settings: DraftSettings | None
     cache_type: str | None
-    rounds: tuple[LiveStep, ...]
-    compare: CompareStep | None
+    live: LiveStep
     rival: Rival | None = None
 
     @property
     def key(self) -> CandidateKey:
         if self.rival is not None:
-            return rival_key(self.rounds[0].engine, self.rival)
+            return rival_key(self.live.engine, self.rival)
         if self.draft is None:
-            return CandidateKey(self.rounds[0].engine.name)
+            return CandidateKey(self.live.engine.name)
         assert self.settings is not None, "of a draft"
-        return draft_key(self.rounds[0].engine, self.draft, self.settings, self.cache_type)
+        return draft_key(self.live.engine, self.draft, self.settings, self.cache_type)
 
 
 def rival_key(engine: Engine, rival: Rival) -> CandidateKey:
@@ -173,14 +169,10 @@ class Layout:
             yield from draft.making()
 
     def all_steps(self) -> Iterator[Step[Any]]:
-        """Every step that may be asked for, whatever the race and the live runs come to."""
+        """Every step that is known before the first block is dealt."""
         yield from self.making()
         if self.forecast is not None:
             yield from self.forecast.steps()
-        yield from interleaved([c for c in (self.baseline, *self.grid) if c is not None])
-        yield from (c.compare for c in self.grid if c.compare is not None)
-        for checks in self.checks(self.grid).values():
-            yield from checks.steps()
 
     def without(self, names: Collection[str]) -> Layout:
         """The layout with the drafts ``names`` made and measured, but neither forecast nor run."""
@@ -188,87 +180,40 @@ class Layout:
         plan = self.forecast.without(names) if self.forecast is not None else None
         return replace(self, grid=grid, forecast=plan)
 
-    def checks(self, grid: Sequence[Configuration]) -> dict[CandidateKey, LiveChecks]:
-        """The checks of every finalist of this engine; none where nothing was replayed."""
-        found: dict[CandidateKey, LiveChecks] = {}
-        mine = [c for c in grid if c.key.engine == self.engine.name]
-        drafting = [c for c in mine if c.settings is not None and c.key.ngram is None]
-        if self.forecast is None or self.target is None or not drafting:
-            return found
-        plan, target_args = self.forecast, drafting[0].rounds[0].target_args
-        for configuration in drafting:
-            draft, settings = configuration.draft, configuration.settings
-            assert draft is not None, "settings are a draft's"
-            assert settings is not None, "chosen above"
-            live = configuration.rounds[0]
-            counts = SelfCheckStep(
-                engine=self.engine,
-                name=configuration.name,
-                draft=draft.model,
-                args=self.engine.as_draft(live.draft_args, live.target_args, live.context),
-                settings=settings,
-                profile=plan.profile,
-                trace=plan.trace,
-                live=live,
-            )
-            width = settings.n_max + 1
-            control = ControlStep(self.engine, self.target, target_args, plan.trace, width)
-            found[configuration.key] = LiveChecks(counts, control)
-        return found
+    def checks(self, configuration: Configuration, dealt: Dealt) -> LiveChecks | None:
+        """The checks of a finalist of this engine; None where nothing was replayed."""
+        draft, settings = configuration.draft, configuration.settings
+        if self.forecast is None or self.target is None or draft is None or settings is None:
+            return None
+        if configuration.key.engine != self.engine.name or configuration.key.ngram is not None:
+            return None
+        plan, live = self.forecast, configuration.live
+        counts = SelfCheckStep(
+            engine=self.engine,
+            name=configuration.name,
+            draft=draft.model,
+            args=self.engine.as_draft(live.draft_args, live.target_args, live.context),
+            settings=settings,
+            profile=plan.profile,
+            trace=plan.trace,
+            live=dealt,
+        )
+        width = settings.n_max + 1
+        control = ControlStep(self.engine, self.target, live.target_args, plan.trace, width)
+        return LiveChecks(counts, control)
 
-
-def checks_of(
-    layouts: Sequence[Layout], grid: Sequence[Configuration]
-) -> dict[CandidateKey, LiveChecks]:
-    """The checks of every finalist, each on its own engine."""
-    return {key: checks for layout in layouts for key, checks in layout.checks(grid).items()}
-
-
-def interleaved(configurations: Sequence[Configuration]) -> list[LiveStep]:
-    """Rounds of all ``configurations``: a round of each, then the next."""
-    longest = max((len(c.rounds) for c in configurations), default=0)
-    return [c.rounds[i] for i in range(longest) for c in configurations if i < len(c.rounds)]
-
-
-def shortened(configuration: Configuration, rounds: int) -> Configuration:
-    """The same with its first ``rounds`` rounds only."""
-    if rounds >= len(configuration.rounds):
-        return configuration
-    kept = configuration.rounds[:rounds]
-    compare = configuration.compare
-    if compare is not None:
-        compare = replace(compare, baseline=compare.baseline[:rounds], live=kept)
-    return replace(configuration, rounds=kept, compare=compare)
-
-
-def opening(configuration: Configuration, rounds: int) -> Configuration:
-    """The same with those of its first ``rounds`` rounds that have the prompts of the first; not
-    to be compared yet."""
-    first, kept = configuration.rounds[0].round, configuration.rounds[:rounds]
-    opened = tuple(step for step in kept if step.round == first)
-    return replace(configuration, rounds=opened, compare=None)
-
-
-def other_lengths(layout: Layout, leader: CandidateKey) -> list[Configuration]:
-    """The leader at the nearest lengths at most half and at least twice its own, where these
-    were asked for: what lies between is told by them, what lies beyond only guessed."""
-    settings = leader.settings
-    assert settings is not None, "a draft has settings"
-    alike = {
-        c.settings.n_max: c
-        for c in layout.grid
-        if c.settings is not None
-        and c.key == replace(leader, settings=c.settings)
-        and replace(c.settings, n_max=settings.n_max) == settings
-    }
-    shorter = sorted(n for n in alike if 2 * n <= settings.n_max)[-1:]
-    longer = sorted(n for n in alike if n >= 2 * settings.n_max)[:1]
-    return [alike[n] for n in (*shorter, *longer)]
-
-
-def split_rounds(prompts: Sequence[Prompt]) -> tuple[tuple[Prompt, ...], ...]:
-    """Prompts dealt into the rounds that each configuration runs."""
-    return dealt_into(prompts, ROUNDS if len(prompts) >= FEW_PROMPTS else 1)
+    def compare(self, configuration: Configuration, baseline: Dealt, dealt: Dealt) -> CompareStep:
+        """The replies of a finalist of this engine next to those without a draft."""
+        live = configuration.live
+        return CompareStep(
+            engine=self.engine,
+            name=configuration.name,
+            target=live.target,
+            target_args=live.target_args,
+            context=live.context,
+            baseline=baseline,
+            live=dealt,
+        )
 
 
 def dealt_into(prompts: Sequence[Prompt], count: int) -> tuple[tuple[Prompt, ...], ...]:
@@ -302,58 +247,35 @@ class LiveGrid:
         settings: DraftSettings | None,
         cache_type: str | None,
         name: str,
-        baseline: Configuration | None,
         rival: Rival | None = None,
     ) -> Configuration:
-        """One candidate's live steps and, where it drafts, the comparison with the baseline.
-
-        A rival needs no memory for a draft: its target runs as no draft's does.
-        """
+        """One candidate's server. A rival needs no memory for a draft: its target runs as no
+        draft's does."""
         score = self.score
         args = score.target.args if draft is not None else _baseline_args(score)
-        target_args: ModelArgs = args.to_model_args()
-        sampling = score.sampling.to_sampling()
         first = draft.after if draft is not None else rival
-        rounds = tuple(
-            LiveStep(
-                engine=self.engine,
-                name=name,
-                target=self.target,
-                target_args=target_args,
-                context=score.context,
-                draft=draft.model if draft else None,
-                draft_args=draft_args(score.draft.args.to_model_args(), cache_type),
-                settings=settings,
-                prompts=share,
-                max_tokens=score.max_tokens,
-                sampling=sampling,
-                chat=self.chat,
-                round=index,
-                repeat=repeat,
-                ngram=first.settings if first is not None else None,
-                draft_context=draft.context if draft is not None else None,
-            )
-            for repeat in range(score.repeats)
-            for index, share in enumerate(split_rounds(self.prompts))
+        live = LiveStep(
+            engine=self.engine,
+            name=name,
+            target=self.target,
+            target_args=args.to_model_args(),
+            context=score.context,
+            draft=draft.model if draft else None,
+            draft_args=draft_args(score.draft.args.to_model_args(), cache_type),
+            settings=settings,
+            prompts=self.prompts,
+            max_tokens=score.max_tokens,
+            sampling=score.sampling.to_sampling(),
+            chat=self.chat,
+            ngram=first.settings if first is not None else None,
+            draft_context=draft.context if draft is not None else None,
         )
-        compare = None
-        if baseline is not None and (draft is not None or rival is not None):
-            compare = CompareStep(
-                engine=self.engine,
-                name=name,
-                target=self.target,
-                target_args=target_args,
-                context=score.context,
-                baseline=baseline.rounds,
-                live=rounds,
-            )
-        return Configuration(name, draft, settings, cache_type, rounds, compare, rival)
+        return Configuration(name, draft, settings, cache_type, live, rival)
 
     def all(
         self,
         drafts: Sequence[DraftPlan],
         settings: Sequence[DraftSettings],
-        baseline: Configuration,
         rivals: Sequence[Rival] = (),
     ) -> tuple[Configuration, ...]:
         """Every draft with every setting; all drafts at one setting before the next setting,
@@ -366,7 +288,6 @@ class LiveGrid:
                 setting,
                 cache_type,
                 config_name(draft.name, setting, cache_type if several_types else None),
-                baseline,
             )
             for cache_type in score.draft.cache_types
             for setting in settings
@@ -374,7 +295,7 @@ class LiveGrid:
         )
         return (
             *drafting,
-            *(self.configuration(None, None, None, r.name, baseline, r) for r in rivals),
+            *(self.configuration(None, None, None, r.name, r) for r in rivals),
         )
 
 
@@ -411,8 +332,7 @@ def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
 class DraftForecast:
     """What is needed to forecast one draft with one KV cache type.
 
-    ``replays``: one a round of the race, or a single one. ``curves``: one a pass; none where times
-    are typed.
+    ``replays``: of all prompts; ``curves``: a timing, none where times are typed.
     """
 
     draft: DraftPlan
@@ -433,7 +353,7 @@ class OtherChain:
 class ForecastPlan:
     """The steps below all forecasts of one recipe on one engine.
 
-    ``verify``: the target's curve, one a pass; ``plain`` that of no draft, which is the same
+    ``verify``: the target's curve; ``plain`` that of no draft, which is the same
     where it runs with the same arguments. ``floor``: the largest draft replayed in batches
     of another shape, which shows how much acceptance differs for no reason at all. ``n_predict``
     and ``context`` bound the drafts as the server's do. ``no_draft`` is its name for people.
@@ -456,33 +376,11 @@ class ForecastPlan:
     rivals: tuple[Rival, ...] = ()
     chains: tuple[OtherChain, ...] = ()
 
-    @property
-    def rounds(self) -> int:
-        """Rounds of the race; 1 where every draft replays the whole trace at once."""
-        return max((len(draft.replays) for draft in self.drafts), default=0)
-
-    @property
-    def passes(self) -> int:
-        """Times that every curve is measured."""
-        return max((len(curve) for curve in self.curves()), default=0)
-
-    def curves(self) -> Iterator[tuple[CurveStep, ...]]:
-        """Everything that is timed, each with its passes."""
-        yield self.verify
-        if self.plain != self.verify:
-            yield self.plain
+    def curves(self) -> Iterator[CurveStep]:
+        """Everything that is timed, one after the other."""
+        yield from dict.fromkeys((*self.verify, *self.plain))
         for draft in self.drafts:
-            yield draft.curves
-
-    def opening(self) -> Iterator[Step[Any]]:
-        """Before anything can be predicted: the trace, the first replays, and the timings in
-        turn, all passes but the last."""
-        yield self.trace
-        yield from (chain.trace for chain in self.chains)
-        for draft in self.drafts:
-            yield from draft.replays[:1]
-        for turn in range(self.passes - 1):
-            yield from self.timing(turn)
+            yield from draft.curves
 
     def without(self, names: Collection[str]) -> ForecastPlan | None:
         """The plan without the drafts ``names``; None where that leaves nothing to forecast."""
@@ -504,45 +402,18 @@ class ForecastPlan:
         )
         return replace(self, trace=trace, drafts=drafts, floor=None, rivals=(), chains=())
 
-    def elsewhere(self) -> Iterator[Step[Any]]:
-        """The replays under the other chains; drafts that left the race are not replayed again."""
+    def steps(self) -> Iterator[Step[Any]]:
+        """Everything below the forecasts: traces, replays, the noise floor, and the timings."""
+        yield self.trace
+        yield from (chain.trace for chain in self.chains)
+        for draft in self.drafts:
+            yield from draft.replays
+        if self.floor is not None:
+            yield self.floor[1]
         for chain in self.chains:
             for draft in self.on(chain.trace).drafts:
                 yield from draft.replays
-
-    def timing(self, turn: int) -> Iterator[CurveStep]:
-        """One pass of the timings: the target's, no draft's, then every draft's.
-
-        The last is taken amid the live rounds that overheads are fitted on, so that a machine
-        that changes its speed meanwhile does so for both.
-        """
-        for curve in self.curves():
-            yield from curve[turn : turn + 1]
-
-    def last_pass(self) -> Iterator[CurveStep]:
-        """The last pass of the timings."""
-        return self.timing(self.passes - 1)
-
-    def certain(self) -> Iterator[Step[Any]]:
-        """What is made however the race goes."""
-        yield from self.opening()
-        # Drafts that left the race are not timed again.
-        racing = self.rounds > 1
-        staying = replace(self, drafts=()) if racing else self
-        yield from staying.last_pass()
-        if self.floor is not None:
-            yield self.floor[1]
-        yield from staying.elsewhere()
-
-    def steps(self) -> Iterator[Step[Any]]:
-        """Everything, each once, had no draft to leave the race."""
-        yield from self.opening()
-        yield from self.last_pass()
-        if self.floor is not None:
-            yield self.floor[1]
-        for draft in self.drafts:
-            yield from draft.replays[1:]
-        yield from self.elsewhere()
+        yield from self.curves()
 
     def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:
         return draft_key(self.engine, draft.draft, settings, draft.cache_type)

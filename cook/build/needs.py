@@ -7,6 +7,7 @@ from typing import Any
 from cook.build.reckon import effort_of, model_bytes
 from cook.engines.base import ModelArgs
 from cook.graph.step import Needs, Step
+from cook.steps.deal import DealStep
 from cook.steps.live import LiveStep
 
 _MODELS = ("model", "target", "draft")
@@ -19,12 +20,12 @@ def needs_of(step: Step[Any]) -> Needs:
 
 
 def _model_bytes(step: Step[Any]) -> int:
-    """Bytes of models in memory: only a live run has two at once; what else loads two does so in
-    turn; a worker's may be there from an earlier step."""
+    """Bytes of models in memory: only live servers have several at once; what else loads two does
+    so in turn; a worker's may be there from an earlier step."""
     effort = effort_of(step)
     if effort is None:
         return 0
-    if step.kind == LiveStep.kind:
+    if isinstance(step, LiveStep | DealStep):
         return round(sum(effort.models))
     kept = (node for name, node in step.inputs().items() if name in _MODELS and step.in_worker)
     loaded = (*effort.models, *(model_bytes(node) or 0.0 for node in kept))
@@ -33,6 +34,8 @@ def _model_bytes(step: Step[Any]) -> int:
 
 def _on_device(step: Step[Any]) -> bool:
     """Whether any arguments of the step's models name a device, or layers for one."""
+    if isinstance(step, DealStep):
+        return any(_on_device(server) for server in step.servers)
     return any(
         bool(value.n_gpu_layers or value.devices or value.rpc)
         if isinstance(value, ModelArgs)

@@ -34,6 +34,7 @@ _OF = {
     "replay": Phase.REPLAY,
     "curve": Phase.TIMES,
     "slot-curve": Phase.TIMES,
+    "deal": Phase.LIVE,
     "live": Phase.LIVE,
     "compare": Phase.CHECKS,
     "control": Phase.CHECKS,

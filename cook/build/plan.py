@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from cook.build.dealing import (
+    BLOCK_PROMPTS,
+    BLOCKS,
+    FEW_BLOCKS,
+    MOST_SEATS,
+    TURN_SEATS,
+    fit_together,
+)
+from cook.build.decide import FILES
+from cook.build.layout import dealt_into
 from cook.build.needs import needs_of
 from cook.build.phases import Phase, phase_of
 from cook.build.reckon import MachinePace, effort_of, model_bytes
@@ -16,9 +28,11 @@ from cook.graph.step import Step
 from cook.graph.store import Artifact, Store
 from cook.output import Column, Mode, Output
 from cook.paths import cook_home, free_bytes
-from cook.provenance import available_memory_bytes
+from cook.provenance import available_memory_bytes, machine
 from cook.recipe.active import ActiveBytes
 from cook.recipe.groups import Group
+from cook.scoring.compare import START
+from cook.steps.deal import DealStep, Dealt
 from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
@@ -26,11 +40,9 @@ if TYPE_CHECKING:
     from cook.build.prepare import Prepared
 
 LATER = (
-    "then, known only once predicted: live runs of the choice and its closest rival, further ones "
-    "until it is decided or the live budget is spent, "
-    "the choice's output compared with that without a draft"
+    "then, known only once predicted: prompts dealt to the finalists, once more where that decides "
+    "nothing and the live budget allows, and the pick's output compared with that without a draft"
 )
-RACE = "replays of the drafts that stay in the race on more prompts, "
 
 
 class State(StrEnum):
@@ -117,26 +129,45 @@ class DraftReads:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The whole plan. ``live_hours`` is the whole grid, ``left_out`` what the budget drops.
+class PlannedDealing:
+    """One pass of all prompts over the finalists.
 
-    ``later_steps``: what follows once candidates are predicted, for two drafts of middling size
-    at the middle length, had no draft left the race. ``candidate_s``: live seconds of such a
-    candidate; ``budget_minutes``: what all live runs may take.
+    ``together``: their servers are alive at once, else in turns. ``starts`` of each of ``servers``,
+    one a block, and ``smallest_difference`` between two of them that so many starts can decide,
+    a share. ``seconds`` None: not known.
+    """
+
+    together: bool
+    servers: int
+    starts: int
+    prompts: int
+    smallest_difference: float
+    confidence: float
+    seconds: float | None
+
+    @property
+    def loads(self) -> int:
+        return self.servers * self.starts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole plan.
+
+    ``dealing``: how prompts are dealt to the finalists, None without a score; ``later_steps``: what
+    follows once candidates are forecast, for drafts of middling size at the middle length;
+    ``budget_minutes``: what all live runs may take.
     """
 
     recipe: str
     engine: str
     steps: tuple[Planned, ...]
     needs: tuple[Need, ...]
-    live_hours: float | None
-    live_hours_reason: str | None
-    left_out: tuple[str, ...]
+    dealing: PlannedDealing | None
     later: str | None
     """What a build adds that cannot be planned before it has begun."""
     warnings: tuple[str, ...]
     later_steps: tuple[Planned, ...] = ()
-    candidate_s: float | None = None
     budget_minutes: float | None = None
     phases: tuple[PlannedPhase, ...] = ()
     reads: tuple[DraftReads, ...] = ()
@@ -150,55 +181,30 @@ class Plan:
 
 def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
-    from cook.build.layout import interleaved
-    from cook.build.live_runs import within_budget
-
     recipe = prepared.recipe
     store = Store(cook_home() / "store")
     history = list(store.entries())
     pace = MachinePace.of(history)
-    hours: float | None = None
-    reason: str | None = None
-    left_out: tuple[str, ...] = ()
     layouts = prepared.layouts
-    grid = tuple(c for layout in layouts for c in layout.grid)
-    baselines = [layout.baseline for layout in layouts if layout.baseline is not None]
-    wanted: list[Step[Any]] = [step for layout in layouts for step in layout.making()]
-    replayed = any(layout.forecast is not None for layout in layouts)
-    if replayed:
-        # Which drafts are replayed to the end is known only once they race.
-        wanted += [s for layout in layouts if layout.forecast for s in layout.forecast.certain()]
-        grid = ()  # which candidates go live is known only once they are predicted
-    elif baselines and recipe.score is not None:
-        seconds, reason = _configuration_seconds(baselines[0], history, pace)
-        budget_s = recipe.score.live_budget.minutes * 60
-        whole = len(baselines) + len(grid)
-        grid, dropped = within_budget(grid, seconds, budget_s, len(baselines))
-        left_out = tuple(e.candidate for e in dropped)
-        hours = seconds * whole / 3600 if seconds is not None else None
-    wanted += interleaved([*baselines, *grid])
-    wanted += [c.compare for c in grid if c.compare is not None]
+    wanted: list[Step[Any]] = [step for layout in layouts for step in layout.all_steps()]
     certain = closure(wanted)
     steps = _sharing(
         tuple(certain.values()),
         tuple(_planned(step, store, history, pace) for step in certain.values()),
         pace,
     )
-    rest = [s for s in closure(_later_steps(layouts)).values() if s.key not in certain]
+    deals = _deals(layouts) if recipe.score is not None else []
+    rest = [s for s in closure(_later_steps(layouts, deals)).values() if s.key not in certain]
     later = tuple(_planned(step, store, history, pace) for step in rest)
-    typical = [c for layout in layouts for c in _typical(layout)[:1]]
     return Plan(
         recipe=recipe.name,
         engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in layouts),
         steps=steps,
         needs=(*_needs(layouts, steps), *_download(prepared.left_bytes)),
-        live_hours=hours,
-        live_hours_reason=reason,
-        left_out=left_out,
-        later=_later(layouts) if replayed else None,
+        dealing=_dealing(deals, later, recipe.pick.confidence) if deals else None,
+        later=_later(layouts) if deals else None,
         warnings=prepared.warnings,
         later_steps=later,
-        candidate_s=_configuration_seconds(typical[0], history, pace)[0] if typical else None,
         budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
         phases=tuple(_phases(steps, later)),
         reads=tuple(
@@ -230,48 +236,80 @@ def _phases(steps: Sequence[Planned], later: Sequence[Planned]) -> Iterator[Plan
         )
 
 
-def _typical(layout: Layout) -> list[Configuration]:
-    """Two candidates to reckon with: drafts of middling size, at the middle length."""
-    drafting = [c for c in layout.grid if c.draft is not None and c.settings is not None]
-    if layout.forecast is None or not drafting:
+def _deals(layouts: Sequence[Layout]) -> list[DealStep]:
+    """One pass of the prompts over no draft and typical candidates: drafts of middling size at the
+    middle length, where forecasts will choose; else the first of the recipe."""
+    bare = [m.baseline for m in layouts if m.baseline is not None]
+    if not bare:
         return []
+    typical = [c for m in layouts for c in _typical(m)]
+    together = fit_together([*bare, *typical], machine().memory_bytes)
+    seated = [*bare, *typical[: min(FILES, MOST_SEATS if together else TURN_SEATS)]]
+    prompts = bare[0].live.prompts
+    most = max(1, len(prompts) // BLOCK_PROMPTS)
+    blocks = dealt_into(prompts, min(BLOCKS if together else FEW_BLOCKS, most))
+    return [
+        DealStep(tuple(replace(c.live, prompts=share) for c in seated), number, together)
+        for number, share in enumerate(blocks)
+    ]
+
+
+def _typical(layout: Layout) -> list[Configuration]:
+    """Candidates to reckon with: one of every file, those of middling size first, at the middle
+    length."""
+    drafting = [c for c in layout.grid if c.draft is not None and c.settings is not None]
     lengths = sorted({c.settings.n_max for c in drafting if c.settings is not None})
+    if not drafting:
+        return list(layout.grid)
     middle = lengths[len(lengths) // 2]
     of = {
         c.draft.name: c for c in drafting if c.draft and c.settings and c.settings.n_max == middle
     }
     by_size = sorted(of.values(), key=lambda c: model_bytes(c.draft.model) or 0 if c.draft else 0)
-    return by_size[(len(by_size) - 1) // 2 :][:2]
+    half = (len(by_size) - 1) // 2
+    return [by_size[half], *by_size[half + 1 :], *by_size[:half][::-1]]
 
 
-def _later_steps(layouts: Sequence[Layout]) -> Iterator[Step[Any]]:
-    """What follows once candidates are predicted, as it is for typical ones."""
-    from cook.build.layout import other_lengths
+def _dealing(
+    deals: Sequence[DealStep], later: Sequence[Planned], confidence: float
+) -> PlannedDealing:
+    seconds = [s.seconds for s in later if s.kind == DealStep.kind and s.state is State.RUN]
+    known = [one for one in seconds if one is not None]
+    starts = len(deals)
+    quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
+    return PlannedDealing(
+        together=deals[0].together,
+        servers=len(deals[0].servers),
+        starts=starts,
+        prompts=sum(len(deal.servers[0].prompts) for deal in deals),
+        smallest_difference=math.expm1(quantile * START * math.sqrt(2 / starts)),
+        confidence=confidence,
+        seconds=sum(known) if len(known) == len(seconds) else None,
+    )
 
+
+def _later_steps(layouts: Sequence[Layout], deals: Sequence[DealStep]) -> Iterator[Step[Any]]:
+    """What follows once candidates are forecast, as it is for typical ones."""
+    yield from deals
+    if not deals:
+        return
     for layout in layouts:
-        if layout.forecast is None:
-            continue
-        for draft in layout.forecast.drafts:
-            yield from draft.replays[1:]
-        yield from layout.forecast.last_pass()
-        yield from layout.forecast.elsewhere()
-        finalists = _typical(layout)
-        for candidate in finalists:
-            yield from candidate.rounds
-        yield from (c.compare for c in finalists[:1] if c.compare is not None)
-        checks = list(layout.checks(finalists).values())
-        yield from (check.counts for check in checks)
-        yield from (check.control for check in checks[:1])
-        # A round of the first at other lengths, to tell overheads apart.
-        for candidate in finalists[:1]:
-            yield from (c.rounds[0] for c in other_lengths(layout, candidate.key))
+        names = deals[0].names
+        seated = [c for c in _typical(layout) if c.name in names]
+        for number, candidate in enumerate(seated):
+            dealt = Dealt(tuple(deals), candidate.name)
+            checks = layout.checks(candidate, dealt)
+            if checks is not None:
+                yield checks.counts
+            if number == 0 and layout.baseline is not None:
+                yield layout.compare(candidate, Dealt(tuple(deals), layout.baseline.name), dealt)
+                if checks is not None:
+                    yield checks.control
 
 
 def _later(layouts: Sequence[Layout]) -> str:
-    races = any(layout.forecast is not None and layout.forecast.rounds > 1 for layout in layouts)
-    later = LATER.replace(": ", f": {RACE}", 1) if races else LATER
     slots = max((n for layout in layouts for n in layout.slots), default=1)
-    return later if slots == 1 else f"{later}; the same of the choice on up to {slots} slots"
+    return LATER if slots == 1 else f"{LATER}; the same of the choice on up to {slots} slots"
 
 
 def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
@@ -283,13 +321,8 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     _show_reads(planned.reads, output)
     for reason in _reasons(planned):
         output.say(reason)
-    if planned.live_hours is not None:
-        output.say(
-            f"live score of the whole grid: about {duration(3600 * planned.live_hours)} "
-            f"({planned.live_hours_reason})"
-        )
-    if planned.left_out:
-        output.say(f"left out by score.live_budget: {', '.join(planned.left_out)}")
+    if planned.dealing is not None:
+        output.say(_dealing_text(planned.dealing))
     if planned.later:
         typical = any(p.later for p in planned.phases) and not steps
         output.say(f"* of two typical candidates; {planned.later}" if typical else planned.later)
@@ -393,12 +426,20 @@ def _totals(planned: Plan) -> Iterator[str]:
     guessed = dict.fromkeys(s.seconds_reason for s in (*running, *later) if s.seconds_reason)
     if guessed:
         yield f"times reckoned {'; '.join(guessed)}"
-    if planned.candidate_s and planned.budget_minutes and planned.later_steps:
-        buys = int(planned.budget_minutes * 60 / planned.candidate_s)
-        yield (
-            f"score.live_budget of {planned.budget_minutes:g} minutes buys live runs of "
-            f"{plural(buys, 'candidate')}, about {duration(planned.candidate_s)} each"
-        )
+    if planned.dealing is not None and planned.budget_minutes is not None:
+        yield f"score.live_budget: at most {planned.budget_minutes:g} minutes of live runs"
+
+
+def _dealing_text(dealing: PlannedDealing) -> str:
+    """How finalists are compared, what it takes, and what it can tell apart."""
+    how = "alive together" if dealing.together else "in turns"
+    took = f", about {duration(dealing.seconds)}" if dealing.seconds is not None else ""
+    return (
+        f"finalists: {plural(dealing.prompts, 'prompt')} to {plural(dealing.servers, 'server')} "
+        f"{how}, {plural(dealing.starts, 'start')} each, {plural(dealing.loads, 'model load')}"
+        f"{took}; it can decide a difference of {100 * dealing.smallest_difference:.1f} % "
+        f"({dealing.confidence:.0%})"
+    )
 
 
 def _about(steps: Sequence[Planned]) -> str:
@@ -496,23 +537,6 @@ def _changed(part: str, before: Any, now: Any) -> str:
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     names = [*now, *(name for name in before if name not in now)]
     return [name for name in names if before.get(name) != now.get(name)]
-
-
-def _configuration_seconds(
-    configuration: Configuration, history: Sequence[Artifact], pace: MachinePace
-) -> tuple[float | None, str]:
-    """What all rounds of a candidate take."""
-    first = configuration.rounds[0]
-    stored = next((a for a in history if a.key == first.key), None)
-    if stored is not None:
-        outcome = stored.result
-        asked = sum(run["wall_ms"] for run in outcome["runs"]) / 1000
-        whole = (outcome["load_seconds"] + asked) * len(configuration.rounds)
-        return whole, f"measured: {first.label}"
-    found = [pace.seconds(step, effort_of(step)) for step in configuration.rounds]
-    known = [seconds for seconds, _ in found if seconds is not None]
-    whole = sum(known) if len(known) == len(found) else None
-    return whole, f"reckoned {found[0][1]}"
 
 
 def _needs(layouts: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, ...]:

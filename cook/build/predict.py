@@ -8,10 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cook.build.forecast import ChainExpectation, Forecast, Forecaster
+from cook.build.forecast import Forecast, Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
 from cook.build.layout import DraftForecast, DraftPlan
 from cook.build.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
+from cook.build.what_if import (
+    ChainExpectation,
+    after_ngrams,
+    in_parallel_with,
+    sampled,
+    under_stored,
+)
 from cook.engines.base import DraftSettings, ModelArgs
 from cook.errors import InputError, PrerequisiteError
 from cook.formats.naming import model_stem
@@ -365,7 +372,7 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     with Executor(
         Store(home / "store"), output, logs=home / "logs", threads=request.threads
     ) as executor:
-        executor.run(plan.certain())
+        executor.run(plan.steps())
         executor.run(step for one in parallel for step in one.steps())
     for failure in executor.outcomes.failures.values():
         if failure.blocked_by is None:
@@ -403,7 +410,7 @@ def _predicted(
 ) -> TracePrediction:
     """What the outcomes of all steps say."""
     plan = forecaster.plan
-    curves = [forecaster.curve(passes) for passes in plan.curves()]
+    curves = [forecaster.outcomes.result(step) for step in plan.curves()]
     doubts = [*_doubts(request, trace, plan.profile)]
     if any(request.p_min) and not RULES[plan.profile].uses_p_min:
         doubts.append(f"{plan.profile.value}: p_min never ends a draft there, and is left out")
@@ -429,17 +436,17 @@ def _predicted(
                 file_bytes=path.stat().st_size,
                 replay=replay,
                 settings=tuple(_setting(forecaster, draft, forecast) for forecast in mine),
-                sampled=tuple(forecaster.sampled(draft, request.lengths)),
+                sampled=tuple(sampled(forecaster, draft, request.lengths)),
                 expected=tuple(
                     one
                     for chain in chains
-                    for one in forecaster.expected(draft, chain, request.lengths)
+                    for one in under_stored(forecaster, draft, chain, request.lengths)
                 ),
-                parallel=forecaster.parallel(draft, request.lengths),
+                parallel=in_parallel_with(forecaster, draft, request.lengths),
             )
         )
         for rival in plan.rivals:
-            both = forecaster.two_stage(draft, rival)
+            both = after_ngrams(forecaster, draft, rival)
             two_stage += [max(both, key=lambda one: one.decode_speed)] if both else []
     return TracePrediction(
         trace=trace,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cook.build.forecast import ChainExpectation, Forecast
+from cook.build.forecast import Forecast
 from cook.build.predict import (
     CONSTANT,
     DraftPrediction,
@@ -17,6 +17,7 @@ from cook.build.predict import (
     predict_on_trace,
     predict_typed,
 )
+from cook.build.what_if import ChainExpectation
 from cook.output import Column, Output, plain
 from cook.report.sections.in_parallel import answers, gain
 from cook.scoring.iid import CAVEAT, IidRow
@@ -447,7 +448,6 @@ def _parts(spent: Breakdown) -> list[tuple[str, str]]:
         "draft writes": spent.draft_s,
         "draft follows": spent.mirror_s,
         "sampling": spent.sample_s,
-        "overhead": spent.overhead_s,
     }
     return [(name, f"{part / spent.total_s:.1%}") for name, part in named.items() if part]
 

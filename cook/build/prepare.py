@@ -253,7 +253,7 @@ def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) ->
     """InputError or PrerequisiteError for an argument that the server lacks, before hours pass."""
     first = {}
     for one in configurations:
-        live = one.rounds[0]
+        live = one.live
         first[live.target_args, live.draft_args, one.settings, live.draft_context] = live
     longest = max((_bytes(c) for c in configurations), default=0) + TEMPLATE_TOKENS
     for (target_args, draft_args, settings, draft_context), live in first.items():
@@ -269,8 +269,7 @@ def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) ->
 
 def _bytes(configuration: Configuration) -> int:
     """Of the longest prompt."""
-    prompts = (prompt for live in configuration.rounds for prompt in live.prompts)
-    return max((len(prompt.text.encode()) for prompt in prompts), default=0)
+    return max((len(p.text.encode()) for p in configuration.live.prompts), default=0)
 
 
 def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:

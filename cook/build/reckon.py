@@ -29,7 +29,6 @@ from cook.graph.step import Input, Source, Step
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
 from cook.recipe.active import active_bytes
-from cook.steps.compare import LOOKED_UP, CompareStep
 from cook.steps.control import ENOUGH, ControlStep
 from cook.steps.convert import ConvertStep
 from cook.steps.corpus import TraceCorpusStep
@@ -43,6 +42,8 @@ from cook.steps.curve import (
     CurveStep,
     grid_of,
 )
+from cook.steps.deal import DealStep
+from cook.steps.differences import LOOKED_UP, CompareStep
 from cook.steps.head import HeadStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -387,13 +388,28 @@ def _live(step: LiveStep) -> Effort | None:
     return Effort((target, draft), read, cycles * (1 + n_max), computed)
 
 
+def _deal(step: DealStep) -> Effort | None:
+    """Every server loads and answers all prompts; files that several map are read once."""
+    each = [_live(server) for server in step.servers]
+    known = [one for one in each if one is not None]
+    if len(known) < len(each):
+        return None
+    models = {node.key: model_bytes(node) or 0.0 for node in step.inputs().values()}
+    return Effort(
+        tuple(models.values()),
+        sum(one.read_bytes for one in known),
+        sum(one.decodes for one in known),
+        sum(one.computed_bytes for one in known),
+    )
+
+
 def _compare(step: CompareStep) -> Effort | None:
     """Some of the replies differ: they are looked up, and a few controlled."""
     target = model_bytes(step.target)
     if target is None:
         return None
-    live = step.live[0]
-    prompts = [tokens + live.max_tokens for tokens in _lengths(live.prompts, step.target)]
+    dealt, most = tuple(step.live.prompts.values()), step.live.live.max_tokens
+    prompts = [tokens + most for tokens in _lengths(dealt, step.target)]
     wide = _touched(step.target)
     # Two thirds of what may be: replies are alike as often as not.
     read = 0.7 * sum(sorted(prompts)[:LOOKED_UP]) * _computed(step.target)
@@ -417,7 +433,7 @@ def _recount(step: SelfCheckStep) -> Effort | None:
         return None
     touched = _touched(step.draft)
     requests = min(REQUESTS, len(step.live.prompts))
-    tokens = requests * step.live.max_tokens / TOKENS_A_CYCLE * (step.settings.n_max + 1)
+    tokens = requests * step.live.live.max_tokens / TOKENS_A_CYCLE * (step.settings.n_max + 1)
     computed = requests * CHUNK_TOKENS * _computed(step.draft)
     return Effort((), tokens * touched, tokens, computed)
 
@@ -486,6 +502,7 @@ _RULES: Mapping[type, Callable[[Any], Effort | None]] = {
     CurveStep: _curve,
     SlotCurveStep: _slot_curve,
     LiveStep: _live,
+    DealStep: _deal,
     CompareStep: _compare,
     ControlStep: _control,
     SelfCheckStep: _recount,

@@ -9,27 +9,29 @@ from dataclasses import replace
 import numpy as np
 
 from cook.build.forecast import Forecaster
-from cook.build.layout import Configuration
 from cook.formats.quant_types import Flavour
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
+from cook.record.record import CandidateKey
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.scoring.simulate import Simulation
+from cook.steps.deal import Dealt
 from cook.steps.live import WARM_UP_TOKENS, LiveOutcome
 from cook.steps.replay import ngram_request
 
 
-def rival_counts(configuration: Configuration, forecaster: Forecaster) -> SelfCheckOutcome | None:
+def rival_counts(
+    key: CandidateKey, dealt: Dealt, forecaster: Forecaster
+) -> SelfCheckOutcome | None:
     """Whether the simulated counts of live requests are the server's.
 
     Requests are simulated in the order in which each server got them, its warm-up first; with a
     draft behind, those are counted whose reply is the trace's, since that is what the draft was
     replayed on. None where no server told its tokens, as ik's does not, or none is so.
     """
-    outcomes = [forecaster.outcomes.result(step) for step in configuration.rounds]
-    rounds = [outcome for outcome in outcomes if outcome is not None]
+    rounds = list(dealt.outcomes(forecaster.outcomes.result))
     known = [r for r in rounds if r.warm_up is not None and all(run.tokens for run in r.runs)]
-    pairs = [pair for outcome in known for pair in _recounted(configuration, forecaster, outcome)]
+    pairs = [pair for outcome in known for pair in _recounted(key, forecaster, outcome)]
     if not pairs:
         return None
     return SelfCheckOutcome(
@@ -47,9 +49,9 @@ def rival_counts(configuration: Configuration, forecaster: Forecaster) -> SelfCh
 
 
 def _recounted(
-    configuration: Configuration, forecaster: Forecaster, outcome: LiveOutcome
+    key: CandidateKey, forecaster: Forecaster, outcome: LiveOutcome
 ) -> Iterator[tuple[PromptRun, Simulation]]:
-    plan, trace, key = forecaster.plan, forecaster.trace, configuration.key
+    plan, trace = forecaster.plan, forecaster.trace
     assert key.ngram is not None, "asked of n-grams only"
     assert outcome.warm_up is not None, "chosen so"
     draft = next((d for d in plan.drafts if plan.is_of(d, key)), None)

@@ -4,23 +4,23 @@ compare outputs, and hand everything to the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cook.build.assemble import Finished, aim_of, assemble
-from cook.build.choose import Limits, over_the_limits
 from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
-from cook.build.layout import Configuration, Layout, checks_of, interleaved
-from cook.build.live_runs import measured_seconds, within_budget
+from cook.build.layout import Layout
+from cook.build.limits import Limits, over_the_limits
 from cook.build.needs import needs_of
 from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
 from cook.build.reckon import nominal_seconds
 from cook.build.slot_speeds import in_parallel
+from cook.engines.discover import engine_at
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
 from cook.graph.execute import Elsewhere, Executor, Outcomes, closure
 from cook.graph.step import Step
@@ -28,7 +28,7 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
 from cook.record.find import keep_record
-from cook.record.record import Excluded, Record
+from cook.record.record import CandidateKey, Excluded, Record
 from cook.units import plural, size
 
 
@@ -55,11 +55,13 @@ def build(
     again: str | None = None,
     watch: Callable[[Step[Any]], None] = lambda _: None,
     scheduler: str | None = None,
+    reference: Mapping[str, Path] | None = None,
 ) -> Built:
     """Run everything ``prepared`` asks for and pick; failures block only what needs them.
 
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. ``again``
-    names a candidate that runs live beside the finalists, to be compared with an earlier build.
+    names a candidate that is dealt every prompt, to be compared with an earlier build, and
+    ``reference`` by engine another build of it, on which what runs live runs as well.
     ``watch`` is told of every step that begins to run. ``scheduler``: the address of a dask
     cluster that makes what is not timed.
     """
@@ -94,8 +96,8 @@ def build(
                 for c in layout.grid
                 if c.draft is not None and c.draft.name in over
             ]
-            decision = _decide(prepared, qualified, excluded, executor, output, again)
-            grid, left_out = _score(prepared, qualified, executor, output, decision)
+            decision = _decide(prepared, qualified, excluded, executor, again, reference)
+            left_out = decision.left_out if decision is not None else ()
             parallel = None
             score = prepared.recipe.score
             if decision is not None and score is not None and max(score.slots) > 1:
@@ -108,7 +110,6 @@ def build(
                 loaded=prepared.loaded,
                 demo=prepared.demo,
                 layouts=prepared.layouts,
-                grid=grid,
                 left_out=(*unmade, *left_out),
                 outcomes=executor.outcomes,
                 decision=decision,
@@ -208,7 +209,7 @@ def _require_room(store: Store, layouts: Sequence[Layout]) -> None:
 def _over_the_limits(prepared: Prepared, outcomes: Outcomes) -> dict[str, str]:
     """Draft -> why it may not win. What it takes to know has been measured by now.
 
-    Such a draft is neither raced, nor calibrated on, nor run live: it may not even fit.
+    Such a draft is neither replayed nor run live: it may not even fit.
     """
     limits = Limits(**prepared.recipe.pick.subject_to.model_dump())
     return over_the_limits(draft_records(prepared.layouts, outcomes), limits)
@@ -219,61 +220,36 @@ def _decide(
     layouts: Sequence[Layout],
     excluded: Sequence[Excluded],
     executor: Executor,
-    output: Output,
     again: str | None,
+    reference: Mapping[str, Path] | None,
 ) -> Decision | None:
-    """What replay predicts and chooses of the drafts of ``layouts``, which all qualify; None where
-    candidates are scored live only, or none is left."""
-    score = prepared.recipe.score
-    prompts = layouts[0].prompts
-    if score is None or prompts is None or all(layout.forecast is None for layout in layouts):
+    """What was forecast, dealt and picked of the drafts of ``layouts``, which all qualify, with the
+    checks of what ran; None without a score."""
+    score, prompts = prepared.recipe.score, layouts[0].prompts
+    if score is None or prompts is None:
         return None
+    records = draft_records(prepared.layouts, executor.outcomes)
+    sizes = {draft.quant: draft.file_bytes for draft in records}
     aim = aim_of(prepared.recipe)
-    decision = decide(layouts, prompts, score, aim, excluded, executor, again)
-    if decision is None:
-        output.warn("nothing could be predicted; every candidate runs live instead")
-    return decision
+    other = {name: engine_at(name, path) for name, path in (reference or {}).items()}
+    decision = decide(layouts, prompts, score, aim, excluded, executor, sizes, again, other)
+    checks = list(_checks(layouts, decision))
+    executor.run(checks)
+    return replace(decision, checks=tuple(checks))
 
 
-def _score(
-    prepared: Prepared,
-    layouts: Sequence[Layout],
-    executor: Executor,
-    output: Output,
-    decision: Decision | None,
-) -> tuple[tuple[Configuration, ...], tuple[Excluded, ...]]:
-    """Run the baselines and what fits the budget live, unless that was decided by; compare
-    outputs."""
-    score = prepared.recipe.score
-    baselines = [layout.baseline for layout in layouts if layout.baseline is not None]
-    if not baselines or score is None:
-        return (), ()
-    if decision is not None:
-        _check(prepared, decision.finalists, executor, served=decision.finalists[:1])
-        return decision.finalists, decision.left_out
-    wanted = tuple(c for m in layouts for c in m.grid)
-    first = baselines[0].rounds[0]
-    executor.run([first])
-    seconds = measured_seconds(first, executor.outcomes, len(baselines[0].rounds))
-    budget_s = score.live_budget.minutes * 60
-    grid, left_out = within_budget(wanted, seconds, budget_s, len(baselines))
-    for excluded in left_out:
-        output.warn(f"{excluded.candidate}: {excluded.reason}")
-    executor.run(interleaved([*baselines, *grid]))
-    _check(prepared, grid, executor, served=grid)
-    return grid, left_out
-
-
-def _check(
-    prepared: Prepared,
-    grid: Sequence[Configuration],
-    executor: Executor,
-    *,
-    served: Sequence[Configuration],
-) -> None:
-    """How far our counts are the engine's, and whether drafts change the output: of those alone
-    that may be ``served``, since on long prompts it takes as long as a live run."""
-    checks = checks_of(prepared.layouts, grid)
-    executor.run([c.compare for c in served if c.compare is not None])
-    executor.run([check.counts for check in checks.values()])
-    executor.run([checks[c.key].control for c in served if c.key in checks])
+def _checks(layouts: Sequence[Layout], decision: Decision) -> Iterator[Step[Any]]:
+    """How far our counts are the engine's, of all that ran, and whether the pick changes outputs:
+    of that alone, since on long prompts it takes as long as a live run."""
+    for number, configuration in enumerate(decision.finalists):
+        layout = next(m for m in layouts if m.engine.name == configuration.key.engine)
+        dealt = decision.dealing.dealt(configuration.key)
+        assert dealt is not None, "finalists ran"
+        checks = layout.checks(configuration, dealt)
+        if checks is not None:
+            yield checks.counts
+        without = decision.dealing.dealt(CandidateKey(configuration.key.engine))
+        if without is not None and (number == 0 or layout.forecast is None):
+            yield layout.compare(configuration, without, dealt)
+            if checks is not None:
+                yield checks.control

@@ -1,44 +1,20 @@
-"""The pick, said as an engineer would: how much faster, over what, live or not, how sure, what
-to do where that is open.
+"""The pick in a few sentences: how much faster, over what, decided or not, and what would decide.
 
-It stands above a table of the same figures, so it says nothing that a row contradicts: where a
-candidate that ran live was faster than the pick, the sentence names it.
+It stands above a table of the same figures and says nothing that a row contradicts: the pick is
+the best live row, or the sentence says why not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from cook.record.measured import Figures
 from cook.record.objective import Objective
-from cook.record.record import DISTURBED, UNFORESEEN, Candidate, Certainty, Excluded, doubted
-from cook.scoring.intervals import FEWEST_PROMPTS
+from cook.record.record import Candidate, Excluded, Pick
 from cook.units import plural
 
-NAMED = 2
-"""Rivals that are named at most."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the sentence is about. ``ties``: could not be told from the best; ``confidence`` is
-    what was asked for."""
-
-    objective: Objective
-    confidence: float
-    certainty: Certainty
-    ties: tuple[str, ...]
-    winner: Candidate
-    candidates: Sequence[Candidate]
-
-    @property
-    def sure(self) -> str:
-        return f"{self.confidence:.0%}"
-
-    @property
-    def margin(self) -> str:
-        return f"{100 * self.certainty.margin:g}%"
+DISTURBED_SHARE = 0.1
+"""Of the live requests, above which other programs had too much of a part in them."""
 
 
 def nothing_qualifies(excluded: Sequence[Excluded]) -> str:
@@ -46,221 +22,114 @@ def nothing_qualifies(excluded: Sequence[Excluded]) -> str:
     return f"nothing qualifies: {'; '.join(f'{e.candidate}: {e.reason}' for e in excluded[:4])}"
 
 
-def pick_sentence(evidence: Evidence) -> str:
-    """One or a few short sentences; the first says all that a chat message would."""
-    return " ".join(f"{part}." for part in _parts(evidence))
+def pick_sentence(
+    pick: Pick, winner: Candidate, candidates: Sequence[Candidate], disturbed: float
+) -> str:
+    """One or a few short sentences; the first says all that a chat message would.
+
+    ``disturbed``: share of the live requests during which another program was at work.
+    """
+    return " ".join(f"{part}." for part in _parts(pick, winner, candidates, disturbed))
 
 
-def _parts(evidence: Evidence) -> Iterator[str]:
-    yield _gain(evidence)
-    objection = evidence.certainty.objection
-    cause = doubted(objection)
-    if evidence.certainty.decided:
-        yield _decided(evidence)
+def _parts(
+    pick: Pick, winner: Candidate, candidates: Sequence[Candidate], disturbed: float
+) -> Iterator[str]:
+    objective = Objective(pick.maximize)
+    yield _gain(winner, objective) + _best_draft(winner, candidates)
+    sure = f"{pick.confidence:.0%}"
+    margin = f"{100 * pick.margin:g} %"
+    better = "better" if not objective.timed else "faster"
+    if pick.decided and pick.leader != pick.candidate:
+        why = "is the smaller file" if winner.key.is_file else "needs no file"
+        yield f"Decided: it is within {margin} of {pick.leader}, the best ({sure}), and {why}"
+    elif pick.decided:
+        where = "on these prompts " if _may_not_pay(winner) else ""
+        yield f"Decided {where}({sure}): no other candidate is more than {margin} {better}"
     else:
-        yield _undecided(evidence)
-        if cause != DISTURBED and (advice := _advice(evidence)) is not None:
-            yield advice
-    if cause == DISTURBED:
+        yield from _undecided(pick, candidates, better)
+    if disturbed > DISTURBED_SHARE:
         yield (
-            f"Live runs were {objection}: measure again on an idle machine (`--fresh`) before you "
-            "trust these speeds"
+            f"Other programs were at work during {disturbed:.0%} of the live requests: on an idle "
+            "machine `--remeasure` is surer"
         )
-    elif cause == UNFORESEEN:
-        yield (
-            f"Live runs were {objection}: what did not run may be as far from its forecast; "
-            "`method: live` runs every candidate"
-        )
-    elif evidence.certainty.decided and objection is not None:
-        yield f"The live runs alone do not show it: {objection}"
 
 
-def _gain(evidence: Evidence) -> str:
-    """What the pick is and gains, over what, live or not."""
-    winner = evidence.winner
-    if winner.live is None:
-        return f"{_predicted(evidence)}; it did not run live"
-    if winner.ngram is not None and winner.predicted is not None:
-        return f"{_predicted(evidence)}{_counted(winner)}"
-    over = f"live on {_over(winner.live)}"
+def _gain(winner: Candidate, objective: Objective) -> str:
+    """What the pick brings, from its live requests where it ran, or else as forecast."""
+    found, how = winner.live, ""
+    if winner.predicted is not None and (found is None or not objective.timed):
+        found = winner.predicted.figures
+        how = ", replayed" if winner.live is not None else ", by forecast alone"
+    if found is None:
+        return f"{winner.name} is the only candidate"
+    over = f"{plural(found.requests, 'request')}, {found.tokens:,} tokens{how}"
+    rate = f", acceptance {found.acceptance_rate:.1%}" if found.acceptance_rate is not None else ""
+    speedup, decode = winner.speedup, winner.decode_speedup
+    if winner.live is None and winner.predicted is not None:
+        speedup, decode = winner.predicted.speedup, winner.predicted.decode_speedup
     if winner.draft is None:
-        speed = _speed(winner.live, evidence.objective)
-        return f"{_capital(winner.name)} is best: {speed}, {over}{_best_draft(evidence)}"
-    rate = ""
-    if winner.live.acceptance_rate is not None:
-        rate = f", acceptance {winner.live.acceptance_rate:.1%}"
-    match evidence.objective:
-        case Objective.END_TO_END_SPEED if winner.speedup is None:
-            speed = _speed(winner.live, evidence.objective)
-            unknown = "no live run without a draft to compare it with"
-            return f"{winner.name} runs at {speed}, {over}{rate}; {unknown}"
-        case Objective.END_TO_END_SPEED:
-            gain = f"is {_faster(winner)} as no draft end to end{_interval(winner)}"
-            return f"{winner.name} {gain}, {over}{rate}"
-        case Objective.DECODE_SPEED:
-            whole = f", {winner.speedup:.2f}x end to end" if winner.speedup is not None else ""
-            decode = winner.decode_speedup
-            told = f"decodes {decode:.2f}x as fast as no draft" if decode else "decodes fastest"
-            return f"{winner.name} {told}{whole}{_interval(winner)}, {over}{rate}"
-        case Objective.ACCEPTANCE | Objective.ACCEPTANCE_LENGTH:
-            value = evidence.objective.of(winner.live)
-            assert value is not None, "what was picked by it has it"
-            what = (
-                f"has {value:.1%} of its drafted tokens accepted"
-                if evidence.objective is Objective.ACCEPTANCE
-                else f"comes to {value:.2f} tokens a cycle"
-            )
-            if winner.speedup is None:
-                return f"{winner.name} {what}, {over}"
-            pays = f"it is {_faster(winner)} as no draft end to end{_interval(winner)}"
-            return f"{winner.name} {what}, {over}; {pays}"
+        return f"No draft is the fastest, at {_speed(found, objective)}, over {over}"
+    value = objective.of(found)
+    if objective is Objective.ACCEPTANCE and value is not None:
+        gain = f"has {value:.1%} of its drafted tokens accepted"
+        rate = ""
+    elif objective is Objective.ACCEPTANCE_LENGTH and value is not None:
+        gain = f"comes to {value:.2f} tokens a cycle"
+    elif objective is Objective.DECODE_SPEED and decode is not None:
+        gain = f"decodes {decode:.2f}x as fast as no draft"
+    elif speedup is not None:
+        gain = f"is {speedup:.2f}x as fast as no draft end to end"
+        return f"{winner.name} {gain}{_interval(winner)}, over {over}{rate}"
+    else:
+        return f"{winner.name} runs at {_speed(found, objective)}, over {over}{rate}"
+    whole = f", {speedup:.2f}x end to end{_interval(winner)}" if speedup is not None else ""
+    return f"{winner.name} {gain}{whole}, over {over}{rate}"
 
 
-def _counted(winner: Candidate) -> str:
-    """What live runs say of draft-free speculation: its counts, as its speeds hang on chance."""
-    if winner.counts is None:
+def _undecided(pick: Pick, candidates: Sequence[Candidate], better: str) -> Iterator[str]:
+    """The pair that is open, how it compares, and what deciding takes."""
+    if pick.rival is None or pick.rival_low is None or pick.rival_high is None:
+        yield "Which candidate is best is undecided: too little was measured"
+        return
+    ran = any(c.name == pick.rival and c.live is not None for c in candidates)
+    how = "" if ran else " by its forecast, as it did not run,"
+    low, high = pick.rival_low - 1, pick.rival_high - 1
+    yield (
+        f"Undecided: {pick.rival} is{how} {low:+.1%} to {high:+.1%} {better} than {pick.leader} "
+        f"({pick.confidence:.0%})"
+    )
+    if pick.seconds_to_decide is not None:
+        minutes = max(1, round(pick.seconds_to_decide / 60))
+        yield (
+            f"About {plural(minutes, 'more minute')} of live runs would decide: raise "
+            "score.live_budget"
+        )
+    else:
+        yield "More prompts would decide (score.limit), or a wider pick.margin"
+
+
+def _best_draft(winner: Candidate, candidates: Sequence[Candidate]) -> str:
+    """The best draft, where none was picked."""
+    drafts = [c for c in candidates if c.key.is_file and c.live and c.speedup is not None]
+    if winner.key.is_file or not drafts:
         return ""
-    same = f"{winner.counts.exact} of {plural(winner.counts.requests, 'live request')}"
-    return f"; it drafted and had accepted as simulated in {same}"
-
-
-def _over(figures: Figures) -> str:
-    return f"{plural(figures.requests, 'prompt')}, {figures.tokens:,} tokens"
+    best = max(drafts, key=lambda c: c.speedup or 0.0)
+    return f"; the fastest draft, {best.name}, is {best.speedup:.2f}x as fast as no draft"
 
 
 def _speed(figures: Figures, objective: Objective) -> str:
-    if objective is Objective.DECODE_SPEED and figures.decode_speed is not None:
-        return f"{figures.decode_speed:.2f} t/s decode"
-    if figures.end_to_end_speed is None:
-        return "no speed"
-    return f"{figures.end_to_end_speed:.2f} t/s end to end"
-
-
-def _faster(candidate: Candidate) -> str:
-    assert candidate.speedup is not None, "asked only where no draft ran, too"
-    return f"{candidate.speedup:.2f}x as fast"
+    decode = objective is Objective.DECODE_SPEED
+    speed = figures.decode_speed if decode else figures.end_to_end_speed
+    return f"{speed:.2f} t/s {'decode' if decode else 'end to end'}" if speed else "no speed"
 
 
 def _interval(candidate: Candidate) -> str:
-    """Of the end-to-end speedup; with the warning that it may be none."""
+    """Of the end-to-end speedup on other prompts of the kind."""
     found = candidate.speedup_interval
-    if found is None:
-        return ""
-    text = f"{found.confidence:.0%}: {found.low:.2f} to {found.high:.2f}"
-    if found.high < 1:
-        return f" ({text}, so it slows down)"
-    return f" ({text}{', so it may also be slower' if found.low < 1 else ''})"
+    return f" ({found.low:.2f} to {found.high:.2f} on other such prompts)" if found else ""
 
 
-def _best_draft(evidence: Evidence) -> str:
-    """What the best draft would have made of it, where none was picked."""
-    drafts = [c for c in evidence.candidates if c.draft and c.speedup is not None]
-    best = max(drafts, key=lambda c: c.speedup or 0.0, default=None)
-    if best is None:
-        return ""
-    return f"; the fastest draft, {best.name}, is {_faster(best)} end to end{_interval(best)}"
-
-
-def _predicted(evidence: Evidence) -> str:
-    winner = evidence.winner
-    found = winner.predicted.figures if winner.predicted else None
-    bare = next(
-        (c for c in evidence.candidates if c.draft is None and c.engine == winner.engine), None
-    )
-    mine = found.end_to_end_speed if found else None
-    other = bare.predicted.figures.end_to_end_speed if bare and bare.predicted else None
-    if found is None or mine is None:
-        return f"{winner.name} is expected to be best"
-    if winner.draft is None or not other:
-        speed = f"{mine:.2f} t/s end to end, predicted on {_over(found)}"
-        return f"{winner.name} is expected to be best, {speed}"
-    return (
-        f"{winner.name} is predicted to be {mine / other:.2f}x as fast as no draft end to end, on "
-        f"{_over(found)}"
-    )
-
-
-def _decided(evidence: Evidence) -> str:
-    found = evidence.certainty
-    name = evidence.winner.name
-    equal = [n for n in found.equal if n != name]
-    if found.leader != name:
-        why = "is the smaller file" if evidence.winner.key.is_file else "needs no file"
-        return (
-            f"It ties with {found.leader}, the best expected, within {evidence.margin} "
-            f"({evidence.sure}), and {why}"
-        )
-    if equal:
-        return f"It ties with {_named(equal)} within {evidence.margin} ({evidence.sure})"
-    return f"No other candidate is more than {evidence.margin} better ({evidence.sure})"
-
-
-def _undecided(evidence: Evidence) -> str:
-    """What stands against it."""
-    found = evidence.certainty
-    if found.within is None:
-        return "Which candidate is best is undecided"
-    rivals = _named(evidence.ties) if evidence.ties else "another candidate"
-    gain = "as good"
-    if found.gain is not None and found.gain >= 0.005:
-        gain = f"up to {found.gain:.0%} better" if found.gain < 1 else "more than twice as good"
-    return (
-        f"Which candidate is best is undecided: it is expected to be best{_outrun(evidence)}, but "
-        f"{rivals} may be {gain} ({evidence.sure}; margin {evidence.margin})"
-    )
-
-
-def _advice(evidence: Evidence) -> str | None:
-    """What would decide; None where nothing is known to."""
-    found = evidence.certainty
-    if found.within is None:
-        ran = evidence.winner.live
-        if ran is not None and ran.requests < FEWEST_PROMPTS:
-            return f"Give it more prompts: {FEWEST_PROMPTS} are the fewest to say how sure it is"
-        return "More live rounds would tell how sure it is: raise score.live_budget"
-    if found.rounds_to_decide is not None and found.seconds_to_decide is not None:
-        minutes = max(1, round(found.seconds_to_decide / 60))
-        return (
-            f"About {plural(found.rounds_to_decide, 'more live round')} would decide: raise "
-            f"score.live_budget by {plural(minutes, 'minute')}"
-        )
-    return "More prompts would decide (score.limit), or a wider pick.margin"
-
-
-def _outrun(evidence: Evidence) -> str:
-    """The candidate that was better than the pick in its live runs, if any: all that was measured
-    says otherwise."""
-    mine = _live_value(evidence.winner, evidence.objective)
-    if mine is None:
-        return ""
-    faster = [
-        (value, c.name)
-        for c in evidence.candidates
-        if c.key != evidence.winner.key
-        and c.name in {*evidence.ties, *evidence.certainty.chances}
-        and (value := _live_value(c, evidence.objective)) is not None
-        and value > mine
-    ]
-    return f" by all that was measured, though {max(faster)[1]} did better live" if faster else ""
-
-
-def _live_value(candidate: Candidate, objective: Objective) -> float | None:
-    if candidate.live is None:
-        return None
-    if objective is Objective.END_TO_END_SPEED and candidate.speedup is not None:
-        return candidate.speedup
-    if objective is Objective.DECODE_SPEED and candidate.decode_speedup is not None:
-        return candidate.decode_speedup
-    return objective.of(candidate.live)
-
-
-def _named(names: Sequence[str]) -> str:
-    head = list(names[:NAMED])
-    more = len(names) - len(head)
-    if more:
-        return f"{', '.join(head)} and {more} more"
-    return " and ".join(head)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _may_not_pay(candidate: Candidate) -> bool:
+    found = candidate.speedup_interval
+    return found is not None and found.low < 1 < found.high

@@ -15,20 +15,20 @@ import numpy as np
 
 from cook.build.decide import Decision
 from cook.build.drafts import why_not
-from cook.build.forecast import NO_OVERHEADS, Forecaster
+from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
-from cook.engines.base import BATCH, DraftSettings
+from cook.engines.base import BATCH, UBATCH, DraftSettings
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 from cook.graph.execute import Executor, Outcomes
 from cook.recipe.schema import ScoreSpec
-from cook.record.measured import Overheads, SlotSpeed
+from cook.record.measured import SlotSpeed
 from cook.record.record import Excluded
 from cook.scoring.figures import figures
 from cook.scoring.price import BatchCurve, SimulatedReply
 from cook.scoring.simulate import plain_steps, simulate
 from cook.scoring.slots import ServedInParallel, SlotCurves, SlotPrices, require_room, serve
-from cook.steps.curve import PASSES, CurveStep, over_passes, widths_for
+from cook.steps.curve import CurveStep, widths_for
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.slot_curve import SlotCurveStep, sequences_for
 
@@ -37,30 +37,21 @@ from cook.steps.slot_curve import SlotCurveStep, sequences_for
 class SlotPlan:
     """The timings below forecasts of ``draft`` on servers of so many ``slots`` each.
 
-    ``verify``, ``plain`` (no draft's target, the same where it runs with the same arguments) and
-    ``drafting``: one a pass.
+    ``plain`` is no draft's target, the same as ``verify`` where it runs with the same arguments.
     """
 
     draft: DraftForecast
     slots: tuple[int, ...]
-    verify: tuple[SlotCurveStep, ...]
-    plain: tuple[SlotCurveStep, ...]
-    drafting: tuple[SlotCurveStep, ...]
-
-    def timing(self, turn: int) -> Iterator[SlotCurveStep]:
-        """One pass."""
-        for steps in dict.fromkeys((self.verify, self.plain, self.drafting)):
-            yield from steps[turn : turn + 1]
+    verify: SlotCurveStep
+    plain: SlotCurveStep
+    drafting: SlotCurveStep
 
     def steps(self) -> Iterator[SlotCurveStep]:
-        """All passes, one after the other."""
-        for turn in range(len(self.verify)):
-            yield from self.timing(turn)
+        """Each once."""
+        yield from dict.fromkeys((self.verify, self.plain, self.drafting))
 
 
-def slot_plan(
-    plan: ForecastPlan, draft: DraftForecast, slots: Sequence[int], passes: int = PASSES
-) -> SlotPlan:
+def slot_plan(plan: ForecastPlan, draft: DraftForecast, slots: Sequence[int]) -> SlotPlan:
     """InputError where nothing is timed, or the widest step of ``slots`` exceeds the batch."""
     if not plan.verify or not draft.curves:
         raise InputError(
@@ -72,15 +63,11 @@ def slot_plan(
     require_room(max(slots), widths[-1] - 1, batch)
     sequences = sequences_for(slots)
 
-    def by_slots(curve: CurveStep, widths: tuple[int, ...]) -> tuple[SlotCurveStep, ...]:
-        return tuple(
-            SlotCurveStep(
-                *(curve.engine, curve.name, curve.model, curve.trace, curve.args, curve.verifies),
-                widths=widths,
-                sequences=sequences,
-                turn=turn,
-            )
-            for turn in range(passes)
+    def by_slots(curve: CurveStep, widths: tuple[int, ...]) -> SlotCurveStep:
+        return SlotCurveStep(
+            *(curve.engine, curve.name, curve.model, curve.trace, curve.args, curve.verifies),
+            widths=widths,
+            sequences=sequences,
         )
 
     verify = by_slots(plan.verify[0], widths)
@@ -102,7 +89,8 @@ class SlotForecaster:
 
     forecaster: Forecaster
     plan: SlotPlan
-    overheads: Overheads = NO_OVERHEADS
+    factor: float = 1.0
+    """Live over forecast time of one slot's steps."""
 
     def served(
         self, slots: int, settings: DraftSettings | None, only: Collection[str] | None = None
@@ -149,7 +137,7 @@ class SlotForecaster:
         return {head.id: place for place, head in enumerate(self.forecaster.trace.heads)}
 
     def _prices(self, settings: DraftSettings | None) -> SlotPrices | None:
-        one, fitted = self.forecaster, self.overheads
+        one = self.forecaster
         target = self._curves(
             self.plan.plain if settings is None else self.plan.verify,
             one.plan.plain if settings is None else one.plan.verify,
@@ -162,16 +150,14 @@ class SlotForecaster:
             )
         if target is None or (settings is not None and draft is None):
             return None
-        alone, drafting = one.alone(fitted), one.timings(self.plan.draft, fitted)
-        batch = self.plan.verify[0].args.batch or BATCH
+        alone, drafting = one.alone(), one.timings(self.plan.draft)
+        batch = self.plan.verify.args.batch or BATCH
         if settings is None and alone is not None:
             return SlotPrices(
                 target,
                 target_sample_s=alone.target_sample_s,
-                slower=alone.slower,
-                step_s=alone.overhead_s,
-                request_s=max(alone.request_s, 0.0),
                 batch=batch,
+                factor=self.factor,
             )
         if drafting is None:
             return None
@@ -180,30 +166,25 @@ class SlotForecaster:
             draft,
             target_sample_s=drafting.target_sample_s,
             draft_sample_s=drafting.draft_sample_s,
-            slower=drafting.slower,
-            step_s=drafting.overhead_s,
-            token_s=drafting.decode_overhead_s,
-            request_s=max(drafting.request_s, 0.0),
             batch=batch,
+            factor=self.factor,
         )
 
-    def _curves(
-        self, by_slots: Sequence[SlotCurveStep], one: Sequence[CurveStep]
-    ) -> SlotCurves | None:
-        results = self.forecaster.outcomes
-        passes = [r for step in by_slots if (r := results.result(step)) is not None]
+    def _curves(self, by_slots: SlotCurveStep, one: Sequence[CurveStep]) -> SlotCurves | None:
+        timed = self.forecaster.outcomes.result(by_slots)
         alone = self.forecaster.curve(one)
-        if not passes or alone is None:
+        if timed is None or alone is None:
             return None
-        return SlotCurves(as_multiples(over_passes(passes).batches, alone.batches), alone.prompts)
+        prompts = alone.prompts(one[0].args.ubatch or UBATCH)
+        return SlotCurves(as_multiples(timed.batches, alone.batches), prompts)
 
 
 def as_multiples(batches: Mapping[int, BatchCurve], alone: BatchCurve) -> dict[int, BatchCurve]:
     """``batches`` by the number of slots, as multiples of what one of them takes: times what one
     takes ``alone``, in a context of its own.
 
-    Overheads are fitted beside the latter. The two differ by some per cent where nothing but the
-    context does: with the former a server of one slot was predicted 5 % too slow without a draft.
+    The two differ by some per cent where nothing but the context does: with the former a server
+    of one slot was predicted 5 % too slow without a draft.
     """
     timed = batches[1]
     depths = np.clip(timed.depths, alone.depths[0], alone.depths[-1])
@@ -218,14 +199,13 @@ def as_multiples(batches: Mapping[int, BatchCurve], alone: BatchCurve) -> dict[i
 def parallel_run(
     configuration: Configuration, slots: int, order: Sequence[str], repeat: int = 0
 ) -> LiveStep:
-    """All live prompts of ``configuration`` in one run of so many slots, in the ``order`` of the
-    trace (ids)."""
-    prompts = {p.id: p for step in configuration.rounds for p in step.prompts}
+    """All prompts of ``configuration`` in one run of so many slots, in the ``order`` of the trace
+    (ids)."""
+    prompts = {p.id: p for p in configuration.live.prompts}
     return replace(
-        configuration.rounds[0],
+        configuration.live,
         prompts=tuple(prompts[name] for name in order if name in prompts),
         slots=slots,
-        round=0,
         repeat=repeat,
     )
 
@@ -256,19 +236,14 @@ def in_parallel(
     assert layout.forecast is not None, "its candidates were predicted"
     assert layout.baseline is not None, "it scores"
     plan = slot_plan(layout.forecast, draft, score.slots)
-    executor.run(plan.timing(0))
-    fitted = decision.fitted.get(layout.engine.name)
+    executor.run(plan.steps())
     one = Forecaster(layout.forecast, executor.outcomes)
-    forecaster = SlotForecaster(one, plan, fitted.overheads if fitted else NO_OVERHEADS)
+    forecaster = SlotForecaster(one, plan, decision.factor(layout.engine.name))
     order = [head.id for head in one.trace.heads]
-    asked = {p.id for step in layout.baseline.rounds for p in step.prompts}
+    asked = {p.id for p in layout.baseline.live.prompts}
     wanted: dict[tuple[int, DraftSettings | None], LiveStep] = {}
     left_out: list[Excluded] = []
-    steps = {step.key: step for step in decision.steps}
-    spent_s = sum(seconds_of(executor.outcomes.result(step)) for step in steps.values())
-    load_s = max(
-        (r.load_seconds for s in steps.values() if (r := executor.outcomes.result(s))), default=0.0
-    )
+    spent_s, load_s = decision.dealing.spent_s(), decision.dealing.load_s
     for slots in plan.slots:
         best = forecaster.best(slots, asked)
         for settings in dict.fromkeys((None, best[0] if best else usual, usual)):
@@ -284,13 +259,8 @@ def in_parallel(
                 continue
             spent_s += cost_s
             wanted[slots, settings] = step
-    # Timings on either side of the live runs: what the machine does meanwhile falls on both.
     lives = list(wanted.values())
-    executor.run(lives[: len(lives) // 2])
-    for turn in range(1, len(plan.verify) - 1):
-        executor.run(plan.timing(turn))
-    executor.run(lives[len(lives) // 2 :])
-    executor.run(plan.timing(len(plan.verify) - 1))
+    executor.run(lives)
     speeds = predicted_speeds(forecaster, asked)
     return InParallel(
         tuple(_lived(s, wanted.get((s.slots, s.settings)), executor.outcomes) for s in speeds),
@@ -304,7 +274,7 @@ def _drafting(
 ) -> tuple[Layout, DraftForecast, DraftSettings] | None:
     """The pick, or else the best draft, where an engine drafts with several slots."""
     able = {m.engine.name: m for m in layouts if m.engine.flavour is Flavour.LLAMA_CPP}
-    keys = (decision.final.key, *decision.final.ranking)
+    keys = (decision.pick, *decision.ranking)
     for key in keys:
         if key is None or key.ngram is not None or key.settings is None or key.engine not in able:
             continue
@@ -373,11 +343,3 @@ def tokens_per_s(outcome: LiveOutcome, only: Collection[str] | None = None) -> f
         return sum(run.predicted_n - 1 for run in outcome.runs) / outcome.busy_s
     runs = [run for run in outcome.runs if only is None or run.id in only]
     return 1000 * sum(run.predicted_n - 1 for run in runs) / sum(run.wall_ms for run in runs)
-
-
-def seconds_of(outcome: LiveOutcome | None) -> float:
-    """What a live run took, by the server's own account; 0 where it came to nothing."""
-    if outcome is None:
-        return 0.0
-    asked_s = outcome.busy_s or sum(run.wall_ms for run in outcome.runs) / 1000
-    return outcome.load_seconds + asked_s

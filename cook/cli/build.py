@@ -43,6 +43,14 @@ def command(
             show_default=False,
         ),
     ] = False,
+    remeasure: Annotated[
+        bool,
+        typer.Option(
+            "--remeasure",
+            help="Time and run live again; what is not timed stays as it is stored.",
+            show_default=False,
+        ),
+    ] = False,
     wide: WideOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -74,7 +82,15 @@ def command(
             unsafe_args=allow_unsafe_args,
             output=output,
         )
-        return build(prepared, output, jobs=jobs, threads=threads, fresh=fresh, scheduler=scheduler)
+        return build(
+            prepared,
+            output,
+            jobs=jobs,
+            threads=threads,
+            fresh=fresh,
+            remeasure=remeasure,
+            scheduler=scheduler,
+        )
 
     question: dict[str, object] = {
         "build": recipe,
@@ -83,4 +99,4 @@ def command(
         "demo": demo,
     }
     question |= {"strict": strict, "threads": threads, "unsafe_args": allow_unsafe_args}
-    answer(question, build_it, output, fresh=fresh, wide=wide)
+    answer(question, build_it, output, fresh=fresh or remeasure, wide=wide)

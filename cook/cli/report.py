@@ -41,7 +41,7 @@ def command(
         typer.Option(
             "--against",
             metavar="HISTORY|RECORD",
-            help="Compare with an earlier record, or a history's last good night.",
+            help="Compare with an earlier record, or a history's accepted night.",
         ),
     ] = None,
     search: Annotated[
@@ -63,7 +63,7 @@ def command(
     Every build keeps its record; --list shows them, those of one recipe if it is named.
     Without options it writes NAME.html beside the record. The page stands by itself: it opens
     offline, runs no script, and follows the reader's light or dark theme.
-    With --against it tells what changed and how certain that is, and exits 4 on a regression.
+    With --against it shows what changed and how certain that is, and exits 4 on a regression.
 
     Examples:
 
@@ -77,7 +77,6 @@ def command(
       cook report --search demo --html search.html --plots plots
     """
     output = open_output(json, quiet)
-    from cook.nightly import comparison
     from cook.record.find import find_record
     from cook.record.record import read_record
     from cook.report.view import document
@@ -91,7 +90,11 @@ def command(
         return
     path = find_record(record)
     found = read_record(path)
-    judgement = comparison.compare(found, against) if against is not None else None
+    judgement = None
+    if against is not None:
+        from cook.nightly import comparison
+
+        judgement = comparison.compare(found, against)
     shown = document(found)
     to_stdout = str(markdown) == "-"
     asked = (html, markdown, plots, judgement)
@@ -103,7 +106,7 @@ def command(
             "record": path,
             "written": written,
             "markdown": printed(shown, plots) if to_stdout else None,
-            "against": comparison.as_document(judgement),
+            "against": comparison.as_document(judgement) if judgement is not None else None,
         }
     )
     if to_stdout:
@@ -111,7 +114,7 @@ def command(
     else:
         for file in written:
             output.data(str(file))
-        _others_told(output, path)
+        _print_other_records(output, path)
     if judgement is not None:
         comparison.show(judgement, output)
         comparison.raise_for(judgement)
@@ -190,7 +193,7 @@ def _list(output: Output, recipe: str | None) -> None:
         output.warn(f"{fault.message}; {fault.hint}" if fault.hint else fault.message)
 
 
-def _others_told(output: Output, path: Path) -> None:
+def _print_other_records(output: Output, path: Path) -> None:
     """How many more records there are, where one was shown by its recipe's name."""
     from cook.paths import cook_home
     from cook.record.find import kept_records

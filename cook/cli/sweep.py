@@ -44,7 +44,9 @@ def command(
     ] = None,
     accept: Annotated[
         str | None,
-        typer.Option("--accept", metavar="NAME", help="Take this cell's last night for good."),
+        typer.Option(
+            "--accept", metavar="NAME", help="Compare later nights with this cell's last night."
+        ),
     ] = None,
     all_cells: Annotated[
         bool, typer.Option("--all", help="Run fresh cells as well.", show_default=False)
@@ -63,10 +65,11 @@ def command(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run every recipe of a pipeline on every engine, and compare with the last good night.
+    """Run every recipe of a pipeline on every engine, and compare with the accepted night.
 
-    One line a cell. Exits 4 when something got worse for certain, 1 or 5 when a cell failed.
-    In a CI job the summary goes to $GITHUB_STEP_SUMMARY as well.
+    One line a cell, and the smallest loss of speed that such a night finds. Exits 4 when something
+    got worse for certain, 1 or 5 when a cell failed. In a CI job the summary goes to
+    $GITHUB_STEP_SUMMARY as well.
 
     Examples:
 

@@ -117,6 +117,11 @@ class Server:
         return system.peak_rss_bytes(self._running.pid) if self._running else 0
 
     @property
+    def pid(self) -> int | None:
+        """Of the running process."""
+        return self._running.pid if self._running else None
+
+    @property
     def cpu_s(self) -> float | None:
         """Processor time the server has taken so far; None once it has stopped."""
         activity = system.group_activity(self._running.pid) if self._running else None

@@ -1,14 +1,17 @@
-"""Run one cell: build its recipe with every timing taken anew, judge it, remember the night."""
+"""One cell: whether it is due, its build with every timing taken again, its verdict."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cook.build.phases import Phase, phase_of
+from cook.build.phases import phase_of
+from cook.build.plan import State, plan
 from cook.build.prepare import Prepared, prepare
 from cook.build.run import Built, build, raise_for
 from cook.errors import CookError, Interrupted, PrerequisiteError, StepError
@@ -20,7 +23,7 @@ from cook.nightly.cell_outcome import (
     CellStatus,
     write_outcome,
 )
-from cook.nightly.gates import Judgement, judge
+from cook.nightly.gates import judge
 from cook.nightly.history import append, read_history
 from cook.nightly.night import Night, Series, night_of
 from cook.nightly.pipeline import Cell, LoadedPipeline
@@ -30,10 +33,59 @@ from cook.provenance import machine
 from cook.record.record import Record, write_record
 from cook.units import duration
 
-SILENT_S = 60.0
-"""From the last line on, until a step is told that begins no phase."""
+TIMESTAMP = "%Y-%m-%dT%H:%M:%SZ"
 MAX_REASON = 160
 """Characters of a failure on a summary line; all of it is in the report."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A cell, why it is due (``reason`` None: it is not), and its last night here."""
+
+    cell: Cell
+    reason: str | None
+    last: Night | None
+
+
+def due(loaded: LoadedPipeline, now: datetime | None = None) -> tuple[Due, ...]:
+    """Every cell, in order. Runs nothing but header reads and the engines' own ``--version``."""
+    history, here = read_history(loaded.history), machine().digest
+    hours, now = loaded.pipeline.max_age_hours, now or datetime.now(UTC)
+    found = ((cell, history.newest(cell.name, here)) for cell in loaded.cells)
+    return tuple(Due(cell, _reason(cell, last, hours, now), last) for cell, last in found)
+
+
+def _reason(cell: Cell, last: Night | None, max_age_hours: float, now: datetime) -> str | None:
+    if last is None:
+        return "never run here"
+    if last.failures:
+        return "its last night failed"
+    age = now - datetime.strptime(last.created, TIMESTAMP).replace(tzinfo=UTC)
+    if (hours := age.total_seconds() / 3600) > max_age_hours:
+        return f"its last night is {hours:.0f} hours old"
+    if last.record.recipe_sha256 != hashlib.sha256(cell.loaded.text.encode()).hexdigest():
+        return "its recipe is not that of its last night"
+    try:
+        prepared = _prepared(cell, plan_only=True)
+        planned = plan(prepared)
+    except Interrupted:
+        raise
+    except CookError as error:
+        # It is for the cell's own run to fail on this, where it is seen.
+        return f"cannot be planned: {error.message.splitlines()[0]}"
+    for engine in (layout.engine for layout in prepared.layouts):
+        before = last.record.engines.get(engine.name)
+        if before is None or before.digest != engine.facts.digest:
+            return f"its engine {engine.name} is another build"
+    waiting = [step for step in planned.steps if step.state is State.RUN]
+    if not waiting:
+        return None
+    first = f"{waiting[0].label}: {waiting[0].reason}"
+    return f"{len(waiting)} of {len(planned.steps)} steps would run ({first})"
+
+
+def _prepared(cell: Cell, **options: Any) -> Prepared:
+    return prepare(cell.loaded, engines=cell.engines, demo=cell.demo, named_engines=True, **options)
 
 
 def run_cell(
@@ -45,28 +97,28 @@ def run_cell(
     threads: int | None = None,
     scheduler: str | None = None,
     into: Path | None = None,
-    told: Callable[[str], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> CellOutcome:
     """One cell's night: its outcome, which is also written with the record under ``into``.
 
-    A failure of the cell is told in the outcome, not raised; only an interruption is. ``told`` is
-    given a line when the cell starts, at each phase of its build, and at a step that begins a
-    minute after the last line.
+    A failure of the cell is in the outcome, not raised; only an interruption is. ``say`` is given a
+    line when the cell starts and at each phase of its build. The accepted night's pick always runs
+    live again.
     """
-    progress = CellProgress(cell.name, told)
     started = time.monotonic()
     directory = into or kept_in(loaded)
+    said: set[str] = set()
+
+    def watch(step: Step[Any]) -> None:
+        if (phase := phase_of(step.kind)) not in said:
+            said.add(phase)
+            say(f"{cell.name}: {phase}, after {duration(time.monotonic() - started)}")
+
+    say(f"{cell.name}: started")
     outcome: CellOutcome
     try:
-        prepared = prepare(
-            cell.loaded,
-            engines=cell.engines,
-            demo=cell.demo,
-            threads=threads,
-            named_engines=True,
-            output=output,
-        )
-        before = read_history(loaded.history).last_good_of(_series(cell, prepared))
+        prepared = _prepared(cell, threads=threads, output=output)
+        before = read_history(loaded.history).reference(_series(cell, prepared))
         built = build(
             prepared,
             output,
@@ -74,43 +126,31 @@ def run_cell(
             threads=threads,
             scheduler=scheduler,
             remeasure=True,
-            again=before.pick if before is not None else None,
-            watch=progress.begins,
+            again=before.accepted.pick if before is not None else None,
+            reference=loaded.reference(cell),
+            watch=watch,
         )
         outcome = _judged(loaded, cell, built, started)
         write_record(built.record, directory / cell.name / RECORD)
     except Interrupted:
         raise
     except CookError as error:
-        outcome = _failed(cell, error, started)
+        hint = f" ({error.hint})" if error.hint else ""
+        outcome = _outcome(
+            cell,
+            CellStatus.FAILED,
+            f"failed: {_short(error)}{hint}",
+            exit_code=_failure_exit(error),
+            seconds=time.monotonic() - started,
+            error=error.message,
+        )
     write_outcome(outcome, directory)
     return outcome
 
 
 def kept_in(loaded: LoadedPipeline) -> Path:
-    """Where the cells of a pipeline leave their outcomes, unless told where."""
+    """Where the cells of a pipeline leave their outcomes without ``--out``."""
     return cook_home() / "sweeps" / loaded.pipeline.name
-
-
-class CellProgress:
-    """Where a cell is, in lines for a log that nobody watches."""
-
-    def __init__(self, cell: str, told: Callable[[str], None]) -> None:
-        self._cell = cell
-        self._told = told
-        self._started = self._last = time.monotonic()
-        self._phases: set[Phase] = set()
-        told(f"{cell}: started")
-
-    def begins(self, step: Step[Any]) -> None:
-        """A step begins to run."""
-        phase, now = phase_of(step.kind), time.monotonic()
-        if phase in self._phases and now - self._last < SILENT_S:
-            return
-        named = f" ({step.label})" if phase in self._phases else ""
-        self._phases.add(phase)
-        self._last = now
-        self._told(f"{self._cell}: {phase}{named}, after {duration(now - self._started)}")
 
 
 def _series(cell: Cell, prepared: Prepared) -> Series:
@@ -121,113 +161,92 @@ def _series(cell: Cell, prepared: Prepared) -> Series:
 
 
 def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) -> CellOutcome:
-    """Gate tonight against the last good night and append it to the history."""
-    night = night_of(built.record, cell.name)
-    history = read_history(loaded.history)
-    policy = loaded.pipeline.gates.policy(len(loaded.cells))
-    judgement = judge(night, history.last_good(night), policy, history)
-    error = _error(built)
-    failures = (error.message,) if error else ()
-    regressions = tuple(f"{f.gate} of {f.subject}" for f in judgement.regressions)
-    append(loaded.history, night.judged(failures, regressions))
-    status = CellStatus.OK
-    exit_code = 0
-    if judgement.regressions:
+    """Judge tonight against the accepted night and append it to the history."""
+    night, history = night_of(built.record, cell.name), read_history(loaded.history)
+    judgement = judge(night, history.reference(night.series), loaded.pipeline.gates)
+    accepted, worse = judgement.accepted, judgement.regressions
+    notes = [*judgement.notes, *history.warnings]
+    if loaded.reference(cell) and not any(c.reference for c in night.live):
+        notes.append("nothing ran on the reference build: speeds are compared with earlier nights")
+    error: CookError | None = None
+    try:
+        raise_for(built)
+    except CookError as failure:
+        error = failure
+    regressions = tuple(f"{f.gate} of {f.subject}" for f in worse)
+    append(loaded.history, night.judged((error.message,) if error else (), regressions))
+    status, exit_code, verdict = CellStatus.OK, 0, "ok"
+    if worse:
         status, exit_code = CellStatus.REGRESSION, REGRESSION_EXIT
+        more = f" and {len(worse) - 1} more" if worse[1:] else ""
+        verdict = f"REGRESSION: {regressions[0]}: {worse[0].text}{more}"
     elif error is not None:
         status, exit_code = CellStatus.FAILED, _failure_exit(error)
+        verdict = f"failed: {_short(error)}"
+    elif accepted is not None and judgement.unjudged_pick is not None:
+        status = CellStatus.NOT_JUDGED
+        verdict = f"not judged: {accepted.pick}: {judgement.unjudged_pick}"
     seconds = time.monotonic() - started
-    return CellOutcome(
-        cell=cell.name,
-        recipe=night.recipe,
-        engine=cell.engine_label,
-        status=status,
-        exit_code=exit_code,
+    against = accepted.created if accepted else None
+    compared = f"against {against}" if against else "first night"
+    parts = (verdict, *_pick(built.record), compared, duration(seconds) or "")
+    return _outcome(
+        cell,
+        status,
+        "; ".join(parts),
         created=night.created,
+        exit_code=exit_code,
         seconds=seconds,
-        summary=_summary(status, night, built.record, judgement, error, seconds),
         error=error.message if error else None,
         pick=night.pick,
         findings=judgement.findings,
-        notes=(*judgement.notes, *history.warnings),
-        causes=judgement.causes,
-        against=judgement.before.created if judgement.before else None,
+        notes=tuple(notes),
+        power=judgement.power,
+        against=against,
         record=RECORD,
     )
 
 
-def _error(built: Built) -> CookError | None:
-    try:
-        raise_for(built)
-    except CookError as error:
-        return error
-    return None
-
-
-def _failure_exit(error: CookError) -> int:
-    """What a sweep exits with for a cell that failed: 5 for want of something, else 1. Whatever is
-    wrong with a cell's model or recipe, the sweep's own command line was right."""
-    missing = PrerequisiteError.exit_code
-    return missing if error.exit_code == missing else StepError.exit_code
-
-
-def _failed(cell: Cell, error: CookError, started: float) -> CellOutcome:
-    """A cell that never came to a record."""
-    seconds = time.monotonic() - started
-    first = _short(error)
-    mend = f" ({error.hint})" if error.hint else ""
-    return CellOutcome(
-        cell=cell.name,
-        recipe=cell.loaded.recipe.name,
-        engine=cell.engine_label,
-        status=CellStatus.FAILED,
-        exit_code=_failure_exit(error),
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        seconds=seconds,
-        summary=f"failed: {first}{mend}",
-        error=error.message,
-    )
-
-
-def _summary(
-    status: CellStatus,
-    night: Night,
-    record: Record,
-    judgement: Judgement,
-    error: CookError | None,
-    seconds: float,
-) -> str:
-    """One line: verdict, pick with its figures, what it is compared with, time taken."""
-    parts = [str(status)]
-    if judgement.regressions:
-        worst = judgement.regressions[0]
-        parts = [f"REGRESSION: {worst.gate} of {worst.subject}: {worst.text}"]
-        if len(judgement.regressions) > 1:
-            parts[0] += f" and {len(judgement.regressions) - 1} more"
-        kinds = dict.fromkeys(str(cause.kind) for cause in judgement.causes)
-        parts[0] += f" (changed: {', '.join(kinds) or 'nothing known'})"
-    elif error is not None:
-        parts = [f"failed: {_short(error)}"]
-    winner = record.candidate(night.pick) if night.pick else None
+def _pick(record: Record) -> Iterator[str]:
+    """The pick with its figures."""
+    winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if winner is not None:
         text = f"pick {winner.name}"
         if winner.speedup is not None and winner.draft is not None:
             text += f" {winner.speedup:.2f}x as fast as no draft end to end"
         if winner.live is not None and (rate := winner.live.acceptance_rate) is not None:
             text += f", acceptance {rate:.1%} ({winner.live.accepted}/{winner.live.drafted})"
-        parts.append(text)
-    before = judgement.before
-    parts.append(f"against {before.created}" if before else "first night")
-    parts.append(duration(seconds) or "")
-    return "; ".join(parts)
+        yield text
+
+
+def fresh(cell: Cell, night: Night) -> CellOutcome:
+    """The outcome of a cell that is not run, since nothing changed after ``night``."""
+    summary = f"fresh: last night {night.created}, nothing changed"
+    summary += f"; then worse: {', '.join(night.regressions)}" if night.regressions else ""
+    return _outcome(cell, CellStatus.FRESH, summary, pick=night.pick, against=night.created)
+
+
+def _outcome(
+    cell: Cell, status: CellStatus, summary: str, *, created: str | None = None, **more: Any
+) -> CellOutcome:
+    return CellOutcome(
+        cell=cell.name,
+        recipe=cell.loaded.recipe.name,
+        engine=cell.engine_label,
+        status=status,
+        created=created or time.strftime(TIMESTAMP, time.gmtime()),
+        summary=summary,
+        **more,
+    )
+
+
+def _failure_exit(error: CookError) -> int:
+    """5 where something is missing, else 1: the sweep's own command line was right."""
+    missing = PrerequisiteError.exit_code
+    return missing if error.exit_code == missing else StepError.exit_code
 
 
 def _short(error: CookError) -> str:
     """The head of a message, on one line."""
     first = error.message.splitlines()[0]
     return first if len(first) <= MAX_REASON else f"{first[: MAX_REASON - 3]}..."
-
-
-def newest_here(loaded: LoadedPipeline, cell: Cell) -> Night | None:
-    """The newest night of a cell on this machine."""
-    return read_history(loaded.history).newest(cell.name, machine().digest)

@@ -1,16 +1,14 @@
 """The history: nights as JSON lines, appended whole, bounded, readable after any accident.
 
-One line a night. Two cooks may append at once (a lock), a crash leaves at most one torn line
-(skipped, with a warning), and when the file grows past its bounds the oldest nights go, but
-never the last good one of a series.
+Two cooks may append at once (a lock), a crash leaves at most one torn line (skipped, with a
+warning), and when the file grows past its bound the older half goes, but no reference night.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +17,30 @@ from cook.errors import InputError
 from cook.files import atomic_write
 from cook.formats import strict_json
 from cook.graph.locks import file_lock
-from cook.nightly.night import VERSION, Night, Series
+from cook.nightly.night import VERSION, Night, Series, columns_fault
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-MAX_BYTES = 64 << 20
-MAX_LINE_BYTES = 8 << 20
-HINT = "move the file away: the next `cook sweep` begins another"
-KEPT_NIGHTS = 400
-"""Nights kept of each series when the file is compacted."""
+MAX_BYTES, MAX_LINE_BYTES = 64 << 20, 8 << 20
+POOLED = 7
+"""Good nights that are pooled, first and last."""
+
+
+@dataclass(frozen=True)
+class ReferenceNights:
+    """What a night is compared with.
+
+    ``accepted`` is the night that the user accepted last, or the first good one of the series: it
+    does not move. Speeds are noisy, so they are pooled: ``first`` are the good nights from the
+    accepted one on, seven at most, ``last`` the latest seven. The spread between nights is taken
+    from ``noise``.
+    """
+
+    accepted: Night
+    first: tuple[Night, ...]
+    last: tuple[Night, ...]
+    noise: tuple[Night, ...]
 
 
 @dataclass(frozen=True)
@@ -39,52 +51,53 @@ class History:
     nights: tuple[Night, ...]
     warnings: tuple[str, ...] = ()
 
-    def of(self, night: Night) -> tuple[Night, ...]:
-        """Earlier nights of the same series, oldest first; ``night`` itself left out."""
-        return tuple(n for n in self.nights if n.series == night.series and n.id != night.id)
+    def reference(self, series: Series) -> ReferenceNights | None:
+        """What the next night of ``series`` is compared with.
 
-    def last_good(self, night: Night) -> Night | None:
-        """The night that ``night`` is judged against."""
-        return _last_good(self.of(night))
-
-    def last_of_cell(self, night: Night) -> Night | None:
-        """The cell's newest good night of any series: another recipe's text, or machine."""
-        return _last_good([n for n in self.nights if n.cell == night.cell and n.id != night.id])
-
-    def last_good_of(self, series: Series) -> Night | None:
-        """The night that the next one of ``series`` will be judged against."""
-        return _last_good([n for n in self.nights if n.series == series])
+        Nights that other programs disturbed count only where there is no other.
+        """
+        nights = [n for n in self.nights if n.series == series]
+        good = [n for n in nights if n.good and not n.record.disturbed] or [
+            n for n in nights if n.good
+        ]
+        accepted = next((n for n in reversed(nights) if n.accepted), good[0] if good else None)
+        if accepted is None:
+            return None
+        since = nights[nights.index(accepted) :]
+        pooled = tuple(n for n in since if n is accepted or n in good)
+        # Before the noise is known, false alarms must not keep it unknown.
+        noise = pooled if len(pooled) >= 3 else tuple(n for n in since if not n.record.disturbed)
+        return ReferenceNights(accepted, pooled[:POOLED], pooled[-POOLED:], noise)
 
     def newest(self, cell: str, machine: str) -> Night | None:
         """The newest night of a cell on a machine, whatever its recipe said."""
-        found = (n for n in reversed(self.nights) if n.cell == cell and n.machine == machine)
-        return next(found, None)
+        nights = (n for n in reversed(self.nights) if (n.cell, n.series[-1]) == (cell, machine))
+        return next(nights, None)
 
 
 def read_history(path: Path) -> History:
     """The history at ``path``; empty where there is none. InputError when it can't be read."""
     try:
-        size = path.stat().st_size
-        if size > 2 * MAX_BYTES:
-            raise InputError(f"{path}: {size >> 20} MiB, not a history of cook")
+        if path.stat().st_size > 2 * MAX_BYTES:
+            raise InputError(f"{path}: too large for a history of cook")
         raw = path.read_bytes()
     except FileNotFoundError:
         return History(path, ())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    nights: list[Night] = []
+    nights: dict[str, Night] = {}
     warnings: list[str] = []
     for number, line in enumerate(raw.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        found = _read_line(line)
-        if isinstance(found, str):
-            warnings.append(f"{path}:{number}: not read: {found}")
-        else:
-            nights.append(found)
+        if line.strip():
+            found = _read_line(line)
+            if isinstance(found, str):
+                warnings.append(f"{path}:{number}: not read: {found}")
+            else:
+                nights[found.id] = found  # a later line of one night, its acceptance, replaces it
     if warnings and not nights:
-        raise InputError(f"{warnings[0]}; no line is a night of cook", hint=HINT)
-    return History(path, tuple(_marked(nights)), tuple(warnings))
+        hint = "move the file away: the next `cook sweep` begins another"
+        raise InputError(f"{warnings[0]}; no line is a night of cook", hint=hint)
+    return History(path, tuple(nights.values()), tuple(warnings))
 
 
 def append(path: Path, night: Night) -> None:
@@ -94,43 +107,30 @@ def append(path: Path, night: Night) -> None:
         raise InputError(f"{path}: a night of {len(line) >> 20} MiB is too large for the history")
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_name(f".{path.name}.lock")):
-        _append(path, line)
-        if path.stat().st_size > MAX_BYTES or _crowded(path):
+        with path.open("ab+") as stream:
+            if stream.tell() and os.pread(stream.fileno(), 1, stream.tell() - 1) != b"\n":
+                stream.write(b"\n")  # after a torn line the new one starts on a line of its own
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if path.stat().st_size > MAX_BYTES:
             _compact(path)
 
 
 def accept(path: Path, cell: str, machine: str) -> Night:
-    """Take the newest night of ``cell`` for good, whatever its gates said; the accepted night.
+    """Take the newest night of ``cell`` as what later ones are compared with, and return it.
 
     A line of its own: nothing that was written is changed.
     """
-    from dataclasses import replace
-
     newest = read_history(path).newest(cell, machine)
     if newest is None:
         raise InputError(f"{path}: no night of {cell} on this machine")
     if newest.failures:
-        raise InputError(
-            f"{cell}: its last night failed: {newest.failures[0]}", hint="run it again"
-        )
-    accepted = replace(newest, good=True)
+        failed = f"{cell}: its last night failed: {newest.failures[0]}"
+        raise InputError(failed, hint="run it again")
+    accepted = replace(newest, good=True, accepted=True)
     append(path, accepted)
     return accepted
-
-
-def _marked(nights: Sequence[Night]) -> Iterable[Night]:
-    """Each night once: a later line of the same night (its acceptance) replaces the earlier."""
-    return {night.id: night for night in nights}.values()
-
-
-def _last_good(nights: Sequence[Night]) -> Night | None:
-    """The newest good night, undisturbed if there is one.
-
-    Else a slowdown on a night that other programs disturbed, where it cannot be judged,
-    would be what later nights are measured by.
-    """
-    good = [n for n in nights if n.good]
-    return next((n for n in reversed(good) if not n.disturbed), good[-1] if good else None)
 
 
 @cache
@@ -165,52 +165,14 @@ def _read_line(line: bytes) -> Night | str:
     except ValidationError as error:
         first = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    for column in night.candidates:
-        parts = (column.tokens, column.decode_ms, column.wall_ms, column.drafted, column.accepted)
-        if any(len(part) != len(night.prompts) for part in parts):
-            return f"{column.name}: columns that do not fit the prompts"
-    for replay in night.replays:
-        if any(len(part) != len(night.prompts) for part in (replay.drafted, replay.accepted)):
-            return f"replay of {replay.draft}: columns that do not fit the prompts"
-    return night
-
-
-def _append(path: Path, line: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        size = os.fstat(descriptor).st_size
-        # After a torn line the new one starts on a line of its own.
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        data = (b"\n" if torn else b"") + line
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _crowded(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return sum(1 for _ in stream) > 16 * KEPT_NIGHTS
+    return columns_fault(night) or night
 
 
 def _compact(path: Path) -> None:
-    """Drop the oldest nights, half of what is allowed at least, keeping each last good one."""
     history = read_history(path)
-    by_series: dict[tuple[str, ...], list[Night]] = {}
-    for night in history.nights:
-        by_series.setdefault(night.series, []).append(night)
-    precious = {
-        next((n.id for n in reversed(nights) if n.good), nights[-1].id)
-        for nights in by_series.values()
-    }
-    recent = {n.id for nights in by_series.values() for n in nights[-KEPT_NIGHTS:]}
-    lines: list[bytes] = []
-    room = MAX_BYTES // 2
-    for night in reversed(history.nights):
-        line = _line(night)
-        if night.id in precious or (night.id in recent and room > len(line)):
-            lines.append(line)
-            room -= len(line)
+    kept = {night.id for night in history.nights[len(history.nights) // 2 :]}
+    for series in {night.series for night in history.nights}:
+        if (found := history.reference(series)) is not None:
+            kept |= {night.id for night in (*found.first, *found.last)}
     with atomic_write(path) as stream:
-        stream.writelines(reversed(lines))
+        stream.writelines(_line(night) for night in history.nights if night.id in kept)

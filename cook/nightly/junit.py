@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 # What XML 1.0 cannot carry, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MAX_TEXT = 10_000
+_ELEMENTS = {Verdict.REGRESSION: "failure", Verdict.NOT_JUDGED: "skipped"}
 
 
 def junit(outcomes: Iterable[CellOutcome]) -> bytes:
     """The XML document, UTF-8, with its declaration.
 
-    A regression is a failure, a cell that could not run an error, and a gate that could not be
-    judged is skipped with its reason.
+    A regression is a failure, a cell that could not run an error, and a gate that was not judged
+    is skipped with its reason.
     """
     root = ElementTree.Element("testsuites", name="cook sweep")
     for outcome in outcomes:
@@ -33,17 +34,11 @@ def junit(outcomes: Iterable[CellOutcome]) -> bytes:
             error.text = _text(outcome.error)
         for finding in outcome.findings:
             case = _case(suite, outcome, f"{finding.gate} of {finding.subject}")
-            if finding.verdict is Verdict.REGRESSION:
-                failure = ElementTree.SubElement(case, "failure", message=_text(finding.text))
-                failure.text = _text(_evidence(finding.p_value, finding.level))
-            elif finding.verdict is Verdict.NOT_JUDGED:
-                ElementTree.SubElement(case, "skipped", message=_text(finding.text))
+            if (element := _ELEMENTS.get(finding.verdict)) is not None:
+                ElementTree.SubElement(case, element, message=_text(finding.text))
         suite.set("tests", str(1 + len(outcome.findings)))
-        for kind, attribute in (
-            ("failure", "failures"),
-            ("error", "errors"),
-            ("skipped", "skipped"),
-        ):
+        for kind in ("failure", "error", "skipped"):
+            attribute = kind if kind == "skipped" else f"{kind}s"
             suite.set(attribute, str(len(suite.findall(f"./testcase/{kind}"))))
         suite.set("time", f"{outcome.seconds:.1f}")
     ElementTree.indent(root)
@@ -55,12 +50,6 @@ def _case(suite: ElementTree.Element, outcome: CellOutcome, name: str) -> Elemen
     return ElementTree.SubElement(
         suite, "testcase", classname=_text(outcome.cell), name=_text(name)
     )
-
-
-def _evidence(p_value: float | None, level: float | None) -> str:
-    if p_value is None or level is None:
-        return "exact: no chance is involved"
-    return f"p = {p_value:.2g}, alarm at {level:.2g} and below"
 
 
 def _text(text: str) -> str:

@@ -1,13 +1,13 @@
 """Pipeline files, version 1: which recipes run on which engines, and what counts as worse.
 
-Attribute names are the YAML's keys. :func:`load_pipeline` reads, checks, and tells every fault at
+Attribute names are the YAML's keys. :func:`load_pipeline` reads, checks, and reports every fault at
 once, each with file, line and column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,13 +19,11 @@ from cook.documents.places import Locations
 from cook.documents.spec import Name, Spec, TextLine, one_or_many
 from cook.documents.tree import read_text
 from cook.errors import InputError, PipelineError, Problem
-from cook.nightly.gates import Policy
 from cook.paths import cook_home, data_dir
 from cook.recipe.load import LoadedRecipe, load_recipe, shipped_recipes
 from cook.recipe.schema import PromptsField, ScoreSpec
 
-MAX_RECIPES = 64
-Percent = Annotated[float, Field(ge=0, le=100)]
+Percent = Annotated[float, Field(ge=0, lt=100)]
 Engines = Annotated[
     tuple[Name, ...],
     BeforeValidator(one_or_many, json_schema_input_type=Name | list[Name]),
@@ -33,109 +31,88 @@ Engines = Annotated[
 ]
 
 
-def _distinctly_named(value: Any) -> Any:
-    """A lone name is an entry that says nothing else."""
+def _as_entry(value: Any) -> Any:
     return {"recipe": value} if isinstance(value, str) else value
 
 
 class EntrySpec(Spec):
-    """One recipe of the pipeline; a name alone stands for `{recipe: name}`."""
+    """One recipe, a file (relative to the pipeline) or a shipped one; a name alone stands for
+    `{recipe: name}`. What is absent is as the pipeline says."""
 
     recipe: TextLine
-    """A file (relative to the pipeline) or the name of a shipped recipe."""
     engines: Engines | None = None
-    """The engines to run it on. Absent: the pipeline's."""
     demo: bool | None = None
-    """On the demo's models in place of its own. Absent: as the pipeline says."""
 
 
 class NightScoreSpec(Spec):
-    """What the score of every recipe says instead, at night."""
+    """Settings of every recipe's score that the nights replace."""
 
     prompts: PromptsField | None = None
-    """A prompt set (`default`, `demo`) or a .jsonl file."""
     categories: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)] | None = None
-    """Only prompts of these categories."""
     limit: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """At most this many prompts. Acceptance needs many: see docs/nightly.md."""
     max_tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None
-    """Tokens generated for each prompt."""
     repeats: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Times each live run is repeated; speeds need 3."""
     live_minutes: Annotated[float, Field(gt=0, le=100_000)] | None = None
-    """Minutes of live runs of each recipe."""
 
 
 class GatesSpec(Spec):
-    """What is worse enough to matter. It must also be more than noise to raise an alarm."""
+    """What is worse enough to matter: points of acceptance (62 % to 59 % is 3), per cent of the
+    rest. ``confidence``: that a night of a cell on which nothing got slower raises no alarm."""
 
-    false_alarms: Annotated[float, Field(gt=0, le=0.5)] = 0.01
-    """Share of nights with a false alarm, all gates of all cells together."""
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.99
     acceptance_points: Percent = 1.0
-    """Points of acceptance: 62 % to 59 % is 3."""
     speed_percent: Percent = 2.0
-    """Speed against no draft, and time of a cycle against a token's without one."""
     no_draft_percent: Percent = 4.0
-    """Speed without a draft; nights differ by 1-3 % of themselves, so this gate is coarse."""
     perplexity_percent: Percent = 1.0
-    """Perplexity of a quant."""
     kld_percent: Percent = 10.0
-    """Mean KLD of a quant from its source."""
     size_percent: Percent = 0.5
-    """Size of a quant's file."""
-
-    def policy(self, cells: int) -> Policy:
-        """The gates of one of ``cells`` cells."""
-        return Policy(cells=cells, **self.model_dump())
 
 
 class PipelineSpec(Spec):
-    """Nights to run: every recipe on every engine, each pair a cell."""
+    """Nights to run: every recipe on every engine, each pair a cell.
+
+    ``engines`` absent: those that each recipe names; ``history`` absent: `history/NAME.jsonl` in
+    COOK_HOME. ``reference``: engine -> folder of a build of it that you keep; every live candidate
+    runs on both builds in turn, so that speeds are compared at the same moment.
+    """
 
     version: Literal[1]
-    """Version of the pipeline language."""
     name: Name
-    """Names the pipeline and its history."""
     description: Annotated[str, Field(max_length=10_000)] | None = None
-    """What it is for."""
     recipes: Annotated[
-        tuple[Annotated[EntrySpec, BeforeValidator(_distinctly_named)], ...],
-        Field(min_length=1, max_length=MAX_RECIPES),
+        tuple[Annotated[EntrySpec, BeforeValidator(_as_entry)], ...],
+        Field(min_length=1, max_length=64),
     ]
-    """What to run: names, or mappings."""
     engines: Engines = ()
-    """One or a list: `bundled`, a flavour, or names of your configuration. Absent: the engine
-    that each recipe names."""
     demo: bool = False
-    """Run every recipe on the demo's models."""
     max_age_hours: Annotated[float, Field(gt=0, le=24 * 366)] = 20.0
-    """A cell is stale when its last night is older, or when something it depends on changed."""
     history: TextLine | None = None
-    """File of the nights. Absent: `history/NAME.jsonl` in COOK_HOME."""
     score: NightScoreSpec = NightScoreSpec()
-    """Settings of every recipe's score that the nights replace."""
     gates: GatesSpec = GatesSpec()
-    """What counts as worse."""
+    reference: Annotated[dict[Name, TextLine], Field(max_length=16, default_factory=dict)]
 
 
 @dataclass(frozen=True)
 class Cell:
     """One recipe on one engine (None: the one it names). ``name`` is safe as a file name."""
 
-    name: str
     loaded: LoadedRecipe
     engine: str | None
     demo: bool
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """What to ask for; empty: what the recipe names."""
+        """What `--engine` would say; empty: what the recipe names."""
         return (self.engine,) if self.engine else ()
 
     @property
     def engine_label(self) -> str:
-        """The engine as people read it."""
-        return self.engine or _named(self.loaded)
+        named = self.engine or self.loaded.recipe.engine or "default"
+        return named if isinstance(named, str) else "+".join(named)
+
+    @property
+    def name(self) -> str:
+        return f"{self.loaded.recipe.name}-{self.engine_label}{'-demo' if self.demo else ''}"
 
 
 @dataclass(frozen=True)
@@ -149,21 +126,23 @@ class LoadedPipeline:
     @property
     def history(self) -> Path:
         """Where its nights are kept."""
-        stated = self.pipeline.history
-        if stated is None:
+        if (stated := self.pipeline.history) is None:
             return cook_home() / "history" / f"{self.pipeline.name}.jsonl"
-        path = Path(stated).expanduser()
-        return path if path.is_absolute() else self.path.resolve().parent / path
+        return self.path.resolve().parent / Path(stated).expanduser()
+
+    def reference(self, cell: Cell) -> dict[str, Path]:
+        """Engine -> the reference build that ``cell`` also runs on."""
+        builds, folder = self.pipeline.reference, self.path.resolve().parent
+        names = [name for name in cell.engine_label.split("+") if name in builds]
+        return {name: folder / Path(builds[name]).expanduser() for name in names}
 
     def cell(self, name: str) -> Cell:
         """The cell of that name; InputError when there is none."""
-        for cell in self.cells:
-            if cell.name == name:
-                return cell
-        names = [cell.name for cell in self.cells]
-        close = get_close_matches(name, names, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(names)}"
-        raise InputError(f"{self.path}: no cell {name}", hint=hint)
+        cells = {cell.name: cell for cell in self.cells}
+        if name not in cells:
+            hint = _close(name, cells, f"it has {', '.join(cells)}")
+            raise InputError(f"{self.path}: no cell {name}", hint=hint)
+        return cells[name]
 
 
 def shipped_pipelines() -> Mapping[str, Path]:
@@ -177,7 +156,12 @@ def load_pipeline(name: Path | str, *, unsafe_args: bool = False) -> LoadedPipel
     InputError when there is no such file; PipelineError with every fault of it, RecipeError with
     those of a recipe.
     """
-    path = _find(name)
+    path, shipped = Path(name).expanduser(), shipped_pipelines()
+    if not path.is_file():
+        if (stem := str(name).removesuffix(".yaml")) not in shipped:
+            hint = _close(str(name), shipped, f"shipped: {', '.join(shipped) or 'none'}")
+            raise InputError(f"no pipeline {name}", hint=hint)
+        path = shipped[stem]
     return parse_pipeline(read_text(path, PipelineError), path, unsafe_args=unsafe_args)
 
 
@@ -190,73 +174,65 @@ def parse_pipeline(text: str, path: Path, *, unsafe_args: bool = False) -> Loade
     pipeline = document.validated(PipelineSpec)
     if pipeline is None:
         raise document.fault()
-    cells, more = _cells(pipeline, path, document.locations, unsafe_args)
-    document.problems.extend(more)
-    if document.problems:
+    places, problems = document.locations, document.problems
+    cells = _cells(pipeline, path, places, problems, unsafe_args)
+    loaded = LoadedPipeline(pipeline, path, cells)
+    builds = {name: build for cell in cells for name, build in loaded.reference(cell).items()}
+    for name in pipeline.reference:
+        at = places.at("reference", name)
+        if name not in builds:
+            problems.append(at.problem(f"no cell runs on the engine {name}"))
+        elif not builds[name].is_dir():
+            hint = "the folder of an engine build, as `cook build --engine` takes it"
+            problems.append(at.problem(f"no folder {builds[name]}", hint=hint, kind="file"))
+    if problems:
         raise document.fault()
-    return LoadedPipeline(pipeline, path, cells)
+    return loaded
 
 
-def _find(name: Path | str) -> Path:
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
-    shipped = shipped_pipelines()
-    if (known := shipped.get(str(name).removesuffix(".yaml"))) is not None:
-        return known
-    close = get_close_matches(str(name), list(shipped), n=1)
-    hint = f"did you mean `{close[0]}`?" if close else f"shipped: {', '.join(shipped) or 'none'}"
-    raise InputError(f"no pipeline {name}", hint=hint)
+def _close(name: str, known: Collection[str], otherwise: str) -> str:
+    """The hint after a name that is not among the ``known`` ones."""
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean `{close[0]}`?" if close else otherwise
 
 
 def _cells(
-    pipeline: PipelineSpec, path: Path, locations: Locations, unsafe_args: bool
-) -> tuple[tuple[Cell, ...], list[Problem]]:
+    pipeline: PipelineSpec,
+    path: Path,
+    places: Locations,
+    problems: list[Problem],
+    unsafe_args: bool,
+) -> tuple[Cell, ...]:
     cells: dict[str, Cell] = {}
-    problems: list[Problem] = []
+    shipped = shipped_recipes()
     for index, entry in enumerate(pipeline.recipes):
-        file = _recipe_file(entry.recipe, path)
-        at = locations.at("recipes", index, "recipe")
+        at = places.at("recipes", index, "recipe")
+        file: Path | None = path.resolve().parent / Path(entry.recipe).expanduser()
+        if file is None or not file.is_file():
+            file = shipped.get(entry.recipe.removesuffix(".yaml"))
         if file is None:
-            close = get_close_matches(entry.recipe, list(shipped_recipes()), n=1)
-            hint = (
-                f"did you mean `{close[0]}`?" if close else "`cook recipes ls` lists those shipped"
-            )
+            hint = _close(entry.recipe, shipped, "`cook recipes ls` lists those shipped")
             problems.append(at.problem(f"no recipe {entry.recipe}", hint=hint, kind="file"))
             continue
         loaded = load_recipe(file, unsafe_args=unsafe_args)
         try:
             loaded = with_score(loaded, pipeline.score)
         except ValidationError as error:
-            problems.append(locations.at("score").problem(f"{loaded.recipe.name}: {_first(error)}"))
+            text = f"{loaded.recipe.name}: {error.errors()[0]['msg']}"
+            problems.append(places.at("score").problem(text))
             continue
         demo = pipeline.demo if entry.demo is None else entry.demo
         engines = pipeline.engines if entry.engines is None else entry.engines
         for engine in engines or (None,):
-            name = f"{loaded.recipe.name}-{engine or _named(loaded)}"
-            name += "-demo" if demo else ""
-            if name in cells:
-                problems.append(at.problem(f"the cell {name} is listed twice"))
-            cells[name] = Cell(name, loaded, engine, demo)
-    return tuple(cells.values()), problems
-
-
-def _named(loaded: LoadedRecipe) -> str:
-    named = loaded.recipe.engine
-    return "+".join([named] if isinstance(named, str) else named or ["default"])
-
-
-def _recipe_file(name: str, pipeline: Path) -> Path | None:
-    beside = pipeline.resolve().parent / Path(name).expanduser()
-    if beside.is_file():
-        return beside
-    return shipped_recipes().get(name.removesuffix(".yaml"))
+            cell = Cell(loaded, engine, demo)
+            if cell.name in cells:
+                problems.append(at.problem(f"the cell {cell.name} is listed twice"))
+            cells[cell.name] = cell
+    return tuple(cells.values())
 
 
 def with_score(loaded: LoadedRecipe, night: NightScoreSpec) -> LoadedRecipe:
     """``loaded`` with the nights' score settings; ValidationError where they do not fit it."""
-    from dataclasses import replace
-
     score = loaded.recipe.score
     changes = {k: v for k in NightScoreSpec.model_fields if (v := getattr(night, k)) is not None}
     if score is None or not changes:
@@ -264,10 +240,6 @@ def with_score(loaded: LoadedRecipe, night: NightScoreSpec) -> LoadedRecipe:
     if (minutes := changes.pop("live_minutes", None)) is not None:
         changes["live_budget"] = score.live_budget.model_copy(update={"minutes": minutes})
     kept = {name: getattr(score, name) for name in ScoreSpec.model_fields}
-    # Built anew, not copied: settings that are fine alone may not fit each other.
+    # Validated, not copied: settings that are fine alone may not fit each other.
     changed = ScoreSpec(**{**kept, **changes})
     return replace(loaded, recipe=loaded.recipe.model_copy(update={"score": changed}))
-
-
-def _first(error: ValidationError) -> str:
-    return str(error.errors()[0]["msg"])

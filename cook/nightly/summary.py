@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cook.nightly.cell_outcome import CellStatus
-from cook.nightly.gates import Finding, Verdict
+from cook.nightly.cell_outcome import CellOutcome, CellStatus
+from cook.nightly.gates import Verdict
 from cook.report.markdown import fenced, head, row, text
 from cook.units import plural
-
-if TYPE_CHECKING:
-    from cook.nightly.cell_outcome import CellOutcome
 
 MAX_BYTES = 1 << 20
 """What GitHub shows of one step's summary (1 MiB); a longer one is refused as a whole."""
@@ -24,31 +21,52 @@ MARK = {
     CellStatus.REGRESSION: "❌",
     CellStatus.FAILED: "⚠️",
     CellStatus.FRESH: "💤",
+    CellStatus.NOT_JUDGED: "❔",
+}
+COUNTED = {
+    CellStatus.REGRESSION: "got worse",
+    CellStatus.FAILED: "failed",
+    CellStatus.NOT_JUDGED: "not judged",
 }
 MOST_TEXT, MOST_ERROR = 2_000, 20_000
 """Characters of a name or sentence, and of an error, that are shown."""
 
 
 def summary(title: str, outcomes: Sequence[CellOutcome], limit_bytes: int = MAX_BYTES) -> str:
-    """The summary, at most ``limit_bytes`` of UTF-8.
+    """The summary, at most ``limit_bytes`` of UTF-8, else cut after a line, which it says.
 
     Order is importance: the table of cells, what got worse, what failed, what got better, then
-    each cell's figures; it is cut between two parts, and says so.
+    each cell's figures.
     """
-    outcomes = tuple(outcomes)
-    parts = [f"## {_cut(title)}\n", _verdict(outcomes), *_table(outcomes)]
-    parts += _listed("Got worse", outcomes, Verdict.REGRESSION)
-    parts += [
-        f"\n### {_cut(o.cell)} failed\n\n{fenced((o.error or o.summary)[:MOST_ERROR], 'text')}\n"
-        for o in outcomes
-        if o.error is not None
+    counts = Counter(outcome.status for outcome in outcomes)
+    shown = [
+        f"{plural(counts[status], 'cell')} {what}"
+        for status, what in COUNTED.items()
+        if counts[status]
     ]
-    parts += _listed("Got better", outcomes, Verdict.IMPROVEMENT)
-    parts += ["".join(_details(outcome)) for outcome in outcomes]
-    return _fitted(parts, limit_bytes)
+    lines = [f"## {_cut(title)}", ""]
+    lines.append(f"{plural(len(outcomes), 'cell')}: {', '.join(shown) or 'nothing got worse'}.")
+    lines += ["", head((name, "left") for name in ("", "recipe", "engine", "tonight"))]
+    for o in outcomes:
+        lines.append(row((MARK[o.status], _cut(o.recipe), _cut(o.engine), _cut(o.summary))))
+    lines += _listed("Got worse", outcomes, Verdict.REGRESSION)
+    for o in outcomes:
+        if o.error is not None:
+            lines += ["", f"### {_cut(o.cell)} failed", "", fenced(o.error[:MOST_ERROR], "text")]
+    lines += _listed("Got better", outcomes, Verdict.IMPROVEMENT)
+    for o in outcomes:
+        against = _cut(o.against or "nothing: there is no good night yet")
+        lines += ["", f"<details><summary>{_cut(o.cell)}</summary>", ""]
+        lines += [f"Compared with {against}.", ""]
+        lines += [f"- {_cut(note)}" for note in (*o.notes, o.power or "") if note]
+        if o.findings:
+            lines += ["", head((name, "left") for name in ("gate", "of", "verdict", "figures"))]
+        lines += [row((f.gate, _cut(f.subject), f.verdict, _cut(f.text))) for f in o.findings]
+        lines += ["", "</details>"]
+    return _fitted("\n".join(lines) + "\n", limit_bytes)
 
 
-def publish(told: str, limit_bytes: int = MAX_BYTES) -> Path | None:
+def publish(text: str, limit_bytes: int = MAX_BYTES) -> Path | None:
     """Append to the running job's summary; None outside of GitHub Actions.
 
     What earlier commands of the step wrote there counts towards the limit.
@@ -59,67 +77,23 @@ def publish(told: str, limit_bytes: int = MAX_BYTES) -> Path | None:
     path = Path(name)
     room = limit_bytes - (path.stat().st_size if path.exists() else 0)
     with path.open("a", encoding="utf-8") as stream:
-        stream.write(_fitted(told.splitlines(keepends=True), max(room, 0)))
+        stream.write(_fitted(text, room))
     return path
 
 
-def _fitted(parts: Iterable[str], limit_bytes: int) -> str:
-    kept: list[str] = []
-    parts = list(parts)
-    total = sum(len(part.encode()) for part in parts)
-    if total <= limit_bytes:
-        return "".join(parts)
+def _fitted(text: str, limit_bytes: int) -> str:
+    if len(encoded := text.encode()) <= limit_bytes:
+        return text
     room = limit_bytes - len(_REST.encode())
-    for part in parts:
-        size = len(part.encode())
-        if size > room:
-            break
-        kept.append(part)
-        room -= size
-    return "".join([*kept, _REST]) if room >= 0 else ""
+    return encoded[:room].rpartition(b"\n")[0].decode() + _REST if room >= 0 else ""
 
 
-def _verdict(outcomes: Sequence[CellOutcome]) -> str:
-    worse = sum(o.status is CellStatus.REGRESSION for o in outcomes)
-    failed = sum(o.status is CellStatus.FAILED for o in outcomes)
-    told = [f"{plural(worse, 'cell')} got worse"] if worse else []
-    told += [f"{plural(failed, 'cell')} failed"] if failed else []
-    return f"\n{plural(len(outcomes), 'cell')}: {', '.join(told) or 'nothing got worse'}.\n"
-
-
-def _table(outcomes: Sequence[CellOutcome]) -> Iterable[str]:
-    yield f"\n{head((name, 'left') for name in ('', 'recipe', 'engine', 'tonight'))}\n"
-    for o in outcomes:
-        yield row((MARK[o.status], _cut(o.recipe), _cut(o.engine), _cut(o.summary))) + "\n"
-
-
-def _listed(title: str, outcomes: Sequence[CellOutcome], verdict: Verdict) -> Iterable[str]:
+def _listed(title: str, outcomes: Sequence[CellOutcome], verdict: Verdict) -> list[str]:
     found = [(o, f) for o in outcomes for f in o.findings if f.verdict is verdict]
-    if found:
-        yield f"\n### {title}\n\n"
-    for outcome, finding in found:
-        what = f"{finding.gate} of {_cut(finding.subject)}"
-        yield f"- **{_cut(outcome.cell)}**: {what}: {_told(finding)}\n"
-
-
-def _details(outcome: CellOutcome) -> Iterable[str]:
-    yield f"\n<details><summary>{_cut(outcome.cell)}</summary>\n\n"
-    against = outcome.against or "nothing: there is no earlier good night"
-    yield f"Compared with {_cut(against)}.\n\n"
-    for note in outcome.notes:
-        yield f"- {_cut(note)}\n"
-    if outcome.findings:
-        yield f"\n{head((name, 'left') for name in ('gate', 'of', 'verdict', 'figures'))}\n"
-    for f in outcome.findings:
-        yield row((f.gate, _cut(f.subject), f.verdict, _cut(f.text))) + "\n"
-    yield "\n</details>\n"
-
-
-def _told(finding: Finding) -> str:
-    told = _cut(finding.text)
-    if finding.p_value is not None and finding.level is not None:
-        told += f" (p = {finding.p_value:.1g}, alarm from {finding.level:.1g})"
-    return told
+    lines = [
+        f"- **{_cut(o.cell)}**: {f.gate} of {_cut(f.subject)}: {_cut(f.text)}" for o, f in found
+    ]
+    return ["", f"### {title}", "", *lines] if lines else []
 
 
 def _cut(value: str) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cook.errors import CookError, GateError, InputError, StepError
 from cook.files import atomic_write
-from cook.graph.execute import Remaining
-from cook.nightly.cell_outcome import CellOutcome, CellStatus, read_outcomes, worst
+from cook.nightly import cells
+from cook.nightly.cell_outcome import CellOutcome, read_outcomes, worst
+from cook.nightly.history import accept
 from cook.nightly.junit import junit
-from cook.nightly.pipeline import Cell, LoadedPipeline, load_pipeline
+from cook.nightly.pipeline import LoadedPipeline, load_pipeline
 from cook.nightly.summary import publish, summary
 from cook.output import Mode, Output, to_json
 from cook.provenance import machine
@@ -25,9 +24,9 @@ JUNIT = "junit.xml"
 
 @dataclass(frozen=True)
 class NightRequest:
-    """What ``cook sweep`` was asked; at most one of ``plan`` to ``all_cells``.
+    """The command line of ``cook sweep``; at most one of ``plan`` to ``all_cells``.
 
-    ``into``: where records and reports go; ``verbose``: the builds' own words are shown as well.
+    ``into``: where records and reports go; ``verbose``: what the builds print is shown as well.
     """
 
     pipeline: Path
@@ -44,32 +43,41 @@ class NightRequest:
     unsafe_args: bool = False
 
     def __post_init__(self) -> None:
-        given = {
-            "--plan": self.plan,
-            "--cell": self.cell is not None,
-            "--report": bool(self.report),
-            "--accept": self.accept is not None,
-            "--all": self.all_cells,
-        }
-        named = [name for name, value in given.items() if value]
+        names = ("--plan", "--cell", "--report", "--accept", "--all")
+        values = (self.plan, self.cell, self.report, self.accept, self.all_cells)
+        named = [name for name, value in zip(names, values, strict=True) if value]
         if len(named) > 1:
             raise InputError(f"{' and '.join(named)} cannot be asked together")
 
 
-def tonight(asked: NightRequest, output: Output) -> None:
+def tonight(request: NightRequest, output: Output) -> None:
     """Do it; GateError when something got worse, StepError when a cell failed."""
-    loaded = load_pipeline(asked.pipeline, unsafe_args=asked.unsafe_args)
-    if asked.plan:
-        _plan(loaded, output)
-    elif asked.accept is not None:
-        _accept(loaded, asked.accept, output)
-    elif asked.report:
-        outcomes = read_outcomes(asked.report)
+    loaded = load_pipeline(request.pipeline, unsafe_args=request.unsafe_args)
+    if request.plan:
+        found = cells.due(loaded)
+        keys = ("cell", "recipe", "engine", "reason")
+        stale = [
+            (d.cell.name, d.cell.loaded.recipe.name, d.cell.engine_label, d.reason)
+            for d in found
+            if d.reason
+        ]
+        matrix = {"include": [dict(zip(keys, values, strict=True)) for values in stale]}
+        output.emit(matrix)
+        output.data(to_json(matrix, indent=None))  # one line, as $GITHUB_OUTPUT wants it
+        for d in found:
+            output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
+    elif request.accept is not None:
+        name = request.accept
+        night = accept(loaded.history, loaded.cell(name).name, machine().digest)
+        output.emit({"accepted": name, "night": night.created})
+        output.data(f"{name}: the night of {night.created} is what later nights are compared with")
+    elif request.report:
+        outcomes = read_outcomes(request.report)
         for outcome in outcomes:
-            output.data(_line(outcome))
-        report(loaded.pipeline.name, outcomes, output, asked.into)
+            output.data(f"{outcome.cell}: {outcome.summary}")
+        report(loaded.pipeline.name, outcomes, output, request.into)
     else:
-        _run(loaded, asked, output)
+        _run(loaded, request, output)
 
 
 def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Path | None) -> None:
@@ -91,115 +99,53 @@ def report(title: str, outcomes: Sequence[CellOutcome], output: Output, into: Pa
 
 def raise_for(outcomes: Sequence[CellOutcome]) -> None:
     """GateError (exit 4) when anything got worse, else StepError with the failure's status."""
-    worse = [o for o in outcomes if o.regressions]
+    worse = [o.cell for o in outcomes if o.regressions]
     failed = [o for o in outcomes if o.exit_code and not o.regressions]
     if worse:
-        hint = "if it is meant: cook sweep PIPELINE --accept CELL takes tonight for good"
-        raise GateError(f"{plural(len(worse), 'cell')} got worse: {_names(worse)}", hint=hint)
+        hint = "if it is meant: cook sweep PIPELINE --accept CELL"
+        raise GateError(f"{plural(len(worse), 'cell')} got worse: {', '.join(worse)}", hint=hint)
     if failed:
         error: CookError = StepError(
-            f"{plural(len(failed), 'cell')} failed: {_names(failed)}",
+            f"{plural(len(failed), 'cell')} failed: {', '.join(o.cell for o in failed)}",
             hint="cook sweep PIPELINE --cell CELL runs one again",
         )
         error.exit_code = worst(failed)
         raise error
 
 
-def _names(outcomes: Sequence[CellOutcome]) -> str:
-    return ", ".join(o.cell for o in outcomes)
-
-
-def _line(outcome: CellOutcome) -> str:
-    """``demo-bundled: ok; pick ...``."""
-    return f"{outcome.cell}: {outcome.summary}"
-
-
-def _plan(loaded: LoadedPipeline, output: Output) -> None:
-    """One line of JSON, as ``$GITHUB_OUTPUT`` wants it."""
-    from cook.nightly.due import due, matrix
-
-    found = due(loaded)
-    document = matrix(found)
-    output.emit(document)
-    output.data(to_json(document, indent=None))
-    for d in found:
-        output.say(f"{d.cell.name}: {d.reason or 'fresh'}")
-
-
-def _accept(loaded: LoadedPipeline, name: str, output: Output) -> None:
-    from cook.nightly.history import accept
-
-    night = accept(loaded.history, loaded.cell(name).name, machine().digest)
-    output.emit({"accepted": name, "night": night.created})
-    output.data(f"{name}: the night of {night.created} is what later nights are compared with")
-
-
-def _run(loaded: LoadedPipeline, asked: NightRequest, output: Output) -> None:
-    from cook.nightly.cells import kept_in, run_cell
-
-    # The lines of the cells are the output: what their builds say stays aside unless asked for.
-    silent = output if asked.verbose else Output(Mode.QUIET, output.stdout, output.stderr)
+def _run(loaded: LoadedPipeline, request: NightRequest, output: Output) -> None:
+    # The lines of the cells are the output: what their builds print is shown only on request.
+    silent = output if request.verbose else Output(Mode.QUIET, output.stdout, output.stderr)
+    if request.cell is not None:
+        chosen: list[cells.Due] = [cells.Due(loaded.cell(request.cell), "named", None)]
+    elif request.all_cells:
+        chosen = [cells.Due(cell, "all", None) for cell in loaded.cells]
+    else:
+        chosen = [*cells.due(loaded)]
     outcomes: list[CellOutcome] = []
-    chosen = _chosen(loaded, asked)
-    remaining = _remaining(chosen, asked.into or kept_in(loaded))
-    for cell, fresh in chosen:
-        outcome = fresh or run_cell(
-            loaded,
-            cell,
-            silent,
-            jobs=asked.jobs,
-            threads=asked.threads,
-            scheduler=asked.scheduler,
-            into=asked.into,
-            told=output.say,
-        )
-        output.say(_line(outcome)) if output.mode is Mode.JSON else output.data(_line(outcome))
+    for d in chosen:
+        if d.reason is None and d.last is not None:
+            outcome = cells.fresh(d.cell, d.last)
+        else:
+            outcome = cells.run_cell(
+                loaded,
+                d.cell,
+                silent,
+                jobs=request.jobs,
+                threads=request.threads,
+                scheduler=request.scheduler,
+                into=request.into,
+                say=output.say,
+            )
+        line = f"{outcome.cell}: {outcome.summary}"
+        output.say(line) if output.mode is Mode.JSON else output.data(line)
+        if outcome.power is not None:
+            output.say(f"{outcome.cell}: {outcome.power}")
         outcomes.append(outcome)
-        if fresh is None:
-            remaining.ran(cell.name, outcome.seconds)
         if len(outcomes) < len(chosen):
-            told = (f"{len(outcomes)} of {len(chosen)} cells", remaining.told())
-            output.say(", ".join(filter(None, told)))
-    if asked.cell is None:
-        report(loaded.pipeline.name, outcomes, output, asked.into)
+            output.say(f"{len(outcomes)} of {len(chosen)} cells")
+    if request.cell is None:
+        report(loaded.pipeline.name, outcomes, output, request.into)
     else:  # the job that merges the cells reports
         output.emit({"pipeline": loaded.pipeline.name, "cells": outcomes})
         raise_for(outcomes)
-
-
-def _remaining(chosen: Sequence[tuple[Cell, CellOutcome | None]], directory: Path) -> Remaining:
-    """As long as each cell took the last time; of no use where one has not run before."""
-    running = {cell.name for cell, fresh in chosen if fresh is None}
-    expected: dict[str, float] = {}
-    with suppress(InputError):  # what an earlier night left is nobody's fault now
-        expected = {o.cell: o.seconds for o in read_outcomes([directory]) if o.cell in running}
-    return Remaining(expected if expected.keys() == running else {})
-
-
-def _chosen(loaded: LoadedPipeline, asked: NightRequest) -> list[tuple[Cell, CellOutcome | None]]:
-    """The cells, each with its outcome where it is fresh and so not run."""
-    from cook.nightly.due import due
-
-    if asked.cell is not None:
-        return [(loaded.cell(asked.cell), None)]
-    if asked.all_cells:
-        return [(cell, None) for cell in loaded.cells]
-    return [(d.cell, None if d.stale else _fresh(loaded, d.cell)) for d in due(loaded)]
-
-
-def _fresh(loaded: LoadedPipeline, cell: Cell) -> CellOutcome:
-    from cook.nightly.cells import newest_here
-
-    night = newest_here(loaded, cell)
-    assert night is not None, "a cell without a night is stale"
-    worse = f"; then worse: {', '.join(night.regressions)}" if not night.good else ""
-    return CellOutcome(
-        cell=cell.name,
-        recipe=night.recipe,
-        engine=cell.engine_label,
-        status=CellStatus.FRESH,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        summary=f"fresh: last night {night.created}, nothing changed{worse}",
-        pick=night.pick,
-        against=night.created,
-    )

@@ -756,8 +756,7 @@ class DraftSpec(Spec):
     after: Rivals = ()
     """N-gram methods that draft first, each as in `rivals`, so that the draft drafts only where
     they have nothing: candidates beside the draft alone, such as `IQ1_KT after ngram-mod`.
-    Simulated, and run live by servers that do both; as with rivals, live runs confirm their counts
-    alone."""
+    Simulated, and run live by servers that do both."""
     args: ModelArgsSpec = ModelArgsSpec()
     """How the draft is placed and run."""
 
@@ -788,10 +787,11 @@ class DraftSpec(Spec):
 
 
 class LiveBudgetSpec(Spec):
-    """How long live scoring may take; what does not fit is left out and told."""
+    """How long live runs may take. What does not fit is left out and named in the answer."""
 
     minutes: Annotated[float, Field(gt=0, le=100_000)] = 30.0
-    """Minutes of live runs."""
+    """Minutes of live runs: loads, requests, and prompts that are dealt again. Further passes over
+    the prompts are made only while the pick is undecided."""
 
 
 class ScoreSpec(Spec):
@@ -803,8 +803,9 @@ class ScoreSpec(Spec):
     """The target without a draft. Absent: with the target's own arguments."""
     method: Method = "replay"
     """`replay`: the target's text is recorded once, every draft is scored on it without the
-    target, speeds are predicted from measured times, and only the finalists run live. `live`:
-    every candidate runs on the real server, as far as the budget goes."""
+    target, speeds are forecast from timed batches, and only the finalists run live. `live`: every
+    candidate runs on the real server, in groups with no draft and the leader so far, as far as the
+    budget goes."""
     trace: SourceField | None = None
     """A trace that `cook trace` recorded of this target, in place of recording one; prompts that
     it does not hold are left out."""
@@ -840,17 +841,19 @@ class ScoreSpec(Spec):
     """Draft settings and placement."""
     rivals: Rivals = ()
     """Draft-free speculation that drafts must beat, each a name (`ngram-mod`; `all` that the
-    engine has) or with numbers (`{type: ngram-map-k, size_n: 8}`). Simulated on the trace; only
-    one that may win runs live. Absent: none, since timing their wide verifications takes time."""
+    engine has) or with numbers (`{type: ngram-map-k, size_n: 8}`). Simulated on the trace; the
+    best one runs live on all prompts, in a block of its own. Absent: none, since timing their wide
+    verifications takes time."""
     slots: Annotated[tuple[Slots, ...], _many(Slots), Some, AfterValidator(_distinct)] = (1,)
     """Numbers of server slots, one or a list (`[1, 2, 4]`), at which to tell the speed of all
-    requests in parallel, with the pick and without a draft: predicted, and confirmed live as far
-    as the budget goes (llama.cpp; ik_llama.cpp drafts with one slot only). The pick itself is that
+    requests in parallel, with the pick and without a draft: predicted, and run live as far as
+    the budget goes (llama.cpp; ik_llama.cpp drafts with one slot only). The pick itself is that
     of one slot."""
     live_budget: LiveBudgetSpec = LiveBudgetSpec()
     """Limit on the time of live runs."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
-    """Times each live run is repeated, each in a fresh server; timings are medians."""
+    """Passes over all prompts that are dealt in any case, each with fresh servers. More follow
+    while the pick is undecided and `live_budget` has room."""
 
     @model_validator(mode="after")
     def _fits(self) -> ScoreSpec:
@@ -903,7 +906,8 @@ class SubjectToSpec(Spec):
     size_gib: Limit | None = None
     """Size of the draft's file, GiB."""
     memory_gib: Limit | None = None
-    """Weights + KV cache at the draft's context + compute buffers, GiB."""
+    """Weights, KV cache at the draft's context and compute buffers, GiB: those on devices, or where
+    nothing is on one, all."""
     bpw: Limit | None = None
     """Bits per weight."""
     perplexity_ratio: Limit | None = None
@@ -921,11 +925,11 @@ class PickSpec(Spec):
     """`end_to_end_speed` counts the prompt's time, the draft's included; `decode_speed` does
     not; `acceptance` is accepted / drafted; `acceptance_length` is 1 + accepted / cycles."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    """How sure a pick is that is called decided, and the level of every interval. What cannot be
-    decided so is measured further within the live budget, or else called undecided."""
+    """How sure a pick is that is called decided, and the level of every interval. While it is
+    undecided, prompts are dealt again within the live budget."""
     margin: Annotated[float, Field(ge=0, le=0.5)] = 0.01
-    """Share of the best figure that is no matter: a smaller file wins where it is shown to be at
-    most this much worse than the best."""
+    """Share of the figure by which the best must be known: the pick is decided when no candidate is
+    better by more. A smaller file wins where it is shown to be at most this much worse."""
     subject_to: SubjectToSpec = SubjectToSpec()
     """Limits."""
 

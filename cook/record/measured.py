@@ -86,8 +86,9 @@ class Figures:
 class PromptFigures:
     """What the server counted of each request, a column each, in the order of ``ids``.
 
-    Compact, so that a later record can be compared prompt by prompt. ``tokens`` are those after
-    the first; times in ms, medians over repeats; ``drafted`` None where nothing was drafted.
+    ``tokens`` are those after the first; times in ms; ``drafted`` None where nothing was drafted.
+    Of live requests also the ``block`` of prompts, the ``order`` in it, and the ``start`` of the
+    server (0, 1, ...): an id comes again where prompts were dealt again to fresh servers.
     """
 
     ids: tuple[str, ...]
@@ -97,6 +98,10 @@ class PromptFigures:
     wall_ms: tuple[float, ...]
     drafted: tuple[int | None, ...]
     accepted: tuple[int | None, ...]
+    prompt_ms: tuple[float, ...] = ()
+    block: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class ReplayedPrompts:
 
     In drafts of ``n_max`` tokens without p_min, a length that depends on the recipe alone: unlike
     live figures, which finalists have, it is there for every draft, and comparable from one
-    record to the next. A draft that left the race has the prompts it was replayed on.
+    record to the next.
     """
 
     engine: str
@@ -116,21 +121,18 @@ class ReplayedPrompts:
     categories: tuple[str, ...]
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
+    texts: tuple[str, ...] = ()
+    """A digest of each recorded reply; empty where none was kept."""
 
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """What two measurements of one file differ by on ``engine``.
-
-    ``speed``: share, at ``confidence``, from ``passes`` of timing; ``acceptance``: the same for one
-    draft replayed in two batch shapes, a fraction. None: not measured.
-    """
+    """What one draft's ``acceptance`` differs by on ``engine`` between two batch shapes, a
+    fraction, at ``confidence``."""
 
     engine: str
-    speed: float | None
-    passes: int | None
     confidence: float
-    acceptance: float | None
+    acceptance: float
 
 
 @dataclass(frozen=True)
@@ -174,46 +176,12 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Overheads:
-    """Seconds beyond what was timed, or below it: of a step without a draft and of one with it, of
-    a drafted token, and of a request without a draft and with one. ``slower``: the share by which
-    every step took longer than timed, whatever it holds."""
-
-    plain_s: float = 0.0
-    step_s: float = 0.0
-    decode_s: float = 0.0
-    plain_request_s: float = 0.0
-    request_s: float = 0.0
-    slower: float = 0.0
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What was fitted to live requests on one engine, and on which.
-
-    ``candidates``: whose requests, ``replies`` in all, on the ``prompts`` (ids). How far off a
-    forecast was is told on other prompts. ``halved``: there was one live round only, and half of
-    its prompts were fitted on.
-    """
-
-    engine: str
-    overheads: Overheads
-    candidates: tuple[str, ...]
-    prompts: tuple[str, ...]
-    replies: int
-    halved: bool
-
-
-@dataclass(frozen=True)
 class Prediction:
-    """What replay and measured times say of a candidate, over the prompts it is reported on.
+    """What replay and measured times say of a candidate, over all prompts, before any live run.
 
-    ``off_by`` splits into ``off_by_tokens`` (tokens a step, that is acceptance) and time a step:
-    (1 + off_by) = (1 + off_by_tokens) * live time a step / predicted time a step, prefill apart.
-    All of them are over the live replies that nothing was fitted on, ``judged`` of them.
-
-    ``*_s``: where the decode time goes, in seconds over all replies. ``probability_best`` among
-    all predicted candidates, by resampling the prompts that the finalists were chosen on.
+    ``off_by``: predicted over live end-to-end speed - 1 on the requests that it was dealt, and
+    ``decode_off_by`` the same of decoding; ``on_live`` are the predicted figures on these. None
+    where it did not run. ``*_s``: where the decode time goes, in seconds over all replies.
     """
 
     figures: Figures
@@ -221,18 +189,12 @@ class Prediction:
     draft_s: float
     mirror_s: float
     sample_s: float
-    overhead_s: float
-    probability_best: float | None
-    off_by: float | None
-    """predicted / live end-to-end speed - 1, where it ran live."""
-    off_by_interval: Interval | None
-    off_by_tokens: float | None = None
-    """predicted / live tokens a verification step - 1."""
+    speedup: float | None = None
+    """Predicted end-to-end speed over no draft's, predicted."""
+    decode_speedup: float | None = None
+    on_live: Figures | None = None
+    off_by: float | None = None
     decode_off_by: float | None = None
-    """predicted / live decode speed - 1."""
-    timed_off_by: float | None = None
-    """The same by the timings alone, without what was fitted to live requests."""
-    judged: int | None = None
     by_depth: tuple[DepthCount, ...] = ()
     categories: dict[str, Figures] = field(default_factory=dict)
     prompts: PromptFigures | None = None
@@ -247,7 +209,7 @@ class SlotSpeed:
 
     ``*tokens_per_s`` of all slots together, from the first request to the last answer, prompts and
     waiting included; ``each_tokens_per_s`` of one reply from its first token on, as a client sees
-    it. Predicted from batches of several slots and what was fitted on one; ``live`` None comes with
+    it. Predicted from batches of several slots; ``live`` None comes with
     ``reason``. ``settings`` None: no draft.
     """
 

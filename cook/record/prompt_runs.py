@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-TIMES = ("prompt_ms", "predicted_ms", "wall_ms", "draft_prompt_ms", "late_reading_ms")
-"""What of a :class:`PromptRun` are times."""
+TOLERATED_CORES = 0.15
+"""Processor use by others, in cores, that is no disturbance: timers, the kernel, a shell."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class PromptRun:
     Where the server calls the draft's reading of the prompt decoding (ik), ``late_reading_ms`` is
     what of ``predicted_ms`` it took, as the answer tells, and once it is counted there,
     ``draft_prompt_ms`` what of ``prompt_ms`` it is; each None where it is not so.
+
+    A live request is of a ``block`` of prompts, which has servers of its own, and the ``order``-th
+    of it; ``others_cores`` other programs kept busy meanwhile, None where the kernel does not say.
     """
 
     id: str
@@ -36,6 +39,14 @@ class PromptRun:
     stop: str
     draft_prompt_ms: float | None = None
     late_reading_ms: float | None = None
+    block: int = 0
+    order: int = 0
+    others_cores: float | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether another program kept the processor busy meanwhile."""
+        return self.others_cores is not None and self.others_cores > TOLERATED_CORES
 
     @property
     def cycles(self) -> int | None:
@@ -43,8 +54,3 @@ class PromptRun:
         if self.draft_n_accepted is None:
             return None
         return self.predicted_n - 1 - self.draft_n_accepted
-
-    def slowed(self, factor: float) -> PromptRun:
-        """The same request with all its times multiplied by ``factor``."""
-        times = {name: getattr(self, name) for name in TIMES}
-        return replace(self, **{n: ms * factor for n, ms in times.items() if ms is not None})

@@ -17,7 +17,6 @@ from cook.formats.reduction import Reduction
 from cook.formats.sampling import Sampling
 from cook.provenance import HubOrigin, Machine
 from cook.record.measured import (
-    Calibration,
     DraftSpeed,
     Figures,
     ImatrixCoverage,
@@ -73,6 +72,9 @@ class Draft:
     """What drafts before it does; None where it drafts alone."""
     output: str | None = None
     """Type that the output head of a ready file is tried in; None where it is as it came."""
+    device_bytes: int | None = None
+    """Of ``memory_bytes`` those on devices: what a limit of `memory_gib` is about where there are
+    any."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class Candidate:
     reason: str | None
     categories: dict[str, Figures]
     speedup: float | None
-    """end_to_end_speed over the best no-draft's."""
+    """end_to_end_speed over the best no-draft's on the requests that both were dealt, moved to all
+    that no draft was dealt by what the forecasts say (:func:`cook.scoring.compare.paired`)."""
     speedup_interval: Interval | None
     decode_speedup: float | None
     output: OutputCheck | None
@@ -130,14 +133,17 @@ class Candidate:
     counts: SelfCheckOutcome | None = None
     counts_reason: str | None = None
     prompts: PromptFigures | None = None
-    """``live``, prompt by prompt."""
+    """``live``, request by request, as they were dealt."""
     serving: Serving | None = None
-    repeats: int | None = None
-    """How often each prompt ran live; times are medians over these."""
+    starts: int | None = None
+    """Server starts that its live requests came from."""
     log: str | None = None
     """Folder of the first live run's log under ``COOK_HOME/logs``, if it is still there."""
     ngram: NgramSettings | None = None
     """How a draft-free rival drafts, or what drafts before a file does; else None."""
+    reference: PromptFigures | None = None
+    """``prompts`` of the same candidate on the reference engine build, dealt in the same blocks;
+    None where no such build was named."""
 
     @property
     def key(self) -> CandidateKey:
@@ -183,97 +189,47 @@ class Excluded:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was predicted to be best, before anything was confirmed live.
-
-    Chosen on ``prompts`` prompts, other ones than those the figures are reported on. ``margin``:
-    what the best rival may gain on the leader at the pick's confidence (None: too few prompts to
-    say); the question is ``decided`` when that is at most ``within``. ``best`` is another than
-    ``candidate`` where that is a smaller file which cannot be told from the best. ``confirmed``:
-    the live run agrees; None where it did not run.
-    """
-
-    candidate: str | None
-    prompts: int
-    probability: float | None
-    margin: float | None
-    within: float
-    decided: bool
-    ties: tuple[str, ...]
-    confirmed: bool | None
-    best: str | None = None
-
-
-DISTURBED = "disturbed"
-"""How an objection begins where something else was at work during the live runs."""
-UNFORESEEN = "not as forecast"
-"""The same where they were alike each time, and far from the forecast."""
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Why live runs of a configuration confirm nothing: :data:`DISTURBED` or :data:`UNFORESEEN`,
-    and by what."""
-
-    cause: str
-    why: str
-
-    def of(self, name: str) -> str:
-        """The objection that it is, where ``name`` is the configuration's."""
-        return f"{self.cause} ({name}: {self.why})"
-
-
-def doubted(objection: str | None) -> str | None:
-    """The cause of the doubt that ``objection`` is; None where it is none."""
-    return next((c for c in (DISTURBED, UNFORESEEN) if (objection or "").startswith(c)), None)
-
-
-@dataclass(frozen=True)
-class Certainty:
-    """How sure the pick is, by all that was measured of all candidates.
-
-    ``within``: chance that it is at most ``margin`` worse than the best; ``best``: that it is the
-    best; both None where there was too little to say. ``decided``: so at the pick's confidence.
-    ``leader`` has the best expected figure, which is the pick's own unless that is a smaller file
-    shown to be as good. ``objection``: why the live runs do not confirm it, None where they do or
-    where nothing was predicted. ``rounds_to_decide``: live rounds that would decide it, about,
-    and the time they take; None where it is decided, or where no number of rounds would.
-    ``gain``: by what share the best rival may be better, at the pick's confidence. ``equal``:
-    candidates shown to be within ``margin`` of the leader, which ties are; ``chances`` of each
-    candidate to be within ``margin`` of the best, by name.
-    """
-
-    decided: bool
-    margin: float
-    within: float | None
-    best: float | None
-    leader: str
-    objection: str | None = None
-    rounds_to_decide: int | None = None
-    seconds_to_decide: float | None = None
-    gain: float | None = None
-    equal: tuple[str, ...] = ()
-    chances: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Pick:
     """The winner and its evidence. ``candidate`` None: nothing qualifies.
 
-    ``choice`` is how prediction came to it, where drafts were scored by replay; ``certainty`` is
-    None where nothing qualifies.
+    ``decided``: at ``confidence`` no other candidate, those included that did not run, is better
+    by more than ``margin`` on these prompts. ``leader`` is the best of those that ran, which is the
+    pick unless that is a smaller file within the margin. ``rival``: the candidate most likely to
+    be better by more, and ``rival_low`` to ``rival_high`` how it compares with the leader (1.05: 5
+    % better), at the same confidence; ``seconds_to_decide``: live runs that would decide it, about.
+    ``within``: chance of each candidate to be within the margin of the best, by name. ``looks``:
+    times that the question was asked, over which the error probability is split.
     """
 
     candidate: str | None
     sentence: str
     maximize: str
     confidence: float
+    margin: float
     value: float | None
     ranking: tuple[str, ...]
-    ties: tuple[str, ...]
     excluded: tuple[Excluded, ...]
-    choice: Choice | None = None
-    certainty: Certainty | None = None
+    decided: bool = False
+    leader: str | None = None
+    rival: str | None = None
+    rival_low: float | None = None
+    rival_high: float | None = None
+    seconds_to_decide: float | None = None
+    within: dict[str, float] = field(default_factory=dict)
+    looks: int = 1
+    start_sd: float | None = None
+    """Standard deviation of the log figure between starts of one server, its requests included."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Live over forecast speedups of the drafts that ran on one engine, geometric means: those of
+    the others are corrected by them."""
+
+    engine: str
+    decode: float
+    end_to_end: float
+    drafts: int
 
 
 @dataclass(frozen=True)
@@ -321,8 +277,10 @@ class Record:
     noise: tuple[NoiseFloor, ...] = ()
     imatrix: ImatrixCoverage | None = None
     """What the importance matrix covers; None where this record's quants needed none."""
-    calibrations: tuple[Calibration, ...] = ()
-    """What forecasts were corrected by, an engine each, and on what it was fitted."""
+    factors: tuple[Factors, ...] = ()
+    """What forecasts of candidates that did not run are corrected by, an engine each."""
+    together: bool | None = None
+    """Whether the servers of a block were alive at once; None where nothing ran live."""
     sources: tuple[HubOrigin, ...] = ()
     """Everything that came from the Hub, with its commit."""
     replayed: tuple[ReplayedPrompts, ...] = ()

@@ -1,10 +1,10 @@
-"""What a reader asks beside the pick, a line each: over what, on which machine, with which output
+"""What a reader asks next to the pick, a line each: over what, on which machine, with which output
 and memory, which other draft length would do, what lost, what was left out."""
 
 from __future__ import annotations
 
 from cook.record.record import Candidate, Record
-from cook.report.compared import Basis, draft_of, finite, named, partings, picked
+from cook.report.compared import draft_of, named, partings, picked
 from cook.report.document import Fact
 from cook.report.plain import clipped
 from cook.report.sections.lengths import lengths_that_would_do
@@ -27,13 +27,18 @@ def answers(record: Record) -> tuple[Fact, ...]:
         return ()
     winner = picked(record)
     found = (
-        _output(winner),
-        _memory(record, winner),
-        _length(record, winner),
+        *use(record),
         _others(record, winner),
         _losers(record, winner),
         _left_out(record),
     )
+    return tuple(fact for fact in found if fact is not None)
+
+
+def use(record: Record) -> tuple[Fact, ...]:
+    """What there is to know before the pick is used: output, memory, other draft lengths."""
+    winner = picked(record)
+    found = (_output(record, winner), _memory(record, winner), _length(record, winner))
     return tuple(fact for fact in found if fact is not None)
 
 
@@ -45,7 +50,7 @@ def _over_what(record: Record, winner: Candidate | None) -> Fact:
     parts = []
     if figures is not None:
         how = "live" if live else "predicted"
-        prompts = plural(figures.requests, "prompt")
+        prompts = plural(figures.requests, "request")
         parts.append(f"{prompts} and {figures.tokens:,} tokens, {how}")
         categories = list(winner.categories if winner and live else ())
         if categories:
@@ -67,23 +72,24 @@ def _machine(record: Record) -> Fact:
         state = f"disturbed: other programs ran during {plural(record.disturbed, 'timing')}"
     else:
         state = "quiet: nothing else ran during the timings"
-    noise = [s for floor in record.noise if (s := finite(floor.speed)) is not None]
-    if noise:
-        state += f"; two timings of one file differ by up to {max(noise):.1%}"
+    if record.together is not None:
+        state += "; servers " + ("alive at once" if record.together else "in turns")
+    if record.pick.start_sd is not None:
+        state += f"; two starts of one server differ by about {2**0.5 * record.pick.start_sd:.1%}"
     return Fact("machine", f"{machine.processor}, {where}; {state}")
 
 
-def _output(winner: Candidate | None) -> Fact | None:
+def _output(record: Record, winner: Candidate | None) -> Fact | None:
+    """Whether drafts change the output: of the pick, or of another where the pick did not run."""
     if winner is None or winner.draft is None:
         return None
-    check = winner.output
-    if check is None:
+    known = [c for c in (winner, *record.candidates) if c.output is not None]
+    if not known or known[0].output is None:
         return Fact("output", "not compared with that without a draft")
-    replies = plural(check.replies, "reply", "replies")
-    if check.identical == check.replies:
-        return Fact("output", f"the same: {replies} token for token as without")
-    same = f"{check.identical} of {replies} token for token as without a draft"
-    return Fact("output", "; ".join([same, *partings(check)]))
+    one, check = known[0], known[0].output
+    of = "" if one is winner else f" of {clipped(one.name, 60)}"
+    same = f"{check.identical} of {check.replies} replies{of} are token for token those without a"
+    return Fact("output", "; ".join([f"{same} draft", *partings(check)]))
 
 
 def _memory(record: Record, winner: Candidate | None) -> Fact | None:
@@ -92,45 +98,47 @@ def _memory(record: Record, winner: Candidate | None) -> Fact | None:
     draft = draft_of(record, winner) if winner.draft is not None else None
     parts = []
     if draft is not None and draft.memory_bytes is not None:
-        parts.append(f"{size(draft.memory_bytes)} for the draft with its cache")
+        at = f" at a context of {winner.serving.context}" if winner.serving else ""
+        on = f", {size(draft.device_bytes)} of it on devices" if draft.device_bytes else ""
+        parts.append(f"the draft takes {size(draft.memory_bytes)}{at}{on}")
     elif draft is not None and draft.file_bytes is not None:
-        parts.append(f"{size(draft.file_bytes)} for the draft's weights")
+        parts.append(f"the draft's weights are {size(draft.file_bytes)}")
+    parts.append(f"the target's file is {size(record.target_bytes)}")
     if winner.server_peak_rss_bytes is not None:
-        parts.append(f"{size(winner.server_peak_rss_bytes)} of main memory for the whole server")
-    return Fact("memory", "; ".join(parts)) if parts else None
+        peak = size(winner.server_peak_rss_bytes)
+        parts.append(f"the server's peak was {peak} of main memory")
+    return Fact("memory", "; ".join(parts))
 
 
 def _length(record: Record, winner: Candidate | None) -> Fact | None:
     if winner is None or winner.settings is None:
         return None
     mine = winner.settings.n_max
-    found = lengths_that_would_do(record)
-    if found is None:
+    if not record.pick.within:
         return Fact("draft length", f"{mine}")
-    others = [str(n) for n in found if n != mine]
-    if not others:
-        return Fact("draft length", f"{mine}; every other one is slower beyond the noise")
-    return Fact("draft length", f"{mine}; within the noise also {named(others, 8)}")
+    others = [str(n) for n in lengths_that_would_do(record, winner)]
+    near = f"within {100 * record.pick.margin:g}% of the best"
+    which = f"{named(others, 8)} may also be {near}" if others else f"no other length is {near}"
+    return Fact("draft length", f"{mine}; {which}")
 
 
 def _others(record: Record, winner: Candidate | None) -> Fact | None:
     """What the other drafts come to at their best, fastest first."""
     rows = drafts_at_their_best(record)
     others = [row for row in rows if winner is None or row.candidate.draft != winner.draft]
-    told = [
-        f"{clipped(row.draft, 40)} {row.best:.2f}x{'' if row.live else ' predicted'}"
+    texts = [
+        f"{clipped(row.draft, 40)} {row.ratio:.2f}x{'' if row.speed.live else ' predicted'}"
         for row in others
     ]
-    return Fact("other drafts", named(told, 3)) if told else None
+    return Fact("other drafts", named(texts, 3)) if texts else None
 
 
 def _losers(record: Record, winner: Candidate | None) -> Fact | None:
     """Where the pick loses: categories on which it is slower than no draft."""
     if winner is None or winner.draft is None:
         return None
-    kind: Basis = "live" if winner.live is not None else "predicted"
-    gains = speedups_by_category(record, winner, kind)
-    slow = [f"{name} {s.ratio:.2f}x" for name, (s, _) in gains.items() if s.ratio < 1]
+    gains = speedups_by_category(record, winner)
+    slow = [f"{name} {s.ratio:.2f}x" for name, s in gains.items() if s.ratio < 1]
     if slow:
         return Fact("where it loses", f"slower than no draft on {named(slow)}")
     return Fact("where it loses", "on no category of these prompts") if gains else None

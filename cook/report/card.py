@@ -27,9 +27,9 @@ from cook.report.commands import (
 )
 from cook.report.compared import Basis, Scored, at_common_setting, kind_of
 from cook.report.markdown import code, fenced, head, row, text
-from cook.report.numbers import counts, divergence, number, perplexity
+from cook.report.numbers import counts, divergence, number, perplexity, tokens_per_s
 from cook.report.public import public
-from cook.report.speedups import DraftSpeedup, drafts_at_their_best
+from cook.report.speedups import DECODE, drafts_at_their_best, speed_notes, speed_of
 from cook.units import short_size
 
 MARK = "<!-- written by cook publish -->"
@@ -133,42 +133,42 @@ def _introduction(record: Record, facts: CardFacts) -> str:
         else "a model named in the recipe below"
     )
     engines = " and ".join(f"{e.flavour} {text(e.build)}" for e in record.engines.values())
-    told = (
+    words = (
         f"Quantizations of {of} that serve as the draft in speculative decoding, made and "
         f"measured with {engines} by cook {record.cook}."
     )
     if any(str(e.flavour) == "ik_llama.cpp" for e in record.engines.values()):
-        told += (
+        words += (
             "\n\nThey need [ik_llama.cpp](https://github.com/ikawrakow/ik_llama.cpp): mainline "
             "llama.cpp does not read its quantization types."
         )
     if record.demo:
-        told += (
+        words += (
             "\n\n**These are runs of cook's demonstration models; nothing here says anything of "
             "the real ones.**"
         )
-    return told
+    return words
 
 
 def _pick(record: Record, facts: CardFacts) -> str:
     if not record.candidates:
         return ""
-    told = f"## Pick\n\n{text(record.pick.sentence)}"
+    pick = f"## Pick\n\n{text(record.pick.sentence)}"
     chosen = record.candidate(record.pick.candidate) if record.pick.candidate else None
     if chosen is None or not chosen.command or chosen.draft not in facts.files:
-        return told
-    return f"{told}\n\n{fenced(shell(server_command(chosen.command)), 'bash')}"
+        return pick
+    return f"{pick}\n\n{fenced(shell(server_command(chosen.command)), 'bash')}"
 
 
 def _warnings(record: Record) -> str:
     """What the record warns of, and steps that failed: a reader of the card has no report."""
-    told = [f"{s.label} failed: {s.error}" for s in record.steps if s.error is not None]
-    told += record.warnings
-    if not told:
+    every = [f"{s.label} failed: {s.error}" for s in record.steps if s.error is not None]
+    every += record.warnings
+    if not every:
         return ""
-    lines = [f"- {text(line)}" for line in told[:MOST_WARNINGS]]
-    if len(told) > MOST_WARNINGS:
-        lines.append(f"- and {len(told) - MOST_WARNINGS} more in `record.json`")
+    lines = [f"- {text(line)}" for line in every[:MOST_WARNINGS]]
+    if len(every) > MOST_WARNINGS:
+        lines.append(f"- and {len(every) - MOST_WARNINGS} more in `record.json`")
     return "## Warnings\n\n" + "\n".join(lines)
 
 
@@ -177,27 +177,22 @@ _QUALITY = (
     ("quant", "left"),
     *((t, "right") for t in ("size", "bpw", "PPL", "KLD")),
 )
-_LIVE = ("live end-to-end t/s", "live end-to-end speedup", "live decode t/s")
-_PREDICTED = ("predicted end-to-end t/s", "predicted end-to-end speedup")
+_SPEEDS = ("end-to-end t/s", "end-to-end speedup", "decode t/s")
 
 
 def _table(record: Record, drafts: Sequence[Draft]) -> str:
-    """A row a quant at its best draft length; live and predicted speeds have their own columns."""
-    rows = {row.candidate.draft: row for row in drafts_at_their_best(record)}
-    any_live = any(c.live is not None for c in record.candidates)
-    any_predicted = any(c.predicted is not None for c in record.candidates)
+    """A row a quant at its best draft length, and no draft of every engine."""
+    rows = {row.candidate.draft: row.candidate for row in drafts_at_their_best(record)}
     kind = kind_of(record)
     chosen, every = at_common_setting(record, kind)  # acceptance falls with the draft's length
     titles = [*_QUALITY]
     if record.candidates:
         at = f" at {text(chosen)}" if chosen else ""
         titles += [(f"acceptance{at}", "right"), ("best draft length", "right")]
-        titles += [(t, "right") for t in _LIVE if any_live]
-        titles += [(t, "right") for t in _PREDICTED if any_predicted]
+        titles += [*((t, "right") for t in _SPEEDS), ("figures", "left")]
     counted = {one.candidate.draft: one for one in every}
     lines = []
     for draft in drafts:
-        found = rows.get(draft.quant)
         cells = [
             draft.quant,
             short_size(draft.file_bytes),
@@ -206,21 +201,23 @@ def _table(record: Record, drafts: Sequence[Draft]) -> str:
             divergence(draft.quality),
         ]
         if record.candidates:
-            cells += [_acceptance(counted.get(draft.quant), kind)]
-            cells += [_settings(found.candidate if found else None)]
-            cells += _live_cells(found.candidate if found else None, found) if any_live else []
-            cells += _predicted_cells(record, found) if any_predicted else []
+            found = rows.get(draft.quant)
+            cells += [_acceptance(counted.get(draft.quant), kind), _settings(found)]
+            cells += _speed_cells(record, found)
         lines.append(_cells(*cells))
-    lines += _bare_rows(record, any_live=any_live, any_predicted=any_predicted)
-    told = "\n".join(["## Quants", "", head(titles), *lines])
-    notes = []
+    for bare in (c for c in record.candidates if c.draft is None):
+        lines.append(_cells(bare.name, *[None] * 6, *_speed_cells(record, bare)))
+    parts = ["\n".join(["## Quants", "", head(titles), *lines])]
     if record.source_quality is not None:
-        notes.append(f"Unquantized, on the same text: PPL {perplexity(record.source_quality)}.")
+        parts.append(f"Unquantized, on the same text: PPL {perplexity(record.source_quality)}.")
+    notes = [f"{note}." for note in speed_notes(record)] if record.candidates else []
+    if notes:
+        parts.append(text(" ".join(notes)))
     if any(one.candidate.draft in {d.quant for d in drafts} for one in every) and (
         kind == "predicted"
     ):
-        notes.append(f"{REPLAYED} counted by replaying the target's own tokens, not in a live run.")
-    return "\n\n".join([told, *notes])
+        parts.append(f"{REPLAYED} counted by replaying the target's own tokens, not in a live run.")
+    return "\n\n".join(parts)
 
 
 REPLAYED = "~"
@@ -240,49 +237,23 @@ def _settings(candidate: Candidate | None) -> str | None:
     if candidate is None or candidate.settings is None:
         return None
     found = candidate.settings
-    told = str(found.n_max)
-    told += f", n_min {found.n_min}" if found.n_min else ""
-    told += f", p_min {found.p_min:g}" if found.p_min else ""
-    return told + (f", KV {candidate.cache_type}" if candidate.cache_type else "")
+    words = str(found.n_max)
+    words += f", n_min {found.n_min}" if found.n_min else ""
+    words += f", p_min {found.p_min:g}" if found.p_min else ""
+    return words + (f", KV {candidate.cache_type}" if candidate.cache_type else "")
 
 
-def _live_cells(candidate: Candidate | None, found: DraftSpeedup | None) -> list[str | None]:
-    live = candidate.live if candidate else None
-    if live is None:
-        return [None] * len(_LIVE)
+def _speed_cells(record: Record, candidate: Candidate | None) -> list[str | None]:
+    whole = speed_of(record, candidate) if candidate is not None else None
+    if candidate is None or whole is None:
+        return [None] * (len(_SPEEDS) + 1)
+    decode = speed_of(record, candidate, DECODE)
     return [
-        number(live.end_to_end_speed, ".2f"),
-        found.live.told if found and found.live else None,
-        number(live.decode_speed, ".2f"),
+        tokens_per_s(whole.tokens_per_s),
+        whole.text,
+        tokens_per_s(decode.tokens_per_s) if decode is not None else None,
+        whole.kind,
     ]
-
-
-def _predicted_cells(record: Record, found: DraftSpeedup | None) -> list[str | None]:
-    guess = found.candidate.predicted if found else None
-    if guess is None or found is None:
-        return [None] * len(_PREDICTED)
-    ratio = found.predicted.ratio if found.predicted else None
-    speed = number(guess.figures.end_to_end_speed, ".2f")
-    return [speed, f"{ratio:.2f}x" if ratio is not None else None]
-
-
-def _bare_rows(record: Record, *, any_live: bool, any_predicted: bool) -> list[str]:
-    """No draft, of every engine that ran it."""
-    lines = []
-    for candidate in record.candidates:
-        if candidate.draft is not None:
-            continue
-        live, guess = candidate.live, candidate.predicted
-        cells: list[str | None] = [candidate.name, *[None] * 6]
-        if any_live:
-            speeds = (live.end_to_end_speed, live.decode_speed) if live else (None, None)
-            cells += [number(speeds[0], ".2f"), "1.00x" if live else None]
-            cells += [number(speeds[1], ".2f")]
-        if any_predicted:
-            speed = number(guess.figures.end_to_end_speed, ".2f") if guess else None
-            cells += [speed, "1.00x" if guess else None]
-        lines.append(_cells(*cells))
-    return lines
 
 
 def _method(record: Record) -> str:
@@ -298,8 +269,7 @@ def _method(record: Record) -> str:
         )
         lines.append(
             "speeds are tokens after the first a second; end to end counts the prefill of both "
-            "models; a speedup is of the end-to-end speed over no draft's, live over live and "
-            "predicted over predicted, with its interval where there is one"
+            "models; a speedup is the end-to-end t/s over no draft's"
         )
     with_quality = next((d.quality for d in record.drafts if d.quality), None)
     if with_quality is not None:
@@ -324,10 +294,10 @@ def _making(record: Record, facts: CardFacts, drafts: Sequence[Draft]) -> str:
         types = ", ".join(f"{n} x {t}" for t, n in sorted(draft.type_counts.items()))
         files = facts.files[draft.quant]
         more = f" (the first of {len(files)}; give it to the engine)" if len(files) > 1 else ""
-        told = f"- {code(files[0])}{more}: {text(types) or 'types not known'}"
+        line = f"- {code(files[0])}{more}: {text(types) or 'types not known'}"
         if quantize_step(record, draft) is None:
-            told += "; not made by cook, here as it was measured"
-        lines.append(told)
+            line += "; not made by cook, here as it was measured"
+        lines.append(line)
     parts = ["## How the files were made", "\n".join(lines)]
     if made:
         steps = list(dict.fromkeys(step for _, step in made))

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from cook.record.record import Draft, Record, StepRecord
 
 OWN = ("--host", "--port", "--api-key-file")
-"""What cook's own server is told beyond how it runs; whoever runs it again chooses these."""
+"""What cook's own server gets beyond how it runs; whoever runs it again chooses these."""
 MEASURING = (
     ("--cache-ram", "0"),
     ("--fit", "off"),  # mainline's; ik's is a switch
@@ -18,7 +18,7 @@ MEASURING = (
     ("--no-log-timestamps",),
     ("--verbosity", "4"),  # tells the counters of every kind of speculation
 )
-"""What a server is told so that it can be measured, and nobody wants of one that serves: there,
+"""Flags that a server has so that it can be measured, which no one wants of one that serves: there,
 requests that begin alike are to be fast, and the log is to tell when. The speed of a request does
 not depend on them."""
 _CUSTOM = "--custom-q"
@@ -162,14 +162,14 @@ class _Shared:
 
 
 def _last(words: Sequence[str]) -> frozenset[int]:
-    """Where llama-quantize is told its threads."""
+    """Where llama-quantize has its threads."""
     return frozenset({len(words) - 1}) if words[-1].isdigit() else frozenset()
 
 
 def _imatrix_threads(words: Sequence[str]) -> frozenset[int]:
-    """Where llama-imatrix is told its threads; a recipe may say them once more."""
-    told = (place for place, word in enumerate(words, 1) if word in ("-t", "--threads"))
-    return frozenset(told)
+    """Where llama-imatrix has its threads; a recipe may have them once more."""
+    places = (place for place, word in enumerate(words, 1) if word in ("-t", "--threads"))
+    return frozenset(places)
 
 
 def _command(

@@ -85,7 +85,7 @@ class Section:
 
     @property
     def half(self) -> bool:
-        """Whether it fits beside another: one small plot, and tables only folded away."""
+        """Whether it fits next to another: one small plot, and tables only folded away."""
         plots = [b for b in self.blocks if isinstance(b, Plot)]
         wide = any(isinstance(b, Table) and b.title is None for b in self.blocks)
         return len(plots) == 1 and plots[0].width == "half" and not wide
@@ -124,7 +124,7 @@ def subtitle(record: Record | SearchRecord, engines: str) -> tuple[str, ...]:
 class Document:
     """A whole report.
 
-    ``first`` stands on the first screen, beside ``evidence`` (over what, on which machine) and
+    ``first`` stands on the first screen, next to ``evidence`` (over what, on which machine) and
     ``answers`` (what else there is to know before the figures are used).
     """
 
@@ -154,7 +154,7 @@ class Document:
 
     @property
     def lone(self) -> frozenset[str]:
-        """Half-width sections without a neighbour: their tables stand beside the plot instead."""
+        """Half-width sections without a neighbour: their tables stand next to the plot instead."""
         found = {section.id for section in self.folded if section.half}
         waiting: str | None = None
         for section in self.open:

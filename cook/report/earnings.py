@@ -64,7 +64,7 @@ def earnings(record: SearchRecord) -> tuple[Earning, ...]:
     return tuple(sorted(priced, key=_by_worth))
 
 
-def told(earning: Earning) -> str:
+def earning_text(earning: Earning) -> str:
     """One span in a line."""
     chosen, smaller = earning.chosen, earning.smaller
     text = f"{earning.span.name}: {chosen.type}, {short_size(chosen.size_bytes)}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from cook.record.record import Candidate, Record, doubted
+from cook.record.record import Candidate, Pick, Record
 from cook.report.commands import server_command
-from cook.report.compared import draft_of, finite, named, picked
+from cook.report.compared import draft_of, finite, picked
 from cook.report.document import Fact, Headline
+from cook.report.numbers import tokens_per_s
 from cook.report.plain import clipped
+from cook.report.speedups import DECODE, WHOLE, speed_of
 from cook.units import plural, size
 
 
@@ -34,8 +36,8 @@ def headline(record: Record) -> Headline:
 def _facts(record: Record, winner: Candidate) -> list[Fact | None]:
     return [
         _speedup(record, winner),
-        _decode(record, winner),
-        _confidence(record, winner),
+        _speed(record, winner),
+        _confidence(record.pick),
         _acceptance(winner),
         _size(record, winner),
         _candidates(record),
@@ -43,77 +45,72 @@ def _facts(record: Record, winner: Candidate) -> list[Fact | None]:
 
 
 def _speedup(record: Record, winner: Candidate) -> Fact | None:
-    ratio = finite(winner.speedup)
     if winner.draft is None:
         return _best_draft(record)
-    if ratio is None:
+    found = speed_of(record, winner)
+    if found is None or found.speedup is None:
         return None
-    interval = winner.speedup_interval
     note = "over no draft"
     if winner.live is not None:
-        note += f", live on {plural(winner.live.requests, 'prompt')}, {winner.live.tokens:,} tokens"
-    if interval is not None:
-        note += f", {interval.confidence:.0%}: {interval.low:.2f} to {interval.high:.2f}"
-    return Fact("end-to-end speedup", f"{ratio:.2f}x", note)
+        note += f", live on {plural(winner.live.requests, 'request')}"
+        note += f", {winner.live.tokens:,} tokens"
+    else:
+        note += ", predicted"
+    if found.interval is not None:
+        low, high = found.interval.low, found.interval.high
+        note += f"; {low:.2f} to {high:.2f} on other such prompts"
+        note += f" ({found.interval.confidence:.0%})"
+    return Fact("end-to-end speedup", f"{found.speedup:.2f}x", note)
 
 
 def _best_draft(record: Record) -> Fact | None:
     """What the best draft would have made of it, where none won."""
-    end_to_end = record.pick.maximize == "end_to_end_speed"
-    ratios = [
-        (ratio, c.name)
-        for c in record.candidates
-        if c.draft and (ratio := finite(c.speedup if end_to_end else c.decode_speedup)) is not None
-    ]
+    objective = WHOLE if record.pick.maximize == WHOLE.value else DECODE
+    speeds = ((speed_of(record, c, objective), c.name) for c in record.candidates if c.draft)
+    ratios = [(s.speedup, name) for s, name in speeds if s is not None and s.speedup is not None]
     if not ratios:
         return None
     ratio, name = max(ratios)
-    what = "end-to-end" if end_to_end else "decode"
+    what = "end-to-end" if objective is WHOLE else "decode"
     return Fact("fastest draft", f"{ratio:.2f}x", f"{name}, {what} speedup over no draft")
 
 
-def _decode(record: Record, winner: Candidate) -> Fact | None:
-    live = winner.live
-    found = live or (winner.predicted.figures if winner.predicted else None)
-    decode = finite(found.decode_speed) if found else None
-    whole = finite(found.end_to_end_speed) if found else None
-    how = "" if live else "predicted"
-    if record.pick.maximize == "end_to_end_speed":
-        note = f"decode {decode:.2f}" if decode is not None else ""
-        speed, label = whole, "end-to-end speed"
+def _speed(record: Record, winner: Candidate) -> Fact | None:
+    whole, decode = (speed_of(record, winner, one) for one in (WHOLE, DECODE))
+    parts = [] if winner.live is not None else ["predicted"]
+    if record.pick.maximize == WHOLE.value:
+        found, label = whole, "end-to-end speed"
+        parts += [f"decode {tokens_per_s(decode.tokens_per_s)}"] if decode is not None else []
     else:
-        ratio = finite(winner.decode_speedup)
-        note = f"{ratio:.2f}x over no draft" if ratio is not None and winner.draft else ""
-        speed, label = decode, "decode speed"
-    if speed is None:
-        return None
-    return Fact(label, f"{speed:.2f} t/s", ", ".join(part for part in (how, note) if part))
-
-
-def _confidence(record: Record, winner: Candidate) -> Fact | None:
-    """The chance that the pick is within the margin of the best; "undecided" where that is less
-    than was asked for. No chance is called sure that disturbed runs are the reason for."""
-    found = record.pick.certainty
+        found, label = decode, "decode speed"
+        if found is not None and found.speedup is not None and winner.draft is not None:
+            parts.append(f"{found.speedup:.2f}x over no draft")
     if found is None:
         return None
-    within = finite(found.within)
-    if within is None:
-        few = "too few prompts or rounds to say"
-        return Fact("confidence", "undecided", few)
-    sure = ">99%" if within > 0.99 else f"{within:.0%}"
-    margin = f"{100 * found.margin:g}%"
-    note = f"chance of being within {margin} of the best"
-    if found.leader != winner.name:
-        note += f", which is expected to be {clipped(found.leader, 60)}"
-    tied = named((n for n in record.pick.ties if n != winner.name), 2)
-    if not found.decided:
-        note = f"{sure} {note}"
-        note += f"; {tied} may be better" if tied else ""
-        return Fact("confidence", "undecided", note)
-    if (cause := doubted(found.objection)) is not None:
-        return Fact("confidence", "not confirmed", f"by forecast, {sure} {note}; live {cause}")
-    note += "" if found.objection is None else "; live runs do not confirm it"
-    return Fact("confidence", sure, note)
+    return Fact(label, f"{tokens_per_s(found.tokens_per_s)} t/s", ", ".join(parts))
+
+
+def _confidence(pick: Pick) -> Fact | None:
+    """Decided, or the pair that is open, how it compares and what would decide it."""
+    if pick.leader is None:
+        return None
+    sure = f"{pick.confidence:.0%}"
+    rival = clipped(pick.rival, 50) if pick.rival is not None else None
+    leader = clipped(pick.leader, 50)
+    if not pick.decided:
+        if rival is None or pick.rival_low is None or pick.rival_high is None:
+            return Fact("confidence", "Undecided", "too little was measured")
+        note = f"{rival}: {pick.rival_low - 1:+.1%} to {pick.rival_high - 1:+.1%} of {leader}"
+        note += f" ({sure})"
+        if pick.seconds_to_decide is not None:
+            minutes = max(1, round(pick.seconds_to_decide / 60))
+            note += f"; about {plural(minutes, 'minute')} more would decide"
+        return Fact("confidence", "Undecided", note)
+    margin = f"{100 * pick.margin:g}%"
+    if pick.leader != pick.candidate:
+        return Fact("confidence", "Decided", f"{sure}: within {margin} of {leader}, the best")
+    note = f"{sure}: nothing is more than {margin} better"
+    return Fact("confidence", "Decided", f"{note}; the nearest is {rival}" if rival else note)
 
 
 def _acceptance(winner: Candidate) -> Fact | None:
@@ -129,10 +126,10 @@ def _acceptance(winner: Candidate) -> Fact | None:
 
 def _size(record: Record, winner: Candidate) -> Fact | None:
     draft = draft_of(record, winner)
-    told = size(draft.file_bytes) if draft else None
-    if draft is None or told is None:
+    file = size(draft.file_bytes) if draft else None
+    if draft is None or file is None:
         return None
-    return Fact("draft file", told, f"{draft.bpw:.2f} bits a weight" if draft.bpw else "")
+    return Fact("draft file", file, f"{draft.bpw:.2f} bits a weight" if draft.bpw else "")
 
 
 def _candidates(record: Record) -> Fact:

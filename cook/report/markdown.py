@@ -84,8 +84,8 @@ def _headline(document: Document) -> list[str]:
                 ]
             )
         )
-    if told := (*document.evidence, *document.answers):
-        answers = (row((text(fact.label), text(fact.value))) for fact in told)
+    if facts := (*document.evidence, *document.answers):
+        answers = (row((text(fact.label), text(fact.value))) for fact in facts)
         parts.append("\n".join([head((("", "left"), ("", "left"))), *answers]))
     if first.warnings:
         word = "warning" if first.warnings == 1 else "warnings"

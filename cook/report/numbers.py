@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cook.record.measured import Figures, Interval, Quality
+from math import floor, log10
+
+from cook.record.measured import Figures, Quality
 
 
 def number(value: float | None, form: str) -> str | None:
@@ -27,11 +29,11 @@ def divergence(quality: Quality | None, digits: int = 4) -> str | None:
     return with_error(quality.mean_kld, quality.mean_kld_error, digits) if quality else None
 
 
-def ratio(value: float | None, interval: Interval | None) -> str | None:
-    """``1.41x (1.32-1.50)``."""
-    if value is None or interval is None:
-        return None if value is None else f"{value:.2f}x"
-    return f"{value:.2f}x ({interval.low:.2f}-{interval.high:.2f})"
+def tokens_per_s(value: float | None) -> str | None:
+    """At least two decimals and four digits: quotients of such figures agree to two decimals."""
+    if value is None:
+        return None
+    return f"{value:.{2 if value >= 10 or value <= 0 else 3 - floor(log10(value))}f}"
 
 
 def counts(figures: Figures | None) -> str | None:

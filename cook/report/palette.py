@@ -16,7 +16,7 @@ _PAIRS: dict[str, tuple[str, str]] = {
     "muted": ("#5d6670", "#98a2ad"),
     "grid": ("#dfe3e7", "#2b3138"),
     "pick": ("#b3261e", "#ff8a80"),
-    # Series: told apart in both themes and by the colour-blind in the order given.
+    # Series: distinct in both themes and by the colour-blind in the order given.
     "s0": ("#0b5fbe", "#62a8ff"),
     "s1": ("#c45500", "#f7954a"),
     "s2": ("#157a48", "#4cc27a"),

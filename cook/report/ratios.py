@@ -1,27 +1,24 @@
-"""How candidates of a record compare prompt by prompt, each ratio with its interval."""
+"""How the requests of two candidates compare, one by one and in all, from a record's columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import isfinite
+from collections.abc import Collection, Sequence
 
 from cook.record.measured import Interval, PromptFigures
-from cook.scoring.intervals import FEWEST_PROMPTS, SEED
+from cook.record.objective import Objective
+from cook.record.prompt_runs import PromptRun
+from cook.report.compared import finite
+from cook.scoring.compare import FEWEST_PROMPTS, common, interval
 from cook.scoring.totals import Share, standard_error
 
-Counts = tuple[float, float, str]
-"""Numerator, denominator and category of one prompt."""
+RequestKey = tuple[str, int]
+"""(prompt's id, block of prompts): an id comes again in another block."""
 
 
-def acceptance_ratio(
-    one: PromptFigures | None, other: PromptFigures | None, confidence: float
-) -> Interval | None:
-    """Interval of acceptance(one) / acceptance(other) over their common prompts, paired.
-
-    None with fewer than :data:`FEWEST_PROMPTS` common prompts on which both drafted, or without
-    counts by prompt.
-    """
-    return _ratio(one, other, _accepted, confidence)
+def keys(found: PromptFigures) -> tuple[RequestKey, ...]:
+    """Of every request, by which those of two candidates are paired."""
+    block = found.block or (0,) * len(found.ids)
+    return tuple(zip(found.ids, block, strict=False))
 
 
 def acceptance_error(found: PromptFigures | None, category: str | None = None) -> float | None:
@@ -29,78 +26,91 @@ def acceptance_error(found: PromptFigures | None, category: str | None = None) -
 
     None with fewer than :data:`FEWEST_PROMPTS` prompts on which something was drafted.
     """
-    counts = _accepted(found).values() if found is not None else ()
-    shares = [Share(a, d, name) for a, d, name in counts if category in (None, name)]
-    return standard_error(shares) if len(shares) >= FEWEST_PROMPTS else None
+    sums: dict[str, Share] = {}
+    for run in prompt_runs(found, category):
+        if run.draft_n and run.draft_n_accepted is not None:
+            old = sums.get(run.id, Share(0, 0))
+            accepted, drafted = old.numerator + run.draft_n_accepted, old.denominator + run.draft_n
+            sums[run.id] = Share(accepted, drafted, run.category)
+    return standard_error([*sums.values()]) if len(sums) >= FEWEST_PROMPTS else None
 
 
-def speed_ratio(
-    one: PromptFigures | None, other: PromptFigures | None, confidence: float
+def speed_interval(
+    one: PromptFigures | None,
+    other: PromptFigures | None,
+    confidence: float,
+    category: str | None = None,
 ) -> Interval | None:
-    """The same of their end-to-end speeds. It knows how prompts differ, and no other error."""
-    return _ratio(one, other, _timed, confidence)
+    """Of the end-to-end speed of ``one`` over that of ``other`` on other prompts of the kind."""
+    mine, theirs = prompt_runs(one, category), prompt_runs(other, category)
+    return usable(interval(mine, theirs, Objective.END_TO_END_SPEED, None, confidence))
 
 
-def speed_ratios(one: PromptFigures | None, other: PromptFigures | None) -> dict[str, list[float]]:
-    """Category -> the end-to-end speed of ``one`` over ``other``'s on each common prompt."""
-    found: dict[str, list[float]] = {}
-    if one is None or other is None:
-        return found
-    mine, theirs = _timed(one), _timed(other)
-    for name, (tokens, wall_ms, category) in mine.items():
-        if name in theirs and theirs[name][0] > 0:
-            ratio = (tokens / wall_ms) / (theirs[name][0] / theirs[name][1])
-            found.setdefault(category, []).append(ratio)
+def speed_ratios(
+    one: PromptFigures, other: PromptFigures, category: str
+) -> tuple[float | None, list[float]]:
+    """End-to-end speed of ``one`` over ``other``'s: of all requests of a category that both had,
+    and of each."""
+    pairs = common(prompt_runs(one, category), prompt_runs(other, category))
+    pairs = [(a, b) for a, b in pairs if a.predicted_n > 1 and b.predicted_n > 1]
+    return _ratio(pairs), [ratio for pair in pairs if (ratio := _ratio([pair])) is not None]
+
+
+def speed_ratio_among(
+    one: PromptFigures, other: PromptFigures, among: Collection[RequestKey]
+) -> float | None:
+    """The same of the requests ``among`` those that both had."""
+    pairs = common(prompt_runs(one), prompt_runs(other))
+    return _ratio([(a, b) for a, b in pairs if (a.id, a.block) in among])
+
+
+def _ratio(pairs: Sequence[tuple[PromptRun, PromptRun]]) -> float | None:
+    tokens, others = (sum(pair[i].predicted_n - 1 for pair in pairs) for i in (0, 1))
+    time_ms, others_ms = (sum(pair[i].wall_ms for pair in pairs) for i in (0, 1))
+    return finite(tokens / time_ms / (others / others_ms)) if others else None
+
+
+def timed_total(found: PromptFigures, column: str, ids: Collection[str]) -> float | None:
+    """Tokens a second over the requests of the prompts ``ids``; ``column``: their time in ms."""
+    rows = zip(found.ids, found.tokens, getattr(found, column), strict=False)
+    kept = [(n, ms) for name, n, ms in rows if name in ids]
+    time_ms = sum(ms for _, ms in kept)
+    return 1000 * sum(n for n, _ in kept) / time_ms if time_ms > 0 else None
+
+
+def usable(found: Interval | None) -> Interval | None:
+    """``found``, if its ends are numbers."""
+    if found is None or finite(found.low) is None or finite(found.high) is None:
+        return None
     return found
 
 
-def _ratio(
-    one: PromptFigures | None,
-    other: PromptFigures | None,
-    parts: Callable[[PromptFigures], Mapping[str, Counts]],
-    confidence: float,
-) -> Interval | None:
-    import numpy as np
-
-    from cook.scoring.statistics import Measured, ratio_interval
-
-    if one is None or other is None:
-        return None
-    mine, theirs = parts(one), parts(other)
-    common = [name for name in mine if name in theirs]
-    if len(common) < FEWEST_PROMPTS:
-        return None
-    categories = sorted({mine[name][2] for name in common})
-    table = [[side[name] for name in common] for side in (mine, theirs)]
-    top = np.array([[row[0] for row in side] for side in table], dtype=np.float64)
-    bottom = np.array([[row[1] for row in side] for side in table], dtype=np.float64)
-    if (bottom.sum(axis=1) <= 0).any() or top[1].sum() <= 0:
-        return None
-    if not (np.isfinite(top).all() and np.isfinite(bottom).all()):
-        return None
-    measured = Measured(
-        candidates=("one", "other"),
-        numerator=top,
-        denominator=bottom,
-        stratum=np.array([categories.index(mine[name][2]) for name in common], dtype=np.int64),
-        weight=np.ones(len(common)),
+def prompt_runs(found: PromptFigures | None, category: str | None = None) -> list[PromptRun]:
+    """A record's columns as the requests that they came from, of one category or all; those with
+    impossible times are left out."""
+    if found is None:
+        return []
+    columns = zip(
+        *(keys(found), found.categories, found.tokens, found.decode_ms, found.wall_ms),
+        *(found.drafted, found.accepted),
+        strict=False,
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = ratio_interval(measured, 0, 1, np.random.default_rng(SEED), confidence=confidence)
-    return found if isfinite(found.low) and isfinite(found.high) else None
-
-
-def _accepted(found: PromptFigures) -> dict[str, Counts]:
-    """Accepted over drafted tokens, where something was drafted."""
-    columns = zip(found.ids, found.accepted, found.drafted, found.categories, strict=False)
-    return {
-        name: (accepted, drafted, category)
-        for name, accepted, drafted, category in columns
-        if accepted is not None and drafted
-    }
-
-
-def _timed(found: PromptFigures) -> dict[str, Counts]:
-    """Tokens over milliseconds from request to last token."""
-    columns = zip(found.ids, found.tokens, found.wall_ms, found.categories, strict=False)
-    return {name: (tokens, ms, category) for name, tokens, ms, category in columns if ms > 0}
+    return [
+        PromptRun(
+            id=key[0],
+            category=name,
+            prompt_n=0,
+            prompt_ms=0.0,
+            predicted_n=tokens + 1,
+            predicted_ms=decode_ms,
+            wall_ms=wall_ms,
+            draft_n=drafted,
+            draft_n_accepted=accepted,
+            tokens=None,
+            text="",
+            stop="",
+            block=key[1],
+        )
+        for key, name, tokens, decode_ms, wall_ms, drafted, accepted in columns
+        if category in (None, name) and 0 < wall_ms < float("inf") and tokens >= 0
+    ]

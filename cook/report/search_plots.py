@@ -11,7 +11,7 @@ from cook.record.measured import Interval
 from cook.record.search_record import Finalist, SearchRecord
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
-from cook.report.earnings import Earning, earnings, told
+from cook.report.earnings import Earning, earning_text, earnings
 from cook.report.layer_map import LayerCell, LayerMap, draw_maps, map_heights
 from cook.report.sections.types import shade
 from cook.units import short_size
@@ -83,7 +83,9 @@ def earning_map(record: SearchRecord) -> Plot | None:
     if not any(e.times_price is not None for e in found):
         return None
     cells = tuple(_earning_cell(e) for e in _in_order(record, found))
-    alt = "What bits earn, by layer and tensors. " + " ".join(f"{told(e)}." for e in found[:8])
+    alt = "What bits earn, by layer and tensors. " + " ".join(
+        f"{earning_text(e)}." for e in found[:8]
+    )
     title = "What bits earn, over what they would elsewhere"
     return _map_plot("search-earns", title, alt, cells, (-log2(MOST_TIMES) / 2, log2(MOST_TIMES)))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cook.report.earnings import Earning, earnings, told
+from cook.report.earnings import Earning, earning_text, earnings
 from cook.report.show import PrintedTable, Shown
 from cook.units import duration, plural, short_size
 
@@ -76,7 +76,7 @@ def explained(record: SearchRecord) -> Shown:
     return Shown(
         table=PrintedTable(columns, rows, None),
         wide=PrintedTable((*columns, *wide), both, None),
-        answers=tuple(told(e) for e in found),
+        answers=tuple(earning_text(e) for e in found),
         warnings=(),
         notes=(
             "earns: nats that a byte saves here, over what the next bytes would save elsewhere",
@@ -84,7 +84,7 @@ def explained(record: SearchRecord) -> Shown:
     )
 
 
-def interval_told(value: float | None, effect: Effect | None, digits: int = 2) -> str | None:
+def interval_text(value: float | None, effect: Effect | None, digits: int = 2) -> str | None:
     """``+0.09 (+0.07 to +0.11)``; None where there is nothing."""
     if effect is None:
         return None if value is None else f"{value:+.{digits}f}"
@@ -101,10 +101,10 @@ def _row(finalist: Finalist, *, timed: bool) -> tuple[str | None, ...]:
         text += f" ({interval.low:.2f}-{interval.high:.2f})"
     one = (finalist.name, MADE_BY[finalist.family], short_size(finalist.size_bytes), text)
     if not timed:
-        return (*one, interval_told(None, finalist.against_given))
+        return (*one, interval_text(None, finalist.against_given))
     speed = finalist.decode_speed
-    told = None if speed is None else f"{speed:.1f}"
-    return (*one, told, interval_told(None, finalist.speed_against_given, digits=1))
+    printed = None if speed is None else f"{speed:.1f}"
+    return (*one, printed, interval_text(None, finalist.speed_against_given, digits=1))
 
 
 def _more(finalist: Finalist) -> tuple[str | None, ...]:

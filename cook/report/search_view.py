@@ -16,11 +16,11 @@ from cook.report.document import (
     figures,
     subtitle,
 )
-from cook.report.earnings import earnings, told
+from cook.report.earnings import earning_text, earnings
 from cook.report.numbers import number
 from cook.report.public import public_search
 from cook.report.search_plots import bits_map, earning_map, front_plot
-from cook.report.search_show import explained, interval_told, shown_search
+from cook.report.search_show import explained, interval_text, shown_search
 from cook.report.show import PrintedTable
 from cook.units import duration, plural, short_size
 
@@ -60,7 +60,7 @@ def _headline(record: SearchRecord) -> Headline:
             Fact("size", short_size(best.size_bytes) or "", _asked(record)),
             Fact("tokens a cycle", number(length, ".2f") or "-", f"drafts of {record.aim.n_max}"),
         ]
-        against = interval_told(None, best.against_given)
+        against = interval_text(None, best.against_given)
         if against is not None:
             given = record.finalist("given")
             note = f"against {given.name}" if given else ""
@@ -127,7 +127,7 @@ def _spans(record: SearchRecord) -> Section:
     )
     plots = tuple(p for p in (bits_map(record), earning_map(record)) if p is not None)
     table = _printed(explained(record).wide, title="Figures")
-    return Section("spans", SPANS, lead, (*plots, Items(tuple(map(told, found))), table))
+    return Section("spans", SPANS, lead, (*plots, Items(tuple(map(earning_text, found))), table))
 
 
 def _warnings(record: SearchRecord) -> Section:
@@ -139,8 +139,8 @@ def _warnings(record: SearchRecord) -> Section:
 def _models(record: SearchRecord) -> Section:
     """What was predicted by what, and how well."""
     title = "How well the search predicts"
-    told_ = shown_search(record)
-    lines = (*told_.notes, *(a for a in told_.answers if a.startswith("allocation: ")))
+    shown = shown_search(record)
+    lines = (*shown.notes, *(a for a in shown.answers if a.startswith("allocation: ")))
     if not lines:
         return Section("models", title, absent="too little was measured to fit anything")
     lead = "Errors are on mixes that nothing was fitted to."

@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cook.output import Column, Mode, Output
-from cook.units import plural, size
+from cook.units import plural
 
 if TYPE_CHECKING:
-    from cook.record.measured import Figures, NoiseFloor
+    from cook.record.measured import NoiseFloor
     from cook.record.record import Candidate, Record
 
 NOTHING_RAN = "nothing had to run: everything was stored"
-LENGTHS = 6
-"""Other draft lengths that are told of at most."""
 NAMED = 3
-DRIFTED = 1.03
-"""Ratio of a machine's own speed between live rounds from which it is told."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +62,9 @@ def shown(record: Record) -> Shown:
             table.columns(record), tuple(table.row(record, c) for c in many), _place(record, many)
         ),
         answers=tuple(_answers(record, few)),
-        warnings=(*record.warnings, *_drift(record)),
+        warnings=record.warnings,
         notes=tuple(_notes(record)),
     )
-
-
-def _drift(record: Record) -> Iterator[str]:
-    """Where speeds and speedups of one row do not fit: runs of different hours."""
-    live = [
-        (c, c.live.end_to_end_speed, c.speedup)
-        for c in record.candidates
-        if c.live is not None and c.live.end_to_end_speed and c.speedup
-    ]
-    # What each says that no draft's speed was.
-    bare = [speed / speedup for _, speed, speedup in live]
-    if bare and max(bare) > DRIFTED * min(bare):
-        yield (
-            f"the machine's own speed changed by {max(bare) / min(bare) - 1:.0%} between live "
-            "rounds: speedups compare runs of the same round, t/s do not"
-        )
 
 
 def _place(record: Record, candidates: list[Candidate]) -> int | None:
@@ -125,15 +105,14 @@ def show(what: Shown, output: Output, *, wide: bool = False) -> None:
 
 def _answers(record: Record, few: list[Candidate]) -> Iterator[str]:
     """What a reader asks, a line each: the pick first, how to run it last."""
+    from cook.report.answers import use
+    from cook.report.speedups import speed_notes
+
     yield f"pick: {record.pick.sentence}"
+    if notes := [*speed_notes(record)]:
+        yield f"figures: {'. '.join(notes)}"
     winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
-    if winner is not None:
-        if (output := _output(record, winner)) is not None:
-            yield f"output: {output}"
-        if (memory := _memory(record, winner)) is not None:
-            yield f"memory: {memory}"
-        if (lengths := _lengths(record, winner)) is not None:
-            yield lengths
+    yield from (f"{fact.label}: {fact.value}" for fact in use(record))
     yield from _chains(record)
     if (left := _left_out(record, few)) is not None:
         yield f"left out: {left}"
@@ -142,75 +121,8 @@ def _answers(record: Record, few: list[Candidate]) -> Iterator[str]:
         yield f"run it: {command if winner.command else 'the pick has to run live first'}"
 
 
-def _output(record: Record, winner: Candidate) -> str | None:
-    """Whether drafts change the output."""
-    from cook.report.compared import partings
-
-    check = winner.output
-    name = winner.name
-    if check is None:  # it did not run live: what is known of those that did
-        known = [c for c in record.candidates if c.output is not None]
-        if not known:
-            return None
-        check, name = known[0].output, known[0].name
-    assert check is not None, "looked up"
-    text = f"{check.identical} of {check.replies} replies of {name} are token for token those"
-    text += " without a draft"
-    told = ", ".join(partings(check))
-    return f"{text}; {told}" if told else text
-
-
-def _memory(record: Record, winner: Candidate) -> str | None:
-    """What the pick's draft takes beside the target."""
-    from cook.report.compared import draft_of
-
-    draft = draft_of(record, winner)
-    parts = []
-    if draft is not None and draft.memory_bytes is not None:
-        at = f" at a context of {winner.serving.context}" if winner.serving else ""
-        parts.append(f"the draft takes {size(draft.memory_bytes)}{at}")
-    parts.append(f"the target's file is {size(record.target_bytes)}")
-    if winner.server_peak_rss_bytes:
-        parts.append(f"the server's peak was {size(winner.server_peak_rss_bytes)}")
-    return ", ".join(parts)
-
-
-def _lengths(record: Record, winner: Candidate) -> str | None:
-    """What other draft lengths would do, all by one kind of figure."""
-    alike = [
-        c
-        for c in record.candidates
-        if c.settings is not None
-        and winner.settings is not None
-        and (c.engine, c.draft, c.cache_type) == (winner.engine, winner.draft, winner.cache_type)
-        and (c.settings.n_min, c.settings.p_min) == (winner.settings.n_min, winner.settings.p_min)
-    ]
-    live = [(c, c.live) for c in alike if c.live is not None]
-    guessed = [(c, c.predicted.figures) for c in alike if c.predicted is not None]
-    kind, every = ("live", live) if len(live) >= len(guessed) else ("predicted", guessed)
-    if len(every) < 2 or winner.settings is None:
-        return None
-    own = winner.settings.n_max
-
-    def told(candidate: Candidate, figures: Figures) -> str:
-        assert candidate.settings is not None, "of drafting candidates"
-        speed = figures.end_to_end_speed
-        return f"{candidate.settings.n_max} ({speed:.1f})" if speed is not None else ""
-
-    def distance(pair: tuple[Candidate, Figures]) -> int:
-        assert pair[0].settings is not None, "of drafting candidates"
-        return abs(pair[0].settings.n_max - own)
-
-    near = {c.name for c, _ in sorted(every, key=distance)[: LENGTHS + 1]}
-    every.sort(key=lambda pair: pair[0].settings.n_max if pair[0].settings else 0)
-    ordered = [told(c, f) for c, f in every if c.name in near]
-    return (
-        f"draft length of {winner.draft}, {kind} end-to-end t/s: {', '.join(filter(None, ordered))}"
-    )
-
-
 def _chains(record: Record) -> Iterator[str]:
-    """What pays under the sampling chains beside the deployed one, a line each."""
+    """What pays under the sampling chains other than the deployed one, a line each."""
     from cook.report.sections.other_chains import best, speedup
 
     several = len(record.engines) > 1
@@ -236,8 +148,7 @@ def _left_out(record: Record, few: list[Candidate]) -> str | None:
     parts = []
     if more := len(record.candidates) - len(few):
         parts.append(f"{plural(more, 'more setting')} of these drafts (`cook report`)")
-    live = {c.name for c in record.candidates if c.live is not None}
-    over = [e for e in record.pick.excluded if e.candidate in live or not record.pick.choice]
+    over = record.pick.excluded
     if over:
         named = "; ".join(f"{e.candidate}: {e.reason}" for e in over[:NAMED])
         rest = f" and {len(over) - NAMED} more" if len(over) > NAMED else ""
@@ -253,13 +164,10 @@ def _left_out(record: Record, few: list[Candidate]) -> str | None:
 
 def _notes(record: Record) -> list[str]:
     notes = _comparisons(record)
-    chosen = record.pick.choice
-    if chosen is not None and chosen.candidate not in (None, record.pick.candidate):
-        notes.append(f"by forecast alone {chosen.candidate} would have been picked")
     notes += [note for c in record.candidates if (note := _forecast(c))]
     notes += [note for c in record.candidates if (note := counted(c))]
     notes += [note for c in record.candidates if (note := _other_rule(c))]
-    notes += [noise_told(floor) for floor in record.noise]
+    notes += [noise_text(floor) for floor in record.noise]
     return notes
 
 
@@ -289,36 +197,16 @@ def _comparisons(record: Record) -> list[str]:
 
 
 def _forecast(candidate: Candidate) -> str | None:
-    """How a prediction compares with the live run, where there are both."""
-    from cook.report.speedups import TRIFLE, contradicted
+    """How a forecast compares with the live run on the same requests, where there are both."""
+    from cook.report.numbers import tokens_per_s
+    from cook.report.speedups import forecast_check
 
-    found = candidate.predicted
-    if found is None or candidate.live is None or found.off_by is None:
+    found = forecast_check(candidate)
+    if found is None:
         return None
-    said, lived = found.figures.end_to_end_speed, candidate.live.end_to_end_speed
-    if said is None or lived is None:
-        return None
-    text = (
-        f"{candidate.name}: predicted {said:.2f} t/s end to end, "
-        f"live {lived:.2f} ({found.off_by:+.1%})"
-    )
-    if contradicted(candidate):
-        text += "; they disagree beyond the interval, trust the live figure"
-        if found.off_by_tokens is not None:
-            text += f": tokens a step differ by {found.off_by_tokens:+.1%}, the rest is time a step"
-            if abs(found.off_by_tokens) > TRIFLE:
-                text += _other_text(candidate)
-    return text
-
-
-def _other_text(candidate: Candidate) -> str:
-    """What may be behind an acceptance that is not the trace's."""
-    check = candidate.output
-    if check is None or check.identical == check.replies:
-        return ""
     return (
-        f"; {check.replies - check.identical} of {check.replies} replies are other texts than "
-        "without a draft, which a trace has unless `score.batch_width` is 2"
+        f"{candidate.name}: predicted {tokens_per_s(found.predicted)} t/s end to end, "
+        f"live {tokens_per_s(found.live)} ({found.off_by:+.1%}) on the same requests"
     )
 
 
@@ -353,15 +241,9 @@ def counted(candidate: Candidate) -> str | None:
     return text
 
 
-def noise_told(found: NoiseFloor) -> str:
-    parts = []
-    if found.speed is not None:
-        parts.append(
-            f"two timings of one file differ by up to {found.speed:.1%} ({found.confidence:.0%})"
-        )
-    if found.acceptance is not None:
-        parts.append(
-            f"one draft in two batch shapes by up to {100 * found.acceptance:.2f} points of "
-            "acceptance"
-        )
-    return f"noise floor on {found.engine}: {', '.join(parts) or 'not measured'}"
+def noise_text(found: NoiseFloor) -> str:
+    """What one draft's acceptance differs by without any cause."""
+    return (
+        f"noise floor on {found.engine}: one draft's acceptance differs by up to "
+        f"{found.acceptance:.2%} between two batch shapes ({found.confidence:.0%})"
+    )

@@ -1,41 +1,61 @@
-"""End-to-end speedups of a record's candidates over no draft, live and predicted, with intervals.
+"""Speeds and speedups of candidates, as every table, plot and sentence of a report has them.
 
-A speedup is of one kind: live over live, or predicted over predicted.
+With v for tokens a second and v0 for those of no draft on the same requests,
+
+    speedup = v / v0
+
+A candidate that was dealt some of no draft's requests only has its paired speedup
+(:func:`cook.scoring.compare.paired`) and v = speedup x v0, and says how many prompts that is. One
+that did not run has the speedup of its forecast, times what those that ran on its engine were off
+by (:class:`cook.record.record.Factors`), and v = speedup x v0 as well: all rows of a table divide.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
 
-from cook.record.measured import Figures, Interval, PromptFigures
+from cook.record.measured import Interval, PromptFigures
+from cook.record.objective import Objective
 from cook.record.record import Candidate, Record
-from cook.report.compared import (
-    Basis,
-    best_of_each,
-    categories_of,
-    draft_label,
-    figures_of,
-    finite,
-    picked,
-    prompts_of,
-    value,
+from cook.report.compared import best_of_each, draft_label, finite, picked
+from cook.report.ratios import (
+    keys,
+    speed_interval,
+    speed_ratio_among,
+    speed_ratios,
+    timed_total,
+    usable,
 )
-from cook.report.ratios import speed_ratio, speed_ratios
+from cook.units import plural
 
-TRIFLE = 0.05
-"""Forecasts that are off by no more than this share contradict nothing."""
+WHOLE, DECODE = Objective.END_TO_END_SPEED, Objective.DECODE_SPEED
 
 
 @dataclass(frozen=True)
-class Speedup:
-    """``ratio`` of the end-to-end speed to no draft's, over ``prompts`` prompts.
+class Speed:
+    """Tokens a second, and over no draft; ``speedup`` None: there is no no draft to compare with.
 
-    ``interval`` None: too few prompts to say.
+    ``live``: measured, else forecast. ``part``: "12 of 24 prompts" where no draft had more.
+    ``interval`` of the speedup on other prompts of the kind; only of live end-to-end speedups.
     """
 
-    ratio: float
-    interval: Interval | None
-    prompts: int
+    tokens_per_s: float
+    speedup: float | None
+    live: bool
+    part: str | None = None
+    interval: Interval | None = None
+
+    @property
+    def kind(self) -> str:
+        """What a table says of the figures: live on these prompts, or on 12 of 24, or predicted."""
+        return (self.part or "live") if self.live else "predicted"
+
+    @property
+    def text(self) -> str | None:
+        """``1.41x (1.32-1.50)``."""
+        return speedup_text(self.speedup, self.interval)
 
     def ends_within(self, low: float, high: float) -> tuple[float, float] | None:
         """The interval, as far as a plot from ``low`` to ``high`` shows it."""
@@ -43,32 +63,33 @@ class Speedup:
             return None
         return max(self.interval.low, low), min(self.interval.high, high)
 
+
+@dataclass(frozen=True)
+class ForecastCheck:
+    """A forecast and the live speed on the same requests, tokens/s."""
+
+    predicted: float
+    live: float
+
     @property
-    def told(self) -> str:
-        """``1.41x (1.32 to 1.50)``."""
-        if self.interval is None:
-            return f"{self.ratio:.2f}x"
-        return f"{self.ratio:.2f}x ({self.interval.low:.2f} to {self.interval.high:.2f})"
+    def off_by(self) -> float:
+        """predicted / live - 1."""
+        return self.predicted / self.live - 1
 
 
 @dataclass(frozen=True)
 class DraftSpeedup:
-    """One draft at its best draft length: where it ran live at that, else where it is predicted.
-
-    ``draft`` is its label; at least one of the two is there.
-    """
+    """One draft, by its label, at its best draft length: where it ran live, else as forecast."""
 
     draft: str
     candidate: Candidate
-    live: Speedup | None
-    predicted: Speedup | None
+    speed: Speed
 
     @property
-    def best(self) -> float:
-        """What it is ordered by: live where it ran live."""
-        found = self.live or self.predicted
-        assert found is not None, "a draft without a speedup has no row"
-        return found.ratio
+    def ratio(self) -> float:
+        """Its end-to-end speedup."""
+        assert self.speed.speedup is not None, "a draft without a speedup has no row"
+        return self.speed.speedup
 
     @property
     def length(self) -> int | None:
@@ -76,116 +97,239 @@ class DraftSpeedup:
         return settings.n_max if settings else None
 
 
-def base_of(record: Record, kind: Basis) -> Candidate | None:
-    """The fastest no draft of any engine: what speedups are against."""
-    found = [
-        (speed, c)
-        for c in record.candidates
-        if c.draft is None and (speed := _speed(figures_of(c, kind))) is not None
-    ]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+@dataclass(frozen=True)
+class CategorySpeedup:
+    """End-to-end speedup over the ``requests`` of one category; ``each`` request's by itself."""
+
+    ratio: float
+    interval: Interval | None
+    requests: int
+    each: tuple[float, ...]
+
+    @property
+    def text(self) -> str:
+        """As that of :class:`Speed`."""
+        return speedup_text(self.ratio, self.interval) or ""
 
 
-def speedup(record: Record, candidate: Candidate, kind: Basis) -> Speedup | None:
-    """The candidate's over no draft; None where either has no speed of that kind."""
-    base, found = base_of(record, kind), figures_of(candidate, kind)
-    mine = _speed(found)
-    theirs = _speed(figures_of(base, kind)) if base else None
-    if base is None or found is None or mine is None or theirs is None:
+def speedup_text(ratio: float | None, interval: Interval | None) -> str | None:
+    """``1.41x (1.32-1.50)``; the ratio alone without an interval."""
+    if ratio is None or interval is None:
+        return None if ratio is None else f"{ratio:.2f}x"
+    return f"{ratio:.2f}x ({interval.low:.2f}-{interval.high:.2f})"
+
+
+def base_of(record: Record) -> Candidate | None:
+    """What speedups are over: the fastest no draft of any engine, of those that ran, if any did."""
+    bare = [c for c in record.candidates if c.draft is None and _own(c, WHOLE) is not None]
+    live = [c for c in bare if c.live is not None]
+    return max(live or bare, key=lambda c: _own(c, WHOLE) or 0.0, default=None)
+
+
+def speed_of(record: Record, candidate: Candidate, objective: Objective = WHOLE) -> Speed | None:
+    """The candidate's, live where it ran; None where it has no such speed."""
+    own, base = _own(candidate, objective), base_of(record)
+    if own is None:
         return None
-    if kind == "live":
-        ratio = finite(candidate.speedup)
-        own = candidate.speedup_interval
-        return Speedup(ratio or mine / theirs, _usable(own), found.requests)
-    interval = _of_prompts(record, candidate, base, kind)
-    if interval is not None and not interval.low <= mine / theirs <= interval.high:
-        interval = None
-    return Speedup(mine / theirs, interval, found.requests)
+    reference = _own(base, objective) if base is not None else None
+    if candidate.live is None:
+        return _forecast(record, candidate, objective, own, reference)
+    if base is None or base.live is None or reference is None:
+        return Speed(own, None, live=True)
+    part = _part(candidate, base)
+    found = usable(candidate.speedup_interval) if objective is WHOLE else None
+    if part is None:
+        return Speed(own, own / reference, live=True, interval=found)
+    ratio = finite(candidate.speedup if objective is WHOLE else candidate.decode_speedup)
+    if ratio is None:
+        return Speed(own, None, live=True, part=part)
+    return Speed(ratio * reference, ratio, live=True, part=part, interval=_about(ratio, found))
 
 
-def speedups_by_category(
-    record: Record, candidate: Candidate, kind: Basis
-) -> dict[str, tuple[Speedup, list[float]]]:
-    """Category -> its speedup, and those of its prompts one by one where they are known."""
-    base = base_of(record, kind)
-    if base is None:
-        return {}
-    mine, theirs = categories_of(candidate, kind), categories_of(base, kind)
-    own, others = prompts_of(candidate, kind), prompts_of(base, kind)
-    each = speed_ratios(own, others)
-    found = {}
-    for category, figures in mine.items():
-        speed, reference = _speed(figures), _speed(theirs.get(category))
-        if speed is None or reference is None:
+def factor_of(record: Record, engine: str, objective: Objective = WHOLE) -> float:
+    """What forecast speedups on ``engine`` are multiplied by; 1 where no draft ran on it."""
+    found = next((f for f in record.factors if f.engine == engine), None)
+    if found is None:
+        return 1.0
+    return finite(found.end_to_end if objective is WHOLE else found.decode) or 1.0
+
+
+def speed_notes(record: Record) -> Iterator[str]:
+    """What a reader of a table of speeds has to know of it, a sentence each."""
+    speeds = [(c, s) for c in record.candidates if (s := speed_of(record, c)) is not None]
+    if any(s.interval is not None for _, s in speeds):
+        yield (
+            f"In brackets is the {record.pick.confidence:.0%} interval on other prompts of the kind"
+        )
+    if any(s.part is not None for _, s in speeds):
+        yield (
+            "Rows of fewer prompts: the speedup is of the requests that both had, moved to the "
+            "others by the forecast; t/s is that times no draft's"
+        )
+    yield from _part_notes(record, speeds)
+    yield from factor_notes(record)
+    for candidate, speed in speeds:
+        if candidate.ngram is not None and candidate.live is not None and speed.live:
+            yield (
+                f"{candidate.name} learns from every request: its speed is after "
+                f"{plural(candidate.live.requests, 'request')}"
+            )
+
+
+def factor_notes(record: Record) -> Iterator[str]:
+    """What forecasts of candidates that did not run are multiplied by, an engine each."""
+    engines = {c.engine for c in record.candidates if c.live is None and c.predicted and c.draft}
+    for found in record.factors:
+        if found.engine in engines:
+            where = f" on {found.engine}" if len(record.engines) > 1 else ""
+            yield (
+                f"Forecasts of the rows that did not run{where} are multiplied by "
+                f"{found.end_to_end:.2f}, decoding by {found.decode:.2f} "
+                f"({plural(found.drafts, 'draft')} ran)"
+            )
+
+
+def _part_notes(record: Record, speeds: Sequence[tuple[Candidate, Speed]]) -> Iterator[str]:
+    """Rows of fewer prompts that show more than the pick, which has more on those prompts, too."""
+    winner, base = picked(record), base_of(record)
+    own = speed_of(record, winner) if winner is not None else None
+    if winner is None or own is None or own.speedup is None or base is None:
+        return
+    for candidate, speed in speeds:
+        prompts = candidate.prompts
+        if speed.part is None or (speed.speedup or 0.0) <= own.speedup or prompts is None:
             continue
-        interval = speed_ratio(_only(own, category), others, record.pick.confidence)
-        found[category] = (
-            Speedup(speed / reference, _usable(interval), figures.requests),
-            [r for r in each.get(category, []) if finite(r) is not None],
+        if winner.prompts is not None and base.prompts is not None:
+            there = speed_ratio_among(winner.prompts, base.prompts, set(keys(prompts)))
+            if there is not None:
+                yield f"On the {speed.part} of {candidate.name} the pick has {there:.2f}x"
+
+
+def forecast_check(candidate: Candidate, objective: Objective = WHOLE) -> ForecastCheck | None:
+    """The candidate's forecast and its live run; None where it does not have both."""
+    guess, live = candidate.predicted, candidate.live
+    if guess is None or guess.on_live is None or live is None:
+        return None
+    predicted = _positive(objective.of(guess.on_live))
+    seen = _positive(objective.of(live))
+    if guess.on_live.requests != live.requests and candidate.prompts and guess.prompts:
+        known = set(guess.prompts.ids)  # some live requests have no forecast
+        seen = _positive(timed_total(candidate.prompts, objective.columns[1], known))
+    return ForecastCheck(predicted, seen) if predicted is not None and seen is not None else None
+
+
+def speedups_by_category(record: Record, candidate: Candidate) -> dict[str, CategorySpeedup]:
+    """Category -> the end-to-end speedup over no draft on the same requests, live or forecast."""
+    own, others, factor = candidate.prompts, None, 1.0
+    if candidate.live is not None:
+        base = base_of(record)
+        others = base.prompts if base is not None else None
+    elif candidate.predicted is not None:
+        bare = _bare(record, candidate.engine)
+        own = candidate.predicted.prompts
+        others = bare.predicted.prompts if bare is not None and bare.predicted else None
+        factor = factor_of(record, candidate.engine)
+    if own is None or others is None:
+        return {}
+    found = {}
+    for name in dict.fromkeys(own.categories):
+        ratio, each = speed_ratios(own, others, name)
+        if ratio is None:
+            continue
+        sure = speed_interval(own, others, record.pick.confidence, name)
+        if sure is not None:
+            sure = replace(sure, low=factor * sure.low, high=factor * sure.high)
+        found[name] = CategorySpeedup(
+            factor * ratio, sure, len(each), tuple(factor * one for one in each)
         )
     return found
 
 
 def drafts_at_their_best(record: Record) -> list[DraftSpeedup]:
     """A row a draft, fastest first. What ran live is shown at the length at which it did."""
+    speeds = {c.name: s for c in record.candidates if (s := speed_of(record, c)) is not None}
     chosen: dict[str, Candidate] = {}
+
+    def value(candidate: Candidate) -> float:
+        return speeds[candidate.name].speedup or 0.0
+
     for candidate in record.candidates:
-        if candidate.draft is None or speedup(record, candidate, "live") is None:
+        speed = speeds.get(candidate.name)
+        if candidate.draft is None or speed is None or not speed.live or speed.speedup is None:
             continue
         name = draft_label(record, candidate.draft, candidate.engine)
-        if name not in chosen or _live(candidate) > _live(chosen[name]):
+        if name not in chosen or value(candidate) > value(chosen[name]):
             chosen[name] = candidate
     winner = picked(record)
     if winner is not None and winner.draft is not None and winner.live is not None:
         chosen[draft_label(record, winner.draft, winner.engine)] = winner
-    kinds: tuple[Basis, Basis] = ("predicted", "live")
-    for kind in kinds:
-        for one in best_of_each(record, kind):
-            chosen.setdefault(one.draft, one.candidate)
+    for one in best_of_each(record, "predicted"):
+        chosen.setdefault(one.draft, one.candidate)
     rows = [
-        DraftSpeedup(name, c, speedup(record, c, "live"), speedup(record, c, "predicted"))
+        DraftSpeedup(name, c, speeds[c.name])
         for name, c in chosen.items()
+        if c.name in speeds and speeds[c.name].speedup is not None
     ]
-    return sorted((r for r in rows if r.live or r.predicted), key=lambda row: -row.best)
+    return sorted(rows, key=lambda row: -row.ratio)
 
 
-def contradicted(candidate: Candidate) -> bool:
-    """Whether its live run lies outside of what was predicted, by more than :data:`TRIFLE`."""
-    found = candidate.predicted
-    if found is None or candidate.live is None:
-        return False
-    off_by, interval = finite(found.off_by), found.off_by_interval
-    if off_by is None or interval is None:
-        return False
-    return abs(off_by) > TRIFLE and not interval.low <= 1 <= interval.high
+def _forecast(
+    record: Record,
+    candidate: Candidate,
+    objective: Objective,
+    own: float,
+    reference: float | None,
+) -> Speed:
+    """Of a candidate that did not run; ``own``: its forecast as it is."""
+    guess, bare = candidate.predicted, _bare(record, candidate.engine)
+    assert guess is not None, "its speed is a forecast"
+    ratio = finite(guess.speedup if objective is WHOLE else guess.decode_speedup)
+    if candidate.draft is not None and ratio is not None:
+        ratio *= factor_of(record, candidate.engine, objective)
+    mine = _own(bare, objective) if bare is not None else None
+    if ratio is None or mine is None:
+        return Speed(own, None, live=False)
+    speed = ratio * mine
+    return Speed(speed, speed / reference if reference else None, live=False)
 
 
-def _live(candidate: Candidate) -> float:
-    return value(candidate.live, "end_to_end_speed") if candidate.live else float("-inf")
+def _about(ratio: float, found: Interval | None) -> Interval | None:
+    """``found``, which is symmetric in logs, about ``ratio``: that was moved to other prompts."""
+    if found is None or found.low <= 0:
+        return None
+    factor = ratio / sqrt(found.low * found.high)
+    return replace(found, low=factor * found.low, high=factor * found.high)
 
 
-def _speed(figures: Figures | None) -> float | None:
-    found = finite(figures.end_to_end_speed) if figures else None
+def _own(candidate: Candidate, objective: Objective) -> float | None:
+    """Tokens a second as measured, or else as forecast."""
+    found = candidate.live or (candidate.predicted.figures if candidate.predicted else None)
+    return _positive(objective.of(found)) if found is not None else None
+
+
+def _positive(value: float | None) -> float | None:
+    found = finite(value)
     return found if found is not None and found > 0 else None
 
 
-def _usable(found: Interval | None) -> Interval | None:
-    if found is None or finite(found.low) is None or finite(found.high) is None:
+def _bare(record: Record, engine: str) -> Candidate | None:
+    """No draft on ``engine``."""
+    return next((c for c in record.candidates if c.draft is None and c.engine == engine), None)
+
+
+def _part(candidate: Candidate, base: Candidate) -> str | None:
+    """How many of no draft's prompts or requests the candidate was dealt; None: all of them."""
+    if candidate.prompts is None or base.prompts is None:
+        mine, theirs = (c.live.requests if c.live else 0 for c in (candidate, base))
+        return None if mine == theirs else f"{mine} of {theirs} requests"
+    return _shared(candidate.prompts, base.prompts)
+
+
+def _shared(own: PromptFigures, others: PromptFigures) -> str | None:
+    mine, theirs = set(keys(own)), set(keys(others))
+    if mine == theirs:
         return None
-    return found
-
-
-def _only(found: PromptFigures | None, category: str) -> PromptFigures | None:
-    """The prompts of one category."""
-    if found is None:
-        return None
-    kept = [i for i, name in enumerate(found.categories) if name == category]
-    columns = {f.name: tuple(getattr(found, f.name)[i] for i in kept) for f in fields(found)}
-    return PromptFigures(**columns)
-
-
-def _of_prompts(
-    record: Record, candidate: Candidate, base: Candidate, kind: Basis
-) -> Interval | None:
-    mine, theirs = prompts_of(candidate, kind), prompts_of(base, kind)
-    return _usable(speed_ratio(mine, theirs, record.pick.confidence))
+    ids, every = {name for name, _ in mine & theirs}, {name for name, _ in theirs}
+    if len(ids) < len(every):
+        return f"{len(ids)} of {len(every)} prompts"
+    return f"{len(mine & theirs)} of {len(mine | theirs)} requests"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from cook.record.measured import Figures
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Record
-from cook.report.numbers import counts, divergence, number, perplexity, ratio
+from cook.report.numbers import counts, divergence, number, perplexity, tokens_per_s
+from cook.report.speedups import DECODE, WHOLE, speed_of, speedup_text
 from cook.units import size
 
 Columns = tuple[tuple[str, str], ...]
@@ -15,44 +17,50 @@ _SCORED = (
     *("accepted/drafted", "acceptance", "tokens a cycle", "decode t/s", "decode speedup"),
     "end-to-end t/s",
 )
-DECODE, END_TO_END = Objective.DECODE_SPEED, Objective.END_TO_END_SPEED
 REPLAYED = "~"
-"""Before counts that are those of a replay: the candidate did not run live."""
+"""Before counts of a replay and speeds of a forecast: the candidate did not run live."""
 SHOWN = 10
 """Rows that the short table has at most, for a terminal of the usual height."""
 
 
-def columns(record: Record, *, quality: bool = True) -> Columns:
+def columns(record: Record) -> Columns:
     """(title, alignment) of :func:`row`."""
-    titles = ("size", *(_QUALITY if quality else ()), *_SCORED, _speedup_title(record))
-    titles += ("predicted end-to-end t/s",) if _any_predicted(record) else ()
-    titles += (_chance_title(record),) if _chances(record) else ()
-    return (("candidate", "left"), *((title, "right") for title in titles))
+    titles: tuple[str, ...] = ("size", *_QUALITY, *_SCORED, _speedup_title(record))
+    titles += (f"chance within {100 * record.pick.margin:g}%",) if record.pick.within else ()
+    return (("candidate", "left"), *((title, "right") for title in titles), ("figures", "left"))
 
 
-def row(record: Record, candidate: Candidate, *, quality: bool = True) -> Cells:
-    """What is known of a candidate; ``quality`` adds bits per weight, perplexity and KLD."""
+def row(record: Record, candidate: Candidate) -> Cells:
+    """What is known of a candidate; the last cell says where its figures come from."""
     draft = record.draft(candidate.draft)
-    live = candidate.live
-    counted = live or (candidate.predicted.figures if candidate.predicted else None)
-    mark = "" if live else REPLAYED
-    rate = number(counted.acceptance_rate, ".1%") if counted else None
-    length = number(counted.acceptance_length, ".2f") if counted else None
-    cells: Cells = (
+    found = _counted(record, candidate)
+    decode, whole = (speed_of(record, candidate, one) for one in (DECODE, WHOLE))
+    chance = record.pick.within.get(candidate.name)
+    return (
         candidate.name,
         size(draft.file_bytes) if draft else None,
-        *(_quality(draft) if quality else ()),
-        *(f"{mark}{cell}" if rate and cell else None for cell in (counts(counted), rate, length)),
-        number(live.decode_speed, ".2f") if live else None,
-        ratio(candidate.decode_speedup, None),
-        number(live.end_to_end_speed, ".2f") if live else None,
-        ratio(candidate.speedup, candidate.speedup_interval),
+        *_quality(draft),
+        counts(found),
+        number(found.acceptance_rate, ".1%") if found else None,
+        number(found.acceptance_length, ".2f") if found else None,
+        tokens_per_s(decode.tokens_per_s) if decode else None,
+        speedup_text(decode.speedup, None) if decode else None,
+        tokens_per_s(whole.tokens_per_s) if whole else None,
+        whole.text if whole else None,
+        *((number(chance, ".0%"),) if record.pick.within else ()),
+        whole.kind if whole else None,
     )
-    if _any_predicted(record):
-        found = candidate.predicted
-        cells += (number(found.figures.end_to_end_speed, ".2f") if found else None,)
-    chances = _chances(record)
-    return (*cells, number(chances.get(candidate.name), ".0%")) if chances else cells
+
+
+def _counted(record: Record, candidate: Candidate) -> Figures | None:
+    """What acceptance is told from: live requests; or the replay of all prompts, where a candidate
+    had only some of them live, did not run, or is picked by counts."""
+    replayed = candidate.predicted.figures if candidate.predicted else None
+    speed = speed_of(record, candidate)
+    by_counts = not Objective(record.pick.maximize).timed
+    if replayed is not None and (by_counts or (speed is not None and speed.part is not None)):
+        return replayed
+    return candidate.live or replayed
 
 
 def short_columns(record: Record) -> Columns:
@@ -69,62 +77,22 @@ _SHORT = {
 
 
 def short_row(record: Record, candidate: Candidate) -> Cells:
-    """The same with live figures, and with predicted ones where it did not run live; the last
-    cell says which."""
-    draft = record.draft(candidate.draft)
-    live, guess = candidate.live, candidate.predicted
-    found = live or (guess.figures if guess else None)
-    if found is None:
-        return (candidate.name, *[None] * (len(short_columns(record)) - 1))
-    own: Cells = (number(found.end_to_end_speed, ".2f"),)
-    if record.pick.maximize == "decode_speed":
-        decode = candidate.decode_speedup if live else _guessed(record, candidate, DECODE)
-        own = number(found.decode_speed, ".2f"), ratio(decode, None)
-    elif record.pick.maximize == "acceptance_length":
-        own = number(found.acceptance_length, ".2f"), *own
-    speedup = candidate.speedup if live else _guessed(record, candidate, END_TO_END)
-    return (
-        candidate.name,
-        size(draft.file_bytes) if draft else None,
-        number(found.acceptance_rate, ".1%"),
-        *own,
-        ratio(speedup, candidate.speedup_interval if live else None),
-        "live" if live else "predicted",
-    )
-
-
-def _guessed(record: Record, candidate: Candidate, speed: Objective) -> float | None:
-    """The predicted speedup over no draft of the same engine."""
-    bare = next(
-        (c for c in record.candidates if c.draft is None and c.engine == candidate.engine), None
-    )
-    if bare is None or bare.predicted is None or candidate.predicted is None:
-        return None
-    mine, other = (speed.of(c.predicted.figures) for c in (candidate, bare) if c.predicted)
-    return mine / other if mine is not None and other else None
+    """Those of the cells of :func:`row` that :func:`short_columns` names."""
+    every = dict(zip((t for t, _ in columns(record)), row(record, candidate), strict=True))
+    return tuple(every[title] for title, _ in short_columns(record))
 
 
 def _speedup_title(record: Record) -> str:
     return f"end-to-end speedup ({record.pick.confidence:.0%})"
 
 
-def _chances(record: Record) -> dict[str, float]:
-    """Of each candidate, to be within the margin of the best; the pick's is never the least."""
-    return record.pick.certainty.chances if record.pick.certainty else {}
-
-
-def _chance_title(record: Record) -> str:
-    assert record.pick.certainty is not None, "it has the chances"
-    return f"chance within {100 * record.pick.certainty.margin:g}%"
-
-
 def in_order(record: Record) -> list[Candidate]:
-    """The candidates, fastest first, then by prediction."""
+    """The candidates, best first by all that is known of them."""
     order = {name: index for index, name in enumerate(record.pick.ranking)}
 
     def place(candidate: Candidate) -> tuple[int, float]:
-        guess = candidate.predicted.figures.end_to_end_speed if candidate.predicted else None
-        return order.get(candidate.name, len(order)), -(guess or 0.0)
+        found = speed_of(record, candidate)
+        return order.get(candidate.name, len(order)), -(found.tokens_per_s if found else 0.0)
 
     return sorted(record.candidates, key=place)
 
@@ -158,10 +126,6 @@ def draft_row(draft: Draft) -> Cells:
     """A quant of a recipe without a score."""
     bpw, found, kld = _quality(draft)
     return draft.quant, size(draft.file_bytes), bpw, found or draft.quality_reason, kld
-
-
-def _any_predicted(record: Record) -> bool:
-    return any(c.predicted is not None for c in record.candidates)
 
 
 def _quality(draft: Draft | None) -> Cells:

@@ -1,7 +1,7 @@
 """Which type for which span, at a size: a multiple-choice knapsack with a certified bound.
 
 Every span gets one of its types, the sum of bytes is bounded, the sum of damages is to be least.
-What adds over spans is KLD, not acceptance (docs/internals/scoring.md#mixes), so damage is KLD in
+What adds over spans is KLD, not acceptance (docs/internals/mixes.md), so damage is KLD in
 nats wherever it was measured.
 
 The relaxation that may split a span between two types is solved by sorting: what each span's

@@ -3,7 +3,7 @@
 Bytes alone mislead: types differ in what a byte costs to read, routed experts are read in part,
 and something is spent whatever the size. What nothing was timed of is by its bytes where memory
 bounds, and by its weights where computing does: on a processor a type of few bits may be slower
-than one of many (docs/internals/scoring.md#mixes).
+than one of many (docs/internals/mixes.md).
 """
 
 from __future__ import annotations

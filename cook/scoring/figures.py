@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
 
 from cook.errors import InternalError
 from cook.record.measured import Figures, OutputCheck, PromptFigures
 from cook.record.outcomes import CompareOutcome, ControlOutcome
-from cook.record.prompt_runs import TIMES, PromptRun
+from cook.record.prompt_runs import PromptRun
 
 NEAR_TIE_GAP = 0.15
 """Logit gap up to which batched verification is known to flip greedy choices.
@@ -17,20 +15,6 @@ NEAR_TIE_GAP = 0.15
 Used only where no control run measured this engine's own: the largest gap reported for pure
 kernel noise (docs/internals/scoring.md#same-output-as-without-a-draft).
 """
-
-
-def merge_repeats(rounds: Iterable[Sequence[PromptRun]]) -> tuple[PromptRun, ...]:
-    """One run per prompt: counts of the first repeat, medians of the times over repeats."""
-    by_id: dict[str, list[PromptRun]] = {}
-    for runs in rounds:
-        for run in runs:
-            by_id.setdefault(run.id, []).append(run)
-    return tuple(_typical(runs) for runs in by_id.values())
-
-
-def _typical(runs: Sequence[PromptRun]) -> PromptRun:
-    times = {name: [ms for r in runs if (ms := getattr(r, name)) is not None] for name in TIMES}
-    return replace(runs[0], **{name: median(each) for name, each in times.items() if each})
 
 
 def figures(runs: Sequence[PromptRun], weights: Mapping[str, float] | None = None) -> Figures:
@@ -77,8 +61,10 @@ def by_category(runs: Sequence[PromptRun]) -> dict[str, Figures]:
     return {category: figures(group) for category, group in groups.items()}
 
 
-def by_prompt(runs: Sequence[PromptRun]) -> PromptFigures:
-    """The counts and times of each request, times to the microsecond."""
+def by_prompt(runs: Sequence[PromptRun], *, live: bool = False) -> PromptFigures:
+    """The counts and times of each request, times to the microsecond; ``live`` ones with their
+    block, their order in it, and their server's start."""
+    blocks = list(dict.fromkeys(r.block for r in runs))
     return PromptFigures(
         ids=tuple(r.id for r in runs),
         categories=tuple(r.category for r in runs),
@@ -87,6 +73,10 @@ def by_prompt(runs: Sequence[PromptRun]) -> PromptFigures:
         wall_ms=tuple(round(r.wall_ms, 3) for r in runs),
         drafted=tuple(r.draft_n for r in runs),
         accepted=tuple(r.draft_n_accepted for r in runs),
+        prompt_ms=tuple(round(r.prompt_ms, 3) for r in runs),
+        block=tuple(r.block for r in runs) if live else (),
+        order=tuple(r.order for r in runs) if live else (),
+        start=tuple(blocks.index(r.block) for r in runs) if live else (),
     )
 
 

@@ -1,6 +1,6 @@
 """From KLD to acceptance length: one constant, fitted to whole mixes that were replayed.
 
-KLD adds over spans and acceptance does not (docs/internals/scoring.md#mixes), so mixes are
+KLD adds over spans and acceptance does not (docs/internals/mixes.md), so mixes are
 allocated by KLD, and this says what that costs in tokens a cycle.
 """
 

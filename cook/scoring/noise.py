@@ -1,4 +1,4 @@
-"""What differs between two measurements of the same thing, so that nobody believes less."""
+"""Measurement noise, estimated from repeated passes."""
 
 from __future__ import annotations
 
@@ -42,11 +42,6 @@ class TimingNoise:
     sd: float
     freedom: int
     passes: int
-
-    @property
-    def single(self) -> LogSpread:
-        """Of one pass, as a live run is."""
-        return LogSpread(self.sd, self.freedom)
 
     @property
     def of_median(self) -> LogSpread:

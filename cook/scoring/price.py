@@ -1,6 +1,6 @@
 """Predicted speed of a draft: simulated cycles priced with measured times.
 
-decode time = sum over steps [ t_v(L+1) + draft cost + sampling + t_0 ], where the draft cost is,
+decode time = sum over steps [ t_v(L+1) + draft cost + sampling ], where the draft cost is,
 for mainline, its single decodes plus one batch of L+1 that mirrors the verification; for engines
 that keep the draft's cache, its single decodes plus whatever it has to catch up with. How long a
 batch takes, by its width and the context depth, is read between measured points. Speed is
@@ -12,11 +12,8 @@ sums of tokens over sums of times, that is token-weighted harmonic means
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +21,7 @@ import numpy.typing as npt
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-from cook.record.measured import Overheads
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.noise import LogSpread
 from cook.scoring.simulate import RULES, Positions, Profile, Simulation, simulate
 
 OUTSIDE = 0.05
@@ -110,22 +105,14 @@ class Timings:
     ``verify``: the target's batch with logits for every token; ``draft``: the draft's batch with
     logits for the last (``None`` without a draft). ``*_sample_s``: the engine's sampler for one
     token. ``*_prefill``: a whole prompt by its tokens.
-
-    What live runs take beyond these, or less (:func:`fit_overheads`): the share ``slower`` of all
-    of them, ``overhead_s`` a step (t_0), ``decode_overhead_s`` a single decode of the draft,
-    ``request_s`` a request.
     """
 
     verify: BatchCurve
     draft: BatchCurve | None = None
     target_sample_s: float = 0.0
     draft_sample_s: float = 0.0
-    overhead_s: float = 0.0
-    decode_overhead_s: float = 0.0
     target_prefill: BatchCurve | None = None
     draft_prefill: BatchCurve | None = None
-    request_s: float = 0.0
-    slower: float = 0.0
 
     def prompt_s(self, tokens: int, *, drafts: bool = True) -> float:
         """Seconds that a request takes beside its decoding, all models; 0 if not measured.
@@ -133,8 +120,7 @@ class Timings:
         ``drafts``: whether the draft reads the prompt.
         """
         timed = 0.0 if self.target_prefill is None else float(self.target_prefill.at(tokens, 0))
-        timed += self.draft_prompt_s(tokens) if drafts else 0.0
-        return timed + float(_bounded(self.request_s + self.slower * timed, timed))
+        return timed + (self.draft_prompt_s(tokens) if drafts else 0.0)
 
     def draft_prompt_s(self, tokens: int) -> float:
         """Seconds in which the draft reads a prompt; 0 if not measured."""
@@ -146,19 +132,7 @@ class Timings:
 
 
 MOST_TAKEN_OFF = 0.9
-"""Share of what was timed that an overhead below zero may take off: what is left stays positive."""
-
-
-def _bounded(overhead_s: npt.ArrayLike, timed_s: npt.ArrayLike) -> Floats:
-    """``overhead_s`` beyond ``timed_s``; below zero where the timings are too dear."""
-    most = MOST_TAKEN_OFF * np.asarray(timed_s, float)
-    return np.asarray(np.maximum(np.asarray(overhead_s, float), -most))
-
-
-def step_overheads(length: npt.ArrayLike, timed_s: npt.ArrayLike, timings: Timings) -> Floats:
-    """What steps of ``length`` single decodes of the draft take beyond ``timed_s``, each."""
-    server_s = timings.overhead_s + np.asarray(length, float) * timings.decode_overhead_s
-    return _bounded(server_s + timings.slower * np.asarray(timed_s, float), timed_s)
+"""Share of what a server calls decoding that may be reading of the prompt: some decoding was."""
 
 
 @dataclass(frozen=True)
@@ -169,11 +143,10 @@ class Breakdown:
     draft_s: float
     mirror_s: float
     sample_s: float
-    overhead_s: float
 
     @property
     def total_s(self) -> float:
-        return self.verify_s + self.draft_s + self.mirror_s + self.sample_s + self.overhead_s
+        return self.verify_s + self.draft_s + self.mirror_s + self.sample_s
 
     def __add__(self, other: Breakdown) -> Breakdown:
         return Breakdown(
@@ -181,11 +154,10 @@ class Breakdown:
             self.draft_s + other.draft_s,
             self.mirror_s + other.mirror_s,
             self.sample_s + other.sample_s,
-            self.overhead_s + other.overhead_s,
         )
 
 
-NOTHING = Breakdown(0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Breakdown(0.0, 0.0, 0.0, 0.0)
 
 
 def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> Breakdown:
@@ -205,8 +177,7 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
             late = run.catch_up > 0
             mirror[late] = timings.draft.at(run.catch_up[late], depth[late])
     parts = (verify, draft, mirror, sampled)
-    overhead = step_overheads(run.decodes, sum(parts), timings)
-    return Breakdown(*(float(part.sum()) for part in (*parts, overhead)))
+    return Breakdown(*(float(part.sum()) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -355,7 +326,6 @@ def _scaled(cost: Breakdown, share: float) -> Breakdown:
         cost.draft_s * share,
         cost.mirror_s * share,
         cost.sample_s * share,
-        cost.overhead_s * share,
     )
 
 
@@ -369,8 +339,7 @@ def best(predictions: Sequence[PricedReplies]) -> PricedReplies:
 def break_even(
     timings: Timings, setting: DraftSettings, profile: Profile, depth: int
 ) -> float | None:
-    """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``, by
-    the timings alone.
+    """Accepted/drafted at which drafting ``n_max`` tokens every step just pays at ``depth``.
 
     A cycle that accepts a of L tokens takes T(L) and yields 1 + a; plain decoding yields one in
     T(0): they are equal at a = T(L)/T(0) - 1. Above 1 (all accepted) drafting cannot pay; the
@@ -383,120 +352,7 @@ def break_even(
     cycle = Simulation(one, one * length, one * 0, one * length, one * 0)
     plain = Simulation(one, one * 0, one * 0, one * 0, one * 0)
     bare = timings.without_draft()
-    t_cycle = price(cycle, depth, _timed(timings), profile).total_s
+    t_cycle = price(cycle, depth, timings, profile).total_s
     t_plain = price(plain, depth, bare, profile).total_s
     # each accepted token also costs one more sampling
     return (t_cycle - t_plain) / ((t_plain - timings.target_sample_s) * length)
-
-
-@dataclass(frozen=True)
-class Lived:
-    """A reply that also ran live: as simulated, after ``prompt`` tokens, in ``live_s`` seconds."""
-
-    run: Simulation
-    prompt: int
-    live_s: float
-
-
-SLOWER = 0.1
-"""By such a share, give or take, a machine is faster or slower when servers run than it was when
-their steps were timed: all of a step alike, that of a large draft as that of a small one."""
-SERVER_S, SERVER = 0.0005, 0.1
-"""What a server adds to a step, or saves: so many seconds and such a share of what was timed, give
-or take."""
-DECODE_S, DECODE = 0.0001, 0.1
-"""The same of a single decode of the draft."""
-
-
-def fit_overheads(
-    plain: Sequence[Lived],
-    drafted: Sequence[Sequence[Lived]],
-    alone: Timings,
-    timings: Timings,
-    profile: Profile,
-    noise: LogSpread,
-) -> Overheads:
-    """What live steps take beyond those priced, nothing told of requests.
-
-    From live replies without a draft, priced by ``alone``, and of each of several draft lengths,
-    far apart (2 and 8, say), priced by ``timings``.
-
-    All replies of a run are off together, by a share of about ``noise``: its server's start, and
-    what the machine did meanwhile. So a run counts by the seconds of all its replies, and what runs
-    cannot tell for noise is not made up: least squares with overheads as they are expected, 0 give
-    or take, as further observations (ridge regression). Without that 3 and 6 tokens, 2 and 10 %
-    slower than priced, made a length of 1 token 28 % too fast; and without what all have in common
-    the noise of one draft's runs was put into seconds, which are too many for a smaller one.
-    """
-    told = [(plain, alone), *((run, timings) for run in drafted)]
-    told = [(run, prices) for run, prices in told if run]
-    if not told:
-        raise InputError("no reply ran live")
-    parts, rest = [], []
-    for lived, prices in told:
-        whole_s = sum(one.live_s for one in lived)
-        unpriced_s = sum(_unpriced(lived, prices, profile))
-        steps, drafts = sum(one.run.steps for one in lived), prices is timings
-        decodes = float(sum(one.run.decodes.sum() for one in lived))
-        row = [whole_s - unpriced_s, steps * (not drafts), steps * drafts, decodes]
-        parts.append(np.array(row, float) / whole_s)
-        rest.append(unpriced_s / whole_s)
-    priced_s, drafted_s = _priced(max((run for run, _ in told), key=_length), timings)
-    server_s = math.hypot(SERVER_S, SERVER * priced_s)
-    usual = np.array([SLOWER, server_s, server_s, math.hypot(DECODE_S, DECODE * drafted_s)])
-    found = _expected(np.array(parts), np.array(rest), usual, noise).tolist()
-    slower, plain_s, step_s, decode_s = found
-    return Overheads(plain_s, step_s, decode_s, slower=slower)
-
-
-LOUDEST, LARGEST = 0.5, 10.0
-"""The most noise that is thought of, a share; the most times that overheads are larger than usual.
-"""
-
-
-def _expected(parts: Floats, rest: Floats, usual: Floats, noise: LogSpread) -> Floats:
-    """What x is expected to be, of ``parts`` @ x + noise = ``rest`` and x = 0 give or take
-    ``usual``.
-
-    Runs that no usual overheads bring together were noisier than was thought, or the overheads are
-    larger: whatever of both makes ``noise``, as it is known, and ``rest`` the likeliest (the
-    evidence of the data, MacKay 1992). The noise is at least what was thought.
-    """
-    one, alike = np.eye(len(rest)), parts * usual**2 @ parts.T
-
-    def unlikely(tried: tuple[float, float]) -> float:
-        sd, times = tried
-        covariance = times**2 * alike + sd**2 * one
-        surprise = rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]
-        known = noise.freedom * ((noise.sd / sd) ** 2 + 2 * math.log(sd / noise.sd))
-        return float(surprise + known)
-
-    noises = np.geomspace(noise.sd, max(noise.sd, LOUDEST), 40).tolist()
-    sd, times = min(product(noises, np.geomspace(1, LARGEST, 12).tolist()), key=unlikely)
-    covariance = times**2 * alike + sd**2 * one
-    return np.asarray((times * usual) ** 2 * (parts.T @ np.linalg.solve(covariance, rest)))
-
-
-def _length(lived: Sequence[Lived]) -> float:
-    return max((float(one.run.length.max()) for one in lived), default=0.0)
-
-
-def _priced(lived: Sequence[Lived], timings: Timings) -> tuple[float, float]:
-    """Seconds of a step that drafts nothing, and what a drafted token adds, in ``lived``."""
-    depth, length = fmean(one.prompt for one in lived), max(_length(lived), 1.0)
-    alone, wide = (float(timings.verify.at(width, depth)) for width in (1, 1 + length))
-    drafted = float(timings.draft.at(1, depth)) if timings.draft is not None else 0.0
-    return alone, drafted + max(wide - alone, 0.0) / length
-
-
-def _unpriced(lived: Sequence[Lived], timings: Timings, profile: Profile) -> list[float]:
-    """Live minus priced seconds of each reply, overheads left out of the price."""
-    if not lived:
-        raise InputError("no reply ran live")
-    timed = _timed(timings)
-    return [one.live_s - price(one.run, one.prompt, timed, profile).total_s for one in lived]
-
-
-def _timed(timings: Timings) -> Timings:
-    """``timings`` without what was fitted to live runs."""
-    return replace(timings, overhead_s=0.0, decode_overhead_s=0.0, request_s=0.0, slower=0.0)

@@ -2,7 +2,7 @@
 
 Maron and Moore's races with common random numbers: scores are paired by prompt, so only the
 spread of *differences* counts. Every round spends part of the error probability
-(docs/internals/scoring.md#the-race).
+(docs/internals/mixes.md#racing).
 """
 
 from __future__ import annotations
@@ -110,11 +110,3 @@ def survivors(
         if one == lead or float(difference.mean()) - radius <= rules.epsilon:
             kept.append(one)
     return tuple(kept)
-
-
-def race(scores: Floats, rounds: tuple[int, ...], rules: RaceRules) -> tuple[int, ...]:
-    """Run a whole race on known scores; ``rounds``: prompts seen after each round, rising."""
-    alive = tuple(range(len(scores)))
-    for seen in rounds:
-        alive = survivors(scores[:, :seen], alive, rules)
-    return alive

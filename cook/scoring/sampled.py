@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from cook.errors import InputError
 from cook.formats.arrays import Floats
-from cook.scoring.price import NOTHING, Breakdown, Timings, step_overheads
+from cook.scoring.price import NOTHING, Breakdown, Timings
 from cook.scoring.simulate import RULES, Profile
 
 
@@ -171,7 +171,5 @@ def _price(run: Expected, reply: SampledReply, timings: Timings, profile: Profil
         draft = length * single
         if RULES[profile].mirrors:
             mirror = timings.draft.at(length + 1, depth)
-    overhead = step_overheads(length, verify + draft + mirror, timings)
-    spent = (float((visits * part).sum()) for part in (verify, draft, mirror, overhead))
-    verify_s, draft_s, mirror_s, overhead_s = spent
-    return Breakdown(verify_s, draft_s, mirror_s, sampled, overhead_s)
+    verify_s, draft_s, mirror_s = (float((visits * one).sum()) for one in (verify, draft, mirror))
+    return Breakdown(verify_s, draft_s, mirror_s, sampled)

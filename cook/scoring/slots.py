@@ -79,21 +79,16 @@ class SlotCurves:
 class SlotPrices:
     """What a server's steps cost, in seconds; ``draft`` None: it has none.
 
-    As fitted on runs of one slot: ``slower``, the share by which steps take longer than timed, and
-    ``step_s`` of a slot's step beyond that, ``token_s`` of a token that it drafts, ``request_s`` of
-    a request: what the server does beside decoding it does for each slot. ``*_sample_s``: the
-    sampler for one token. ``batch`` tokens are decoded at once at most.
+    ``factor``: live over forecast time of one slot's steps. ``*_sample_s``: the sampler for one
+    token. ``batch`` tokens are decoded at once at most.
     """
 
     target: SlotCurves
     draft: SlotCurves | None = None
     target_sample_s: float = 0.0
     draft_sample_s: float = 0.0
-    step_s: float = 0.0
-    token_s: float = 0.0
-    request_s: float = 0.0
     batch: int = 2048
-    slower: float = 0.0
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -183,11 +178,10 @@ class _Serving:
         while self.coming or any(slot.request for slot in self.slots):
             self._admit()
             if ended := self._step():
-                # An answer arrives after the rest of what a request takes.
-                ended_s = self.now_s + self.prices.request_s
+                ended_s = self.now_s
                 for slot in ended:
                     slot.request, slot.idle_since_s = None, self.now_s
-                    self._ask(self.now_s + self.prices.request_s)
+                    self._ask(self.now_s)
         return ServedInParallel(
             slots=len(self.slots),
             requests=len(self.requests),
@@ -234,9 +228,7 @@ class _Serving:
         accepted = {slot.number: _accepted(slot) for slot in generating}
         emitted = sum(n + 1 for n in accepted.values())
         seconds += emitted * prices.target_sample_s
-        seconds *= 1 + prices.slower
-        seconds += len(generating) * prices.step_s + sum(drafted.values()) * prices.token_s
-        self.now_s += max(seconds, 0.0)
+        self.now_s += seconds * prices.factor
         self.steps += 1
         ended = []
         for slot in generating:

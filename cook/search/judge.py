@@ -17,7 +17,7 @@ import numpy as np
 from cook.formats.arrays import Floats, Ints
 from cook.record.measured import Interval
 from cook.record.search_record import Effect, Family, SearchVerdict
-from cook.scoring.intervals import FEWEST_PROMPTS, SEED
+from cook.scoring.compare import FEWEST_PROMPTS, SEED
 from cook.scoring.noise import LogSpread
 from cook.scoring.statistics import METHOD, Measured, few, resampled_ratios
 from cook.search.evaluate import Replies

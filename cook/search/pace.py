@@ -46,6 +46,8 @@ AHEAD = 0.3
 """Share of the types by which one group is ahead of the one before, at least."""
 JUDGING = 3
 """Mixes drawn by lot that judge the law."""
+PASSES = 3
+"""Times that everything is timed, in turn."""
 
 
 class CycleCost(Protocol):
@@ -146,8 +148,10 @@ class Clock:
         lengths = tuple(sorted({settings.n_max for settings in plan.settings}))
         widths = widths_for(lengths)
         verify = tuple(
-            replace(one, widths=widths, rows=tuple(r for r in one.rows if r <= max(widths)))
+            replace(one, widths=widths, rows=rows, turn=turn)
             for one in plan.verify
+            for rows in [tuple(r for r in one.rows if r <= max(widths))]
+            for turn in range(PASSES)
         )
         return cls(replays, verify, lengths)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -42,8 +42,6 @@ MOST_ROUNDS = 4
 """At a depth that takes long to read, all windows are timed again, as often as takes no longer than
 that reading, at most so many times in all: batches of 0.3 s at 16,384 tokens scatter by a quarter
 on a shared machine, and three of each told prices a third off."""
-PASSES = 3
-"""Times that every curve is measured, all models in turn: what differs between passes is noise."""
 STEP = 4.0
 MOST_POINTS = 5
 """Depths and short prompts are timed at their least and greatest, and between them at most so many
@@ -70,10 +68,20 @@ class CurveOutcome:
     def batches(self) -> BatchCurve:
         return BatchCurve(self.depths, self.widths, self.seconds)
 
-    @property
-    def prompts(self) -> BatchCurve:
-        """A whole prompt, by its tokens."""
-        return BatchCurve((0,), self.prompt_tokens, (self.prompt_seconds,))
+    def prompts(self, ubatch: int) -> BatchCurve:
+        """A whole prompt, by its tokens. It is read in batches of ``ubatch``: beyond whole ones the
+        last costs what a prompt of its length does, however short, as where experts are streamed.
+        """
+        timed = BatchCurve((0,), self.prompt_tokens, (self.prompt_seconds,))
+        points = dict(zip(self.prompt_tokens, self.prompt_seconds, strict=True))
+        short = [(n, s) for n, s in points.items() if n < ubatch]
+        for whole in range(ubatch, self.prompt_tokens[-1], ubatch):
+            read_s = float(timed.at(whole, 0))
+            points[whole] = read_s
+            rest = [(n, s) for n, s in short if whole + n < self.prompt_tokens[-1]]
+            points |= {whole + n: read_s + s for n, s in rest}
+        sizes = sorted(points)
+        return BatchCurve((0,), tuple(sizes), (tuple(points[n] for n in sizes),))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -112,7 +120,8 @@ class CurveStep(Step[CurveOutcome]):
     @property
     def label(self) -> str:
         what = "verification curve" if self.verifies else "draft times"
-        return f"{what} {self.name} pass {self.turn + 1} ({self.engine.name})"
+        again = f" pass {self.turn + 1}" if self.turn else ""
+        return f"{what} {self.name}{again} ({self.engine.name})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -166,10 +175,6 @@ class CurveStep(Step[CurveOutcome]):
             prompt_seconds=prompts_s,
             others_cores=others,
         )
-
-    def passes(self, count: int = PASSES) -> tuple[CurveStep, ...]:
-        """So many measurements of it, one after another."""
-        return tuple(replace(self, turn=turn) for turn in range(count))
 
     def _contexts(self, path: Path, context: int) -> tuple[_Context, ...]:
         beyond = max(self.widths)  # the deepest batch begins at a text's end
@@ -234,21 +239,6 @@ class OnePass(Protocol):
 
 
 P = TypeVar("P", bound=OnePass)
-
-
-def over_passes(passes: Sequence[P]) -> P:
-    """Medians over several passes of one curve, whatever its shape; others' use at its most."""
-    columns = {f.name: [getattr(one, f.name) for one in passes] for f in fields(passes[0])}
-    others = [cores for cores in columns.pop("others_cores") if cores is not None]
-    medians = {name: _median(values) for name, values in columns.items()}
-    return replace(passes[0], **medians, others_cores=max(others, default=None))
-
-
-def _median(values: Sequence[Any]) -> Any:
-    """Of rows the median at each place; of what is no time the first."""
-    if isinstance(values[0], tuple):
-        return tuple(_median(at) for at in zip(*values, strict=True))
-    return median(values) if isinstance(values[0], float) else values[0]
 
 
 @dataclass(frozen=True)

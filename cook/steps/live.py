@@ -1,14 +1,7 @@
-"""Step: run prompts through the engine's real llama-server, with one draft or none.
+"""Step: one candidate's llama-server and what is asked of it, alone or by several clients.
 
-A round holds a share of the prompts; every configuration runs a round before any runs the next,
-so that drift of the machine falls on all alike. Each round starts a fresh server: mainline
-cannot change draft settings on a running one, and ik replays old drafts on repeated prompts
-(docs/internals/engines.md#a-prompt-that-was-asked-before).
-
-A timing is worth little when another program ran beside it: two busy OpenMP programs on two
-cores slow each other by orders of magnitude (docs/internals/engines.md#two-programs-at-once). So
-a round also says who else used the processors, by the kernel's own accounts: processor time of
-the whole machine, less that of the timed processes and of cook.
+:class:`cook.steps.deal.DealStep` deals prompts to several of these servers; run by itself the step
+asks as many at once as the server has slots.
 """
 
 from __future__ import annotations
@@ -30,13 +23,10 @@ from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt
-from cook.record.prompt_runs import PromptRun
+from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
 from cook.steps.made_model import model_path
 
 T = TypeVar("T")
-
-TOLERATED_CORES = 0.15
-"""Processor use by others, in cores, that is said nothing about: timers, the kernel, a shell."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +111,7 @@ def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:
 
 @dataclass(frozen=True)
 class LiveOutcome:
-    """All requests of one round, with the server's own cost."""
+    """All requests of one server, with its own cost."""
 
     runs: tuple[PromptRun, ...]
     load_seconds: float
@@ -145,7 +135,7 @@ class LiveOutcome:
 
 @dataclass(frozen=True)
 class LiveStep(Step[LiveOutcome]):
-    """One configuration over one round of prompts. ``draft`` None is the baseline."""
+    """One candidate's server on ``prompts``. ``draft`` None is no draft."""
 
     engine: Engine
     name: str
@@ -159,8 +149,7 @@ class LiveStep(Step[LiveOutcome]):
     max_tokens: int
     sampling: Sampling
     chat: bool
-    round: int
-    repeat: int
+    repeat: int = 0
     ngram: NgramSettings | None = None
     slots: int = 1
     """Requests that the server answers at once, with as many clients that ask in parallel."""
@@ -177,7 +166,7 @@ class LiveStep(Step[LiveOutcome]):
     @property
     def label(self) -> str:
         at_once = "" if self.slots == 1 else f", {self.slots} slots"
-        return f"live {self.name} round {self.round + 1} ({self.engine.name}{at_once})"
+        return f"live {self.name} ({self.engine.name}{at_once})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -245,9 +234,9 @@ class LiveStep(Step[LiveOutcome]):
             else:
                 runs, busy_s = self._in_parallel(server, bench)
             log = server.log.parent.name
-            taken = _difference(server.cpu_s, cpu_before)
+            taken = cpu_difference(server.cpu_s, cpu_before)
             others = watch.others_cores(taken)
-        self._require_drafting(runs)
+        self.require_drafting(runs)
         return LiveOutcome(
             runs=tuple(runs),
             load_seconds=load_seconds,
@@ -265,20 +254,20 @@ class LiveStep(Step[LiveOutcome]):
         for index, prompt in enumerate(self.prompts):
             if index and self.remembers:
                 server.complete(WARM_UP, self.parting_tokens, temperature=0.0, seed=1)
-            text = self._rendered(server, prompt)
-            yield self._ask(server, prompt, text, self.is_streamed(server, warmed, text))
+            text = self.rendered(server, prompt)
+            yield self.ask(server, prompt, text, self.is_streamed(server, warmed, text))
             bench.advance((index + 1) / len(self.prompts))
 
     def _in_parallel(self, server: Server, bench: Workbench) -> tuple[list[PromptRun], float]:
         """All requests, in the order of the prompts, and seconds from the first to the last
         answer: every client asks for the next prompt once it has an answer."""
-        texts = [self._rendered(server, prompt) for prompt in self.prompts]
+        texts = [self.rendered(server, prompt) for prompt in self.prompts]
         # A connection each, and every slot's caches are warm.
         self._at_once(server, self.slots, lambda _: server.complete(WARM_UP, WARM_UP_TOKENS))
         started = time.perf_counter()
 
         def ask(index: int) -> PromptRun:
-            return self._ask(server, self.prompts[index], texts[index])
+            return self.ask(server, self.prompts[index], texts[index])
 
         runs = self._at_once(server, len(self.prompts), ask, bench.advance)
         return runs, time.perf_counter() - started
@@ -309,7 +298,7 @@ class LiveStep(Step[LiveOutcome]):
         """Every prompt is sampled with random numbers of its own, as traces are."""
         return bool(self.sampling.temperature)
 
-    def _rendered(self, server: Server, prompt: Prompt) -> str:
+    def rendered(self, server: Server, prompt: Prompt) -> str:
         return server.apply_template(prompt.text) if self.chat else prompt.text
 
     @property
@@ -344,7 +333,7 @@ class LiveStep(Step[LiveOutcome]):
         """Length of a request that makes the draft forget the one before: it must be drafted."""
         return PARTING_TOKENS + max(1, self.settings.n_min if self.settings else 0)
 
-    def _ask(self, server: Server, prompt: Prompt, text: str, streamed: bool = False) -> PromptRun:
+    def ask(self, server: Server, prompt: Prompt, text: str, streamed: bool = False) -> PromptRun:
         started = time.perf_counter()
         answer: Completion = server.complete(
             text,
@@ -355,7 +344,7 @@ class LiveStep(Step[LiveOutcome]):
         wall_ms = (time.perf_counter() - started) * 1000
         return run_of(prompt, answer, wall_ms)
 
-    def _require_drafting(self, runs: Sequence[PromptRun]) -> None:
+    def require_drafting(self, runs: Sequence[PromptRun]) -> None:
         """Both engines serve on without a word when drafting is off.
 
         docs/internals/engines.md#serving-without-drafting
@@ -370,5 +359,6 @@ class LiveStep(Step[LiveOutcome]):
             )
 
 
-def _difference(after: float | None, before: float | None) -> float | None:
+def cpu_difference(after: float | None, before: float | None) -> float | None:
+    """Processor seconds between two readings; None where either is missing."""
     return None if after is None or before is None else after - before

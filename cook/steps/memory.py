@@ -22,17 +22,20 @@ _BUFFER = re.compile(
     rb"(?P<device>[\w\[\]:.\- ]*?)\s*"
     rb"(?P<kind>model|KV|compute|output|RS)?\s*buffer size\s*=\s*(?P<mib>\d+(?:\.\d+)?) MiB"
 )
+_HOST = re.compile(rb"^(CPU|AMX|BLAS|ACCEL)|_?Host$")
 LOG_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class MemoryOutcome:
-    """Bytes by use, as the engine allocated them, all devices together."""
+    """Bytes by use, as the engine allocated them, all devices together; ``device_bytes`` of them
+    are not in the host's memory."""
 
     weights_bytes: int
     kv_bytes: int
     compute_bytes: int
     command: tuple[str, ...]
+    device_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -50,6 +53,8 @@ class MemoryStep(Step[MemoryOutcome]):
     context: int
 
     kind: ClassVar[str] = "memory"
+    version: ClassVar[int] = 2
+    """2: bytes on devices apart."""
     result_type: ClassVar[type] = MemoryOutcome
 
     @property
@@ -80,7 +85,7 @@ class MemoryStep(Step[MemoryOutcome]):
         with Server(self.engine, job, bench.supervisor) as server:
             server.complete("x", n_predict=1, temperature=0.0, seed=1)
         with server.log.open("rb") as stream:
-            sizes = parse_buffers(stream.read(LOG_BYTES))
+            sizes, device_bytes = parse_buffers(stream.read(LOG_BYTES))
         if not sizes.get("model"):
             raise StepError(f"{self.label}: the engine printed no buffer sizes", log=server.log)
         return MemoryOutcome(
@@ -88,17 +93,23 @@ class MemoryStep(Step[MemoryOutcome]):
             kv_bytes=sizes.get("KV", 0) + sizes.get("RS", 0),
             compute_bytes=sizes.get("compute", 0) + sizes.get("output", 0),
             command=server.command,
+            device_bytes=device_bytes,
         )
 
 
-def parse_buffers(log: bytes) -> dict[str, int]:
-    """Bytes by kind (model, KV, compute, output, RS) in an engine's start-up log."""
+def parse_buffers(log: bytes) -> tuple[dict[str, int], int]:
+    """Bytes by kind (model, KV, compute, output, RS) in an engine's start-up log, and how many of
+    all are on devices: what is called CPU something or something Host is the host's memory."""
     sizes: dict[str, float] = {}
+    device = 0.0
     for line in log.splitlines():
         if match := _BUFFER.search(line):
             kind = (match["kind"] or b"").decode()
             if not kind and b"load_tensors" in line:
                 kind = "model"  # ik's "llm_load_tensors: CPU buffer size"
             if kind and b"less the required" not in line:
-                sizes[kind] = sizes.get(kind, 0.0) + float(match["mib"]) * (1 << 20)
-    return {kind: round(size) for kind, size in sizes.items()}
+                found = float(match["mib"]) * (1 << 20)
+                sizes[kind] = sizes.get(kind, 0.0) + found
+                name = match["device"].split(b":")[-1].strip()
+                device += 0.0 if not name or _HOST.search(name) else found
+    return {kind: round(size) for kind, size in sizes.items()}, round(device)

@@ -19,12 +19,12 @@ from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelInfo
 from cook.engines.worker.worker import Worker
 from cook.formats.trace_file import Reply, TraceFile
-from cook.graph.step import Input, JsonValue, Step, Workbench, decode
+from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.count_check import LiveReply, check_counts
 from cook.scoring.simulate import Profile
-from cook.steps.live import LiveOutcome, LiveStep
+from cook.steps.deal import Dealt
 from cook.steps.made_model import model_path
 from cook.steps.trace import TRACE_FILE, Trace
 
@@ -46,11 +46,11 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     settings: DraftSettings
     profile: Profile
     trace: Trace
-    live: LiveStep
+    live: Dealt
 
     kind: ClassVar[str] = "selfcheck"
-    version: ClassVar[int] = 2
-    """2: ik's text tokenized again."""
+    version: ClassVar[int] = 3
+    """2: ik's text tokenized again. 3: of what was dealt."""
     in_worker: ClassVar[bool] = True
     result_type: ClassVar[type] = SelfCheckOutcome
 
@@ -62,7 +62,7 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
         return self.engine
 
     def inputs(self) -> Mapping[str, Input]:
-        return {"draft": self.draft, "trace": self.trace, "live": self.live}
+        return {"draft": self.draft, "trace": self.trace, **self.live.inputs("live")}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -70,15 +70,15 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             "settings": asdict(self.settings),
             "profile": str(self.profile),
             "requests": REQUESTS,
+            "candidate": self.live.name,
         }
 
     def run(self, bench: Workbench) -> SelfCheckOutcome:
-        outcome: LiveOutcome = decode(self.live, bench.artifact(self.live))
         trace = TraceFile(bench.file(self.trace, TRACE_FILE))
         recorded = {reply.head.id: reply for reply in trace}
-        runs = [run for run in outcome.runs if run.id in recorded]
+        runs = [run for run in self.live.read(bench) if run.id in recorded]
         path = model_path(bench, self.draft)
-        load = model_load(self.engine, path, self.args, self.live.context)
+        load = model_load(self.engine, path, self.args, self.live.live.context)
         with bench.workers.loaded(self.engine, load) as (worker, info):
             replies: list[LiveReply] = []
             passed_over = 0
@@ -89,9 +89,9 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
                     passed_over += 1
                 elif len(replies) < REQUESTS:
                     prompt = tuple(reply.prompt.tolist())
-                    replies.append(_as_reply(run, prompt, tokens, self.live.max_tokens))
+                    replies.append(_as_reply(run, prompt, tokens, self.live.live.max_tokens))
             found = check_counts(
-                worker, info, replies, self.settings, self.profile, context=self.live.context
+                worker, info, replies, self.settings, self.profile, context=self.live.live.context
             )
         return replace(found, passed_over=passed_over)
 

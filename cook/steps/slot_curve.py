@@ -75,8 +75,6 @@ class SlotCurveStep(Step[SlotCurveOutcome]):
     verifies: bool
     widths: tuple[int, ...]
     sequences: tuple[int, ...]
-    turn: int = 0
-    """Which of the passes this is: each is a measurement of its own."""
 
     kind: ClassVar[str] = "slot-curve"
     version: ClassVar[int] = 1
@@ -87,10 +85,7 @@ class SlotCurveStep(Step[SlotCurveOutcome]):
     @property
     def label(self) -> str:
         what = "verification" if self.verifies else "draft times"
-        return (
-            f"{what} {self.name} by slots, up to {self.sequences[-1]}, pass {self.turn + 1} "
-            f"({self.engine.name})"
-        )
+        return f"{what} {self.name} by slots, up to {self.sequences[-1]} ({self.engine.name})"
 
     def uses(self) -> Engine:
         return self.engine
@@ -108,7 +103,6 @@ class SlotCurveStep(Step[SlotCurveOutcome]):
             "repeats": REPEATS,
             "steady_s": STEADY_S,
             "slow_s": SLOW_S,
-            "pass": self.turn,
         }
 
     def run(self, bench: Workbench) -> SlotCurveOutcome:

@@ -7,7 +7,7 @@ one takes the next.
 
 How far a mix is from its source is what adds over tensors, so it is measured from the source's own
 probabilities, not from the target's: of a draft that is another model than its target, the latter
-moves either way with every change (docs/internals/scoring.md#mixes).
+moves either way with every change (docs/internals/mixes.md).
 """
 
 from __future__ import annotations

@@ -31,9 +31,10 @@ from cook.formats.trace_file import MAGIC, ReplyHead, TraceFile, TraceWriter
 from cook.formats.vocabulary import compare, read_vocabulary
 from cook.inspection import report_trace
 from cook.logs.log_figures import read_logs
-from cook.nightly.gates import Policy, judge
+from cook.nightly.gates import judge
 from cook.nightly.history import append, read_history
 from cook.nightly.night import night_of
+from cook.nightly.pipeline import GatesSpec
 from cook.output import to_json
 from cook.prompts.prompt_set import load_prompts, select
 from cook.record.record import read_record
@@ -104,14 +105,14 @@ def use_record_page(path: Path) -> None:
 def use_history(path: Path) -> None:
     history = read_history(path)
     if history.nights:
-        history.last_good(history.nights[-1])
+        history.reference(history.nights[-1].series)
 
 
 def use_judged_history(path: Path) -> None:
     history = read_history(path)
     if history.nights:
         now = history.nights[-1]
-        to_json(judge(now, history.last_good(now), Policy(), history).findings)
+        to_json(judge(now, history.reference(now.series), GatesSpec()).findings)
 
 
 def use_prompts(path: Path) -> None:

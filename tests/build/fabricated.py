@@ -28,9 +28,10 @@ from cook.prompts.prompt_set import Prompt, PromptSet, subset
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.ngram import NgramRequest, NgramServer
-from cook.steps.compare import CompareStep
 from cook.steps.control import ControlStep
 from cook.steps.curve import CurveOutcome, CurveStep
+from cook.steps.deal import DealOutcome, DealStep, DealtServer
+from cook.steps.differences import CompareStep
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.memory import MemoryOutcome, MemoryStep
 from cook.steps.recount import SelfCheckStep
@@ -91,11 +92,13 @@ class World:
     timed: float = 1.0
     """Share of the true time that every timing says."""
     overhead_ms: float = 0.5
-    drift: tuple[float, ...] = (1.0, 1.02, 0.99)
-    """Factor of all times of each pass."""
     temperature: float = 0.0
     reply_tokens: int = 24
     failing: tuple[str, ...] = ()
+    dying: tuple[str, ...] = ()
+    """Names of candidates whose server dies, by a part of the name."""
+    dying_from: int = 0
+    """Block from which on they do."""
     busy: tuple[str, ...] = ()
     """Labels of steps during which another program kept two cores busy."""
 
@@ -181,6 +184,7 @@ class Fabrication(Executor):
             CurveStep: self._curve,
             SlotCurveStep: self._slot_curve,
             LiveStep: self._live,
+            DealStep: self._deal,
             CompareStep: self._compare,
             ControlStep: lambda step, _: ControlOutcome(step.width, 100, 2, 0.01, 0.1, 0.3, 0.05),
             SelfCheckStep: self._recount,
@@ -188,6 +192,8 @@ class Fabrication(Executor):
         }
 
     def make(self, step: Step[Any]) -> Artifact:
+        if (stored := self.store.find(step.kind, step.key)) is not None:
+            return stored
         self.asked.append(step.label)
         if any(part in step.label for part in self.world.failing):
             raise StepError(f"{step.label}: it crashed")
@@ -271,9 +277,9 @@ class Fabrication(Executor):
         one = world.target_ms if step.verifies else world.draft_ms[step.name.split(" ")[0]]
         if step.name == "without a draft" and world.plain_ms is not None:
             one = world.plain_ms
-        # Passes differ as a whole, and each model's a little on its own.
-        own = np.random.default_rng(seed_of(step.name, step.turn)).normal(1, 0.002)
-        factor = world.timed * world.drift[step.turn] * (1 + depth / 10_000)
+        # Every timing has an error of its own.
+        own = np.random.default_rng(seed_of(step.name, getattr(step, "turn", 0))).normal(1, 0.002)
+        factor = world.timed * (1 + depth / 10_000)
         return float(one * factor * own * (1 + world.slope * (width - 1)) / 1000)
 
     def prompt_s(self, one_ms: float, tokens: int) -> float:
@@ -307,6 +313,27 @@ class Fabrication(Executor):
 
     def others(self, step: Step[Any]) -> float:
         return 2.0 if any(part in step.label for part in self.world.busy) else 0.0
+
+    def _deal(self, step: DealStep, directory: Path) -> DealOutcome:
+        """Every server's requests; one that fails by its name is out."""
+        dealt = []
+        for server in step.servers:
+            dies = step.block >= self.world.dying_from
+            if dies and any(part in server.name for part in self.world.dying):
+                dealt.append(DealtServer(None, f"{server.name}: it crashed"))
+                continue
+            outcome = self._live(server, directory)
+            busy = self.others(step)
+            runs = tuple(
+                replace(run, block=step.block, order=order, others_cores=busy)
+                for order, run in enumerate(outcome.runs, 1)
+            )
+            dealt.append(DealtServer(replace(outcome, runs=runs)))
+        if dealt[0].outcome is None:
+            raise StepError(f"{step.label}: {dealt[0].failure}")
+        ran = [one.outcome for one in dealt if one.outcome is not None]
+        seconds = sum(o.load_seconds + sum(r.wall_ms for r in o.runs) / 1000 for o in ran)
+        return DealOutcome(tuple(dealt), step.together, seconds, 0.0)
 
     def _live(self, step: LiveStep, _: Path) -> LiveOutcome:
         """Counted as the engine counts; steps priced as timed, with the overhead on top."""
@@ -355,9 +382,8 @@ class Fabrication(Executor):
             ms += steps * (self.world.target_ms + self.world.overhead_ms)
             ms += (drafted or 0) * self.world.slope * self.world.target_ms
             prefill = head.prompt_tokens * 0.8
-            noise = np.random.default_rng(seed_of(step.name, prompt.id, step.repeat)).normal(
-                1, 0.01
-            )
+            seed = seed_of(step.name, prompt.id, step.repeat, len(self.asked))
+            noise = np.random.default_rng(seed).normal(1, 0.01)
             runs.append(
                 PromptRun(
                     id=prompt.id,
@@ -396,7 +422,7 @@ class Fabrication(Executor):
         return server, (prompt, reply)
 
     def _compare(self, step: CompareStep, _: Path) -> CompareOutcome:
-        count = sum(len(live.prompts) for live in step.live)
+        count = len(step.live.prompts)
         differing = Difference("p01", 3, 20, 5, 6, 0.05, None, True)
         return CompareOutcome(count, count - 1, (differing,))
 

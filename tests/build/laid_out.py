@@ -40,7 +40,7 @@ def layout(
     engine: FakeEngine | None = None,
     suffix: str = "",
 ) -> Layout:
-    """Every draft with every setting, forecast on a trace and run live on its second half."""
+    """Every draft with every setting, forecast on a trace."""
     spec = spec or score()
     fake: Any = engine or FakeEngine()
     prompts = prompt_set()
@@ -57,15 +57,13 @@ def layout(
         chat=False,
     )
     forecast = None
-    live = prompts.prompts
     if spec.method == "replay":
         forecast = lay_forecast(
             *(fake, spec, TARGET, prompts, drafts, trace), rivals=rivals, suffix=suffix
         )
         forecast = replace(forecast, chains=lay_chains(trace, spec))
-        live = tuple(p for p in prompts.prompts if p.half == "report")
-    grid = LiveGrid(fake, spec, TARGET, False, live)
-    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix, None)
+    grid = LiveGrid(fake, spec, TARGET, False, prompts.prompts)
+    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix)
     return Layout(
         engine=fake,
         imatrix=None,
@@ -74,7 +72,7 @@ def layout(
         target=TARGET,
         prompts=prompts,
         baseline=baseline,
-        grid=grid.all(drafts, settings, baseline, rivals),
+        grid=grid.all(drafts, settings, rivals),
         warnings=("a warning of the layout",),
         forecast=forecast,
     )

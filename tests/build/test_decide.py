@@ -1,4 +1,4 @@
-"""From replays to a decision, on engines whose truth is known."""
+"""Who is dealt prompts, who gets no more of them, and who is picked: by whole made-up builds."""
 
 from __future__ import annotations
 
@@ -7,85 +7,312 @@ from typing import Any
 
 import pytest
 
-from cook.build.choose import Aim
-from cook.build.decide import Decision, decide
-from cook.formats.quant_types import Flavour
-from cook.record.objective import Objective
-from tests.build.fabricated import Fabrication, FakeEngine, World, prompt_set
-from tests.build.laid_out import layout, score
+from cook.build.decide import FILES
+from cook.build.run import Built
+from cook.record.record import Candidate, Record
+from tests.build.fabricated import World
+from tests.build.whole import built
 
-AIM = Aim(Objective.DECODE_SPEED)
-
-
-def decided(
-    folder: Path, world: World | None = None, layouts: Any = None, **changes: Any
-) -> tuple[Decision | None, Fabrication]:
-    fabrication = Fabrication(folder, world)
-    found = decide(
-        *(layouts or [layout(score(**changes))], prompt_set(), score(**changes), AIM, ()),
-        fabrication,
-    )
-    return found, fabrication
-
-
-def live(fabrication: Fabrication) -> list[str]:
-    """Labels of the live rounds, in the order in which they ran."""
-    return [label for label in fabrication.asked if label.startswith("live ")]
+MANY = {f"d{i}": 1_000 + i for i in range(6)}
+LADDER = World(
+    accuracy={name: 0.6 + 0.05 * i for i, name in enumerate(MANY)},
+    draft_ms=dict.fromkeys(MANY, 1.0),
+)
+"""Six drafts, each clearly better than the one before."""
+ALIKE = World(accuracy={"small": 0.8, "large": 0.8}, draft_ms={"small": 1.0, "large": 1.0})
+ONE_LENGTH: dict[str, Any] = {"draft": {"n_max": [4]}}
+NO_GAIN = World(accuracy={"small": 0.05, "large": 0.05}, draft_ms={"small": 9.0, "large": 9.0})
+RIVALS: dict[str, Any] = {
+    "rivals": [{"type": "ngram-simple", "size_n": 1, "size_m": 1}, "ngram-cache"]
+}
+RIVAL = "ngram-simple size_n=1 size_m=1"
 
 
-def test_the_choice_its_rival_of_another_file_and_no_draft_run_live(tmp_path: Path) -> None:
-    found, fabrication = decided(tmp_path)
+def candidate(record: Record, name: str) -> Candidate:
+    found = record.candidate(name)
     assert found is not None
-    assert found.final.key is not None
-    assert found.final.key.draft is not None
-    files = {c.draft.name for c in found.finalists if c.draft is not None}
-    assert files == {"small", "large"}
-    assert [c.draft for c in found.baselines] == [None]
-    assert {f.key for f in found.reported} >= {c.key for c in found.finalists}
-    (calibration,) = found.fitted.values()
-    assert calibration.candidates[0] == "no draft"
-    leader = calibration.candidates[1].split(" ")[0]
-    assert all(name.startswith(leader) for name in calibration.candidates[1:]), "of one file"
-    assert len(calibration.candidates) > 2, "one length cannot tell a step from a drafted token"
-    assert found.noise.keys() == found.fitted.keys()
-    first, last = fabrication.asked.index("trace (bundled)"), len(fabrication.asked)
-    timed = [i for i, label in enumerate(fabrication.asked) if "pass 1" in label]
-    ran = [fabrication.asked.index(label) for label in live(fabrication)]
-    assert first < min(timed) < max(timed) < min(ran) < last
+    return found
 
 
-def test_where_no_draft_leads_the_best_draft_is_its_rival(tmp_path: Path) -> None:
-    world = World(accuracy={"small": 0.05, "large": 0.1}, draft_ms={"small": 15.0, "large": 19.0})
-    found, fabrication = decided(tmp_path, world)
-    assert found is not None
-    assert found.final.key is not None
-    assert found.final.key.draft is None
-    assert len({c.draft.name for c in found.finalists if c.draft is not None}) == 1
-    drafting = {label.split(" ")[1] for label in live(fabrication)} - {"no"}
-    assert drafting == {"small"}, "one file"
+def blocks(found: Record) -> list[list[str]]:
+    """Names of the candidates in each block, as its commands have them."""
+    live = [c for c in found.candidates if c.prompts is not None]
+    count = 1 + max(b for c in live if c.prompts for b in c.prompts.block)
+    return [[c.name for c in live if c.prompts and b in c.prompts.block] for b in range(count)]
 
 
-def test_nothing_is_decided_where_nothing_can_be_predicted(tmp_path: Path) -> None:
-    found, fabrication = decided(tmp_path, World(failing=("trace",)))
-    assert found is None
-    assert live(fabrication) == []
+def decided_alike(one: Built, other: Built) -> bool:
+    return (one.record.pick, one.record.candidates) == (other.record.pick, other.record.candidates)
 
 
-def test_an_engine_of_which_nothing_can_be_predicted_is_named_with_the_reason(
-    tmp_path: Path,
+def test_the_first_block_is_no_draft_and_the_best_of_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = FakeEngine("ik", Flavour.IK_LLAMA_CPP)
-    layouts = [layout(), layout(engine=other, suffix=" on ik")]
-    found, _ = decided(tmp_path, World(failing=("trace (ik)",)), layouts)
-    assert found is not None
-    assert found.silent == {"ik": "trace (ik): it crashed"}
-    assert set(found.fitted) == {"bundled"}
-    assert {c.engine.name for c in (r for f in found.finalists for r in f.rounds)} == {"bundled"}
+    record = built(tmp_path, monkeypatch, LADDER, sizes=MANY).record
+    first = blocks(record)[0]
+    said = {c.name: c.predicted.speedup or 0.0 for c in record.candidates if c.predicted}
+    best = {
+        draft: max((n for n in said if n.startswith(draft)), key=lambda n: said[n])
+        for draft in MANY
+    }
+    ahead = sorted(best.values(), key=lambda name: -said[name])
+    assert {"no draft", *ahead[:2]} <= set(first)
+    assert len({name.split()[0] for name in first} - {"no"}) <= FILES
+    assert record.pick.candidate == ahead[0]
+    assert record.pick.decided
 
 
-@pytest.mark.parametrize("minutes", [0.0001, 30])
-def test_what_the_budget_has_no_room_for_is_left_out(tmp_path: Path, minutes: float) -> None:
-    found, _ = decided(tmp_path, live_budget={"minutes": minutes})
-    assert found is not None
-    assert bool(found.left_out) == (minutes < 1)
-    assert found.final.key is not None, "the forecasts are there"
+def test_who_is_surely_worse_gets_no_more_prompts_and_stays_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, World(accuracy={"small": 0.9, "large": 0.1})).record
+    dealt = blocks(record)
+    assert any(name.startswith("large") for name in dealt[0])
+    assert not any(name.startswith("large") for block in dealt[1:] for name in block)
+    bare, slow = candidate(record, "no draft"), candidate(record, "large n_max=2")
+    assert (bare.starts, slow.starts) == (4, 1)
+    assert slow.live is not None
+    assert slow.live.requests < 16
+    assert slow.speedup == pytest.approx(0.72, abs=0.05)
+    assert record.pick.within[slow.name] == 0
+
+
+def test_a_candidate_whose_server_dies_is_out_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = built(tmp_path, monkeypatch, World(dying=("small",)))
+    record = done.record
+    assert done.failures == (), "the build goes on"
+    assert (record.pick.candidate or "").startswith("large")
+    dead = {c.name: c for c in record.candidates if c.draft == "small"}
+    reasons = {e.candidate: e.reason for e in record.pick.excluded}
+    for name, one in dead.items():
+        assert one.live is None
+        assert one.reason == reasons[name] == f"{name}: it crashed"
+        assert name not in record.pick.ranking
+
+
+def test_a_server_that_dies_later_takes_out_what_it_was_dealt_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(dying=("small n_max=4",), dying_from=1)
+    record = built(tmp_path, monkeypatch, world).record
+    dead = candidate(record, "small n_max=4")
+    assert (dead.live, dead.reason) == (None, "small n_max=4: it crashed")
+    assert (dead.counts, dead.output) == (None, None), "nothing of it is checked"
+    assert record.pick.candidate == "small n_max=8"
+
+
+def test_without_no_draft_nothing_is_compared_and_why_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = built(tmp_path, monkeypatch, World(dying=("no draft",)))
+    assert done.record.pick.candidate is None
+    assert done.record.pick.sentence.startswith("nothing qualifies: ")
+    bare = candidate(done.record, "no draft")
+    assert bare.live is None
+    assert bare.reason is not None
+    assert bare.reason.endswith("no draft: it crashed")
+    assert len(done.failures) == 1
+
+
+def test_the_same_build_again_decides_the_same_and_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = built(tmp_path, monkeypatch, LADDER, sizes=MANY)
+    again = built(tmp_path, monkeypatch, LADDER, sizes=MANY)
+    assert again.ran == ()
+    assert decided_alike(first, again)
+
+
+def test_a_build_that_was_ended_goes_on_at_the_next_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = built(tmp_path / "whole", monkeypatch)
+    built(tmp_path / "ended", monkeypatch, World(failing=("deal block 2",)))
+    after = built(tmp_path / "ended", monkeypatch)
+    dealt = [label for label in after.ran if label.startswith("deal")]
+    assert [label.split(":")[0] for label in dealt] == [f"deal block {n}" for n in (2, 3, 4)]
+    assert after.record.pick.candidate == whole.record.pick.candidate
+
+
+def test_the_best_n_gram_runs_in_one_block_of_all_prompts_and_can_win(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, NO_GAIN, score=RIVALS).record
+    rival, bare = candidate(record, RIVAL), candidate(record, "no draft")
+    assert rival.prompts is not None
+    assert (rival.starts, len(set(rival.prompts.block)), rival.live and rival.live.requests) == (
+        *(1, 1),
+        16,
+    )
+    assert bare.prompts is not None
+    assert set(rival.prompts.block) <= set(bare.prompts.block)
+    assert record.pick.candidate == RIVAL
+    assert rival.speedup is not None
+    assert rival.speedup > 1.05
+    assert candidate(record, "ngram-cache").live is None, "the best of them alone runs"
+
+
+def test_a_draft_is_picked_where_it_beats_the_n_grams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, score=RIVALS).record
+    assert candidate(record, record.pick.candidate or "").key.is_file
+    assert candidate(record, RIVAL).live is not None
+
+
+def test_a_candidate_that_is_to_run_again_is_dealt_every_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "large n_max=2"
+    assert candidate(built(tmp_path / "a", monkeypatch).record, slow).live is None
+    again = candidate(built(tmp_path / "b", monkeypatch, again=slow).record, slow)
+    assert again.live is not None
+    assert (again.live.requests, again.starts) == (16, 4)
+
+
+def test_who_the_budget_leaves_out_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, score={"live_budget": {"minutes": 0.01}}).record
+    assert len(blocks(record)) == 1, "the first block runs, whatever it takes"
+    assert all("score.live_budget is 0.01 minutes" in out.reason for out in record.left_out)
+    *candidates, prompts = record.left_out
+    assert prompts.candidate == "live requests of 12 of 16 prompts"
+    for out in candidates:
+        one = candidate(record, out.candidate)
+        assert (one.live, one.reason) == (None, out.reason)
+    assert not record.pick.decided
+
+
+def test_method_live_goes_the_same_way_in_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, score={"method": "live"}).record
+    assert all(c.live is not None and c.predicted is None for c in record.candidates)
+    dealt = blocks(record)
+    assert len(dealt) == 2, "six candidates, five servers a group beside no draft"
+    leader = set(dealt[0]) & set(dealt[1]) - {"no draft"}
+    assert leader == {record.pick.candidate}, "the leader so far is in every group"
+    assert record.pick.decided
+
+
+def test_method_live_leaves_out_what_the_budget_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"method": "live", "live_budget": {"minutes": 0.3}}
+    record = built(tmp_path, monkeypatch, score=asked).record
+    (out,) = record.left_out
+    assert out.candidate == "large n_max=8"
+    assert candidate(record, out.candidate).reason == out.reason
+
+
+def test_a_draft_over_a_limit_is_in_no_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(
+        tmp_path,
+        monkeypatch,
+        World(),
+        pick={"subject_to": {"size_gib": 2e-6}},
+        again="large n_max=4",
+    ).record
+    assert not any(name.startswith("large") for block in blocks(record) for name in block)
+    assert {e.candidate for e in record.pick.excluded} == {f"large n_max={n}" for n in (2, 4, 8)}
+
+
+def test_the_smaller_file_is_picked_within_the_margin_and_the_sentence_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"small": 9_000, "large": 1_000}  # the better draft is the larger file
+    record = built(
+        tmp_path, monkeypatch, ALIKE, sizes=sizes, score=ONE_LENGTH, pick={"margin": 0.15}
+    ).record
+    assert record.pick.decided
+    assert (record.pick.leader, record.pick.candidate) == ("small n_max=4", "large n_max=4")
+    assert record.pick.within["large n_max=4"] >= 0.95
+    assert "within 15 % of small n_max=4, the best (95%), and is the smaller file" in (
+        record.pick.sentence
+    )
+
+
+def test_what_is_undecided_names_the_pair_its_interval_and_what_would_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap = {"live_budget": {"minutes": 0.01}}
+    pick = built(tmp_path, monkeypatch, score=cheap).record.pick
+    assert not pick.decided
+    assert pick.rival_low is not None
+    assert pick.rival_high is not None
+    assert pick.rival_low < 1 < pick.rival_high
+    assert f"Undecided: {pick.rival} is" in pick.sentence
+    assert f"{pick.rival_low - 1:+.1%} to {pick.rival_high - 1:+.1%} faster than" in pick.sentence
+    assert pick.seconds_to_decide is not None
+    assert "of live runs would decide: raise score.live_budget" in pick.sentence
+
+
+def test_two_engines_are_in_one_table_over_the_fastest_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{draft}@{engine}" for engine in ("one", "two") for draft in ("small", "large")]
+    world = World(accuracy=dict.fromkeys(names, 0.8), draft_ms=dict.fromkeys(names, 1.0))
+    record = built(tmp_path, monkeypatch, world, engines=("one", "two")).record
+    bare = [c for c in record.candidates if c.draft is None]
+    assert {c.name for c in bare} == {"no draft@one", "no draft@two"}
+    assert all({c.name for c in bare} <= set(block) for block in blocks(record))
+    assert sorted(c.speedup or 0.0 for c in bare)[1] == 1.0, "the fastest is what all are over"
+    winner = candidate(record, record.pick.candidate or "")
+    fastest = max(bare, key=lambda c: c.speedup or 0.0)
+    assert winner.live is not None
+    assert fastest.live is not None
+    assert winner.speedup is not None
+    assert winner.speedup > 1.5
+    assert {c.engine for c in record.candidates if c.live} == {"one", "two"}
+    assert {f.engine for f in record.factors} <= {"one", "two"}
+
+
+def test_acceptance_is_a_count_and_no_pass_is_repeated_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, pick={"maximize": "acceptance"}).record
+    winner = candidate(record, record.pick.candidate or "")
+    assert winner.live is not None
+    assert record.pick.value == winner.live.acceptance_rate
+    rates = {c.name: c.live.acceptance_rate or 0.0 for c in record.candidates if c.live and c.draft}
+    assert max(rates, key=lambda name: rates[name]) == winner.name
+    assert len(blocks(record)) == 4, "one pass of all prompts"
+    assert record.pick.start_sd is None
+    assert "no draft" not in record.pick.ranking
+
+
+def test_where_no_draft_is_best_it_is_picked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, NO_GAIN).record
+    assert record.pick.candidate == "no draft"
+    assert record.pick.decided
+    assert "No draft is the fastest" in record.pick.sentence
+    assert all(len(block) > 1 for block in blocks(record)), "the best draft stays beside it"
+    assert "the fastest draft, small n_max=2, is 0.4" in record.pick.sentence
+
+
+def test_repeats_deal_all_prompts_again_to_fresh_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = built(tmp_path, monkeypatch, score={"repeats": 2}).record
+    bare = candidate(record, "no draft")
+    assert bare.live is not None
+    assert (bare.live.requests, bare.starts) == (32, 8)
+
+
+def test_live_speedups_over_those_forecast_are_the_factors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step takes half a millisecond more than was timed, and no draft has most steps."""
+    record = built(tmp_path, monkeypatch).record
+    (found,) = record.factors
+    ran = [c for c in record.candidates if c.key.is_file and c.live is not None]
+    assert (found.engine, found.drafts) == ("bundled", len(ran))
+    assert 1.0 < found.end_to_end < 1.15
+    assert found.decode > 0.95

@@ -1,4 +1,4 @@
-"""Rounds are balanced, and the budget takes whole configurations from the front."""
+"""Prompts are dealt evenly, and settings that are one on an engine are laid out once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.build.layout import ROUNDS, Configuration, config_name, split_rounds
-from cook.build.live_runs import within_budget
+from cook.build.layout import config_name, dealt_into
 from cook.engines.base import DraftSettings
 from cook.formats.quant_types import Flavour
 from cook.prompts.prompt_set import Prompt
@@ -25,15 +24,21 @@ def prompts(counts: dict[str, int]) -> list[Prompt]:
     ]
 
 
-@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1))
-def test_rounds_hold_every_prompt_once_and_categories_evenly(counts: dict[str, int]) -> None:
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1), st.integers(1, 5)
+)
+def test_shares_hold_every_prompt_once_and_categories_evenly(
+    counts: dict[str, int], count: int
+) -> None:
     given_prompts = prompts(counts)
-    rounds = split_rounds(given_prompts)
-    assert Counter(p.id for share in rounds for p in share) == Counter(p.id for p in given_prompts)
-    if len(rounds) == ROUNDS:
-        for category in counts:
-            shares = [sum(p.category == category for p in share) for share in rounds]
-            assert max(shares) - min(shares) <= 1
+    shares = dealt_into(given_prompts, count)
+    assert Counter(p.id for share in shares for p in share) == Counter(p.id for p in given_prompts)
+    assert all(shares)
+    assert len(shares) == min(count, len(given_prompts)) or len(shares) < count
+    for category in counts:
+        held = [sum(p.category == category for p in share) for share in shares]
+        empty = [0] * (count - len(shares))
+        assert max(held) - min([*held, *empty]) <= 1
 
 
 def test_names_say_what_is_not_the_default() -> None:
@@ -41,25 +46,6 @@ def test_names_say_what_is_not_the_default() -> None:
     assert config_name("Q4", DraftSettings(8, 2, 0.5), "q8_0") == (
         "Q4 n_max=8 n_min=2 p_min=0.5 kv=q8_0"
     )
-
-
-def grid(count: int) -> list[Configuration]:
-    return [Configuration(str(i), None, None, None, (), None) for i in range(count)]
-
-
-@given(st.integers(1, 30), st.floats(0.1, 100), st.floats(0.1, 5000))
-def test_budget_keeps_a_prefix_within_it(count: int, seconds: float, budget: float) -> None:
-    kept, left_out = within_budget(grid(count), seconds, budget)
-    assert [c.name for c in kept] + [e.candidate for e in left_out] == [
-        str(i) for i in range(count)
-    ]
-    assert len(kept) == 1 or (len(kept) + 1) * seconds <= budget * (1 + 1e-9)
-
-
-def test_without_a_measurement_nothing_is_left_out() -> None:
-    kept, left_out = within_budget(grid(3), None, 1.0)
-    assert len(kept) == 3
-    assert left_out == ()
 
 
 P_MINS: dict[str, Any] = {"draft": {"n_max": [2, 4], "p_min": [0.5, 0.0, 0.8]}}
@@ -87,6 +73,36 @@ def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:
     plain = layout().forecast
     assert plain is not None
     assert all("rollout_floor" not in r.params() for d in plain.drafts for r in d.replays)
+
+
+def test_every_server_of_a_layout_has_every_prompt() -> None:
+    found = layout()
+    assert found.prompts is not None
+    assert found.baseline is not None
+    for one in (found.baseline, *found.grid):
+        assert one.live.prompts == found.prompts.prompts
+        assert one.live.name == one.name
+    assert len({c.key for c in found.grid}) == len(found.grid) == 6
+
+
+def test_a_draft_that_is_left_out_is_neither_forecast_nor_run() -> None:
+    found = layout()
+    assert found.forecast is not None
+    fewer = found.without(["large"])
+    assert fewer.forecast is not None
+    assert {c.draft.name for c in fewer.grid if c.draft} == {"small"}
+    assert [d.draft.name for d in fewer.forecast.drafts] == ["small"]
+    assert list(fewer.making()) == list(found.making()), "it is measured all the same"
+    assert found.without(["small", "large"]).forecast is None
+    gone = {s.key for s in found.forecast.steps()} - {s.key for s in fewer.forecast.steps()}
+    assert any(s.label == "replay large (bundled)" for s in found.all_steps() if s.key in gone)
+
+
+def test_one_pass_of_timings_and_one_replay_a_draft() -> None:
+    found = layout()
+    assert found.forecast is not None
+    labels = [step.label for step in found.forecast.steps()]
+    assert len(labels) == len(set(labels)) == 1 + 3 + 3, "trace; replays, and the floor's; curves"
 
 
 def test_the_noise_floor_is_replayed_on_half_of_the_prompts() -> None:

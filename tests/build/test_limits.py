@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cook.build.limits import GIB, Limits, over_limits, over_the_limits
+from cook.record.measured import Quality
+from tests.bare_records import DRAFT
 from tests.build.fabricated import World
 from tests.build.whole import built
 
@@ -16,8 +20,49 @@ WORLD = World(
     accuracy={**{n: 0.6 + 0.01 * i for i, n in enumerate(GOOD)}, **dict.fromkeys(OVER, 0.99)},
     draft_ms={**dict.fromkeys(GOOD, 1.0), **dict.fromkeys(OVER, 0.2)},
 )
-"""Two that nobody can race against, and eight that drafting pays with."""
+"""Two that nobody could keep up with, and eight that drafting pays with."""
 LIMITS: list[dict[str, float]] = [{"size_gib": 8e-6}, {"memory_gib": 8e-6}]
+
+
+MEASURED = replace(
+    DRAFT,
+    file_bytes=2 * GIB,
+    memory_bytes=3 * GIB,
+    bpw=4.5,
+    quality=Quality(12.0, 0.1, 4, 512, perplexity_ratio=1.2, mean_kld=0.05),
+)
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept", "passed"),
+    [
+        ("size_gib", 2.0, 1.9),
+        ("memory_gib", 3.0, 2.9),
+        ("bpw", 4.5, 4.4),
+        ("perplexity_ratio", 1.2, 1.1),
+        ("kld", 0.05, 0.04),
+    ],
+)
+def test_a_draft_may_be_at_a_limit_and_not_over_it(limit: str, kept: float, passed: float) -> None:
+    assert over_limits(MEASURED, Limits(**{limit: kept})) is None
+    told = over_limits(MEASURED, Limits(**{limit: passed}))
+    assert told == f"{limit} {kept:.4g} is over the limit of {passed:g}"
+    assert over_limits(MEASURED, Limits()) is None
+
+
+def test_memory_is_the_device_s_where_there_is_one() -> None:
+    placed = replace(MEASURED, device_bytes=GIB)
+    assert over_limits(placed, Limits(memory_gib=1.5)) is None
+    assert over_limits(replace(placed, device_bytes=0), Limits(memory_gib=1.5)) is not None
+
+
+def test_what_was_not_measured_keeps_no_limit_on_it() -> None:
+    assert over_limits(DRAFT, Limits(kld=0.1)) == (
+        "kld is limited to 0.1 but was not measured (not asked for)"
+    )
+    assert over_limits(DRAFT, Limits(bpw=4)) == "bpw is limited to 4 but was not measured"
+    other = replace(MEASURED, quant="Q8")
+    assert over_the_limits([DRAFT, other], Limits(bpw=4.6)).keys() == {"Q4"}
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
@@ -54,7 +99,7 @@ def test_where_every_draft_is_over_no_draft_is_left(
     assert record.pick.candidate == "no draft"
     assert len(record.pick.excluded) == 6
     ran = {s.kind for s in record.steps if s.state != "not run"}
-    assert ran == {"memory", "live"}
+    assert ran == {"memory", "deal"}
     assert not any("predicted" in warning for warning in record.warnings)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ import pytest
 
 from cook.build import reckon
 from cook.build.phases import Phase
-from cook.build.plan import LATER, RACE, plan, show_plan
+from cook.build.plan import LATER, plan, show_plan
 from cook.build.prepare import prepare
 from cook.output import Mode, Output
+from cook.scoring.compare import START
 
 pytestmark = pytest.mark.engine
 
@@ -44,8 +47,11 @@ def test_an_empty_store(tmp_path: Path, bundled: Any, monkeypatch: pytest.Monkey
     assert kinds["trace"] == 1
     assert kinds["quantize"] == 2
     assert kinds["replay"] == 3, "one a draft, and the noise floor's"
-    assert kinds["curve"] == 3 * 3, "target and drafts, three passes each"
-    assert kinds["live"] == 1, "no draft; which drafts go live is not known yet"
+    assert kinds["curve"] == 3, "target and drafts, one pass"
+    assert kinds["deal"] == 0, "which drafts go live is not known yet"
+    assert found.dealing is not None
+    assert (found.dealing.prompts, found.dealing.servers) == (8, 3)
+    assert (found.dealing.starts, found.dealing.loads) == (2, 6), "three prompts a block, at least"
     assert found.stale
     assert found.later == LATER
 
@@ -63,8 +69,7 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
     assert all(step.seconds for step in (*found.steps, *found.later_steps))
     later = Counter(step.kind for step in found.later_steps)
-    assert later["live"] >= 2
-    assert (later["compare"], later["control"], later["selfcheck"]) == (1, 1, 2)
+    assert later == {"deal": 2, "selfcheck": 2, "compare": 1, "control": 1}
     assert not {s.key for s in found.steps} & {s.key for s in found.later_steps}
     show_plan(found, Output(Mode.HUMAN))
     shown = capsys.readouterr()
@@ -85,7 +90,10 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
     assert "* of two typical candidates; then, known only once predicted: " in told
     assert "in all about " in told
     assert "times reckoned by size and a probe of this machine" in told
-    assert "score.live_budget of 30 minutes buys live runs of " in told
+    assert "finalists: 8 prompts to 3 servers " in told
+    assert "2 starts each, 6 model loads, about " in told
+    assert re.search(r"it can decide a difference of \d\.\d % \(95%\)", told)
+    assert "score.live_budget: at most 30 minutes of live runs" in told
     assert "of unknown length" not in told
 
 
@@ -108,31 +116,39 @@ def test_a_line_a_phase_and_with_steps_a_line_a_step(
     assert sum(p.steps for p in found.phases) == len(found.steps) + len(found.later_steps)
 
 
-def test_the_last_pass_of_the_timings_is_kept_for_the_live_rounds(
+def test_the_smallest_difference_falls_with_starts(
+    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two starts of one configuration differ by 0.8 %, whatever is dealt to them."""
+    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
+    found = {}
+    for limit in (4, 8, 16):
+        path = recipe(tmp_path, 2)
+        document = json.loads(path.read_text())
+        document["score"]["limit"] = limit
+        path.write_text(json.dumps(document))
+        dealing = plan(prepare(path, plan_only=True)).dealing
+        assert dealing is not None
+        found[dealing.starts] = dealing.smallest_difference
+    assert list(found) == [1, 2, 4]
+    for starts, difference in found.items():
+        assert math.log1p(difference) == pytest.approx(
+            1.96 * START * math.sqrt(2 / starts), rel=0.01
+        )
+
+
+def test_servers_with_layers_on_a_device_are_planned_in_turns(
     tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    forecast = prepare(recipe(tmp_path, 2), plan_only=True).layouts[0].forecast
-    assert forecast is not None
-    opening, last = list(forecast.opening()), list(forecast.last_pass())
-    assert {s.label.split(" (")[0] for s in last} == {
-        "verification curve target pass 3",
-        "draft times Q8_0 pass 3",
-        "draft times Q6_K pass 3",
-    }
-    assert not {s.key for s in opening} & {s.key for s in last}
-
-
-def test_a_race_is_planned_as_far_as_it_is_certain(
-    tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("cook.build.lay_score.RACE_FROM", 6)
-    found = plan(prepare(recipe(tmp_path, 6), plan_only=True))
-    kinds = Counter(step.kind for step in found.steps)
-    assert kinds["replay"] == 7, "the first share of six drafts, and the noise floor's"
-    assert found.later is not None
-    assert RACE in found.later
+    path = recipe(tmp_path, 6)
+    document = json.loads(path.read_text())
+    document["score"]["target"]["args"] = {"n_gpu_layers": 99}
+    path.write_text(json.dumps(document))
+    dealing = plan(prepare(path, plan_only=True)).dealing
+    assert dealing is not None
+    assert not dealing.together
+    assert (dealing.servers, dealing.starts) == (3, 2), "no draft and two others, both orders"
 
 
 def test_one_build_under_two_names_makes_nothing_twice(

@@ -15,6 +15,7 @@ from cook.build.prepare import Prepared, prepare
 from cook.engines.worker.compile import locate, parameter_names
 from cook.errors import InputError, PrerequisiteError, RecipeError
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry, write_gguf
+from cook.steps.deal import DealStep, Dealt
 from cook.steps.trace import TraceStep
 
 pytestmark = pytest.mark.engine
@@ -80,7 +81,9 @@ def test_a_draft_of_another_vocabulary_is_refused_with_the_tokens(
         prepare(path)
 
 
-def test_replay_splits_the_prompts_in_halves(recipe: Callable[..., Path], bundled: Any) -> None:
+def test_what_is_traced_is_what_servers_are_asked(
+    recipe: Callable[..., Path], bundled: Any
+) -> None:
     path = recipe(
         model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(method="replay")
     )
@@ -89,11 +92,10 @@ def test_replay_splits_the_prompts_in_halves(recipe: Callable[..., Path], bundle
     assert layout.baseline is not None
     assert isinstance(layout.forecast.trace, TraceStep)
     traced = {p.id for p in layout.forecast.trace.prompts}
-    live = {p.id for step in layout.baseline.rounds for p in step.prompts}
+    asked = layout.baseline.live.prompts
+    assert {p.id for p in asked} == traced
     assert len(traced) == 8
-    assert len(live) == 4
-    assert live < traced
-    assert all(p.half == "report" for step in layout.baseline.rounds for p in step.prompts)
+    assert [p.half for p in asked].count("pick") == 4, "the floor's and a search's half"
 
 
 def test_rollouts_only_where_p_min_needs_them(recipe: Callable[..., Path], bundled: Any) -> None:
@@ -191,9 +193,7 @@ def test_the_longest_prompt_is_held_against_what_ends_the_server(
     monkeypatch.setattr(type(bundled), "check_prompts", lambda _, job, n: seen.append((job, n)))
     drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
     prepared = prepare(recipe(drafts=drafts, score=score(context=4096, max_tokens=3000)))
-    longest = max(
-        len(p.text.encode()) for c in prepared.layouts[0].grid for p in c.rounds[0].prompts
-    )
+    longest = max(len(p.text.encode()) for c in prepared.layouts[0].grid for p in c.live.prompts)
     assert longest + 1024 > 1096  # so that what is left of the context decides
     assert {(job.context, n) for job, n in seen} == {(4096, 1096)}
     assert {job.draft is None for job, _ in seen} == {True, False}
@@ -363,7 +363,7 @@ def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(
     replays = {d.replays[0].key for d in theirs.forecast.drafts}
     curves = {d.curves[0].key for d in theirs.forecast.drafts}
     assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
-    live = {c.name: c.rounds[0] for c in theirs.grid}
+    live = {c.name: c.live for c in theirs.grid}
     assert live["a context=512 n_max=4"].draft_context == 512
     assert live["a context=512 n_max=4"].key != live["a context=1024 n_max=4"].key
 
@@ -390,9 +390,9 @@ def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
     both = found["a after ngram-mod n_max=4"]
     assert both.key.ngram is not None
     assert both.key.is_file
-    assert both.rounds[0].ngram == both.key.ngram
-    assert both.rounds[0].settings == both.key.settings
+    assert both.live.ngram == both.key.ngram
+    assert both.live.settings == both.key.settings
     assert len({c.key for c in layout.grid}) == len(layout.grid) == 6
-    assert [c.name for c in layout.grid if c.key in layout.checks(layout.grid)] == [
-        *("a n_max=2", "a n_max=4")
-    ]
+    deal = DealStep(tuple(c.live for c in layout.grid), 0, True)
+    checked = [c.name for c in layout.grid if layout.checks(c, Dealt((deal,), c.name))]
+    assert checked == ["a n_max=2", "a n_max=4"], "n-grams are counted without a worker"

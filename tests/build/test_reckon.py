@@ -16,6 +16,7 @@ from cook.formats.reduction import Reduction
 from cook.graph.step import Source
 from cook.graph.store import Artifact
 from cook.prompts.prompt_set import Prompt
+from cook.steps.deal import DealStep, Dealt
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.trace import TraceStep
@@ -59,18 +60,35 @@ def test_every_step_of_a_build_has_an_effort() -> None:
     forecast = LAYOUT.forecast
     assert forecast is not None
     wanted = [*LAYOUT.making(), *forecast.steps()]
+    assert LAYOUT.baseline is not None
+    deal = DealStep((LAYOUT.baseline.live, *(c.live for c in LAYOUT.grid[:2])), 0, True)
+    wanted += [deal, LAYOUT.grid[0].live]
+    without = Dealt((deal,), LAYOUT.baseline.name)
     for candidate in LAYOUT.grid[:2]:
-        checks = LAYOUT.checks([candidate])[candidate.key]
-        wanted += [*candidate.rounds, *checks.steps()]
-        wanted += [candidate.compare] if candidate.compare is not None else []
+        dealt = Dealt((deal,), candidate.name)
+        checks = LAYOUT.checks(candidate, dealt)
+        assert checks is not None
+        wanted += [*checks.steps(), LAYOUT.compare(candidate, without, dealt)]
     found = {step.kind: effort_of(step) for step in wanted}
-    assert {*("trace", "replay", "curve", "live", "compare", "control", "selfcheck")} <= set(found)
+    assert {*("trace", "replay", "curve", "deal", "compare", "control", "selfcheck")} <= set(found)
     for kind, effort in found.items():
         assert effort is not None, kind
         assert effort.nominal_s > 0
         # Steps of one worker load their model once: the target's trace, a draft's replay.
         shared = kind in ("curve", "compare", "control", "selfcheck")
-        assert len(effort.models) == (0 if shared else 2 if kind == "live" else 1), kind
+        several = {"live": 2, "deal": 3}  # target and drafts, each once
+        assert len(effort.models) == (0 if shared else several.get(kind, 1)), kind
+
+
+def test_a_block_asks_for_all_its_requests_and_loads_each_file_once() -> None:
+    assert LAYOUT.baseline is not None
+    servers = [LAYOUT.baseline.live, *(c.live for c in LAYOUT.grid[:2])]
+    whole = effort_of(DealStep(tuple(servers), 0, True))
+    each = [effort_of(server) for server in servers]
+    assert whole is not None
+    assert sorted(whole.models) == [1_000, 3_000, 9_000]
+    assert whole.read_bytes == pytest.approx(sum(e.read_bytes for e in each if e))
+    assert whole.decodes == pytest.approx(sum(e.decodes for e in each if e))
 
 
 def test_tokens_of_a_large_model_take_as_long_as_reading_it() -> None:
@@ -122,7 +140,7 @@ def test_the_probe_finds_a_plausible_machine() -> None:
 
 
 def test_what_no_header_tells_is_said() -> None:
-    step = replace(LAYOUT.grid[0].rounds[0], draft=traced(1))  # its size is not that of a model
+    step = replace(LAYOUT.grid[0].live, draft=traced(1))  # its size is not that of a model
     unknown = replace(step, draft=_NoSize(*_fields(traced(1))))
     seconds, why = MachinePace({}, (1.0, 1.0), probed=True).seconds(unknown, effort_of(unknown))
     assert seconds is None

@@ -5,47 +5,58 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from cook.build.dealing import Dealing
 from cook.build.forecast import Forecaster
-from cook.build.layout import Configuration
 from cook.build.rival_counts import rival_counts
+from cook.record.record import CandidateKey
+from cook.steps.deal import Dealt
 from tests.build.fabricated import Fabrication, World
 from tests.build.laid_out import layout, score
 
 RIVAL = {"type": "ngram-map-k", "size_n": 2, "size_m": 4}
 
 
-def ran(folder: Path) -> tuple[Configuration, Forecaster]:
+def dealt(folder: Path, shares: int) -> tuple[CandidateKey, Dealt, Forecaster]:
+    """A rival beside no draft, in so many blocks of fresh servers."""
     laid_out = layout(score(rivals=[RIVAL], max_tokens=40))
     fabrication = Fabrication(folder, World(reply_tokens=40))
     assert laid_out.forecast is not None
-    configuration = next(c for c in laid_out.grid if c.rival is not None)
-    fabrication.run([laid_out.forecast.trace, *configuration.rounds])
-    return configuration, Forecaster(laid_out.forecast, fabrication.outcomes)
-
-
-def test_counts_of_every_round_are_simulated_from_its_own_start(tmp_path: Path) -> None:
-    configuration, forecaster = ran(tmp_path)
-    found = rival_counts(configuration, forecaster)
+    assert laid_out.baseline is not None
+    rival = next(c for c in laid_out.grid if c.rival is not None)
+    fabrication.run([laid_out.forecast.trace])
+    dealing = Dealing(fabrication, True, 600.0, {})
+    each = len(rival.live.prompts) // shares
+    for number in range(shares):
+        share = rival.live.prompts[number * each : (number + 1) * each]
+        assert dealing.deal([laid_out.baseline, rival], share)
+    found = dealing.dealt(rival.key)
     assert found is not None
-    assert found.exact == found.requests == sum(len(r.prompts) for r in configuration.rounds)
-    assert (found.live_drafted, found.live_accepted) == (
-        found.replay_drafted,
-        found.replay_accepted,
-    )
-    assert found.passed
+    return rival.key, found, Forecaster(laid_out.forecast, fabrication.outcomes)
+
+
+def test_counts_of_a_server_are_simulated_from_its_own_start(tmp_path: Path) -> None:
+    for shares in (1, 2):
+        key, steps, forecaster = dealt(tmp_path / str(shares), shares)
+        found = rival_counts(key, steps, forecaster)
+        assert found is not None
+        assert found.exact == found.requests == 16
+        assert (found.live_drafted, found.live_accepted) == (
+            found.replay_drafted,
+            found.replay_accepted,
+        )
+        assert found.passed
 
 
 def test_numbers_that_are_not_the_servers_are_seen(tmp_path: Path) -> None:
-    configuration, forecaster = ran(tmp_path)
-    assert configuration.rival is not None
-    other = replace(configuration.rival.settings, size_m=3)
-    other_rival = replace(configuration.rival, settings=other)
-    found = rival_counts(replace(configuration, rival=other_rival), forecaster)
+    key, steps, forecaster = dealt(tmp_path, 1)
+    assert key.ngram is not None
+    other = replace(key, ngram=replace(key.ngram, size_m=3))
+    found = rival_counts(other, steps, forecaster)
     assert found is not None
     assert found.exact < found.requests
 
 
 def test_nothing_is_said_where_nothing_ran(tmp_path: Path) -> None:
-    configuration, forecaster = ran(tmp_path)
-    never = tuple(replace(step, repeat=7) for step in configuration.rounds)
-    assert rival_counts(replace(configuration, rounds=never), forecaster) is None
+    key, steps, forecaster = dealt(tmp_path, 1)
+    never = tuple(replace(step, block=7) for step in steps.steps)
+    assert rival_counts(key, Dealt(never, steps.name), forecaster) is None

@@ -89,12 +89,12 @@ def test_every_figure_is_there(record: Record) -> None:
         assert draft.file_bytes is not None
         assert draft.memory_bytes > draft.file_bytes * 0.9
     names = [c.name for c in record.candidates]
-    assert names == [
-        "no draft",
-        "Q4_K_M n_max=2",
+    assert names[0] == "no draft"
+    assert sorted(names[1:]) == [
         "MIXED n_max=2",
-        "Q4_K_M n_max=4",
         "MIXED n_max=4",
+        "Q4_K_M n_max=2",
+        "Q4_K_M n_max=4",
     ]
     for candidate in record.candidates[1:]:
         live = candidate.live
@@ -103,7 +103,9 @@ def test_every_figure_is_there(record: Record) -> None:
         assert live.accepted is not None
         assert live.cycles is not None
         assert 0 <= live.accepted <= live.drafted
-        assert live.requests == 8
+        assert live.requests >= 8, "8 prompts, once more where that decided nothing"
+        assert live.requests % 8 == 0
+        assert candidate.speedup is not None
         assert candidate.speedup_interval is not None
         assert candidate.output is not None
         assert candidate.output.replies == 8
@@ -114,10 +116,18 @@ def test_every_figure_is_there(record: Record) -> None:
 def test_the_figures_are_the_servers_own(record: Record, home: Path) -> None:
     """Sums in the record equal the sums over the stored answers of the server."""
     store = Store(home / "store")
-    rounds = [a for a in store.entries() if a.label.startswith("live MIXED n_max=4 ")]
-    runs = [run for a in rounds for run in a.result["runs"]]
     candidate = record.candidate("MIXED n_max=4")
     assert candidate is not None
+    made = next(d.key for d in record.drafts if d.quant == "MIXED")
+    runs = [
+        run
+        for a in store.entries()
+        if a.kind == "deal"
+        for server, dealt in zip(a.key_parts["params"]["servers"], a.result["dealt"], strict=True)
+        if server["inputs"].get("draft") == made and server["params"]["settings"]["n_max"] == 4
+        for run in dealt["outcome"]["runs"]
+    ]
+    assert runs
     assert candidate.live is not None
     assert candidate.live.drafted == sum(run["draft_n"] or 0 for run in runs)
     assert candidate.live.accepted == sum(run["draft_n_accepted"] or 0 for run in runs)
@@ -151,7 +161,7 @@ def test_a_changed_rule_reruns_only_its_quant(
     quantize = stale["quantize MIXED (bundled)"]
     assert quantize["reason"] == "parameters changed"
     assert quantize["detail"] == "rules"
-    assert stale["live MIXED n_max=2 round 1 (bundled)"]["reason"] == "an input changed"
+    assert stale["memory MIXED (bundled)"]["reason"] == "an input changed"
 
 
 def test_store_verifies(record: Record, home: Path) -> None:

@@ -72,7 +72,7 @@ def record(created: str, accepted: int = 70) -> Record:
             candidate("no draft", None, column(1000, None)),
             candidate("Q4 n_max=4", "Q4", column(600, accepted)),
         ),
-        pick=Pick("Q4 n_max=4", "Q4.", "decode_speed", 0.95, 1.0, (), (), ()),
+        pick=Pick("Q4 n_max=4", "Q4.", "decode_speed", 0.95, 0.01, 1.0, (), ()),
     )
 
 

@@ -36,7 +36,7 @@ SIZES = {"Q8_0": 400_000, "Q4_K_M": 250_000, "IQ1_S": 120_000}
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
     """A record whose quants are on disk."""
-    whole = records.record()
+    whole = records.record(lengths=(4,))
     drafts, steps = [], []
     for index, draft in enumerate(whole.drafts):
         path = tmp_path / "store" / f"{index}" / "model.gguf"

@@ -1,19 +1,14 @@
 """Simulated nights with the noise that real ones have, as input for the real gates.
 
-Acceptance: each prompt has a text; at each of its positions the draft's guess hits or not, with
-a chance that depends on the category, on the prompt, and on where in the text it is (an AR(1)
-difficulty, so that hits come in runs). Cycles walk over these hits as the engine does. The same
-build sees the same hits each night. A new build parts from the old text in some replies, from
-some position on (there the hits are drawn anew), and flips a few near ties of the draft.
+Counts: each prompt has a reply, of which each draft accepts a share of its own. One build repeats
+its counts exactly. A new build writes other words in some replies, whose counts are drawn again.
 
-Time: request noise with rare spikes, drift of each server start, and a factor of the whole
-night (clock, temperature).
+Time: noise of each request with rare spikes, an error that all requests of a server start share,
+a pace of the whole night and of each block. The candidates of a block run at the same pace.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,48 +18,55 @@ import numpy.typing as npt
 
 from cook.engines.base import EngineIdentity
 from cook.formats.quant_types import Flavour
-from cook.nightly.gates import Judgement, Policy, judge
+from cook.nightly.gates import Judgement, Verdict, judge
 from cook.nightly.history import History
-from cook.nightly.night import VERSION, CandidateNight, Night, NightDraft, ReplayNight
+from cook.nightly.night import Night, night_of
+from cook.nightly.pipeline import GatesSpec
+from cook.record.measured import PromptFigures, Quality, ReplayedPrompts
+from cook.record.record import Draft, Pick
+from tests.bare_records import CANDIDATE, DRAFT, RECORD
 
 Array = npt.NDArray[Any]
-
 CATEGORIES = 8
-ROUNDS = 2
+LENGTHS = (4, 8, 16)
 CYCLE_COST = {4: 1.75, 8: 2.35, 16: 3.4}
-"""Time of a cycle over that of an undrafted token, by draft length: a dear draft, as real ones."""
+"""Time of a cycle over that of a token without a draft, by draft length."""
+PLAIN_MS = 10.0
 
 
 @dataclass(frozen=True)
 class World:
     """What the machine and the engine do to measurements. Spreads are shares (0.01 is 1 %)."""
 
-    # As pipelines/nightly.yaml has it, with the default prompts.
     prompts: int = 112
     tokens: int = 384
-    repeats: int = 3
+    starts: int = 1
+    """Server starts of each candidate in a night; each has as many of the prompts."""
+    reference: bool = False
+    """Every candidate also runs on a reference build."""
     request_noise: float = 0.02
-    spikes: float = 0.01
-    """Share of requests that something delays by 5-50 %."""
+    spikes: float = 0.002
+    """Share of requests delayed by 5 to 50 %, left after disturbed ones are dealt again."""
     start_noise: float = 0.008
-    """Of each server start: the same for all of its requests."""
     night_noise: float = 0.015
+    block_noise: float = 0.005
     slow_nights: float = 0.1
     """Share of nights that are 3 % slower as a whole."""
+    new_builds: float = 0.5
+    """Share of nights with a new build of the engine."""
     texts_differ: float = 0.25
-    """Replies that a new build words differently: 0.03-0.25 seen on CPUs, 0.78 on a GPU."""
-    tie_flips: float = 0.003
-    """Positions where a new build flips a near tie of the draft."""
+    """Replies that a new build words differently: 0.03 to 0.25 seen on CPUs, 0.78 on a GPU."""
+    reworded: float = 0.12
+    """How much acceptance of a reply moves with its words."""
 
 
 @dataclass(frozen=True)
 class Harm:
-    """What is wrong tonight. ``only`` names the candidates it touches; empty: all."""
+    """What is wrong tonight. ``only`` names the candidates that it touches; empty: all."""
 
     acceptance_points: float = 0.0
     slowdown: float = 0.0
-    """Extra time of a drafted cycle, as a share of speed lost."""
-    engine_slowdown: float = 0.0
+    """Share of speed lost."""
     only: tuple[str, ...] = ()
 
     def on(self, name: str) -> bool:
@@ -77,267 +79,220 @@ class Series:
 
     world: World
     seed: int
-    lengths: tuple[int, ...] = (4, 8, 16)
-    hits: dict[str, Array] = field(default_factory=dict)
-    build: int = 0
+    lengths: tuple[int, ...] = LENGTHS
     night: int = 0
-    _counts: dict[tuple[int, str], tuple[Array, Array]] = field(default_factory=dict)
+    build: int = 0
+    texts: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         n = self.world.prompts
-        self.category = np.arange(n) % CATEGORIES
-        level = np.linspace(1.2, 3.6, CATEGORIES)
-        self.ease = level[self.category] + self.rng.normal(0.0, 0.5, n)
-        text = self._difficulty()
-        for length in self.lengths:  # one draft of each name, alike on the same text
-            own = self.rng.random(text.shape)
-            self.hits[self._name(length)] = own < _sigmoid(self.ease[:, None] + text)
-
-    @staticmethod
-    def _name(length: int) -> str:
-        return f"Q{length} n_max={length}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._name(length) for length in self.lengths)
+        self.ease = np.log(1.3) + self.rng.normal(0.0, 0.25, n)
+        self.texts = np.zeros(n, dtype=np.int64)
+        self.first_texts = self.texts
 
     def new_build(self) -> None:
-        """The engine changes: other near ties, other words in some replies."""
+        """The engine changes: other words in some replies."""
         self.build += 1
-        world, n = self.world, self.world.prompts
-        differs = self.rng.random(n) < world.texts_differ
-        start = (self.rng.beta(1.0, 2.5, n) * world.tokens).astype(int)
-        anew = differs[:, None] & (np.arange(world.tokens) >= start[:, None])
-        text = self._difficulty()
-        for name, before in self.hits.items():
-            fresh = self.rng.random(text.shape) < _sigmoid(self.ease[:, None] + text)
-            flips = self.rng.random(text.shape) < world.tie_flips
-            self.hits[name] = np.where(anew, fresh, before ^ flips)
+        differs = self.rng.random(self.world.prompts) < self.world.texts_differ
+        self.texts = np.where(differs, self.build, self.texts)
 
-    def _walked(self, name: str, length: int) -> tuple[Array, Array]:
-        """Counts of this build, the same each night."""
-        if (known := self._counts.get((self.build, name))) is None:
-            known = self._counts[self.build, name] = walk(self.hits[name], length)
-        return known
+    def cycles(self, length: int, texts: Array) -> Array:
+        """Verification cycles of each reply: the same for the same text."""
+        moved = np.zeros(self.world.prompts)
+        for text in np.unique(texts[texts > 0]):
+            drawn = np.random.default_rng([self.seed, text]).normal(
+                0.0, self.world.reworded, self.world.prompts
+            )
+            moved = np.where(texts == text, drawn, moved)
+        accepted = np.minimum(np.exp(self.ease + moved) * (0.7 + 0.1 * np.log2(length)), length)
+        return np.asarray(np.ceil((self.world.tokens - 1) / (1 + accepted)), dtype=np.int64)
 
     def measure(self, harm: Harm | None = None) -> Night:
         """One night of this series."""
         harm = harm or Harm()
-        world, rng = self.world, self.rng
+        world, rng, n = self.world, self.rng, self.world.prompts
         self.night += 1
+        tokens = np.full(n, world.tokens - 1)
+        block = np.arange(n) * world.starts // n
         pace = np.exp(rng.normal(0.0, world.night_noise))
         pace *= 1.03 if rng.random() < world.slow_nights else 1.0
-        pace /= 1.0 - harm.engine_slowdown
-        n = world.prompts
-        tokens = np.full(n, world.tokens - 1)
-        columns = [self._column("no draft", None, tokens, tokens * 10.0 * pace, None, None)]
-        replays = []
-        for length in self.lengths:
-            name = self._name(length)
-            hits = self.hits[name]
-            if harm.acceptance_points and harm.on(name):
-                hits = worsened(hits, length, harm.acceptance_points / 100, rng)
-                accepted, drafted = walk(hits, length)
-            else:
-                accepted, drafted = self._walked(name, length)
-            cycles = tokens - accepted
-            cost = CYCLE_COST[length] * 10.0 * pace
-            if harm.on(name):
-                cost /= 1.0 - harm.slowdown
-            columns.append(
-                self._column(name, name.split()[0], tokens, cycles * cost, drafted, accepted)
+        paces = pace * np.exp(rng.normal(0.0, world.block_noise, world.starts))[block]
+        candidates, replays = [], []
+        for length in (None, *self.lengths):
+            name = "no draft" if length is None else f"Q{length} n_max={length}"
+            columns = []
+            for texts, harmed in ((self.texts, harm.on(name)), (self.first_texts, False)):
+                cycles, cost = tokens, PLAIN_MS
+                if length is not None:
+                    cycles, cost = self.cycles(length, texts), PLAIN_MS * CYCLE_COST[length]
+                    if harmed and harm.acceptance_points:
+                        cycles = worsened(cycles, tokens, length, harm.acceptance_points)
+                ms = cycles * cost * paces / (1.0 - harm.slowdown * harmed)
+                counts = None if length is None else (cycles * length, tokens - cycles)
+                columns.append(self._column(tokens, ms, block, counts))
+            reference = columns[1] if world.reference else None
+            draft = None if length is None else f"Q{length}"
+            candidates.append(
+                replace(CANDIDATE, name=name, draft=draft, prompts=columns[0], reference=reference)
             )
-            counts = tuple(drafted.tolist()), tuple(accepted.tolist())
-            replays.append(ReplayNight(name.split()[0], None, length, *counts))
-        quality = [self._draft(name.split()[0], index) for index, name in enumerate(self.names)]
-        speed = {c.name: sum(c.tokens) / sum(c.decode_ms) for c in columns}  # type: ignore[arg-type]
-        pick = max(speed, key=lambda name: speed[name])
-        return self._night(pick, columns, quality, replays)
-
-    def _night(
-        self,
-        pick: str,
-        columns: Sequence[CandidateNight],
-        quality: Sequence[NightDraft],
-        replays: Sequence[ReplayNight],
-    ) -> Night:
+            if length is not None:
+                of = columns[0]
+                words = tuple(f"{text:x}" for text in self.texts)
+                counts_of = (
+                    tuple(v or 0 for v in of.drafted),
+                    tuple(v or 0 for v in of.accepted),
+                )
+                replays.append(
+                    ReplayedPrompts(
+                        "bundled",
+                        f"Q{length}",
+                        None,
+                        length,
+                        of.ids,
+                        of.categories,
+                        *counts_of,
+                        words,
+                    )
+                )
+        speed = {
+            c.name: sum(c.prompts.tokens) / sum(c.prompts.decode_ms)
+            for c in candidates
+            if c.prompts is not None
+        }
         digest = f"{self.build:064x}"
-        return Night(
-            version=VERSION,
-            id=uuid.UUID(int=int(self.rng.integers(1 << 62))).hex[-12:],
-            created=f"night {self.night}",
-            cell="simulated",
-            recipe="simulated",
-            recipe_sha256="0" * 64,
+        record = replace(
+            RECORD,
+            created=f"2026-01-01T{self.night // 60:02}:{self.night % 60:02}:00Z",
             engines={"bundled": EngineIdentity(Flavour.LLAMA_CPP, f"b{self.build}", None, digest)},
-            machine="m" * 16,
-            prompts_sha256="p" * 64,
-            max_tokens=self.world.tokens,
-            temperature=0.0,
-            maximize="decode_speed",
-            pick=pick,
-            pick_sentence="",
-            disturbed=0,
-            failures=(),
-            regressions=(),
-            good=None,
-            prompts=tuple((f"p{i}", f"c{c}") for i, c in enumerate(self.category)),
-            candidates=tuple(columns),
-            drafts=tuple(quality),
-            replays=tuple(replays),
+            max_tokens=world.tokens,
+            candidates=tuple(candidates),
+            drafts=tuple(self._draft(f"Q{length}", i) for i, length in enumerate(self.lengths)),
+            replayed=tuple(replays),
+            pick=Pick(
+                max(speed, key=speed.__getitem__), "", "decode_speed", 0.95, 0.01, None, (), ()
+            ),
         )
+        return replace(night_of(record, "simulated"), id=f"{rng.integers(1 << 48):012x}")
 
     def _column(
-        self,
-        name: str,
-        draft: str | None,
-        tokens: Array,
-        decode_ms: Array,
-        drafted: Array | None,
-        accepted: Array | None,
-    ) -> CandidateNight:
-        """What is measured of ``decode_ms``: medians over repeats, each in its own servers."""
+        self, tokens: Array, ms: Array, block: Array, counts: tuple[Array, Array] | None
+    ) -> PromptFigures:
+        """What is measured of requests that take ``ms``."""
         world, rng, n = self.world, self.rng, len(tokens)
-        measured = []
-        for _ in range(world.repeats):
-            starts = np.exp(rng.normal(0.0, world.start_noise, ROUNDS))[np.arange(n) % ROUNDS]
-            request = np.exp(rng.normal(0.0, world.request_noise, n))
-            spike = np.where(rng.random(n) < world.spikes, rng.uniform(1.05, 1.5, n), 1.0)
-            measured.append(decode_ms * starts * request * spike)
-        ms = np.median(measured, axis=0)
-        none = (None,) * n
-        return CandidateNight(
-            name=name,
-            engine="bundled",
-            draft=draft,
+        started = np.exp(rng.normal(0.0, world.start_noise, world.starts))[block]
+        spike = np.where(rng.random(n) < world.spikes, rng.uniform(1.05, 1.5, n), 1.0)
+        ms = ms * started * spike * np.exp(rng.normal(0.0, world.request_noise, n))
+        none: tuple[int | None, ...] = (None,) * n
+        return PromptFigures(
+            ids=tuple(f"p{i}" for i in range(n)),
+            categories=tuple(f"c{i % CATEGORIES}" for i in range(n)),
             tokens=tuple(tokens.tolist()),
             decode_ms=tuple(ms.tolist()),
             wall_ms=tuple((ms + 200.0).tolist()),
-            drafted=none if drafted is None else tuple(drafted.tolist()),
-            accepted=none if accepted is None else tuple(accepted.tolist()),
+            drafted=none if counts is None else tuple(counts[0].tolist()),
+            accepted=none if counts is None else tuple(counts[1].tolist()),
+            prompt_ms=(200.0,) * n,
+            block=tuple(block.tolist()),
+            order=tuple(range(n)),
+            start=tuple(block.tolist()),
         )
 
-    def _draft(self, name: str, index: int) -> NightDraft:
-        """Quality moves a little with each build: another imatrix, other arithmetic."""
+    def _draft(self, name: str, index: int) -> Draft:
+        """Quality moves by a little with each build: other arithmetic."""
         rng = np.random.default_rng([self.seed, self.build, index])
         perplexity = (8.0 + index) * np.exp(rng.normal(0.0, 0.001))
         kld = 0.05 * (1 + index) * np.exp(rng.normal(0.0, 0.01))
-        return NightDraft(name, 10**9, perplexity, perplexity * 0.01, kld, kld * 0.03, 100, 512)
-
-    def _difficulty(self) -> Array:
-        """[prompts, positions]: how easy the text is, there; AR(1) of unit variance."""
-        shocks = self.rng.normal(0.0, 1.0, (self.world.prompts, self.world.tokens))
-        level = np.empty_like(shocks)
-        level[:, 0] = shocks[:, 0]
-        for t in range(1, self.world.tokens):
-            level[:, t] = 0.8 * level[:, t - 1] + 0.6 * shocks[:, t]
-        return level
+        quality = Quality(perplexity, 0.1, 100, 512, mean_kld=kld, mean_kld_error=0.001)
+        return replace(DRAFT, quant=name, file_bytes=10**9, quality=quality, quality_reason=None)
 
 
-def walk(hits: Array, length: int) -> tuple[Array, Array]:
-    """(accepted, drafted) of each prompt: cycles of ``length`` drafted tokens over ``hits``."""
-    n, end = hits.shape
-    runs = np.zeros((n, end + 1), dtype=int)
-    for t in range(end - 1, -1, -1):
-        runs[:, t] = np.where(hits[:, t], runs[:, t + 1] + 1, 0)
-    position = np.ones(n, dtype=int)  # the first token is the prompt's
-    accepted, drafted = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
-    rows = np.arange(n)
-    while (going := position < end).any():
-        here = np.minimum(position, end - 1)
-        asked = np.where(going, np.minimum(length, end - here), 0)
-        kept = np.minimum(runs[rows, here], np.maximum(asked - 1, 0)) * going
-        accepted += kept
-        drafted += asked
-        position += np.where(going, kept + 1, 0)
-    return accepted, drafted
+def worsened(cycles: Array, tokens: Array, length: int, points: float) -> Array:
+    """``cycles`` of a draft that accepts ``points`` less of what it drafts."""
+    drafted, accepted = (cycles * length).sum(), (tokens - cycles).sum()
+    wanted = accepted / drafted - points / 100
+    # accepted / drafted = (tokens - cycles) / (length * cycles)
+    total = tokens.sum() / (1 + wanted * length)
+    return np.asarray(np.ceil(cycles * total / cycles.sum()), dtype=np.int64)
 
 
-def worsened(hits: Array, length: int, loss: float, rng: np.random.Generator) -> Array:
-    """``hits`` with so many lost that acceptance falls by ``loss`` (a share) over all prompts."""
-    accepted, drafted = walk(hits, length)
-    wanted = accepted.sum() / drafted.sum() - loss
-    chance = rng.random(hits.shape)
-    low, high = 0.0, 0.5
-    for _ in range(14):
-        middle = (low + high) / 2
-        got, asked = walk(hits & (chance > middle), length)
-        low, high = (middle, high) if got.sum() / asked.sum() > wanted else (low, middle)
-    return hits & (chance > high)
+def judged(now: Night, past: list[Night], gates: GatesSpec) -> Judgement:
+    """Tonight by the real gates; it is appended to ``past`` with its verdict."""
+    judgement = judge(now, History(Path("simulated"), tuple(past)).reference(now.series), gates)
+    past.append(now.judged((), tuple(f.gate for f in judgement.regressions)))
+    return judgement
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1.0 / (1.0 + np.exp(-x)))
-
-
-def night_with(night: Night, **changes: Any) -> Night:
-    """``night`` with fields replaced."""
-    return replace(night, **changes)
-
-
-def false_alarms(
-    world: World, nights: int, seed: int, policy: Policy, new_builds: float = 0.5
-) -> list[str]:
-    """What the gates call a regression in ``nights`` healthy nights, one entry a night with any.
-
-    Night after night against the last good one, as ``cook sweep`` does, a new series every 50.
-    """
+def healthy(series: Series, nights: int, past: list[Night], gates: GatesSpec) -> list[str]:
+    """The regressions seen in ``nights`` on which nothing is wrong, a line for each such night."""
     alarms = []
-    for index in range(0, nights, 50):
-        series = Series(world, seed + index)
-        past: tuple[Night, ...] = (series.measure().judged((), ()),)
-        for _ in range(min(50, nights - index)):
-            if series.rng.random() < new_builds:
-                series.new_build()
-            now, judgement = judged(series.measure(), past, policy)
-            if judgement.regressions:
-                alarms.append(
-                    "; ".join(f"{f.gate} of {f.subject}: {f.text}" for f in judgement.regressions)
-                )
-            past = (*past, now)
+    for _ in range(nights):
+        if series.rng.random() < series.world.new_builds:
+            series.new_build()
+        if worse := judged(series.measure(), past, gates).regressions:
+            alarms.append("; ".join(f"{f.gate} of {f.subject}: {f.text}" for f in worse))
     return alarms
 
 
-def caught(
-    world: World, harm: Harm, trials: int, seed: int, policy: Policy, *, new_build: bool
-) -> dict[str, int]:
-    """In how many of ``trials`` each gate calls ``harm`` a regression; ``any`` for any gate.
+def false_alarms(world: World, nights: int, seed: int, gates: GatesSpec) -> list[str]:
+    """The same over series of 50 nights each, after three nights on record."""
+    alarms = []
+    for index in range(0, nights, 50):
+        series = Series(world, seed + index)
+        past: list[Night] = []
+        healthy(series, 3, past, gates)
+        past = [replace(night, good=True, regressions=()) for night in past]
+        alarms += healthy(series, min(50, nights - index), past, gates)
+    return alarms
 
-    Each trial is a series of its own with 12 good nights, the builds changing.
+
+def found(judgement: Judgement, name: str) -> bool:
+    """Whether the speed of a candidate is a regression."""
+    return any("speed" in f.gate and f.subject == name for f in judgement.regressions)
+
+
+def losses_found(
+    world: World, slowdown: float, trials: int, seed: int, gates: GatesSpec, history: int = 20
+) -> int:
+    """In how many of ``trials`` a pick that is slower tonight is found the same night.
+
+    Each is a series of its own after ``history`` good nights.
     """
-    counts: dict[str, int] = {"any": 0}
+    count = 0
     for index in range(trials):
         series = Series(world, seed + index)
-        past: tuple[Night, ...] = ()
-        for night in range(12):
-            if night % 3 == 2:
-                series.new_build()
-            past = (*past, series.measure().judged((), ()))
-        if new_build:
-            series.new_build()
-        only = harm.only
-        if only == (PICK,):
-            only = (past[-1].pick or "",)
-        _, judgement = judged(series.measure(replace(harm, only=only)), past, policy)
-        gates = {f.gate for f in judgement.regressions}
-        for gate in (*gates, *(("any",) if gates else ())):
-            counts[gate] = counts.get(gate, 0) + 1
-    return counts
+        past = [series.measure().judged((), ()) for _ in range(history)]
+        pick = past[0].pick or ""
+        judgement = judged(series.measure(Harm(slowdown=slowdown, only=(pick,))), past, gates)
+        count += found(judgement, pick)
+    return count
 
 
-PICK = "the pick"
-"""Stands in ``Harm.only`` for whichever candidate the last good night picked."""
+def creeping_found(
+    world: World, slowdown: float, nights: int, trials: int, seed: int, gates: GatesSpec
+) -> list[int]:
+    """After how many nights a pick that gets slower each night is found, after 12 good nights."""
+    days = []
+    for index in range(trials):
+        series = Series(world, seed + index)
+        past = [series.measure().judged((), ()) for _ in range(12)]
+        pick = past[0].pick or ""
+        for night in range(1, nights + 1):
+            harm = Harm(slowdown=1 - (1 - slowdown) ** night, only=(pick,))
+            if found(judged(series.measure(harm), past, gates), pick):
+                days.append(night)
+                break
+    return days
 
 
-def judged(now: Night, past: tuple[Night, ...], policy: Policy) -> tuple[Night, Judgement]:
-    """Tonight by the very gates, and the night with its verdict."""
-    history = History(Path("simulated"), past)
-    judgement = judge(now, history.last_good(now), policy, history)
-    return now.judged((), tuple(f.gate for f in judgement.regressions)), judgement
+def starts_printed(world: World, seed: int, gates: GatesSpec) -> int:
+    """How many starts a side `cook sweep` prints for the tolerance, after 20 nights."""
+    series = Series(world, seed)
+    past = [series.measure().judged((), ()) for _ in range(20)]
+    judgement = judged(series.measure(), past, gates)
+    assert judgement.power is not None
+    return int(judgement.power.split(" needs ")[1].split()[0])
 
 
-WORLDS: Mapping[str, World] = {
-    "CPU": World(),
-    "GPU": World(texts_differ=0.78),
-}
+def verdicts(judgement: Judgement, gate: str) -> dict[str, Verdict]:
+    return {f.subject: f.verdict for f in judgement.findings if f.gate == gate}

@@ -25,8 +25,8 @@ def test_cells_of_several_folders_are_merged_and_the_newest_wins(tmp_path: Path)
     [
         ("{", "not JSON"),
         ("[]", "version None"),
-        ('{"version": 9}', "version 9"),
-        ('{"version": 1}', "cell: Field required"),
+        ('{"schema_version": 9}', "version 9"),
+        ('{"schema_version": 2}', "cell: Field required"),
         ("[" * 100_000, "not JSON"),
     ],
 )

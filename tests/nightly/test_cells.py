@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,19 +12,18 @@ from typing import Any
 
 import pytest
 
+from cook.build.run import Built
 from cook.errors import GateError, InputError, StepError
 from cook.nightly import cells
 from cook.nightly.cell_outcome import CellStatus, read_outcomes
-from cook.nightly.cells import CellProgress
-from cook.nightly.due import due
+from cook.nightly.cells import due
 from cook.nightly.gates import Verdict
 from cook.nightly.history import append, read_history
 from cook.nightly.pipeline import load_pipeline
 from cook.nightly.tonight import NightRequest, tonight
 from cook.output import Mode, Output
-from cook.provenance import machine
 from tests import builds
-from tests.nightly.nights import Series, World, night_with
+from tests.nightly.nights import Series, World
 
 QUIET = Output(Mode.QUIET)
 
@@ -67,20 +67,18 @@ def test_nights_are_compared_and_remembered(
     tonight(NightRequest(pipeline, all_cells=True, into=out), QUIET)
     (second,) = read_outcomes([out])
     assert second.against == first.created
-    counted = [f for f in second.findings if f.gate == "acceptance"]
-    assert [f.change for f in counted] == [0.0] * len(counted)
-    assert counted
+    same = [f for f in second.findings if f.text == "identical to the last digit"]
+    assert len(same) == 1
+    assert "acceptance" in same[0].gate
     before, after = read_history(loaded.history).nights
-    drafted = before.candidates[1].name
-    assert before.column(drafted) != after.column(drafted)  # times of their own
+    assert before.live[1].prompts != after.live[1].prompts  # times of their own
 
-    # A changed recipe is stale at once, and names the step.
+    # A changed recipe is stale at once.
     (pipeline.parent / "tiny.yaml").write_text(
         builds.TINY.replace("max_tokens: 24", "max_tokens: 25")
     )
     (cell,) = due(load_pipeline(pipeline))
-    assert cell.reason is not None
-    assert "steps would run" in cell.reason
+    assert cell.reason == "its recipe is not that of its last night"
 
 
 @pytest.mark.engine
@@ -89,12 +87,10 @@ def test_a_regression_exits_4_until_it_is_accepted(pipeline: Path, bundled: Any)
     tonight(NightRequest(pipeline, cell="tiny-bundled"), QUIET)
     (night,) = read_history(loaded.history).nights
     # As if the file had been half the size the night before.
-    from dataclasses import replace
-
-    (draft,) = night.drafts
+    (draft,) = night.record.drafts
     assert draft.file_bytes is not None
     smaller = replace(draft, file_bytes=draft.file_bytes // 2)
-    append(loaded.history, replace(night, drafts=(smaller,)))
+    append(loaded.history, replace(night, record=replace(night.record, drafts=(smaller,))))
     with pytest.raises(GateError, match="1 cell got worse: tiny-bundled"):
         tonight(NightRequest(pipeline, cell="tiny-bundled", into=pipeline.parent / "n"), QUIET)
     (outcome,) = read_outcomes([pipeline.parent / "n"])
@@ -110,8 +106,9 @@ def test_the_last_good_pick_runs_again(pipeline: Path, monkeypatch: pytest.Monke
     """Its speed is compared even on a night whose finalists are others."""
     asked: list[str | None] = []
 
-    def build(*_: Any, again: str | None, **__: Any) -> Any:
+    def build(*_: Any, again: str | None, reference: Any, **__: Any) -> Any:
         asked.append(again)
+        assert reference == {}
         raise StepError("enough")
 
     loaded = load_pipeline(pipeline)
@@ -123,34 +120,78 @@ def test_the_last_good_pick_runs_again(pipeline: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(cells, "build", build)
     assert cells.run_cell(loaded, cell, QUIET).status is CellStatus.FAILED
     text = hashlib.sha256(cell.loaded.text.encode()).hexdigest()
-    night = night_with(
-        Series(World(prompts=10, tokens=32), 1).measure().judged((), ()),
-        cell=cell.name,
-        recipe_sha256=text,
-        machine=machine().digest,
-    )
+    night = Series(World(prompts=10, tokens=32), 1).measure().judged((), ())
+    night = replace(night, cell=cell.name, record=replace(night.record, recipe_sha256=text))
     append(loaded.history, night)
     cells.run_cell(loaded, cell, QUIET)
     # A night that was no good is no measure.
-    append(loaded.history, night_with(night, id="worse", good=False, pick="another"))
+    append(loaded.history, replace(night, id="worse", good=False))
     cells.run_cell(loaded, cell, QUIET)
     assert asked == [None, night.pick, night.pick]
 
 
-def test_a_cell_tells_its_start_its_phases_and_what_takes_long(
-    monkeypatch: pytest.MonkeyPatch,
+def test_nights_of_a_cell_end_in_a_verdict_each(
+    pipeline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter((0.0, 1.0, 10.0, 20.0, 75.0))
-    monkeypatch.setattr("cook.nightly.cells.time.monotonic", lambda: next(clock))
+    """First night, the same, a larger file, and a night on which the pick did not run live."""
+    loaded = load_pipeline(pipeline)
+    (cell,) = loaded.cells
+    text = hashlib.sha256(cell.loaded.text.encode()).hexdigest()
+    series = Series(World(prompts=12, new_builds=0), seed=4)
+    nights = [replace(series.measure().record, recipe_sha256=text) for _ in range(4)]
+    larger = tuple(replace(draft, file_bytes=2 * 10**9) for draft in nights[2].drafts)
+    nights[2] = replace(nights[2], drafts=larger)
+    left = tuple(c for c in nights[3].candidates if c.name != nights[0].pick.candidate)
+    nights[3] = replace(nights[3], candidates=left)
+    made = iter(nights)
+    prepared = SimpleNamespace(
+        loaded=cell.loaded, layouts=[SimpleNamespace(engine=SimpleNamespace(name="bundled"))]
+    )
+    monkeypatch.setattr(cells, "prepare", lambda *_, **__: prepared)
+    monkeypatch.setattr(cells, "build", lambda *_, **__: Built(next(made), Path("r"), (), (), ()))
+    outcomes = [cells.run_cell(loaded, cell, QUIET, into=pipeline.parent / "n") for _ in nights]
+    assert [outcome.status for outcome in outcomes] == [
+        CellStatus.OK,
+        CellStatus.OK,
+        CellStatus.REGRESSION,
+        CellStatus.NOT_JUDGED,
+    ]
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0, 4, 0]
+    first, second, worse, unjudged = (outcome.summary for outcome in outcomes)
+    assert "first night" in first
+    assert f"against {nights[0].created}" in second
+    assert worse.startswith("REGRESSION: size of Q4: ")
+    assert "and 2 more" in worse
+    pick = nights[0].pick.candidate
+    assert unjudged.startswith(f"not judged: {pick}: not run live tonight: it was no finalist")
+    assert outcomes[1].power is not None
+    history = read_history(loaded.history)
+    assert [night.good for night in history.nights] == [True, True, False, True]
+    assert read_outcomes([pipeline.parent / "n"]) == (outcomes[-1],)
+
+
+def test_a_cell_prints_its_start_and_each_phase_once(
+    pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_pipeline(pipeline)
+
+    def build(*_: Any, watch: Any, **__: Any) -> Any:
+        for kind in ("quantize", "memory", "quantize"):
+            watch(SimpleNamespace(kind=kind))
+        raise StepError("enough")
+
+    monkeypatch.setattr(
+        cells,
+        "prepare",
+        lambda *_, **__: SimpleNamespace(loaded=loaded.cells[0].loaded, layouts=[]),
+    )
+    monkeypatch.setattr(cells, "build", build)
     lines: list[str] = []
-    progress = CellProgress("demo-bundled", lines.append)
-    for kind, name in (("quantize", "A"), ("memory", "A"), ("quantize", "B"), ("quantize", "C")):
-        progress.begins(SimpleNamespace(kind=kind, label=f"{kind} {name}"))  # type: ignore[arg-type]
-    assert lines == [
-        "demo-bundled: started",
-        "demo-bundled: quantize the drafts, after 1.0 s",
-        "demo-bundled: PPL, KLD and memory, after 10.0 s",
-        "demo-bundled: quantize the drafts (quantize C), after 1 min 15 s",
+    cells.run_cell(loaded, loaded.cells[0], QUIET, say=lines.append)
+    assert [line.partition(", after")[0] for line in lines] == [
+        "tiny-bundled: started",
+        "tiny-bundled: quantize the drafts",
+        "tiny-bundled: PPL, KLD and memory",
     ]
 
 

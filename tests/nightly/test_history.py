@@ -44,13 +44,16 @@ def test_last_good_skips_bad_nights_and_other_series(tmp_path: Path, series: Ser
     good, bad, tonight = (series.measure() for _ in range(3))
     append(path, good.judged((), ()))
     append(path, bad.judged((), ("acceptance of Q4",)))
-    append(path, replace(bad, id="f", recipe_sha256="1" * 64).judged((), ()))
-    append(path, replace(bad, id="m", machine="other").judged((), ()))
+    append(
+        path,
+        replace(bad, id="f", record=replace(bad.record, recipe_sha256="1" * 64)).judged((), ()),
+    )
+    append(path, replace(bad, id="m", cell="other").judged((), ()))
     found = read_history(path)
-    last = found.last_good(tonight)
+    last = found.reference(tonight.series)
     assert last is not None
-    assert last.id == good.id
-    assert found.last_good(replace(tonight, cell="another")) is None
+    assert last.accepted.id == good.id
+    assert found.reference(replace(tonight, cell="another").series) is None
 
 
 def test_a_disturbed_night_is_compared_with_only_for_want_of_another(
@@ -58,15 +61,52 @@ def test_a_disturbed_night_is_compared_with_only_for_want_of_another(
 ) -> None:
     path = tmp_path / "h.jsonl"
     clean, disturbed, tonight = (series.measure().judged((), ()) for _ in range(3))
-    append(path, replace(disturbed, disturbed=3))
-    last = read_history(path).last_good(tonight)
+    append(path, with_disturbed(disturbed, 3))
+    last = read_history(path).reference(tonight.series)
     assert last is not None
-    assert last.id == disturbed.id
+    assert last.accepted.id == disturbed.id
     append(path, clean)
-    append(path, replace(disturbed, id="later", disturbed=1))
-    last = read_history(path).last_good(tonight)
+    append(path, replace(with_disturbed(disturbed, 1), id="later"))
+    last = read_history(path).reference(tonight.series)
     assert last is not None
-    assert last.id == clean.id
+    assert last.accepted.id == clean.id
+
+
+def with_disturbed(night: Night, timings: int) -> Night:
+    return replace(night, record=replace(night.record, disturbed=timings))
+
+
+def test_the_accepted_night_does_not_move_until_another_is_accepted(
+    tmp_path: Path, series: Series
+) -> None:
+    path = tmp_path / "h.jsonl"
+    nights = [series.measure().judged((), ()) for _ in range(20)]
+    for night in nights:
+        append(path, night)
+    found = read_history(path).reference(nights[0].series)
+    assert found is not None
+    ids = [night.id for night in nights]
+    assert found.accepted.id == ids[0]
+    assert [n.id for n in found.first] == ids[:7]
+    assert [n.id for n in found.last] == ids[-7:]
+    assert [n.id for n in found.noise] == ids
+    accept(path, nights[0].cell, nights[0].series[-1])
+    later = series.measure().judged((), ())
+    append(path, later)
+    found = read_history(path).reference(nights[0].series)
+    assert found is not None
+    assert found.accepted.id == ids[-1]
+    assert [n.id for n in found.first] == [ids[-1], later.id]
+    assert found.last == found.first
+
+
+def test_alarms_on_the_first_nights_do_not_keep_the_noise_unknown(series: Series) -> None:
+    first, *others = (series.measure() for _ in range(4))
+    nights = (first.judged((), ()), *(n.judged((), ("speed of Q4",)) for n in others))
+    found = history.History(Path("x"), nights).reference(first.series)
+    assert found is not None
+    assert found.last == (nights[0],)
+    assert found.noise == nights
 
 
 def test_a_torn_line_costs_only_itself(tmp_path: Path, series: Series) -> None:
@@ -74,7 +114,7 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path, series: Series) -> None:
     first, second = series.measure(), series.measure()
     append(path, first)
     with path.open("ab") as stream:
-        stream.write(b'{"version":1,"id":"torn')
+        stream.write(b'{"version":2,"id":"torn')
     append(path, second)
     found = read_history(path)
     assert [n.id for n in found.nights] == [first.id, second.id]
@@ -93,12 +133,12 @@ def test_another_version_and_misfitting_columns_are_told(tmp_path: Path, series:
     append(path, series.measure())
     document = json.loads(path.read_text())
     short = json.loads(path.read_text())
-    short["candidates"][0]["tokens"].pop()
+    short["record"]["candidates"][0]["prompts"]["tokens"].pop()
     with path.open("a") as stream:
         stream.write(json.dumps(document | {"version": 99}) + "\n" + json.dumps(short) + "\n")
     warnings = read_history(path).warnings
-    assert "version 99, this cook reads 1" in warnings[0]
-    assert "columns that do not fit" in warnings[1]
+    assert "version 99, this cook reads 2" in warnings[0]
+    assert "columns do not fit" in warnings[1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -139,13 +179,13 @@ def test_a_large_file_keeps_what_is_new_and_each_last_good(
     old = replace(series.measure(), cell="resting").judged((), ())
     append(path, old)
     line = path.stat().st_size
-    monkeypatch.setattr(history, "MAX_BYTES", 12 * line)
+    monkeypatch.setattr(history, "MAX_BYTES", 30 * line)
     newest = old
-    for _ in range(20):
+    for _ in range(60):
         newest = series.measure().judged((), ())
         append(path, newest)
     found = read_history(path)
-    assert path.stat().st_size <= 13 * line
+    assert path.stat().st_size <= 31 * line
     assert found.nights[-1] == newest
     assert any(n.id == old.id for n in found.nights)
     assert found.warnings == ()
@@ -157,12 +197,12 @@ def test_an_accepted_night_is_good_and_nothing_is_rewritten(tmp_path: Path, seri
     worse = series.measure().judged((), ("size of Q4",))
     append(path, worse)
     before = path.read_bytes()
-    accept(path, worse.cell, worse.machine)
+    accept(path, worse.cell, worse.series[-1])
     assert path.read_bytes().startswith(before)
-    last = read_history(path).last_good(series.measure())
+    last = read_history(path).reference(worse.series)
     assert last is not None
-    assert last.id == worse.id
-    assert last.regressions == worse.regressions
+    assert last.accepted.id == worse.id
+    assert last.accepted.regressions == worse.regressions
 
 
 def test_what_failed_or_never_was_cannot_be_accepted(tmp_path: Path, series: Series) -> None:
@@ -170,9 +210,9 @@ def test_what_failed_or_never_was_cannot_be_accepted(tmp_path: Path, series: Ser
     night = series.measure().judged(("quantize Q4: crashed",), ())
     append(path, night)
     with pytest.raises(InputError, match="its last night failed: quantize Q4"):
-        accept(path, night.cell, night.machine)
+        accept(path, night.cell, night.series[-1])
     with pytest.raises(InputError, match="no night of"):
-        accept(path, "other", night.machine)
+        accept(path, "other", night.series[-1])
 
 
 _SERIES = Series(SMALL, seed=7)

@@ -50,10 +50,21 @@ def test_the_nights_score_replaces_the_recipes() -> None:
     assert score.max_tokens == 96  # as the recipe says
 
 
-def test_gates_share_their_budget_between_cells() -> None:
-    loaded = parse_pipeline(GOOD, Path("nightly.yaml"))
-    policy = loaded.pipeline.gates.policy(len(loaded.cells))
-    assert (policy.cells, policy.acceptance_points, policy.false_alarms) == (3, 2, 0.01)
+def test_a_reference_build_is_of_an_engine_that_a_cell_runs_on(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    text = GOOD + "reference: {ik: kept}\n"
+    loaded = parse_pipeline(text, tmp_path / "nightly.yaml")
+    assert [loaded.reference(cell) for cell in loaded.cells] == [
+        {},
+        {"ik": tmp_path.resolve() / "kept"},
+        {},
+    ]
+    with pytest.raises(PipelineError) as caught:
+        parse_pipeline(GOOD + "reference: {iik: kept, ik: gone}\n", tmp_path / "nightly.yaml")
+    assert [p.message for p in caught.value.problems] == [
+        "no cell runs on the engine iik",
+        f"no folder {tmp_path.resolve() / 'gone'}",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,10 +100,10 @@ def test_gates_share_their_budget_between_cells() -> None:
         ("- a\n", ["nightly.yaml:1:1: error: a pipeline is a mapping"]),
         ("", ["nightly.yaml:1:1: error: the pipeline is empty"]),
         (
-            "version: 1\nname: x\nrecipes: [demo]\ngates: {false_alarms: 0, size_percent: -1}\n",
+            "version: 1\nname: x\nrecipes: [demo]\ngates: {confidence: 1, size_percent: -1}\n",
             [
-                "nightly.yaml:4:23: error: `false_alarms` must be more than 0",
-                "nightly.yaml:4:40: error: `size_percent` must be at least 0",
+                "nightly.yaml:4:21: error: `confidence` must be less than 1",
+                "nightly.yaml:4:38: error: `size_percent` must be at least 0",
             ],
         ),
     ],
@@ -106,7 +117,7 @@ def test_the_shipped_pipelines_are_sound(name: str) -> None:
     loaded = load_pipeline(name)
     assert loaded.pipeline.name == name
     assert loaded.cells
-    assert loaded.pipeline.gates.false_alarms <= 0.01
+    assert loaded.pipeline.gates.confidence >= 0.99
 
 
 def test_a_name_that_is_nearly_right() -> None:

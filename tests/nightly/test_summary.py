@@ -17,7 +17,8 @@ def test_the_summary_tells_the_worst_first() -> None:
     text = summary("nightly", [outcome(), WORSE, FAILED])
     assert "3 cells: 1 cell got worse, 1 cell failed." in text
     assert text.index("### Got worse") < text.index("broken-ik failed") < text.index("<details>")
-    assert "- **demo-ik**: acceptance of Q4 n_max=8: 62 to 59 (p = 1e-06, alarm from 0.001)" in text
+    assert "- **demo-ik**: acceptance of Q4 n_max=8: 62 to 59\n" in text
+    assert "- 4 starts a side find a loss of 3.0%" in text
 
 
 def test_a_summary_over_the_limit_is_cut_between_parts_and_says_so() -> None:

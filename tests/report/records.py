@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from cook.build.sentence import pick_sentence
 from cook.engines.base import DraftSettings, EngineIdentity
 from cook.engines.server_api import DepthCount
 from cook.formats.quant_types import Flavour
@@ -13,7 +15,6 @@ from cook.record.measured import (
     DraftSpeed,
     Figures,
     ImatrixCoverage,
-    Interval,
     LayerCoverage,
     OutputCheck,
     Prediction,
@@ -23,45 +24,68 @@ from cook.record.measured import (
     SlotSpeed,
     TypeSpan,
 )
+from cook.record.objective import Objective
+from cook.record.prompt_runs import PromptRun
 from cook.record.record import (
     SCHEMA_VERSION,
     Candidate,
     CandidateKey,
-    Certainty,
     ChainFigures,
     Draft,
     Excluded,
+    Factors,
     Pick,
     Record,
     SampledChain,
     StepRecord,
 )
+from cook.scoring.compare import interval
+from cook.scoring.figures import by_category, by_prompt, figures
 from tests.bare_records import DRAFT
 
 CATEGORIES = ("docstring", "prose", "class")
-INTERVAL = Interval(1.42, 1.61, 0.95, "paired bootstrap")
+PROMPTS = 24
+BLOCK = 12
+"""Prompts of a block; the rest is of the second."""
+CONFIDENCE = 0.95
 
 
-def figures(
-    *, tokens: int = 1000, speed: float = 100.0, n_max: int = 0, rate: float = 0.6
-) -> Figures:
-    """Consistent counts: ``speed`` decode tokens/s, ``rate`` of the drafted tokens accepted."""
-    decode_ms = 1000 * tokens / speed
-    cycles = round(tokens / (1 + rate * n_max)) if n_max else None
-    accepted = tokens - cycles if cycles else None
-    return Figures(
-        requests=12,
-        prompt_tokens=600,
-        tokens=tokens,
-        decode_ms=decode_ms,
-        wall_ms=decode_ms + 900.0,
-        drafted=cycles * n_max if cycles else None,
-        accepted=accepted,
-        cycles=cycles,
-        decode_speed=speed,
-        end_to_end_speed=1000 * tokens / (decode_ms + 900.0),
-        prompt_ms=850.0,
-    )
+def requests(
+    speed: float,
+    n_max: int = 0,
+    rate: float = 0.6,
+    *,
+    count: int = PROMPTS,
+    slow: tuple[str, ...] = (),
+) -> list[PromptRun]:
+    """The first ``count`` prompts at about ``speed`` decode tokens/s, ``rate`` of drafted tokens
+    accepted; those of the categories ``slow`` take twice the time."""
+    made = []
+    for place in range(count):
+        tokens = 80 + place
+        category = CATEGORIES[place % len(CATEGORIES)]
+        cycles = round(tokens / (1 + rate * n_max))
+        decode_ms = 1000 * tokens / speed * (1 + 0.002 * (place % 5 - 2) * (1 + n_max))
+        decode_ms *= 2 if category in slow else 1
+        made.append(
+            PromptRun(
+                id=f"p{place}",
+                category=category,
+                prompt_n=50,
+                prompt_ms=70.0,
+                predicted_n=tokens + 1,
+                predicted_ms=decode_ms,
+                wall_ms=decode_ms + 75.0,
+                draft_n=cycles * n_max if n_max else None,
+                draft_n_accepted=tokens - cycles if n_max else None,
+                tokens=None,
+                text="",
+                stop="length",
+                block=place // BLOCK,
+                order=place % BLOCK,
+            )
+        )
+    return made
 
 
 def draft(name: str, index: int = 0, engine: str = "bundled") -> Draft:
@@ -117,27 +141,43 @@ def parallel_speeds(name: str) -> tuple[SlotSpeed, ...]:
     )
 
 
-def prediction(index: int, n_max: int, rate: float, speed: float) -> Prediction:
-    found = figures(speed=speed * 1.01, n_max=n_max, rate=rate)
+def prediction(
+    bare: Sequence[PromptRun], runs: Sequence[PromptRun], live: Sequence[PromptRun], n_max: int
+) -> Prediction:
+    """A forecast of ``runs``, over that of no draft, ``bare``, and beside what ran ``live``."""
+    found, without = figures(runs), figures(bare)
     total = found.decode_ms / 1000
+    known = {run.id for run in live}
+    on_live = figures([run for run in runs if run.id in known]) if live else None
+    seen = figures(live) if live else None
+    rate = found.acceptance_rate or 0.0
     return Prediction(
         figures=found,
         verify_s=total * 0.6,
-        draft_s=total * 0.25,
-        mirror_s=total * 0.06,
-        sample_s=total * 0.04,
-        overhead_s=total * 0.05,
-        probability_best=0.82 if index == 0 else 0.05,
-        off_by=0.012,
-        off_by_interval=Interval(0.99, 1.04, 0.95, "paired bootstrap"),
+        draft_s=total * 0.27,
+        mirror_s=total * 0.08,
+        sample_s=total * 0.05,
+        speedup=over(found.end_to_end_speed, without.end_to_end_speed),
+        decode_speedup=over(found.decode_speed, without.decode_speed),
+        on_live=on_live,
+        off_by=over(on_live.end_to_end_speed, seen.end_to_end_speed) - 1
+        if on_live and seen
+        else None,
+        decode_off_by=over(on_live.decode_speed, seen.decode_speed) - 1
+        if on_live and seen
+        else None,
         by_depth=tuple(
             DepthCount(d, 400 - 10 * d, int((400 - 10 * d) * rate**d)) for d in range(1, n_max + 1)
         ),
-        categories={
-            c: figures(tokens=300, speed=speed, n_max=n_max, rate=max(0.05, rate - 0.1 * i))
-            for i, c in enumerate(CATEGORIES)
-        },
+        categories=by_category(runs),
+        prompts=by_prompt(runs),
     )
+
+
+def over(value: float | None, reference: float | None) -> float:
+    assert value is not None
+    assert reference
+    return value / reference
 
 
 def candidate(
@@ -148,32 +188,38 @@ def candidate(
     live: bool = True,
     predicted: bool = True,
     engine: str = "bundled",
+    count: int = PROMPTS,
+    slow: tuple[str, ...] = (),
 ) -> Candidate:
-    """One of ``name``'s candidates; None is no draft."""
+    """One of ``name``'s candidates, dealt the first ``count`` prompts; None is no draft."""
     rate = max(0.1, 0.8 - 0.06 * (index % 8))
     speed = 100.0 if name is None else 180.0 - 9 * index % 70 - abs(n_max - 4) * 4
     length = n_max if name is not None else 0
-    found = figures(speed=speed, n_max=length, rate=rate)
+    runs = requests(speed, length, rate, count=count, slow=slow) if live else []
+    bare = requests(100.0, count=count)
+    found = figures(runs) if live else None
+    said = requests(speed * (1.01 if name is None else 1.04), length, rate, slow=slow)
+    sure = interval(runs, bare, Objective.END_TO_END_SPEED, None, CONFIDENCE)
     return Candidate(
         name="no draft" if name is None else f"{name} n_max={n_max}",
         engine=engine,
         draft=name,
         settings=None if name is None else DraftSettings(n_max=n_max),
         cache_type=None,
-        live=found if live else None,
+        live=found,
         reason=None if live else "predicted; not among the finalists",
-        categories={c: figures(speed=speed, n_max=length, rate=rate) for c in CATEGORIES}
-        if live
-        else {},
-        speedup=(found.end_to_end_speed or 0) / 100 if live else None,
-        speedup_interval=INTERVAL if live and name is not None else None,
-        decode_speedup=speed / 100 if live else None,
+        categories=by_category(runs),
+        speedup=over(found.end_to_end_speed, figures(bare).end_to_end_speed) if found else None,
+        speedup_interval=sure if name is not None else None,
+        decode_speedup=over(found.decode_speed, figures(bare).decode_speed) if found else None,
         output=OutputCheck(12, 11, 1, 0, 0, 0.15, 0.04, (57,)) if live and name else None,
         server_peak_rss_bytes=90_000_000,
         command=("llama-server", "-m", "target.gguf", "--port", "8080", "--host", "127.0.0.1")
         if live
         else (),
-        predicted=prediction(index, length, rate, speed) if predicted else None,
+        predicted=prediction(requests(101.0), said, runs, length) if predicted else None,
+        prompts=by_prompt(runs, live=True) if live else None,
+        starts=len({run.block for run in runs}) or None,
     )
 
 
@@ -183,16 +229,26 @@ def record(
     *,
     predicted: bool = True,
 ) -> Record:
-    """A whole record: every draft at every length, the first draft's n_max=4 the pick."""
+    """A whole record: every draft at every length, the first draft's n_max=4 the pick.
+
+    With forecasts the first two drafts ran live at n_max=4, the second on half of the prompts.
+    """
     candidates = [candidate(None, predicted=predicted)]
     for index, name in enumerate(names):
         candidates += [
             candidate(
-                name, index, n, live=not predicted or (index < 2 and n == 4), predicted=predicted
+                name,
+                index,
+                n,
+                live=not predicted or (index < 2 and n == 4),
+                predicted=predicted,
+                count=BLOCK if predicted and index == 1 else PROMPTS,
             )
             for n in lengths
         ]
-    winner = f"{names[0]} n_max=4"
+    order = sorted(candidates, key=lambda c: -(_value(c) or 0.0))
+    winner = candidates[1 + lengths.index(4)] if 4 in lengths else candidates[1]
+    rival = next(c.name for c in order if c is not winner)
     chains = (sampled_chain(names),) if predicted else ()
     return Record(
         schema_version=SCHEMA_VERSION,
@@ -215,17 +271,7 @@ def record(
         drafts=tuple(draft(name, index) for index, name in enumerate(names)),
         candidates=tuple(candidates),
         left_out=(Excluded("left out", "about 30 s a candidate"),),
-        pick=Pick(
-            candidate=winner,
-            sentence=f"{winner}: 180.00 t/s decode, 1.80x no draft.",
-            maximize="decode_speed",
-            confidence=0.95,
-            value=180.0,
-            ranking=(winner, "no draft"),
-            ties=(),
-            excluded=(Excluded("IQ1_S n_max=8", "predicted; not among the finalists"),),
-            certainty=Certainty(True, 0.01, within=0.97, best=0.9, leader=winner),
-        ),
+        pick=pick(winner, [c.name for c in order], rival, candidates),
         warnings=("4 of 20 timings were disturbed",),
         steps=(
             StepRecord(
@@ -251,7 +297,154 @@ def record(
             skipped_count=1,
         ),
         chains=chains,
+        factors=(Factors("bundled", 0.962, 0.97, 2),) if predicted else (),
+        together=True,
     )
+
+
+def live_only() -> Record:
+    return record(predicted=False)
+
+
+def forecast_only() -> Record:
+    """Nothing ran live."""
+    whole = record()
+    candidates = tuple(
+        replace(
+            c,
+            live=None,
+            prompts=None,
+            speedup=None,
+            speedup_interval=None,
+            decode_speedup=None,
+            predicted=replace(c.predicted, on_live=None, off_by=None, decode_off_by=None)
+            if c.predicted
+            else None,
+        )
+        for c in whole.candidates
+    )
+    winner = next(c for c in candidates if c.name == whole.pick.candidate)
+    sentence = pick_sentence(whole.pick, winner, candidates, 0.0)
+    return replace(
+        whole,
+        candidates=candidates,
+        factors=(),
+        together=None,
+        pick=replace(whole.pick, value=None, sentence=sentence),
+    )
+
+
+def easy_half() -> Record:
+    """A draft that left after half of the prompts, on which everything is faster."""
+    whole = record()
+    hard = CATEGORIES[0]
+    changed = {
+        "no draft": candidate(None),
+        "Q8_0 n_max=4": candidate("Q8_0", 0, 4, slow=(hard,)),
+        "Q4_K_M n_max=4": candidate("Q4_K_M", 0, 4, count=2 * BLOCK),
+    }
+    easy = changed["Q4_K_M n_max=4"]
+    assert easy.prompts is not None
+    kept = [i for i, name in enumerate(easy.prompts.categories) if name != hard]
+    runs = [one for one in requests(179.0, 4, 0.8) if one.category != hard]
+    others = [one for one in requests(100.0) if one.category != hard]
+    found, bare = figures(runs), figures(others)
+    assert len(kept) == len(runs)
+    changed["Q4_K_M n_max=4"] = replace(
+        easy,
+        live=found,
+        categories=by_category(runs),
+        prompts=by_prompt(runs, live=True),
+        speedup=over(found.end_to_end_speed, bare.end_to_end_speed),
+        decode_speedup=over(found.decode_speed, bare.decode_speed),
+        predicted=None,
+    )
+    candidates = tuple(changed.get(c.name, c) for c in whole.candidates)
+    winner = next(c for c in candidates if c.name == whole.pick.candidate)
+    sentence = pick_sentence(whole.pick, winner, candidates, 0.0)
+    return replace(whole, candidates=candidates, pick=replace(whole.pick, sentence=sentence))
+
+
+def two_engines() -> Record:
+    """A second engine, whose no draft is the faster one; one draft ran live on it."""
+    whole = record(("Q8_0",), (2, 4))
+    fast = [
+        replace(c, name=f"{c.name} (ik)", engine="ik")
+        for c in (candidate(None), *(candidate("Q8_0", 1, n, live=n == 4) for n in (2, 4)))
+    ]
+    bare = requests(110.0)
+    base = figures(bare)
+    fast[0] = replace(
+        fast[0],
+        live=base,
+        prompts=by_prompt(bare, live=True),
+        predicted=prediction(requests(108.0), requests(108.0), bare, 0),
+    )
+    every = [
+        replace(
+            c,
+            speedup=over(c.live.end_to_end_speed, base.end_to_end_speed),
+            decode_speedup=over(c.live.decode_speed, base.decode_speed),
+        )
+        if c.live is not None
+        else c
+        for c in (*whole.candidates, *fast)
+    ]
+    winner = next(c for c in every if c.name == whole.pick.candidate)
+    return replace(
+        whole,
+        engines={**whole.engines, "ik": next(iter(whole.engines.values()))},
+        drafts=(*whole.drafts, draft("Q8_0", 1, "ik")),
+        candidates=tuple(every),
+        factors=(*whole.factors, Factors("ik", 1.02, 1.01, 1)),
+        pick=replace(whole.pick, sentence=pick_sentence(whole.pick, winner, every, 0.0)),
+    )
+
+
+def pick(
+    winner: Candidate, ranking: Sequence[str], rival: str, candidates: Sequence[Candidate]
+) -> Pick:
+    """Decided for ``winner``, with the sentence that a build writes."""
+    made = Pick(
+        candidate=winner.name,
+        sentence="",
+        maximize="decode_speed",
+        confidence=CONFIDENCE,
+        margin=0.01,
+        value=winner.live.decode_speed if winner.live else None,
+        ranking=tuple(ranking),
+        excluded=(Excluded("IQ1_S n_max=16", "too large"),),
+        decided=True,
+        leader=winner.name,
+        rival=rival,
+        rival_low=0.93,
+        rival_high=0.98,
+        within={name: 0.97 if name == winner.name else 0.02 for name in ranking},
+        start_sd=0.008,
+    )
+    return replace(made, sentence=pick_sentence(made, winner, candidates, 0.0))
+
+
+def undecided(record: Record) -> Record:
+    """The same with the pair still open."""
+    found = record.candidate(record.pick.candidate or "")
+    assert found is not None
+    open_ = replace(
+        record.pick,
+        decided=False,
+        rival_low=0.985,
+        rival_high=1.031,
+        seconds_to_decide=400.0,
+        within=dict.fromkeys(record.pick.within, 0.4),
+    )
+    sentence = pick_sentence(open_, found, record.candidates, 0.0)
+    return replace(record, pick=replace(open_, sentence=sentence))
+
+
+def _value(one: Candidate) -> float | None:
+    if one.live is not None:
+        return one.decode_speedup
+    return one.predicted.decode_speedup if one.predicted else None
 
 
 def sampled_chain(names: tuple[str, ...]) -> SampledChain:
@@ -272,11 +465,16 @@ def sampled_chain(names: tuple[str, ...]) -> SampledChain:
             drafted=(60 if name is not None else None,) * count,
             accepted=(accepted,) * count,
         )
-        found = replace(
-            figures(tokens=100 * count, speed=100_000 / decode_ms),
+        found = Figures(
+            requests=count,
+            prompt_tokens=50 * count,
+            tokens=100 * count,
+            decode_ms=decode_ms * count,
+            wall_ms=sum(wall_ms),
             drafted=60 * count if name is not None else None,
             accepted=accepted * count if accepted is not None else None,
             cycles=30 * count if name is not None else None,
+            decode_speed=100_000 / decode_ms,
             end_to_end_speed=1000 * 100 * count / sum(wall_ms),
         )
         settings = DraftSettings(2) if name is not None else None
@@ -299,7 +497,7 @@ def bare() -> Record:
         replace(DRAFT, quant=d.quant, engine=d.engine, key=d.key, memory_reason=None)
         for d in whole.drafts
     )
-    nothing = Pick(None, "nothing qualifies: ", "end_to_end_speed", 0.95, None, (), (), ())
+    nothing = Pick(None, "nothing qualifies: ", "end_to_end_speed", 0.95, 0.01, None, (), ())
     return replace(
         whole,
         drafts=empty,
@@ -312,11 +510,26 @@ def bare() -> Record:
         source_quality=None,
         slots=(),
         chains=(),
+        factors=(),
+        together=None,
         engines={},
         target="",
         prompts="",
     )
 
+
+SCORED: dict[str, Callable[[], Record]] = {
+    "decided": record,
+    "undecided": lambda: undecided(record()),
+    "live only": live_only,
+    "forecast only": forecast_only,
+    "a part that is easy": easy_half,
+    "two engines": two_engines,
+    "end to end": lambda: replace(
+        record(), pick=replace(record().pick, maximize="end_to_end_speed")
+    ),
+}
+"""Records whose printed figures have to divide."""
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -334,7 +547,9 @@ def hostile() -> Record:
 
     names = tuple(f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(64))
     whole = record(names, (2, 4, 8))
-    broken = replace(figures(n_max=4), decode_speed=nan, end_to_end_speed=inf, prompt_ms=nan)
+    broken = replace(
+        figures(requests(90.0, 4)), decode_speed=nan, end_to_end_speed=inf, prompt_ms=nan
+    )
     candidates = list(whole.candidates)
     candidates[2] = replace(candidates[2], live=broken)
     candidates[5] = replace(candidates[5], live=None, predicted=None, reason=HOSTILE[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
-from cook.record.measured import NoiseFloor
 from cook.record.record import Record
 from cook.report.answers import answers, evidence
 
@@ -16,14 +15,14 @@ def told(record: Record) -> dict[str, str]:
 
 def test_every_question_has_its_line(records: ModuleType) -> None:
     found = told(records.record())
-    assert "12 prompts and 1,000 tokens, live (docstring, prose, class)" in found["measured over"]
+    assert "24 requests and 2,196 tokens, live (docstring, prose, class)" in found["measured over"]
     assert "temperature 0" in found["measured over"]
     assert "quiet" in found["machine"]
     assert found["output"].startswith("11 of 12 replies")
     assert "1 part at a near tie" in found["output"]
-    assert "32.42 MiB for the draft with its cache" in found["memory"]
+    assert "the draft takes 32.42 MiB" in found["memory"]
     assert "85.83 MiB" in found["memory"]
-    assert found["draft length"] == "4"
+    assert found["draft length"] == "4; no other length is within 1% of the best"
     assert "Q4_K_M" in found["other drafts"]
     assert "IQ1_S" in found["other drafts"]
     assert "predicted" in found["other drafts"]
@@ -31,12 +30,18 @@ def test_every_question_has_its_line(records: ModuleType) -> None:
     assert "7 of 9 settings are predicted only" in found["left out"]
 
 
-def test_a_disturbed_machine_and_its_noise(records: ModuleType) -> None:
-    noise = (NoiseFloor("bundled", 0.07, 3, 0.95, None),)
-    found = told(replace(records.record(), disturbed=3, noise=noise))
+def test_a_disturbed_machine_and_how_its_servers_ran(records: ModuleType) -> None:
+    record = replace(records.record(), disturbed=3)
+    found = told(record)
     assert "disturbed: other programs ran during 3 timings" in found["machine"]
-    assert "differ by up to 7.0%" in found["machine"]
-    assert found["draft length"] == "4; within the noise also 2"
+    assert "servers alive at once" in found["machine"]
+    assert "two starts of one server differ by about 1.1%" in found["machine"]
+    assert "servers in turns" in told(replace(record, together=False))["machine"]
+
+
+def test_lengths_that_may_be_as_good_are_named(records: ModuleType) -> None:
+    found = told(records.undecided(records.record()))
+    assert found["draft length"] == "4; 2, 8 may also be within 1% of the best"
 
 
 def test_without_a_score_nothing_is_said(records: ModuleType) -> None:
@@ -48,3 +53,16 @@ def test_no_draft_as_the_pick_still_tells_what_was_tried(records: ModuleType) ->
     found = told(replace(record, pick=replace(record.pick, candidate="no draft")))
     assert "output" not in found
     assert "Q8_0" in found["other drafts"]
+
+
+def test_memory_on_devices_is_named_and_another_candidate_s_output_is_told(
+    records: ModuleType,
+) -> None:
+    record = records.record()
+    on_device = tuple(replace(d, device_bytes=d.memory_bytes // 2) for d in record.drafts)
+    silent = tuple(
+        replace(c, output=None) if c.name == record.pick.candidate else c for c in record.candidates
+    )
+    found = told(replace(record, drafts=on_device, candidates=silent))
+    assert "16.21 MiB of it on devices" in found["memory"]
+    assert found["output"].startswith("11 of 12 replies of Q4_K_M n_max=4 are token for token")

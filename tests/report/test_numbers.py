@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cook.record.measured import Interval, Quality
-from cook.report.numbers import counts, divergence, number, perplexity, ratio, with_error
-from tests.report.records import figures
+import pytest
+
+from cook.record.measured import Quality
+from cook.report.numbers import (
+    counts,
+    divergence,
+    number,
+    perplexity,
+    tokens_per_s,
+    with_error,
+)
+from cook.scoring.figures import figures
+from tests.report.records import requests
 
 QUALITY = Quality(4.0, 0.05, 20, 512, 1.02, 0.01, 0.001)
 
@@ -21,15 +31,18 @@ def test_a_figure_has_its_error_where_there_is_one() -> None:
     assert perplexity(None) is divergence(None) is None
 
 
-def test_a_ratio_has_its_interval_where_there_is_one() -> None:
-    assert ratio(1.414, Interval(1.32, 1.5, 0.95, "bootstrap")) == "1.41x (1.32-1.50)"
-    assert ratio(1.414, None) == "1.41x"
-    assert ratio(None, None) is None
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234.5, "1234.50"), (10.0, "10.00"), (9.8765, "9.877"), (0.5, "0.5000"), (0.0, "0.00")],
+)
+def test_a_speed_has_four_digits_and_two_decimals(value: float, text: str) -> None:
+    assert tokens_per_s(value) == text
+    assert tokens_per_s(None) is None
 
 
 def test_what_is_missing_is_nothing() -> None:
     assert number(None, ".2f") is None
     assert number(0.0, ".2f") == "0.00"
-    assert counts(None) is counts(figures()) is None
-    drafting = figures(n_max=4)
+    assert counts(None) is counts(figures(requests(100.0))) is None
+    drafting = figures(requests(100.0, 4))
     assert counts(drafting) == f"{drafting.accepted}/{drafting.drafted}"

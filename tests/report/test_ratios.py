@@ -1,13 +1,27 @@
-"""Differences in acceptance, prompt by prompt."""
+"""Requests of two candidates, one by one, from the columns of a record."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from cook.record.measured import PromptFigures
-from cook.report.ratios import acceptance_error, acceptance_ratio, speed_ratio, speed_ratios
+from cook.record.record import write_record
+from cook.report.ratios import (
+    acceptance_error,
+    keys,
+    prompt_runs,
+    speed_interval,
+    speed_ratio_among,
+    speed_ratios,
+    timed_total,
+)
+from tests.report import records
 
 
 def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> PromptFigures:
@@ -23,37 +37,6 @@ def prompts(accepted: list[int | None], drafted: int = 100, first: int = 0) -> P
     )
 
 
-def test_a_difference_on_every_prompt_is_certain() -> None:
-    base = [50 + 5 * (i % 4) for i in range(16)]
-    found = acceptance_ratio(prompts([a + 5 for a in base]), prompts([*base]), 0.95)
-    assert found is not None
-    assert 1 < found.low < 1 + 5 / 57.5 < found.high
-
-
-def test_a_difference_that_changes_sign_is_not() -> None:
-    base = [50] * 16
-    mixed = [a + (12 if i % 3 else -20) for i, a in enumerate(base)]
-    found = acceptance_ratio(prompts([*mixed]), prompts([*base]), 0.95)
-    assert found is not None
-    assert found.low < 1 < found.high
-
-
-def test_only_common_prompts_on_which_both_drafted_count() -> None:
-    nine: list[int | None] = [50, 60, 70, 50, 60, 70, 50, 60, 70]
-    assert acceptance_ratio(prompts(nine), prompts([*nine, 50]), 0.95) is not None
-    assert acceptance_ratio(prompts([None, None, *nine[:7]]), prompts(nine), 0.95) is None
-    assert acceptance_ratio(prompts(nine), prompts(nine, first=2), 0.95) is None
-    assert acceptance_ratio(prompts(nine), None, 0.95) is None
-    assert acceptance_ratio(prompts(nine), prompts([0] * 9), 0.95) is None
-
-
-def test_below_eight_prompts_there_is_no_interval() -> None:
-    """It was given from two on."""
-    some: list[int | None] = [50, 60, 70, 50, 60, 70, 50, 60]
-    assert acceptance_ratio(prompts(some), prompts(some), 0.95) is not None
-    assert acceptance_ratio(prompts(some[:7]), prompts(some[:7]), 0.95) is None
-
-
 def test_the_error_of_an_acceptance_is_by_prompts() -> None:
     alike = acceptance_error(prompts([50] * 8))
     assert alike == 0
@@ -66,12 +49,60 @@ def test_the_error_of_an_acceptance_is_by_prompts() -> None:
     assert acceptance_error(None) is None
 
 
-def test_speeds_are_compared_over_common_prompts() -> None:
-    slow = prompts([50] * 9)
-    fast = replace(slow, wall_ms=(0.5,) * 9)
-    found = speed_ratio(fast, slow, 0.95)
+def test_an_error_of_two_passes_is_by_prompts_and_not_by_requests() -> None:
+    once = prompts([40, 40, 60, 60] * 4)
+    twice = replace(
+        once,
+        **{
+            name: getattr(once, name) * 2
+            for name in ("ids", "categories", "tokens", "decode_ms", "wall_ms")
+        },
+        drafted=once.drafted * 2,
+        accepted=once.accepted * 2,
+        block=(0,) * 16 + (1,) * 16,
+    )
+    assert acceptance_error(twice) == pytest.approx(acceptance_error(once))
+
+
+def test_speeds_are_compared_over_common_requests() -> None:
+    slow = prompts([50] * 16)
+    fast = replace(slow, wall_ms=(0.5,) * 16)
+    found = speed_interval(fast, slow, 0.95)
     assert found is not None
-    assert found.low == found.high == pytest.approx(2.0)
-    assert speed_ratio(fast, prompts([50] * 9, first=2), 0.95) is None
-    assert speed_ratios(fast, slow) == {"a": [2.0] * 5, "b": [2.0] * 4}
-    assert speed_ratios(fast, None) == {}
+    assert found.low < 2.0 < found.high
+    assert found.high / found.low < 1.06, "only starts differ"
+    assert speed_interval(fast, prompts([50] * 16, first=9), 0.95) is None
+    assert speed_interval(fast, None, 0.95) is None
+    assert speed_ratios(fast, slow, "a") == (2.0, [2.0] * 8)
+    assert speed_ratios(fast, slow, "c") == (None, [])
+
+
+def test_a_block_pairs_with_the_same_block_only() -> None:
+    one = replace(prompts([50] * 4), block=(0, 0, 1, 1))
+    other = replace(prompts([50] * 4), wall_ms=(2.0,) * 4, block=(0, 0, 2, 2))
+    assert speed_ratio_among(one, other, set(keys(one))) == 2.0
+    assert speed_ratios(one, other, "a")[1] == [2.0]
+    assert speed_ratio_among(one, other, {("p2", 1)}) is None
+
+
+def test_prompts_without_a_time_are_left_out() -> None:
+    broken = replace(prompts([50] * 4), wall_ms=(0.0, 1.0, float("nan"), float("inf")))
+    assert [run.id for run in prompt_runs(broken)] == ["p1"]
+    assert timed_total(prompts([50] * 4), "wall_ms", {"p0", "p1"}) == 100_000
+    assert timed_total(prompts([50] * 4), "wall_ms", set()) is None
+
+
+def test_the_documented_lines_recompute_the_picks_speedup(tmp_path: Path) -> None:
+    """What docs/report.md tells a reader to run on the record's JSON."""
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    for made in (records.record(), records.easy_half()):
+        for winner in ("Q8_0 n_max=4", "Q4_K_M n_max=4"):
+            record = replace(made, pick=replace(made.pick, candidate=winner))
+            write_record(record, tmp_path / "record.json")
+            argv = [sys.executable, "-c", code, str(tmp_path / "record.json")]
+            done = subprocess.run(argv, capture_output=True, text=True, check=True)
+            found = record.candidate(winner)
+            assert found is not None
+            assert done.stdout == f"{winner}: {found.speedup:.2f}x\n"

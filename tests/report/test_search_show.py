@@ -6,7 +6,7 @@ from dataclasses import replace
 from io import StringIO
 
 from cook.output import Mode, Output
-from cook.report.search_show import explained, interval_told, shown_search
+from cook.report.search_show import explained, interval_text, shown_search
 from cook.report.show import Shown, show
 from tests.searches import search_record
 
@@ -76,6 +76,6 @@ def test_for_programs_rows_alone() -> None:
 
 def test_a_difference_reads_with_its_interval() -> None:
     effect = search_record().finalists[1].against_given
-    assert interval_told(None, effect) == "-0.08 (-0.10 to -0.06)"
-    assert interval_told(0.5, None) == "+0.50"
-    assert interval_told(None, None) is None
+    assert interval_text(None, effect) == "-0.08 (-0.10 to -0.06)"
+    assert interval_text(0.5, None) == "+0.50"
+    assert interval_text(None, None) is None

@@ -1,104 +1,325 @@
-"""Speedups of one kind each, with intervals, every draft at its best."""
+"""Speeds and speedups: one definition, by which all that is printed divides."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from cook.record.measured import Interval, PromptFigures
+from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.record.record import Record
+from cook.report.card import CardFacts, card
+from cook.report.document import Section, Table
+from cook.report.headline import headline
+from cook.report.sections import forest, lengths, predicted_live, tables
+from cook.report.show import shown
 from cook.report.speedups import (
-    Speedup,
+    DECODE,
+    Speed,
     base_of,
-    contradicted,
     drafts_at_their_best,
-    speedup,
+    forecast_check,
+    speed_notes,
+    speed_of,
+    speedup_text,
     speedups_by_category,
 )
+from tests.report.records import SCORED
+
+NUMBER = r"(\d+(?:\.(\d+))?)"
 
 
-def prompts(speed: float, count: int = 16) -> PromptFigures:
-    tokens = tuple(50 + 3 * (i % 5) for i in range(count))
-    return PromptFigures(
-        ids=tuple(f"p{i}" for i in range(count)),
-        categories=tuple(("docstring", "prose")[i % 2] for i in range(count)),
-        tokens=tokens,
-        decode_ms=tuple(1000 * n / speed for n in tokens),
-        wall_ms=tuple(1000 * n / speed * (1 + 0.02 * (i % 3)) for i, n in enumerate(tokens)),
-        drafted=(None,) * count,
-        accepted=(None,) * count,
-    )
+def half_digit(text: str) -> tuple[float, float]:
+    """The figure that ``text`` begins with, and half of its last digit."""
+    found = re.match(NUMBER, text)
+    assert found, text
+    return float(found[1]), 0.5 * 10.0 ** -len(found[2] or "")
 
 
-def test_live_is_over_live_and_predicted_over_predicted(records: ModuleType) -> None:
-    record = records.record()
-    winner = record.candidate(record.pick.candidate)
-    live, guess = speedup(record, winner, "live"), speedup(record, winner, "predicted")
-    assert live is not None
-    assert guess is not None
-    assert live.ratio == winner.speedup
-    assert live.interval == winner.speedup_interval
-    base = base_of(record, "predicted")
+def divides(speedup: str, speed: str, base: str) -> bool:
+    """Whether the printed ``speedup`` is the quotient of the printed speeds, to its last digit."""
+    (ratio, slack), (mine, off), (theirs, their_off) = map(half_digit, (speedup, speed, base))
+    low, high = (mine - off) / (theirs + their_off), (mine + off) / (theirs - their_off)
+    return low - slack <= ratio <= high + slack
+
+
+@pytest.fixture(params=SCORED)
+def record(request: pytest.FixtureRequest) -> Record:
+    return SCORED[request.param]()
+
+
+def tables_of(section: Section) -> list[Table]:
+    return [block for block in section.blocks if isinstance(block, Table)]
+
+
+def base_name(record: Record) -> str:
+    base = base_of(record)
     assert base is not None
-    theirs = base.predicted.figures.end_to_end_speed  # type: ignore[union-attr]
-    assert guess.ratio == pytest.approx(winner.predicted.figures.end_to_end_speed / theirs)
-    assert guess.interval is None, "the record has no predicted figures prompt by prompt"
+    return base.name
 
 
-def test_prompts_give_a_forecast_its_interval(records: ModuleType) -> None:
+def test_every_row_of_every_table_of_candidates_divides(record: Record) -> None:
+    printed = shown(record)
+    every = [
+        (printed.table.columns, printed.table.rows),
+        (printed.wide.columns, printed.wide.rows),
+        *((t.columns, t.rows) for t in tables_of(tables.candidates(record))),
+    ]
+    base = dict(zip((t for t, _ in every[1][0]), _row(every[1][1], base_name(record)), strict=True))
+    checked = 0
+    for columns, rows in every:
+        titles = [title for title, _ in columns]
+        for cells in rows:
+            row = dict(zip(titles, cells, strict=True))
+            for what in ("decode", "end-to-end"):
+                ratio = next((row[t] for t in titles if t.startswith(f"{what} speedup")), None)
+                speed = row.get(f"{what} t/s")
+                if ratio is not None and speed is not None:
+                    reference = base[f"{what} t/s"]
+                    assert reference is not None
+                    assert divides(ratio, speed, reference), (cells, reference)
+                    checked += 1
+    assert checked >= 2 * len(printed.wide.rows)
+
+
+def _row(rows: tuple[tuple[str | None, ...], ...], name: str) -> tuple[str | None, ...]:
+    return next(row for row in rows if row[0] == name)
+
+
+def test_the_first_plot_the_lengths_and_the_card_have_the_same_figures(record: Record) -> None:
+    base = speed_of(record, base_of(record))  # type: ignore[arg-type]
+    assert base is not None
+    reference = f"{base.tokens_per_s:.2f}"
+    (figures,) = tables_of(forest.section(record))
+    for _, _, speed, speedup, _ in figures.rows:
+        assert divides(speedup or "", speed or "", reference)
+    whole = replace(record, pick=replace(record.pick, maximize="end_to_end_speed"))
+    (by_length,) = tables_of(lengths.section(whole))
+    assert by_length.caption == f"Without a draft: {reference} tokens/s."
+    cells = {cell.lstrip("~") for row in by_length.rows for cell in row[1:] if cell}
+    assert {row[2] for row in figures.rows} <= cells
+    text = card(record, CardFacts("M", {d.quant: (f"{d.quant}.gguf",) for d in record.drafts}))
+    for row in re.findall(r"^\| .*x.* \|$", text, re.MULTILINE):
+        columns = [c.strip() for c in row.strip("|").split("|")]
+        place = next(i for i, c in enumerate(columns) if re.match(r"\d\.\d\dx", c))
+        assert divides(columns[place], columns[place - 1], reference), row
+
+
+def test_the_headline_divides(record: Record) -> None:
+    facts = {fact.label: fact for fact in headline(record).facts}
+    winner, base = record.candidate(record.pick.candidate or ""), base_of(record)
+    assert winner is not None
+    assert base is not None
+    whole = record.pick.maximize == "end_to_end_speed"
+    objective = {"end-to-end speed": None, "decode speed": DECODE}
+    label = "end-to-end speed" if whole else "decode speed"
+    reference = speed_of(record, base, *([DECODE] if objective[label] else []))
+    assert reference is not None
+    speedup = facts["end-to-end speedup"].value if whole else facts[label].note.split(", ")[-1]
+    assert divides(speedup, facts[label].value, f"{reference.tokens_per_s:.2f}")
+
+
+def test_the_sentence_has_the_speedups_of_the_pick_s_row(record: Record) -> None:
+    printed = shown(record).wide
+    assert printed.picked is not None
+    titles = [title for title, _ in printed.columns]
+    row = dict(zip(titles, printed.rows[printed.picked], strict=True))
+    ratios = re.findall(r"(\d+\.\d\d)x(?: as fast| end to end)", record.pick.sentence)
+    assert ratios
+    for ratio in ratios:
+        cells = [row[t] or "" for t in titles if "speedup" in t]
+        assert any(cell.startswith(f"{ratio}x") for cell in cells), (ratio, cells)
+
+
+def test_what_a_forecast_is_off_by_is_the_quotient_of_the_two_that_are_printed(
+    record: Record,
+) -> None:
+    notes = [note for note in shown(record).notes if ": predicted " in note]
+    both = [c for c in record.candidates if c.live and c.predicted]
+    assert len(notes) == len(both)
+    for note in notes:
+        found = re.search(rf"predicted {NUMBER} .*live {NUMBER} \(([-+][\d.]+)%\)", note)
+        assert found
+        assert 100 * (float(found[1]) / float(found[3]) - 1) == pytest.approx(
+            float(found[5]), abs=0.06
+        )
+    rows = [row for table in tables_of(predicted_live.section(record)) for row in table.rows]
+    assert len(rows) == len(both)
+    for _, *cells in rows:
+        for predicted, live, off_by in (cells[:3], cells[3:]):
+            assert predicted is not None
+            assert live is not None
+            assert off_by is not None
+            ratio = float(predicted) / float(live)
+            assert 100 * (ratio - 1) == pytest.approx(float(off_by.rstrip("%")), abs=0.06)
+    for candidate in both:
+        checked = forecast_check(candidate)
+        assert checked is not None
+        assert candidate.predicted is not None
+        assert checked.off_by == pytest.approx(candidate.predicted.off_by)
+
+
+def test_the_marked_row_is_the_best_live_row_or_a_note_says_why(record: Record) -> None:
+    objective = DECODE if record.pick.maximize == "decode_speed" else None
+    args = [objective] if objective else []
+    speeds = {c.name: s for c in record.candidates if (s := speed_of(record, c, *args))}
+    ran = {name: s for name, s in speeds.items() if s.live} or speeds
+    best = max(ran, key=lambda name: ran[name].speedup or 0.0)
+    if best != record.pick.candidate:
+        part = ran[best].part
+        assert part is not None
+        assert any(
+            note.startswith(f"On the {part} of {best} the pick has") for note in _notes(record)
+        )
+
+
+def _notes(record: Record) -> list[str]:
+    return list(speed_notes(record))
+
+
+def test_a_row_that_left_early_says_on_how_many_prompts_it_is(records: ModuleType) -> None:
     record = records.record()
-    speeds = {None: 100.0, "Q8_0": 180.0}
+    early = record.candidate("Q4_K_M n_max=4")
+    found = speed_of(record, early)
+    assert found is not None
+    assert found.kind == "12 of 24 prompts"
+    assert found.speedup == early.speedup
+    base = speed_of(record, record.candidates[0])
+    assert base is not None
+    assert found.tokens_per_s == pytest.approx(early.speedup * base.tokens_per_s)
+    assert found.tokens_per_s != pytest.approx(early.live.end_to_end_speed, rel=1e-3)
+    assert any(note.startswith("Rows of fewer prompts") for note in _notes(record))
 
-    def with_prompts(candidate: Any) -> Any:
-        speed = speeds.get(candidate.draft, 150.0)
-        figures = replace(candidate.predicted.figures, end_to_end_speed=speed)
-        guess = replace(candidate.predicted, prompts=prompts(speed), figures=figures)
-        return replace(candidate, predicted=guess)
 
-    record = replace(record, candidates=tuple(map(with_prompts, record.candidates)))
-    found = speedup(record, record.candidates[1], "predicted")
+def test_the_interval_of_a_part_is_about_its_speedup(records: ModuleType) -> None:
+    """A build moves the speedup to the prompts that were not dealt, and not its interval."""
+    record = records.record()
+    early = record.candidate("Q4_K_M n_max=4")
+    moved = replace(early, speedup=1.1 * early.speedup)
+    changed = replace(record, candidates=(record.candidates[0], moved))
+    found = speed_of(changed, moved)
     assert found is not None
     assert found.interval is not None
-    assert found.interval.low <= 1.8 <= found.interval.high
+    assert (found.interval.low * found.interval.high) ** 0.5 == pytest.approx(moved.speedup)
+    width = early.speedup_interval.high / early.speedup_interval.low
+    assert found.interval.high / found.interval.low == pytest.approx(width)
+
+
+def test_requests_of_a_second_pass_are_counted_as_requests(records: ModuleType) -> None:
+    """Both passes are of the same prompts."""
+    record = records.record()
+    again = {}
+    for name in ("no draft", "Q8_0 n_max=4", "Q4_K_M n_max=4"):
+        one = record.candidate(name)
+        ids = tuple(f"p{i % records.BLOCK}" for i in range(len(one.prompts.ids)))
+        again[name] = replace(one, prompts=replace(one.prompts, ids=ids))
+    changed = replace(record, candidates=tuple(again.get(c.name, c) for c in record.candidates))
+    found = speed_of(changed, again["Q4_K_M n_max=4"])
+    assert found is not None
+    assert found.part == "12 of 24 requests"
+    whole = speed_of(changed, again["Q8_0 n_max=4"])
+    assert whole is not None
+    assert whole.part is None
+
+
+def test_forecasts_of_what_did_not_run_are_multiplied_by_the_printed_factor(
+    records: ModuleType,
+) -> None:
+    record = records.record()
+    guessed = record.candidate("IQ1_S n_max=4")
+    whole, decode = speed_of(record, guessed), speed_of(record, guessed, DECODE)
+    assert whole is not None
+    assert decode is not None
+    assert whole.speedup == pytest.approx(0.97 * guessed.predicted.speedup)
+    assert decode.speedup == pytest.approx(0.962 * guessed.predicted.decode_speedup)
+    note = "Forecasts of the rows that did not run are multiplied by 0.97, decoding by 0.96"
+    assert f"{note} (2 drafts ran)" in _notes(record)
+    assert any(f"{note} (2 drafts ran)" in answer for answer in shown(record).answers)
+    unscaled = replace(record, factors=())
+    found = speed_of(unscaled, guessed)
+    assert found is not None
+    assert found.speedup == pytest.approx(guessed.predicted.speedup)
+    assert not any(note.startswith("Forecasts") for note in _notes(unscaled))
+
+
+def test_the_interval_is_said_to_be_over_other_prompts(records: ModuleType) -> None:
+    record = records.record()
+    found = speed_of(record, record.candidate(record.pick.candidate))
+    assert found is not None
+    assert found.interval == record.candidate(record.pick.candidate).speedup_interval
+    note = "In brackets is the 95% interval on other prompts of the kind"
+    assert note in _notes(record)
+    assert note not in _notes(records.forecast_only())
+
+
+def test_a_server_that_learns_says_after_how_many_requests(records: ModuleType) -> None:
+    record = records.record()
+    one = record.candidate("Q8_0 n_max=4")
+    rival = replace(
+        one, name="ngram-mod", draft="ngram-mod", settings=None, ngram=NgramSettings(NgramType.MOD)
+    )
+    notes = _notes(replace(record, candidates=(*record.candidates, rival)))
+    assert "ngram-mod learns from every request: its speed is after 24 requests" in notes
 
 
 def test_a_row_a_draft_fastest_first_and_live_where_it_ran(records: ModuleType) -> None:
     rows = drafts_at_their_best(records.record())
     assert {row.draft for row in rows} == {"Q8_0", "Q4_K_M", "IQ1_S"}
-    assert [row.best for row in rows] == sorted((row.best for row in rows), reverse=True)
+    assert [row.ratio for row in rows] == sorted((row.ratio for row in rows), reverse=True)
     by_draft = {row.draft: row for row in rows}
-    assert by_draft["Q8_0"].live is not None
+    assert by_draft["Q8_0"].speed.live
     assert by_draft["Q8_0"].length == 4
-    assert by_draft["IQ1_S"].live is None
-    assert by_draft["IQ1_S"].predicted is not None
+    assert not by_draft["IQ1_S"].speed.live
     assert drafts_at_their_best(records.bare()) == []
 
 
-def test_categories_have_their_prompts_and_the_losers_show(records: ModuleType) -> None:
+def test_categories_have_their_requests_and_the_losers_show(records: ModuleType) -> None:
     record = records.record()
-    base, winner = record.candidates[0], record.candidate(record.pick.candidate)
-    base = replace(base, prompts=prompts(100.0))
-    winner = replace(winner, prompts=prompts(80.0))
-    changed = {base.name: base, winner.name: winner}
-    record = replace(record, candidates=tuple(changed.get(c.name, c) for c in record.candidates))
-    found = speedups_by_category(record, winner, "live")
-    assert set(found) == {"docstring", "prose", "class"}
-    _, each = found["prose"]
-    assert each == pytest.approx([0.8] * 8)
-    assert found["class"][1] == []
-
-
-def test_a_speedup_of_few_prompts_is_told_without_an_interval() -> None:
-    assert Speedup(1.4, None, 2).told == "1.40x"
-
-
-def test_a_live_run_contradicts_beyond_the_interval_only(records: ModuleType) -> None:
-    winner = records.record().candidates[2]
-    assert not contradicted(winner)
-    wrong = replace(
-        winner.predicted, off_by=0.4, off_by_interval=Interval(1.3, 1.5, 0.95, "paired")
+    slow = records.candidate("Q8_0", slow=("prose",))
+    record = replace(
+        record, candidates=tuple(slow if c.name == slow.name else c for c in record.candidates)
     )
-    assert contradicted(replace(winner, predicted=wrong))
-    assert not contradicted(replace(winner, predicted=wrong, live=None))
+    found = speedups_by_category(record, slow)
+    assert set(found) == set(records.CATEGORIES)
+    assert found["prose"].ratio < 1 < found["class"].ratio
+    assert len(found["prose"].each) == found["prose"].requests == 8
+    assert all(ratio < 1 for ratio in found["prose"].each)
+    for one in found.values():
+        assert one.interval is not None
+        assert one.interval.low < one.ratio < one.interval.high
+
+
+def test_categories_of_a_forecast_are_multiplied_as_well(records: ModuleType) -> None:
+    record = records.record()
+    guessed = record.candidate("IQ1_S n_max=4")
+    found = speedups_by_category(record, guessed)
+    plain = speedups_by_category(replace(record, factors=()), guessed)
+    for name, one in found.items():
+        assert one.ratio == pytest.approx(0.97 * plain[name].ratio)
+
+
+def test_a_no_draft_that_did_not_run_is_no_reference(records: ModuleType) -> None:
+    """Its forecast may be the faster one, but nothing that ran was compared with it."""
+    record = records.record()
+    bare = record.candidates[0]
+    fast = records.requests(150.0)
+    guess = records.prediction(fast, fast, (), 0)
+    other = replace(bare, name="no draft (ik)", engine="ik", live=None, predicted=guess)
+    assert base_of(replace(record, candidates=(*record.candidates, other))) == bare
+
+
+def test_without_a_no_draft_there_is_a_speed_and_no_speedup(records: ModuleType) -> None:
+    record = records.record(predicted=False)
+    alone = replace(record, candidates=record.candidates[1:])
+    found = speed_of(alone, alone.candidates[0])
+    assert found is not None
+    assert found.speedup is None
+    assert found.text is None
+    assert drafts_at_their_best(alone) == []
+
+
+def test_a_speedup_without_an_interval_stands_alone() -> None:
+    assert Speed(100.0, 1.4, live=True).text == "1.40x"
+    assert speedup_text(None, None) is None

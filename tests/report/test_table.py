@@ -7,8 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from cook.record.record import Candidate, Certainty
+from cook.record.record import Candidate
 from cook.report.show import shown
+from cook.report.speedups import speed_of
 from cook.report.table import (
     SHOWN,
     columns,
@@ -25,23 +26,20 @@ def names(found: list[Candidate]) -> list[str]:
     return [candidate.name for candidate in found]
 
 
-def test_every_candidate_has_a_row_the_pick_first_then_by_prediction(records: ModuleType) -> None:
+def test_every_candidate_has_a_row_best_first(records: ModuleType) -> None:
     record = records.record()
     found = in_order(record)
-    assert names(found)[:2] == ["Q8_0 n_max=4", "no draft"]
-    assert sorted(names(found)) == sorted(c.name for c in record.candidates)
-    assert shown(record).wide.picked == 0
-    heads = [title for title, _ in columns(record)]
-    guesses = [
-        float(row(record, c)[heads.index("predicted end-to-end t/s")] or "nan") for c in found[2:]
-    ]
-    assert guesses == sorted(guesses, reverse=True)
+    assert names(found) == list(record.pick.ranking)
+    assert shown(record).wide.picked == names(to_look_at(record)).index(record.pick.candidate)
+    unranked = replace(record, pick=replace(record.pick, ranking=()))
+    speeds = [s.tokens_per_s for c in in_order(unranked) if (s := speed_of(unranked, c))]
+    assert speeds == sorted(speeds, reverse=True)
 
 
 def test_the_short_table_keeps_what_ran_live_and_each_drafts_best(records: ModuleType) -> None:
     record = records.record()
     short = names(to_look_at(record))
-    assert short == ["Q8_0 n_max=4", "no draft", "Q4_K_M n_max=4", "IQ1_S n_max=4"]
+    assert short == ["Q8_0 n_max=4", "Q4_K_M n_max=4", "IQ1_S n_max=4", "no draft"]
     live = {c.name for c in record.candidates if c.live is not None}
     assert live <= set(short)
     note = f"left out: {len(record.candidates) - len(short)} more settings of these drafts"
@@ -73,10 +71,10 @@ def test_a_short_row_is_of_one_kind_of_figure_and_says_which(records: ModuleType
     assert guessed is not None
     told = dict(zip(heads, short_row(record, live), strict=True))
     assert told["figures"] == "live"
-    assert told["end-to-end speedup (95%)"] == "1.55x (1.42-1.61)"
+    assert told["end-to-end speedup (95%)"] == "1.70x (1.67-1.73)"
     told = dict(zip(heads, short_row(record, guessed), strict=True))
     assert told["figures"] == "predicted"
-    assert told["end-to-end speedup (95%)"] == "1.54x", "over the predicted no draft"
+    assert told["end-to-end speedup (95%)"] == "1.54x"
 
 
 @pytest.mark.parametrize(
@@ -100,12 +98,10 @@ def test_the_short_table_fits_a_screen_and_keeps_no_draft(records: ModuleType) -
     assert record.pick.candidate in names(in_short(record))
 
 
-def test_the_chance_in_the_table_is_the_certainty_s(records: ModuleType) -> None:
-    """The pick stood beside "0 %": that was of being the best, before the live runs."""
+def test_the_chance_in_the_table_is_the_pick_s(records: ModuleType) -> None:
     record = records.record()
-    name = record.pick.candidate
-    sure = Certainty(True, 0.01, 0.97, 0.0, "other", chances={name: 0.97})
-    record = replace(record, pick=replace(record.pick, certainty=sure))
-    (winner,) = (c for c in record.candidates if c.name == name)
+    (winner,) = (c for c in record.candidates if c.name == record.pick.candidate)
     heads = [title for title, _ in columns(record)]
     assert dict(zip(heads, row(record, winner), strict=True))["chance within 1%"] == "97%"
+    without = replace(record, pick=replace(record.pick, within={}))
+    assert "chance within 1%" not in [title for title, _ in columns(without)]

@@ -30,13 +30,10 @@ def test_a_whole_record_leaves_nothing_out(records: ModuleType) -> None:
     assert {plot.name for plot in found.plots} == {
         "speedups",
         "gains",
-        "frontier",
         "lengths",
         "perplexity",
         "divergence",
-        "ranks",
         "forecast",
-        "depth",
         "category",
         "types",
         "time",
@@ -48,9 +45,7 @@ def test_a_whole_record_leaves_nothing_out(records: ModuleType) -> None:
 def test_live_figures_alone_leave_out_what_only_replay_knows(records: ModuleType) -> None:
     found = document(records.record(predicted=False))
     assert {section.id for section in found.absent} == {
-        "frontier",
         "forecast",
-        "depth",
         "slots",
         "sampling",
     }

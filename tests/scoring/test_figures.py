@@ -1,10 +1,9 @@
-"""Figures are sums over sums, weighted by category where asked; intervals are paired."""
+"""Figures are sums over sums, weighted by category where asked."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 from cook.record.objective import Objective
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.figures import by_category, figures, merge_repeats, output_check
-from cook.scoring.intervals import paired
-from cook.scoring.statistics import ratio_interval
+from cook.scoring.figures import by_category, by_prompt, figures, output_check
 
 
 def run(
@@ -70,10 +67,6 @@ def test_acceptance_is_weighted_as_speeds_are() -> None:
     assert weighted.acceptance_rate == plain.acceptance_rate, "counts stay counts"
     length = 4.0 / (3 * 0.2 + 0.8)
     assert Objective.ACCEPTANCE_LENGTH.of(weighted) == pytest.approx(length)
-    for objective in (Objective.ACCEPTANCE, Objective.ACCEPTANCE_LENGTH):
-        told = paired({"it": runs}, objective, {"code": 3.0, "prose": 1.0})
-        assert told is not None
-        assert told.ratios()[0] == pytest.approx(objective.of(weighted))
 
 
 def test_weights_give_the_harmonic_mean_of_the_categories() -> None:
@@ -90,36 +83,14 @@ def test_equal_weights_by_tokens_are_no_weights(times: list[float]) -> None:
     assert weighted.decode_speed == pytest.approx(figures(runs).decode_speed)
 
 
-def test_repeats_give_the_median_time() -> None:
-    merged = merge_repeats([[run("a", ms=1.0)], [run("a", ms=5.0)], [run("a", ms=2.0)]])
-    assert [r.predicted_ms for r in merged] == [2.0]
-    moved = [replace(run("a"), draft_prompt_ms=ms) for ms in (30.0, 50.0, 40.0)]
-    assert merge_repeats([[one] for one in moved])[0].draft_prompt_ms == 40.0
-
-
-def test_ratio_of_a_candidate_with_itself_is_one() -> None:
-    runs = [run(str(i), ms=500 + 37.0 * i) for i in range(20)]
-    measured = paired({"one": runs, "other": runs}, Objective.END_TO_END_SPEED, None)
-    assert measured is not None
-    interval = ratio_interval(measured, 0, 1, np.random.default_rng(1))
-    assert (interval.low, interval.high) == (1.0, 1.0)
-
-
-def test_pairing_removes_what_is_common() -> None:
-    slow = [run(str(i), ms=1000 * (1 + i % 7)) for i in range(40)]
-    fast = [run(str(i), ms=900 * (1 + i % 7)) for i in range(40)]
-    measured = paired({"one": fast, "other": slow}, Objective.DECODE_SPEED, None)
-    assert measured is not None
-    interval = ratio_interval(measured, 0, 1, np.random.default_rng(1))
-    assert interval.low == pytest.approx(10 / 9, rel=1e-6)
-    assert interval.high == pytest.approx(10 / 9, rel=1e-6)
-
-
-def test_nothing_is_compared_without_pairs_or_figure() -> None:
-    runs = [run("a"), run("b")]
-    one = {"one": runs[:1], "other": runs[:1]}
-    assert paired(one, Objective.DECODE_SPEED, None) is None
-    assert paired({"one": runs, "other": runs}, Objective.ACCEPTANCE, None) is None
+def test_requests_are_kept_as_they_were_dealt() -> None:
+    dealt = [replace(run("a"), block=2, order=3), replace(run("b"), block=5, order=1)]
+    found = by_prompt(dealt, live=True)
+    assert (found.ids, found.block, found.order) == (("a", "b"), (2, 5), (3, 1))
+    assert found.start == (0, 1), "each block has a server of its own"
+    assert found.prompt_ms == (50.0, 50.0)
+    forecast = by_prompt(dealt)
+    assert (forecast.block, forecast.order, forecast.start) == ((), (), ())
 
 
 def test_output_check_classes_each_difference() -> None:

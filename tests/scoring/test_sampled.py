@@ -23,7 +23,6 @@ TIMES = Timings(
     draft=BatchCurve((10,), (1, 9), ((2e-4, 6e-4),)),
     target_sample_s=1e-5,
     draft_sample_s=2e-6,
-    overhead_s=1e-4,
 )
 MAINLINE = Profile.MAINLINE_2026_10
 

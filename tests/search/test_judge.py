@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cook.record.search_record import Family
-from cook.scoring.intervals import FEWEST_PROMPTS
+from cook.scoring.compare import FEWEST_PROMPTS
 from cook.scoring.noise import LogSpread
 from cook.search.evaluate import Replies
 from cook.search.findings import sentence

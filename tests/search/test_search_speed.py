@@ -14,7 +14,6 @@ from cook.record.search_record import SearchRecord
 from cook.report.search_show import shown_search
 from cook.search.judge import MARGIN
 from cook.search.pace import JUDGING
-from cook.steps.curve import PASSES
 from tests.search.whole import RECIPE, TYPES, run, searched
 
 pytestmark = pytest.mark.engine
@@ -37,7 +36,7 @@ def test_finalists_are_timed_in_turn(home: Path, record: SearchRecord) -> None:
     assert record.aim.maximize is Objective.DECODE_SPEED
     timing = record.timing
     assert timing is not None
-    assert timing.passes == PASSES
+    assert timing.passes > 1
     assert timing.noise is not None
     assert 0 < timing.noise < 1
     assert 0 <= timing.law_error <= timing.law_largest_error

@@ -1,4 +1,4 @@
-"""Which widths and prompt lengths are timed, and what becomes of several passes."""
+"""Which widths and prompt lengths are timed, and how often."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from cook.formats.quant_types import Flavour
 from cook.steps.curve import (
     MOST_POINTS,
     READ_STEP,
-    CurveOutcome,
     CurveStep,
     _Times,
     grid_of,
-    over_passes,
     rows_for,
     widths_for,
 )
@@ -68,16 +66,6 @@ def test_a_wide_span_has_points_between() -> None:
     assert long.depths == (256, 1024, 4096, 16_300)
     read = (1024, 1536, 2048, 3072, 4608, 6656, 9728, 14_336, 16_300)
     assert long.prompts == (1, 256, 512, *read)
-
-
-def outcome(second: float, prompt: float) -> CurveOutcome:
-    return CurveOutcome((10,), (1, 2), ((second, 2 * second),), 0.1, (1, 8), (prompt, 4.0), None)
-
-
-def test_passes_are_combined_by_medians() -> None:
-    found = over_passes([outcome(1.0, 0.5), outcome(9.0, 0.7), outcome(2.0, 0.6)])
-    assert found.batches.at([1, 2], 10) == pytest.approx([2.0, 4.0])
-    assert found.prompts.at([1, 8], 0) == pytest.approx([0.6, 4.0])
 
 
 class Stirring:

@@ -1,4 +1,4 @@
-"""Live rounds: what a tool leaves out is told, and so is others' use of the processors."""
+"""A server that is asked: what a tool leaves out is told, and so is others' use of processors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from cook.formats.sampling import Sampling
 from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, load_prompts
+from cook.record.prompt_runs import TOLERATED_CORES
 from cook.steps import live
-from cook.steps.live import PARTING_TOKENS, TOLERATED_CORES, WARM_UP, LiveStep, Watch, told
+from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Watch, told
 from tests.pieces import pieces_in
 
 PROMPT = 'def add(a, b):\n    """Return the sum of a and b.\n'
@@ -58,7 +59,7 @@ def test_slow_answers_of_ik_tell_how_long_the_draft_read(
     prompts = tuple(Prompt(n, "code", f"{n}: {PROMPT * 20}", "pick") for n in ("a", "b"))
     drafted = LiveStep(
         *(ik_engine, "draft", target, one, 1024, draft, one, DraftSettings(3)),
-        *(prompts, 48, Sampling(), False, 0, 0),
+        *(prompts, 48, Sampling(), False),
     )
     whole = drafted.run(bench).runs
     assert [run.late_reading_ms for run in whole] == [None, None], "each token takes a millisecond"
@@ -89,7 +90,7 @@ def test_late_readings_are_told_where_that_takes_less_than_they_are_off_by(
     assert not replace(served, draft=None, settings=None).is_streamed(server, warmed, "a text")
 
 
-def test_streamed_rounds_alone_have_another_key(step: LiveStep) -> None:
+def test_streamed_answers_alone_have_another_key(step: LiveStep) -> None:
     assert step.params()["streamed"] is True
     assert "streamed" not in replace(step, draft=None, settings=None).params()
 
@@ -103,7 +104,7 @@ def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
     prompts = tuple(Prompt(name, "prose", PROMPT, "pick") for name in ("a", "b"))
     sampled = LiveStep(
         *(bundled, "no draft", target, one, 512, None, one, None),
-        *(prompts, 24, Sampling(1.0, seed=7), False, 0, 0),
+        *(prompts, 24, Sampling(1.0, seed=7), False),
     )
     greedy = replace(sampled, sampling=Sampling())
     first, second = sampled.run(bench).runs
@@ -113,7 +114,7 @@ def test_every_prompt_is_sampled_with_random_numbers_of_its_own(
     assert len(likeliest) == 1
 
 
-def test_sampled_rounds_alone_have_another_key(step: LiveStep) -> None:
+def test_sampled_answers_alone_have_another_key(step: LiveStep) -> None:
     sampled = replace(step, sampling=Sampling(0.7))
     assert sampled.params()["seeds"] == "by prompt"
     assert "seeds" not in replace(sampled, sampling=Sampling()).params()
@@ -140,8 +141,6 @@ def step(standin_engine: Callable[..., Any]) -> LiveStep:
         max_tokens=16,
         sampling=Sampling(),
         chat=False,
-        round=0,
-        repeat=0,
     )
 
 
@@ -206,8 +205,6 @@ def test_a_request_that_fails_ends_the_others(bundled: Any, bench: Workbench) ->
         max_tokens=900,
         sampling=Sampling(),
         chat=False,
-        round=0,
-        repeat=0,
         slots=2,
     )
     began = time.monotonic()
@@ -235,8 +232,6 @@ def test_slots_are_served_in_parallel_by_a_real_server(
         max_tokens=24,
         sampling=Sampling(),
         chat=False,
-        round=0,
-        repeat=0,
         slots=2,
     )
     parallel = step.run(bench)

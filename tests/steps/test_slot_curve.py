@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cook.errors import StepError
-from cook.steps.curve import over_passes
 from cook.steps.slot_curve import SlotCurveOutcome, _SlotTimes, sequences_for
 
 
@@ -18,14 +17,11 @@ def test_the_usual_numbers_and_those_asked_for() -> None:
     assert sequences_for([20]) == (1, 2, 3, 4, 6, 8, 12, 16, 20)
 
 
-def test_passes_are_combined_by_medians() -> None:
-    def outcome(second: float) -> SlotCurveOutcome:
-        rows = (((second, 2 * second),), ((3 * second, 4 * second),))
-        return SlotCurveOutcome((1, 2), (10,), (1, 5), rows, None)
-
-    found = over_passes([outcome(1.0), outcome(9.0), outcome(2.0)]).batches
-    assert found[1].at(5, 10) == pytest.approx(4.0)
-    assert found[2].at(1, 10) == pytest.approx(6.0)
+def test_batches_are_priced_by_the_slots_that_they_hold() -> None:
+    rows = (((1.0, 2.0),), ((3.0, 4.0),))
+    found = SlotCurveOutcome((1, 2), (10,), (1, 5), rows, None).batches
+    assert found[1].at(5, 10) == pytest.approx(2.0)
+    assert found[2].at(1, 10) == pytest.approx(3.0)
 
 
 class Noting:

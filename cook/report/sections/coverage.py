@@ -23,8 +23,8 @@ def section(record: Record) -> Section:
     ]
     fraction = found.fraction
     if fraction is not None:
-        told = f"{found.experts_covered} of {found.experts_total} ({fraction:.2%})"
-        rows.append(("experts with data", told))
+        share = f"{found.experts_covered} of {found.experts_total} ({fraction:.2%})"
+        rows.append(("experts with data", share))
     rows.append(("tensors without data", str(found.skipped_count)))
     blocks: list[Table | Plot | Items | Text] = [
         Table((("importance matrix", "left"), ("", "right")), tuple(rows))

@@ -54,7 +54,7 @@ def section(record: Record) -> Section:
         "sees one reply from its first token on.",
     )
     plot = Plot("slots", TITLE, alt + ".", lambda sheet: _draw(sheet, slots, bare, best))
-    notes = [Text(told, quiet=True) for told in answers(speeds)]
+    notes = [Text(line, quiet=True) for line in answers(speeds)]
     lead = (
         "As many clients as slots, each asking for its next reply at once. Predicted from batches "
         "that several slots make, nothing fitted on such runs; filled points ran live. At each "
@@ -79,7 +79,7 @@ def gain(bare: SlotSpeed | None, one: SlotSpeed, *, live: bool) -> float | None:
 
 def answers(speeds: Sequence[SlotSpeed]) -> list[str]:
     """Of each number of slots in a sentence, whether drafting pays there."""
-    told = []
+    lines = []
     for slots in sorted({s.slots for s in speeds}):
         bare = next((s for s in speeds if s.slots == slots and s.settings is None), None)
         best = best_at(speeds, slots)
@@ -91,11 +91,11 @@ def answers(speeds: Sequence[SlotSpeed]) -> list[str]:
         if ratio is None:
             continue
         pays = "drafting pays" if ratio > 1 else "not worth it"
-        told.append(
+        lines.append(
             f"{slots} {'slot' if slots == 1 else 'slots'}: {pays}: {_length(best)} gives "
             f"{ratio:.2f}x of no draft, {how}."
         )
-    return told
+    return lines
 
 
 def _usual(record: Record, speeds: Sequence[SlotSpeed]) -> list[SlotSpeed]:

@@ -1,21 +1,22 @@
-"""Section: the drafts under the sampling chains beside the deployed one."""
+"""Section: the drafts under the sampling chains other than the deployed one."""
 
 from __future__ import annotations
 
 from cook.record.record import ChainFigures, Record, SampledChain
 from cook.report.document import Block, Items, Section, figures
-from cook.report.numbers import counts, number, ratio, with_error
-from cook.report.ratios import acceptance_error, speed_ratio
+from cook.report.numbers import counts, number, tokens_per_s, with_error
+from cook.report.ratios import acceptance_error, speed_interval
+from cook.report.speedups import speedup_text
 
 TITLE = "Other sampling chains"
 LEAD = (
-    "Forecast on text that the target wrote under each chain, on the prompts that no choice was "
-    "made on, every draft at the settings that are best there. The engine accepts a drafted token "
+    "Forecast on text that the target wrote under each chain, every draft at the settings that are "
+    "best there. The engine accepts a drafted token "
     "where it is the one that the target draws; rejection sampling would accept more of them."
 )
 COLUMNS = (
     *("candidate", "acceptance, %", "accepted/drafted", "by rejection sampling, %"),
-    *("predicted decode t/s", "predicted speedup"),
+    *("predicted decode t/s", "predicted t/s", "predicted speedup"),
 )
 
 
@@ -58,6 +59,9 @@ def _row(one: ChainFigures, chain: SampledChain, confidence: float) -> tuple[str
         with_error(100 * rate, 100 * error if error is not None else None, 1) if rate else None,
         counts(found),
         number(100 * other.accepted / other.drafted, ".1f") if other and other.drafted else None,
-        number(found.decode_speed, ".2f"),
-        ratio(speedup(one, chain), speed_ratio(one.prompts, bare, confidence)) if drafts else None,
+        tokens_per_s(found.decode_speed),
+        tokens_per_s(found.end_to_end_speed),
+        speedup_text(speedup(one, chain), speed_interval(one.prompts, bare, confidence))
+        if drafts
+        else None,
     )

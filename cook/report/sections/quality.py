@@ -45,7 +45,7 @@ def section(record: Record) -> Section:
     blocks.append(_table(record, front))
     lead = (
         "Bars are standard errors; the line joins the drafts that nothing is both smaller and "
-        "better than. Neither figure says how much a target accepts: see the next section."
+        "better than. Neither figure says how much a target accepts: see acceptance by category."
     )
     return Section("quality", TITLE, lead, tuple(blocks))
 
@@ -148,6 +148,7 @@ def _table(record: Record, front: set[str]) -> Table:
                 number(found.p99_kld, ".4f") if found else None,
                 f"{same} %" if same else None,
                 "yes" if name in front else "",
+                number(draft.speed.tokens_per_s, ".0f") if draft.speed else None,
                 draft.quality_reason,
             )
         )
@@ -156,6 +157,7 @@ def _table(record: Record, front: set[str]) -> Table:
         (title, "right")
         for title in ("size", "bpw", "PPL", "mean KLD", "99 % KLD", "same top", "PPL front")
     ]
+    columns.append(("alone t/s", "right"))
     if any(row[-1] for row in rows):
         columns.append(("why not", "left"))
     else:

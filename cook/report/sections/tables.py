@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 
-from cook.record.measured import Figures, OutputCheck
-from cook.record.record import Candidate, Record
+from cook.record.measured import OutputCheck
+from cook.record.record import Record
 from cook.report.commands import ran_as
-from cook.report.compared import Basis, draft_of, finite, label_of
+from cook.report.compared import label_of
 from cook.report.document import Block, Code, Items, Section, Table, Text, figures
-from cook.report.numbers import counts, number
+from cook.report.numbers import number
 from cook.report.public import SAID
-from cook.report.speedups import speedup
-from cook.report.table import draft_columns, draft_row, in_order, to_look_at
+from cook.report.speedups import speed_notes
+from cook.report.table import columns as table_columns
+from cook.report.table import draft_columns, draft_row, in_order, row, to_look_at
 from cook.units import size
-
-Told = Callable[[Record, Candidate], str | None]
-REPLAYED = "~"
-"""Before counts that are those of a replay: the candidate did not run live."""
 
 FIRST = 12
 """Candidates in sight at most; the rest is folded away."""
@@ -26,73 +22,23 @@ MOST_REASONS = 200
 
 
 def candidates(record: Record) -> Section:
-    """One row a candidate, or a quant where nothing was scored; speeds first, live ones apart."""
+    """One row a candidate, or a quant where nothing was scored."""
     if not record.candidates:
         return _quants(record)
     sight = to_look_at(record)[:FIRST]
     folded = [c for c in in_order(record) if c not in sight]
-    columns = _columns(record)
-    heads = (("candidate", "left"), *((title, "right") for title, _ in columns))
+    heads = table_columns(record)
     names = [c.name for c in sight]
     pick = record.pick.candidate
-
-    def row(candidate: Candidate) -> tuple[str | None, ...]:
-        return candidate.name, *(cell(record, candidate) for _, cell in columns)
-
-    rows = tuple(map(row, sight))
+    rows = tuple(row(record, c) for c in sight)
     blocks: list[Block] = [Table(heads, rows, strong=names.index(pick) if pick in names else None)]
+    if notes := [f"{note}." for note in speed_notes(record)]:
+        blocks.append(Text(" ".join(notes), quiet=True))
     if folded:
-        blocks.append(Table(heads, tuple(map(row, folded)), f"{len(folded)} more candidates"))
-    if any(c.live is None and c.predicted is not None for c in record.candidates):
-        told = f"{REPLAYED} marks counts of a replay: that candidate did not run live."
-        blocks.append(Text(told, quiet=True))
-    lead = (
-        "The pick is marked; a dash is what was not measured. Speedups are of the end-to-end speed."
-    )
+        rest = tuple(row(record, c) for c in folded)
+        blocks.append(Table(heads, rest, f"{len(folded)} more candidates"))
+    lead = "Speedups are t/s over no draft's t/s. The pick is marked; a dash was not measured."
     return Section("candidates", "All candidates", lead, tuple(blocks))
-
-
-def _columns(record: Record) -> tuple[tuple[str, Told], ...]:
-    live: tuple[tuple[str, Told], ...] = (
-        ("live t/s", lambda r, c: number(c.live.end_to_end_speed, ".2f") if c.live else None),
-        ("live speedup", lambda r, c: _speedup(r, c, "live")),
-    )
-    guessed: tuple[tuple[str, Told], ...] = (
-        ("predicted t/s", lambda r, c: number(_guess(c), ".2f")),
-        ("predicted speedup", lambda r, c: _speedup(r, c, "predicted")),
-    )
-    rest: tuple[tuple[str, Told], ...] = (
-        ("acceptance", lambda r, c: _counted(c, lambda f: number(f.acceptance_rate, ".1%"))),
-        ("tokens a cycle", lambda r, c: _counted(c, lambda f: number(f.acceptance_length, ".2f"))),
-        ("accepted/drafted", lambda r, c: _counted(c, counts)),
-        ("live decode t/s", lambda r, c: number(c.live.decode_speed, ".2f") if c.live else None),
-        ("size", lambda r, c: size(d.file_bytes) if (d := draft_of(r, c)) else None),
-    )
-    return (
-        *(live if any(c.live for c in record.candidates) else ()),
-        *(guessed if any(c.predicted for c in record.candidates) else ()),
-        *rest,
-    )
-
-
-def _speedup(record: Record, candidate: Candidate, kind: Basis) -> str | None:
-    found = speedup(record, candidate, kind)
-    if found is None or candidate.draft is None:
-        return None
-    return found.told if kind == "live" else f"{found.ratio:.2f}x"
-
-
-def _guess(candidate: Candidate) -> float | None:
-    return finite(candidate.predicted.figures.end_to_end_speed) if candidate.predicted else None
-
-
-def _counted(candidate: Candidate, told: Callable[[Figures], str | None]) -> str | None:
-    """A count of the live run, or of the replay with its mark."""
-    found = candidate.live or (candidate.predicted.figures if candidate.predicted else None)
-    if found is None or finite(found.acceptance_rate) is None:
-        return None
-    text = told(found)
-    return text if candidate.live or text is None else f"{REPLAYED}{text}"
 
 
 def _quants(record: Record) -> Section:
@@ -121,9 +67,7 @@ def output(record: Record) -> Section:
     rows = tuple((name, *_differences(check)) for name, check in checked)
     first = checked[0][1]
     how = "measured on this engine" if first.gap_is_measured else "from the literature"
-    # Older records hold differences of logits under sampling as well, and no control.
-    by_draws = record.temperature and (first.control or first.not_controlled)
-    drawn = ", or so small a shift lets one draw give either" if by_draws else ""
+    drawn = ", or so small a shift lets one draw give either" if record.temperature else ""
     lead = (
         "Speculation changes speed, not text, except that a batch may round otherwise than single "
         f"tokens do. A near tie: the target's two logits were at most {first.near_tie_gap:.3g} "
@@ -131,13 +75,13 @@ def output(record: Record) -> Section:
         "as well, at that batch width."
     )
     table = figures(titles, rows, title=None, pick=record.pick.candidate)
-    untold = tuple(
+    uncontrolled = tuple(
         f"{name}: not controlled: {check.not_controlled}"
         for name, check in checked
         if check.not_controlled
     )
-    told = (Items(untold, marked=True),) if untold else ()
-    return Section("output", title, lead, (table, *told))
+    notes = (Items(uncontrolled, marked=True),) if uncontrolled else ()
+    return Section("output", title, lead, (table, *notes))
 
 
 def _differences(check: OutputCheck) -> tuple[str | None, ...]:
@@ -154,7 +98,7 @@ def _differences(check: OutputCheck) -> tuple[str | None, ...]:
 
 
 def warnings(record: Record) -> Section:
-    """Everything that was told, most urgent first; who could not win or did not run."""
+    """All warnings, most urgent first; who could not win or did not run."""
     title = "Warnings and what was left out"
     blocks: list[Block] = []
     failed = [s for s in record.steps if s.error]
@@ -165,9 +109,9 @@ def warnings(record: Record) -> Section:
     reasons = {e.candidate: e.reason for e in (*record.pick.excluded, *record.left_out)}
     if reasons:
         rows = tuple(reasons.items())
-        told = f"{len(rows)} that could not win or did not run"
+        title_of_rest = f"{len(rows)} that could not win or did not run"
         heads = (("cannot win", "left"), ("why", "left"))
-        blocks.append(Table(heads, rows[:MOST_REASONS], title=told))
+        blocks.append(Table(heads, rows[:MOST_REASONS], title=title_of_rest))
     return Section("warnings", title, blocks=tuple(blocks or [Text("None.")]))
 
 

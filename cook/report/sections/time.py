@@ -17,7 +17,6 @@ COLOURS = {
     "draft": "s1",
     "mirror": "s6",
     "sample": "s3",
-    "overhead": "s7",
     "decode": "s0",
     "prefill": "s4",
     "transport": "s7",
@@ -27,7 +26,6 @@ MEANING = {
     "draft": "the draft's own tokens",
     "mirror": "the draft reading what the target verified",
     "sample": "sampling",
-    "overhead": "the server's rest",
     "decode": "decoding, draft and target together",
     "prefill": "prompts",
     "transport": "request and reply",
@@ -106,9 +104,8 @@ def _bar(candidate: Candidate, kind: Basis) -> Bar | None:
             "draft": guess.draft_s,
             "mirror": guess.mirror_s,
             "sample": guess.sample_s,
-            "overhead": guess.overhead_s,
         }
-        parts = {name: 1000 * s for name, s in _as_taken(seconds).items()}
+        parts = {name: 1000 * s for name, s in seconds.items()}
         parts["prefill"] = prefill if prefill is not None else found.wall_ms - found.decode_ms
     else:
         parts = {"decode": found.decode_ms}
@@ -121,16 +118,6 @@ def _bar(candidate: Candidate, kind: Basis) -> Bar | None:
         name: ms / found.tokens for name, ms in parts.items() if finite(ms) is not None and ms >= 0
     }
     return Bar(candidate.name, usable) if any(usable.values()) else None
-
-
-def _as_taken(seconds: dict[str, float]) -> dict[str, float]:
-    """With an overhead below zero taken off what was timed too dear, in proportion."""
-    over = seconds["overhead"]
-    timed = sum(seconds.values()) - over
-    if over >= 0 or timed <= 0:
-        return seconds
-    share = max(0.0, 1 + over / timed)
-    return {name: 0.0 if name == "overhead" else s * share for name, s in seconds.items()}
 
 
 def _draw(sheet: Sheet, bars: list[Bar], used: list[str], pick: str | None) -> None:

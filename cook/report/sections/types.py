@@ -31,7 +31,7 @@ def section(record: Record) -> Section:
     ends = shade(min(found, default=0.0)), shade(max(found, default=1.0))
     height, narrow_height = map_heights(maps)
     alt = "Bits per weight by layer and tensor group. " + " ".join(
-        f"{name}: " + ", ".join(_told(span) for span in mapped[name].types[:10]) + "."
+        f"{name}: " + ", ".join(_span_text(span) for span in mapped[name].types[:10]) + "."
         for name in drawn[:3]
     )
 
@@ -98,7 +98,7 @@ def _layers(span: TypeSpan) -> str:
     return str(span.first_layer) if span.layers == 1 else f"{span.first_layer}-{span.last_layer}"
 
 
-def _told(span: TypeSpan) -> str:
+def _span_text(span: TypeSpan) -> str:
     bpw = f" {span.bpw:.2f} bpw" if span.bpw is not None else ""
     where = "" if span.first_layer is None else f" in layers {_layers(span)}"
     return f"{span.group} {_types(span)}{bpw}{where}"

@@ -5,36 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
-from cook.record.measured import Interval
 from cook.report.canvas import Plot, svg_file
 from cook.report.document import Table, Text
 from cook.report.sections.forest import section
 
 
-def test_a_row_a_draft_with_live_and_predicted_apart(records: ModuleType) -> None:
+def test_a_row_a_draft_with_live_and_predicted_told_apart(records: ModuleType) -> None:
     found = section(records.record())
     (table,) = [b for b in found.blocks if isinstance(b, Table)]
-    rows = {row[0]: row for row in table.rows}
-    assert [title for title, _ in table.columns][2:4] == ["live", "predicted"]
-    assert rows["Q8_0"][2] is not None
-    assert "(1.42 to 1.61)" in rows["Q8_0"][2]
-    assert rows["Q8_0"][4] == "faster"
-    assert rows["IQ1_S"][2] is None
-    assert rows["IQ1_S"][4] == "too few prompts to say"
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["Q8_0"] == ("4", "156.96", "1.70x (1.67-1.73)", "live")
+    assert rows["Q4_K_M"][3] == "12 of 24 prompts"
+    assert rows["IQ1_S"][3] == "predicted"
     assert table.strong == 0
-
-
-def test_live_runs_that_contradict_a_forecast_are_told(records: ModuleType) -> None:
-    record = records.record()
-    wrong = Interval(1.3, 1.5, 0.95, "paired")
-    candidates = tuple(
-        replace(c, predicted=replace(c.predicted, off_by=0.4, off_by_interval=wrong))
-        for c in record.candidates
-    )
-    found = section(replace(record, candidates=candidates))
-    told = " ".join(b.text for b in found.blocks if isinstance(b, Text))
-    assert "contradict what was predicted of Q8_0, Q4_K_M" in told
-    assert "without a draft was mispredicted by +40%" in told
+    notes = " ".join(b.text for b in found.blocks if isinstance(b, Text))
+    assert "Forecasts of the rows that did not run are multiplied by 0.97" in notes
 
 
 def test_an_ngram_rival_has_no_draft_length(records: ModuleType) -> None:

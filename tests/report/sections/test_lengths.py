@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from cook.report.document import Table
-from cook.report.sections.lengths import section
+from cook.report.sections.lengths import lengths_that_would_do, section
 
 
 def table_of(record: object) -> Table:
@@ -17,7 +17,7 @@ def test_a_line_a_draft_and_a_column_a_length(records: ModuleType) -> None:
     table = table_of(records.record(lengths=(2, 4, 16)))
     assert [title for title, _ in table.columns] == ["draft", "2", "4", "16"]
     assert [row[0] for row in table.rows] == ["Q8_0", "Q4_K_M", "IQ1_S"]
-    assert table.caption == "Without a draft: 101.00 tokens/s."
+    assert table.caption == "Without a draft: 100.01 tokens/s."
 
 
 def test_other_settings_make_lines_of_their_own(records: ModuleType) -> None:
@@ -33,8 +33,26 @@ def test_other_settings_make_lines_of_their_own(records: ModuleType) -> None:
 def test_the_figure_is_the_one_that_is_maximized(records: ModuleType) -> None:
     record = records.record()
     pick = replace(record.pick, maximize="end_to_end_speed")
-    assert table_of(record).title == "Figures: predicted tokens/s decode, by draft length"
+    assert table_of(record).title == "Figures: tokens/s decode, by draft length (~ predicted)"
     assert (
         table_of(replace(record, pick=pick)).title
-        == "Figures: predicted tokens/s end to end, by draft length"
+        == "Figures: tokens/s end to end, by draft length (~ predicted)"
     )
+
+
+def test_what_ran_live_is_its_live_speed(records: ModuleType) -> None:
+    row = next(row for row in table_of(records.record()).rows if row[0] == "Q8_0")
+    assert row[2] == "180.13"
+    assert row[1] is not None
+    assert row[1].startswith("~")
+
+
+def test_lengths_that_would_do_are_by_the_chance_to_be_within_the_margin(
+    records: ModuleType,
+) -> None:
+    record = records.record()
+    winner = record.candidate(record.pick.candidate)
+    assert lengths_that_would_do(record, winner) == ()
+    near = {**record.pick.within, "Q8_0 n_max=2": 0.06, "Q4_K_M n_max=2": 0.9}
+    record = replace(record, pick=replace(record.pick, within=near))
+    assert lengths_that_would_do(record, winner) == (2,)

@@ -21,9 +21,9 @@ def test_each_drafts_best_is_in_sight_and_every_candidate_is_there(records: Modu
     sight, folded = tables(found.blocks)
     assert [row[0] for row in sight.rows] == [
         "Q8_0 n_max=4",
-        "no draft",
         "Q4_K_M n_max=4",
         "IQ1_S n_max=4",
+        "no draft",
     ]
     assert sight.strong == 0
     assert folded.title == "6 more candidates"

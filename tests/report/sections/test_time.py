@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -33,31 +32,3 @@ def test_the_picks_row_is_marked(records: ModuleType) -> None:
     table = next(b for b in section(records.record()).blocks if isinstance(b, Table))
     assert table.strong is not None
     assert table.rows[table.strong][0] == "Q8_0 n_max=4"
-
-
-def test_an_overhead_below_zero_is_taken_off_what_was_timed(records: ModuleType) -> None:
-    record = records.record()
-    tenth = [
-        replace(
-            c,
-            predicted=replace(
-                c.predicted,
-                verify_s=c.predicted.verify_s
-                + c.predicted.overhead_s
-                + 0.1 * c.predicted.figures.decode_ms / 1000,
-                overhead_s=-0.1 * c.predicted.figures.decode_ms / 1000,
-            ),
-        )
-        for c in record.candidates
-        if c.predicted
-    ]
-    table = next(
-        b for b in section(replace(record, candidates=tuple(tenth))).blocks if isinstance(b, Table)
-    )
-    assert "overhead" not in {title for title, _ in table.columns}
-    by_name = {c.name: c for c in tenth}
-    for name, *cells, total in table.rows:
-        found = by_name[name or ""].predicted.figures
-        spent = (found.decode_ms + found.prompt_ms) / found.tokens
-        assert float(total or "nan") == pytest.approx(spent, abs=0.01)
-        assert sum(float(c) for c in cells if c) == pytest.approx(spent, abs=0.01)

@@ -1,0 +1,397 @@
+"""Step: deal a block of prompts to several servers, each prompt to all of them before the next.
+
+What decides between candidates is comparing them at the same moment: whatever the machine does
+meanwhile, it does to all. Where the servers fit into memory together, they are alive at once and
+take turns by the request, one request at a time, in a random order. Where they do not, each is
+alive alone for the whole block, and every other block goes through them backwards.
+
+A timing is worth little when another program ran at the same time (two busy OpenMP programs on two
+cores slow each other by orders of magnitude, docs/internals/engines.md#two-programs-at-once). So
+the next request waits until the other servers are at rest, and what others used of the processors
+is kept for every request; a prompt that was disturbed is dealt again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from cook.engines.base import Engine
+from cook.engines.server import Server
+from cook.engines.server_api import Completion
+from cook.errors import StepError
+from cook.graph.step import Input, JsonValue, Step, Workbench, decode
+from cook.prompts.prompt_set import Prompt
+from cook.record.prompt_runs import PromptRun
+from cook.steps.live import (
+    WARM_UP,
+    WARM_UP_TOKENS,
+    LiveOutcome,
+    LiveStep,
+    Watch,
+    cpu_difference,
+)
+from cook.units import plural
+
+REST_S = 0.1
+"""For so long the other servers must have been at rest before a request is sent."""
+REST_SHARE = 0.02
+"""Of a core: what a server at rest may use. OpenMP and polling threads spin after a reply."""
+MOST_REST_S = 5.0
+"""Waited for that at most: a server that never rests shows as a disturbance."""
+TICK_S = 0.03
+"""Processor time that the kernel's accounts round by, of three clocks of 10 ms."""
+AGAIN_SHARE = 0.5
+"""Of a block's prompts, how many are dealt again at most: a machine that is never idle disturbs
+the second time as well."""
+FREE_SHARE = 0.1
+"""Of the machine's memory, what servers that are alive together leave free."""
+
+
+@dataclass(frozen=True)
+class DealtServer:
+    """One candidate's part of a block: its requests, or why there are none."""
+
+    outcome: LiveOutcome | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class DealOutcome:
+    """A block as it was dealt, one entry a server in the order of the step's ``servers``.
+
+    ``together``: the servers were alive at once. ``seconds`` in all: loads, requests, those of
+    prompts that were dealt again, and ``waited_s`` for other servers to come to rest.
+    """
+
+    dealt: tuple[DealtServer, ...]
+    together: bool
+    seconds: float
+    waited_s: float
+
+    @property
+    def others_cores(self) -> float | None:
+        """Cores kept busy by other programs, in the most disturbed request that counts."""
+        seen = [
+            run.others_cores
+            for one in self.dealt
+            if one.outcome is not None
+            for run in one.outcome.runs
+            if run.others_cores is not None
+        ]
+        return max(seen, default=None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        ran = (one.outcome for one in self.dealt if one.outcome is not None)
+        disturbed = sum(run.disturbed for outcome in ran for run in outcome.runs)
+        if not disturbed:
+            return ()
+        return (f"other programs were at work during {disturbed} of its requests",)
+
+
+@dataclass(frozen=True)
+class DealStep(Step[DealOutcome]):
+    """``servers`` on the prompts of one block, which all of them have; no draft comes first.
+
+    ``block`` numbers the blocks of a build: each has fresh servers. ``together``: they are to be
+    alive at once, unless they turn out not to fit.
+    """
+
+    servers: tuple[LiveStep, ...]
+    block: int
+    together: bool
+
+    kind: ClassVar[str] = "deal"
+    timed: ClassVar[bool] = True
+    result_type: ClassVar[type] = DealOutcome
+
+    @property
+    def label(self) -> str:
+        prompts = plural(len(self.servers[0].prompts), "prompt")
+        how = (" together" if self.together else " in turns") if len(self.servers) > 1 else ""
+        servers = plural(len(self.servers), "server")
+        return f"deal block {self.block + 1}: {prompts} to {servers}{how}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the candidates, in their order."""
+        return tuple(server.name for server in self.servers)
+
+    def uses(self) -> Engine:
+        return self.servers[0].engine
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {
+            f"{number:02} {role}": node
+            for number, server in enumerate(self.servers)
+            for role, node in server.inputs().items()
+        }
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "servers": [dict(server.key_parts) for server in self.servers],
+            "block": self.block,
+            "together": self.together,
+        }
+
+    def work(self) -> float:
+        return sum(server.work() for server in self.servers)
+
+    def run(self, bench: Workbench) -> DealOutcome:
+        started = time.monotonic()
+        seats = [_Seat(server) for server in self.servers]
+        block = _Block(self, bench)
+        order = seats if self.block % 2 == 0 else seats[::-1]
+        together = self.together and block.deal(seats, whole=True)
+        if not together:
+            for seat in order:
+                seat.failure, seat.runs = None, {}
+                block.deal([seat], whole=False)
+        dealt = tuple(seat.dealt(self.servers[0].prompts) for seat in seats)
+        first = dealt[0]
+        if first.outcome is None:
+            raise StepError(f"{self.label}: {self.servers[0].name}: {first.failure}")
+        return DealOutcome(dealt, together, time.monotonic() - started, block.waited_s)
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What the candidate called ``name`` was dealt, block by block."""
+
+    steps: tuple[DealStep, ...]
+    name: str
+
+    @property
+    def live(self) -> LiveStep:
+        """Its server, with the prompts of the first block."""
+        return self.steps[0].servers[self.steps[0].names.index(self.name)]
+
+    @property
+    def prompts(self) -> dict[str, Prompt]:
+        """Every prompt that it was dealt, by id."""
+        return {p.id: p for step in self.steps for p in step.servers[0].prompts}
+
+    def inputs(self, role: str) -> Mapping[str, Input]:
+        """The blocks, as inputs of a step that reads them."""
+        return {f"{role}-{index:03}": step for index, step in enumerate(self.steps)}
+
+    def outcomes(
+        self, result_of: Callable[[DealStep], DealOutcome | None]
+    ) -> Iterator[LiveOutcome]:
+        """Of every block in which it ran."""
+        for step in self.steps:
+            found = result_of(step)
+            if found is not None and self.name in step.names:
+                one = found.dealt[step.names.index(self.name)]
+                if one.outcome is not None:
+                    yield one.outcome
+
+    def read(self, bench: Workbench) -> list[PromptRun]:
+        """Its requests, from the stored blocks; of a prompt that came twice the first."""
+        runs: dict[str, PromptRun] = {}
+        for outcome in self.outcomes(lambda step: decode(step, bench.artifact(step))):
+            runs = {run.id: run for run in outcome.runs} | runs
+        return list(runs.values())
+
+
+@dataclass
+class _Seat:
+    """One server of a block while it is dealt to."""
+
+    step: LiveStep
+    server: Server | None = None
+    warmed: Completion | None = None
+    warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    load_seconds: float = 0.0
+    command: tuple[str, ...] = ()
+    log: str | None = None
+    peak_rss_bytes: int = 0
+    runs: dict[str, PromptRun] = field(default_factory=dict)
+    failure: str | None = None
+
+    def open(self, bench: Workbench) -> None:
+        """Load, and answer a first request."""
+        started = time.monotonic()
+        server = Server(self.step.engine, self.step.server_job(bench), bench.supervisor)
+        self.server = server.__enter__()
+        self.load_seconds = time.monotonic() - started
+        self.command, self.log = server.command, server.log.parent.name
+        self.warmed = server.complete(WARM_UP, WARM_UP_TOKENS, temperature=0.0, seed=1)
+        if self.step.ngram is not None and self.warmed.tokens is not None:
+            self.warm_up = server.tokenize(WARM_UP, add_special=True), self.warmed.tokens
+
+    def close(self) -> None:
+        """End the server; what it says of itself then fails this candidate alone."""
+        if self.server is not None:
+            self.peak_rss_bytes = max(self.peak_rss_bytes, self.server.peak_rss_bytes)
+            try:
+                self.server.__exit__(None, None, None)
+            except StepError as error:
+                self.failure = self.failure or error.message.splitlines()[0]
+        self.server = None
+
+    def dealt(self, prompts: Sequence[Prompt]) -> DealtServer:
+        """Its part of the outcome: what ran on every prompt, or why not."""
+        if self.failure is None and len(self.runs) == len(prompts):
+            runs = tuple(self.runs[prompt.id] for prompt in prompts)
+            try:
+                self.step.require_drafting(runs)
+            except StepError as error:
+                return DealtServer(None, error.message)
+            cores = [run.others_cores for run in runs if run.others_cores is not None]
+            outcome = LiveOutcome(
+                runs=runs,
+                load_seconds=self.load_seconds,
+                peak_rss_bytes=self.peak_rss_bytes,
+                command=self.command,
+                others_cores=sum(cores) / len(cores) if cores else None,
+                log=self.log,
+                warm_up=self.warm_up,
+            )
+            return DealtServer(outcome)
+        return DealtServer(None, self.failure or "not every prompt was answered")
+
+
+@dataclass
+class _Block:
+    """Deals the prompts of ``step``. ``asked`` counts requests, ``done`` those asked at first."""
+
+    step: DealStep
+    bench: Workbench
+    asked: int = 0
+    done: int = 0
+    waited_s: float = 0.0
+
+    def deal(self, seats: Sequence[_Seat], *, whole: bool) -> bool:
+        """To ``seats``, alive at once. False where they do not fit together, which ``whole`` (there
+        is another way) makes no failure."""
+        try:
+            for number, seat in enumerate(seats):
+                if whole and number and not _has_room(seats[:number], seat):
+                    return False
+                try:
+                    seat.open(self.bench)
+                except StepError as error:
+                    if whole and number:
+                        return False
+                    seat.failure = error.message.splitlines()[0]
+            self._to_all_prompts(seats)
+        finally:
+            for seat in seats:
+                seat.close()
+        return True
+
+    def _to_all_prompts(self, seats: Sequence[_Seat]) -> None:
+        prompts = self.step.servers[0].prompts
+        for index, prompt in enumerate(prompts):
+            self._to_all(seats, prompt, first=index == 0)
+            self.done += len(seats)
+            self.bench.advance(self.done / len(prompts) / len(self.step.servers))
+        if any(seat.step.ngram is not None for seat in seats):
+            return  # a server that remembers the prompt would be faster the second time
+        disturbed = [
+            prompt
+            for prompt in prompts
+            if any(s.runs[prompt.id].disturbed for s in seats if prompt.id in s.runs)
+        ]
+        for prompt in disturbed[: math.ceil(AGAIN_SHARE * len(prompts))]:
+            self._again(seats, prompt)
+
+    def _again(self, seats: Sequence[_Seat], prompt: Prompt) -> None:
+        """Deal ``prompt`` once more; of the two times the less disturbed one counts."""
+        before = [seat.runs.get(prompt.id) for seat in seats]
+        self._to_all(seats, prompt, first=False)
+        after = [seat.runs.get(prompt.id) for seat in seats]
+
+        def cores(runs: Sequence[PromptRun | None]) -> float:
+            return max((r.others_cores or 0.0 for r in runs if r is not None), default=0.0)
+
+        if cores(after) > cores(before):
+            for seat, run in zip(seats, before, strict=True):
+                if run is not None:
+                    seat.runs[prompt.id] = run
+
+    def _to_all(self, seats: Sequence[_Seat], prompt: Prompt, *, first: bool) -> None:
+        rng = np.random.default_rng([self.step.block, *prompt.id.encode()])
+        parting = any(seat.step.remembers for seat in seats)
+        for place in rng.permutation(len(seats)):
+            seat = seats[place]
+            if seat.failure is not None or seat.server is None:
+                continue
+            try:
+                if parting and not first:
+                    tokens = seat.step.parting_tokens
+                    seat.server.complete(WARM_UP, tokens, temperature=0.0, seed=1)
+                seat.runs[prompt.id] = self._ask(seats, seat, prompt)
+            except StepError as error:
+                seat.failure = error.message.splitlines()[0]
+
+    def _ask(self, seats: Sequence[_Seat], seat: _Seat, prompt: Prompt) -> PromptRun:
+        server, warmed = seat.server, seat.warmed
+        assert server is not None, "chosen so"
+        assert warmed is not None, "an open seat answered a first request"
+        text = seat.step.rendered(server, prompt)
+        streamed = seat.step.is_streamed(server, warmed, text)
+        alive = [s.server for s in seats if s.server is not None and s.failure is None]
+        self.waited_s += _wait_for_rest([one for one in alive if one is not server])
+        watch, before = Watch.start(), [one.cpu_s for one in alive]
+        run = seat.step.ask(server, prompt, text, streamed)
+        taken = [cpu_difference(one.cpu_s, then) for one, then in zip(alive, before, strict=True)]
+        known = [one for one in taken if one is not None]
+        cores = watch.others_cores(sum(known)) if len(known) == len(taken) else None
+        if cores is not None:
+            cores = max(0.0, cores - TICK_S / max(run.wall_ms / 1000, TICK_S))
+        self.asked += 1
+        return replace(run, block=self.step.block, order=self.asked, others_cores=cores)
+
+
+def _wait_for_rest(servers: Sequence[Server]) -> float:
+    """Seconds until every one of ``servers`` used next to nothing for a while."""
+    started = time.monotonic()
+    while servers:
+        before = [one.cpu_s for one in servers]
+        time.sleep(REST_S)
+        used = [cpu_difference(one.cpu_s, then) for one, then in zip(servers, before, strict=True)]
+        if all(cpu is None or cpu <= REST_SHARE * REST_S for cpu in used):
+            break
+        if time.monotonic() - started > MOST_REST_S:
+            break
+    return time.monotonic() - started
+
+
+def _has_room(open_seats: Sequence[_Seat], seat: _Seat) -> bool:
+    """Whether memory is left for the server of ``seat``, going by what those that are open took of
+    their own: files that are mapped are there once, whoever maps them."""
+    own = [_own_bytes(s.server.pid) for s in open_seats if s.server is not None]
+    total, available = _memory()
+    if total is None or available is None or not own:
+        return True
+    draft = seat.step.draft
+    file_bytes = getattr(draft, "size_bytes", 0) if draft is not None else 0
+    return available - max(own) - file_bytes >= FREE_SHARE * total
+
+
+def _own_bytes(pid: int | None) -> int:
+    """Memory of a process that no file backs; 0 where the kernel does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """(all, available) bytes of the machine's memory."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None, None
+    found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if ":" in line}
+    return found.get("MemTotal"), found.get("MemAvailable")

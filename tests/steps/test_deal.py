@@ -1,0 +1,436 @@
+"""How a block is dealt: who is asked what in which order, and what becomes of servers that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cook.engines.base import DraftSettings, ModelArgs, ServerJob
+from cook.engines.ngram_settings import NgramSettings, NgramType
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.server_api import Completion
+from cook.engines.worker.kept_workers import KeptWorkers
+from cook.errors import StepError
+from cook.formats.sampling import Sampling
+from cook.graph.step import Workbench, source
+from cook.paths import demo_dir
+from cook.prompts.prompt_set import Prompt, load_prompts
+from cook.steps import deal
+from cook.steps.deal import DealOutcome, DealStep
+from cook.steps.live import WARM_UP, LiveStep
+from tests.pieces import pieces_in
+
+PROMPTS = load_prompts("demo").prompts[:6]
+NAMES = ("no draft", "n_max=2", "n_max=4", "n_max=8")
+
+
+@dataclass
+class Farm:
+    """What servers were asked, and what they are to do.
+
+    ``asked``: (server, prompt) in order, without warm-ups and partings. ``busy``: cores that others
+    keep busy during the so-manyth request. ``dies``: the request of a server that gets no answer;
+    ``unable``: servers that do not load, ``silent`` ones that draft nothing, and
+    ``most`` at once that do.
+    """
+
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    partings: list[tuple[str, int]] = field(default_factory=list)
+    busy: dict[int, float] = field(default_factory=dict)
+    dies: dict[str, int] = field(default_factory=dict)
+    unable: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    most: int = 9
+    alive: list[Fake] = field(default_factory=list)
+    starts: list[str] = field(default_factory=list)
+
+    def of(self, server: str) -> list[str]:
+        return [prompt for name, prompt in self.asked if name == server]
+
+
+FARM = Farm()
+
+
+class Fake:
+    """A server that answers at once."""
+
+    def __init__(self, engine: Any, job: ServerJob, supervisor: Any) -> None:
+        self.name = NAMES[0] if job.settings is None else f"n_max={job.settings.n_max}"
+        self.drafts = job.settings is not None
+        self.command, self.peak_rss_bytes, self.pid = ("llama-server", self.name), 7, None
+        self.log = Path("logs") / self.name / "stderr.log"
+        self.cpu_s: float | None = 0.0
+
+    def __enter__(self) -> Fake:
+        if self.name in FARM.unable or len(FARM.alive) >= FARM.most:
+            raise StepError(f"{self.name}: out of memory\nmore of it")
+        FARM.alive.append(self)
+        FARM.starts.append(self.name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        FARM.alive.remove(self)
+
+    def complete(self, text: str, n_predict: int, **_: Any) -> Completion:
+        if text == WARM_UP:
+            FARM.partings.append((self.name, n_predict))
+            return answer(n_predict, None)
+        if FARM.dies.get(self.name) == len(FARM.of(self.name)):
+            self.cpu_s = None
+            raise StepError(f"{self.name} died during a request\n log")
+        assert self in FARM.alive
+        FARM.asked.append((self.name, next(p.id for p in PROMPTS if p.text == text)))
+        return answer(n_predict, 6 if self.drafts and self.name not in FARM.silent else None)
+
+    def tokenize(self, text: str, **_: Any) -> tuple[int, ...]:
+        return (1, 2)
+
+
+def answer(tokens: int, drafted: int | None) -> Completion:
+    return Completion(
+        text="text",
+        tokens=tuple(range(tokens)),
+        prompt_n=10,
+        prompt_ms=5.0,
+        predicted_n=tokens,
+        predicted_ms=20.0,
+        draft_n=drafted,
+        draft_n_accepted=3 if drafted else None,
+        stop="limit",
+        truncated=False,
+    )
+
+
+class Watched:
+    """Others' use of the processors, as the farm has it for the request that is being asked."""
+
+    @classmethod
+    def start(cls) -> Watched:
+        return cls()
+
+    def others_cores(self, taken: float | None) -> float | None:
+        return None if taken is None else FARM.busy.get(len(FARM.asked) - 1, 0.0)
+
+
+@pytest.fixture
+def farm(monkeypatch: pytest.MonkeyPatch) -> Farm:
+    FARM.__init__()  # type: ignore[misc]
+    monkeypatch.setattr(deal, "Server", Fake)
+    monkeypatch.setattr(deal, "Watch", Watched)
+    monkeypatch.setattr(deal, "TICK_S", 0.0)
+    monkeypatch.setattr(deal, "_wait_for_rest", lambda servers: 0.001 * len(servers))
+    return FARM
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Workbench:
+    def nothing(_: object) -> Any:
+        raise AssertionError("nothing is made here")
+
+    return Workbench(
+        tmp_path,
+        Supervisor(tmp_path / "logs"),
+        KeptWorkers(tmp_path / "workers"),
+        nothing,
+        1,
+        lambda share: None,
+        pieces_in(tmp_path / "store"),
+    )
+
+
+@pytest.fixture
+def step(standin_engine: Callable[..., Any]) -> DealStep:
+    """No draft and three lengths, on six prompts."""
+    bare = LiveStep(
+        engine=standin_engine(),
+        name=NAMES[0],
+        target=source([demo_dir() / "target-q8_0.gguf"]),
+        target_args=ModelArgs(),
+        context=512,
+        draft=None,
+        draft_args=ModelArgs(),
+        settings=None,
+        prompts=PROMPTS,
+        max_tokens=16,
+        sampling=Sampling(),
+        chat=False,
+    )
+    draft = source([demo_dir() / "draft-f16.gguf"])
+    drafted = [
+        replace(bare, name=f"n_max={n}", draft=draft, settings=DraftSettings(n)) for n in (2, 4, 8)
+    ]
+    return DealStep((bare, *drafted), 0, True)
+
+
+def rounds(asked: list[tuple[str, str]], size: int) -> list[tuple[tuple[str, ...], str]]:
+    """The order of servers, prompt by prompt."""
+    found = []
+    for at in range(0, len(asked), size):
+        some = asked[at : at + size]
+        (prompt,) = {prompt for _, prompt in some}
+        found.append((tuple(name for name, _ in some), prompt))
+    return found
+
+
+def outcome_of(outcome: DealOutcome, name: str) -> Any:
+    return outcome.dealt[NAMES.index(name)]
+
+
+def test_a_prompt_goes_to_all_servers_before_the_next(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    outcome = step.run(bench)
+    assert outcome.together
+    found = rounds(farm.asked, 4)
+    assert [prompt for _, prompt in found] == [p.id for p in PROMPTS]
+    assert all(sorted(order) == sorted(NAMES) for order, _ in found)
+    assert sorted(farm.starts) == sorted(NAMES), "one start each"
+    assert farm.alive == []
+    for one in outcome.dealt:
+        assert one.outcome is not None
+        assert [run.id for run in one.outcome.runs] == [p.id for p in PROMPTS]
+        assert {run.block for run in one.outcome.runs} == {0}
+    told = [r.order for one in outcome.dealt if one.outcome for r in one.outcome.runs]
+    assert sorted(told) == list(range(1, 25))
+
+
+def test_the_order_is_shuffled_by_prompt_and_block_and_the_same_again(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    orders = []
+    for block in (0, 0, 1):
+        farm.asked.clear()
+        replace(step, block=block).run(bench)
+        orders.append([order for order, _ in rounds(farm.asked, 4)])
+    assert len(set(orders[0])) > 3
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+
+
+def test_a_server_that_dies_takes_its_candidate_out_and_the_rest_goes_on(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    farm.dies["n_max=4"] = 2
+    outcome = step.run(bench)
+    assert outcome_of(outcome, "n_max=4").outcome is None
+    assert outcome_of(outcome, "n_max=4").failure == "n_max=4 died during a request"
+    assert outcome.together
+    for name in ("no draft", "n_max=2", "n_max=8"):
+        assert farm.of(name) == [p.id for p in PROMPTS]
+        assert len(outcome_of(outcome, name).outcome.runs) == 6
+    assert farm.of("n_max=4") == [p.id for p in PROMPTS[:2]]
+
+
+def test_others_are_still_watched_after_a_server_died(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    farm.dies["n_max=4"] = 0
+    ran = outcome_of(step.run(bench), "no draft").outcome.runs
+    assert [run.others_cores for run in ran] == [0.0] * 6
+
+
+def test_no_draft_that_dies_fails_the_step(step: DealStep, bench: Workbench, farm: Farm) -> None:
+    farm.dies["no draft"] = 3
+    with pytest.raises(StepError, match="no draft: no draft died during a request"):
+        step.run(bench)
+    assert farm.alive == []
+
+
+def test_servers_that_do_not_fit_take_turns(step: DealStep, bench: Workbench, farm: Farm) -> None:
+    """Two load and the third does not: each is then alive alone, with all prompts."""
+    farm.most = 2
+    outcome = step.run(bench)
+    assert not outcome.together
+    assert farm.starts == ["no draft", "n_max=2", *NAMES]
+    assert farm.asked == [(name, p.id) for name in NAMES for p in PROMPTS]
+    farm.most, farm.starts = 1, []
+    replace(step, block=1).run(bench)
+    assert farm.starts == ["no draft", *NAMES[::-1]], "every other block goes backwards"
+
+
+def test_a_server_that_never_loads_is_out_in_turns(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    farm.unable.add("n_max=8")
+    outcome = step.run(bench)
+    assert not outcome.together
+    assert outcome_of(outcome, "n_max=8").failure == "n_max=8: out of memory"
+    assert [one.outcome is None for one in outcome.dealt] == [False, False, False, True]
+
+
+def test_turns_are_taken_where_asked(step: DealStep, bench: Workbench, farm: Farm) -> None:
+    outcome = replace(step, together=False).run(bench)
+    assert not outcome.together
+    assert farm.asked == [(name, p.id) for name in NAMES for p in PROMPTS]
+    assert outcome.waited_s == 0.0, "nobody else is there"
+
+
+def test_a_server_that_drafts_nothing_is_out(step: DealStep, bench: Workbench, farm: Farm) -> None:
+    farm.silent.add("n_max=4")
+    outcome = step.run(bench)
+    assert [one.outcome is None for one in outcome.dealt] == [False, False, True, False]
+    assert "drafted nothing" in str(outcome.dealt[2].failure)
+
+
+def test_a_disturbed_prompt_is_dealt_again_and_the_less_disturbed_time_counts(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    farm.busy = {4: 0.5, 9: 0.9, 24: 0.1, 28: 1.8}  # prompts 2 and 3, better and worse again
+    outcome = step.run(bench)
+    assert [prompt for _, prompt in rounds(farm.asked, 4)] == [
+        *(p.id for p in PROMPTS),
+        PROMPTS[1].id,
+        PROMPTS[2].id,
+    ]
+    orders = {run.id: run.order for run in outcome_of(outcome, "no draft").outcome.runs}
+    assert orders[PROMPTS[1].id] > 24, "dealt again, and less disturbed"
+    assert 9 <= orders[PROMPTS[2].id] <= 12, "dealt again, and more disturbed"
+    assert outcome.others_cores == pytest.approx(0.9)
+    assert outcome.warnings == ("other programs were at work during 1 of its requests",)
+
+
+def test_on_a_machine_that_is_never_idle_half_the_prompts_are_dealt_again(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    farm.busy = dict.fromkeys(range(1000), 0.6)
+    outcome = step.run(bench)
+    assert len(farm.asked) == 4 * (6 + 3)
+    assert outcome.warnings == ("other programs were at work during 24 of its requests",)
+
+
+def test_a_quiet_block_warns_of_nothing(step: DealStep, bench: Workbench, farm: Farm) -> None:
+    farm.busy = dict.fromkeys(range(1000), 0.1)
+    outcome = step.run(bench)
+    assert outcome.warnings == ()
+    assert outcome.others_cores == pytest.approx(0.1)
+    assert len(farm.asked) == 4 * 6
+
+
+def test_a_server_that_remembers_text_is_dealt_no_prompt_twice(
+    step: DealStep, bench: Workbench, farm: Farm
+) -> None:
+    *others, last = step.servers
+    learns = replace(last, ngram=NgramSettings(NgramType.MOD))
+    farm.busy = dict.fromkeys(range(1000), 0.6)
+    outcome = replace(step, servers=(*others, learns)).run(bench)
+    assert len(farm.asked) == 4 * 6
+    learned = outcome.dealt[-1].outcome
+    assert learned is not None
+    assert learned.warm_up is not None, "what it had seen before the first prompt"
+    assert outcome.dealt[0].outcome is not None
+    assert outcome.dealt[0].outcome.warm_up is None
+
+
+def test_all_are_parted_where_one_needs_it(
+    step: DealStep, bench: Workbench, farm: Farm, standin_engine: Callable[..., Any]
+) -> None:
+    ik = standin_engine(flavour="ik_llama.cpp", name="ik")
+    servers = tuple(replace(one, engine=ik) for one in step.servers[:2])
+    replace(step, servers=servers).run(bench)
+    for name in NAMES[:2]:
+        lengths = [tokens for server, tokens in farm.partings if server == name]
+        assert len(lengths) == 1 + 5, "one to warm up, then one between two prompts"
+        assert len(set(lengths[1:])) == 1
+    farm.partings.clear()
+    step.run(bench)
+    assert len(farm.partings) == 4, "mainline forgets by itself"
+
+
+@dataclass
+class Spinning:
+    """Uses ``used_s`` of the processor from one look to the next."""
+
+    used_s: list[float | None]
+    looks: int = 0
+    so_far: float = 0.0
+
+    @property
+    def cpu_s(self) -> float | None:
+        used = self.used_s[min(self.looks, len(self.used_s) - 1)]
+        self.looks += 1
+        if used is None:
+            return None
+        self.so_far += used
+        return self.so_far
+
+
+@pytest.mark.parametrize(
+    ("used_s", "looks"),
+    [
+        ([0.0], 2),
+        ([0.0, 0.09, 0.0, 0.09, 0.0, 0.0], 6),  # two looks a wait
+        ([None], 2),
+    ],
+)
+def test_a_request_waits_until_the_other_servers_are_at_rest(
+    used_s: list[float | None], looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deal, "REST_S", 0.01)
+    server: Any = Spinning(used_s)
+    assert deal._wait_for_rest([server]) >= 0.01
+    assert server.looks == looks
+
+
+def test_a_server_that_never_rests_holds_nobody_up_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deal, "REST_S", 0.01)
+    monkeypatch.setattr(deal, "MOST_REST_S", 0.05)
+    server: Any = Spinning([0.01])
+    assert 0.05 < deal._wait_for_rest([server]) < 1
+    assert deal._wait_for_rest([]) < 0.01
+
+
+def test_memory_is_left_for_others(step: DealStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 bytes 40 are available, and a server of its own takes 15 or 30 and its draft."""
+    bare, drafted = (deal._Seat(one) for one in step.servers[:2])
+    bare.server = Fake(None, ServerJob(Path(), ModelArgs(), 1), None)  # type: ignore[assignment]
+    monkeypatch.setattr(deal, "_memory", lambda: (10**10, 4 * 10**9))
+    for own, fits in ((15 * 10**8, True), (35 * 10**8, False)):
+        monkeypatch.setattr(deal, "_own_bytes", lambda _, own=own: own)
+        assert deal._has_room([bare], drafted) is fits
+    monkeypatch.setattr(deal, "_memory", lambda: (None, None))
+    assert deal._has_room([bare], drafted), "unknown is tried"
+
+
+def test_block_turns_and_order_of_servers_are_part_of_the_key(step: DealStep) -> None:
+    first, second, *rest = step.servers
+    others = [
+        replace(step, block=1),
+        replace(step, together=False),
+        replace(step, servers=(second, first, *rest)),
+        replace(step, servers=(first, second)),
+        replace(step, servers=(first, replace(second, settings=DraftSettings(3)), *rest)),
+        replace(step, servers=tuple(replace(s, prompts=PROMPTS[:3]) for s in step.servers)),
+    ]
+    keys = [one.key for one in (step, *others)]
+    assert len(set(keys)) == len(keys)
+    renamed = replace(step, servers=(first, replace(second, name="another"), *rest))
+    assert renamed.key == step.key, "what a server is called changes nothing of what it does"
+    assert renamed.names == ("no draft", "another", *NAMES[2:])
+
+
+@pytest.mark.engine
+def test_real_servers_draft_as_they_do_alone(bundled: Any, bench: Workbench) -> None:
+    one = ModelArgs(threads=1)
+    target, draft = (source([demo_dir() / f"{n}.gguf"]) for n in ("target-q8_0", "draft-f16"))
+    prompts: tuple[Prompt, ...] = PROMPTS[:2]
+    bare = LiveStep(
+        *(bundled, "no draft", target, one, 1024, None, one, None),
+        *(prompts, 8, Sampling(), False),
+    )
+    drafted = replace(bare, name="n_max=2", draft=draft, settings=DraftSettings(2))
+    outcome = DealStep((bare, drafted), 0, True).run(bench)
+    assert outcome.together
+    for step, dealt in zip((bare, drafted), outcome.dealt, strict=True):
+        assert dealt.outcome is not None
+        alone = step.run(bench).runs
+        for run, same in zip(dealt.outcome.runs, alone, strict=True):
+            assert (run.id, run.tokens) == (same.id, same.tokens)
+            assert (run.draft_n, run.draft_n_accepted) == (same.draft_n, same.draft_n_accepted)
+        assert all((run.draft_n is not None) == (step.draft is not None) for run in alone)
+    assert outcome.waited_s > 0
