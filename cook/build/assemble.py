@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from cook.build.decide import DECODE, WHOLE, Aim, Decision
 from cook.build.drafts import draft_records, reference_quality, why_not
-from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout, LiveChecks
 from cook.build.replayed import replayed
 from cook.build.rival_counts import rival_counts
@@ -85,11 +82,6 @@ class Finished:
         """The blocks that were dealt, in their order."""
         return tuple(self.decision.dealing.steps) if self.decision is not None else ()
 
-    @cached_property
-    def forecasters(self) -> dict[str, Forecaster]:
-        """By engine; each reads a replay once, whoever asks."""
-        return {plan.engine.name: Forecaster(plan, self.outcomes) for plan in self.forecasts}
-
     @property
     def aim(self) -> Aim:
         """What the recipe asks for."""
@@ -121,7 +113,7 @@ def assemble(finished: Finished) -> Record:
         machine=machine(),
         engines={m.engine.name: m.engine.identity for m in finished.layouts},
         recipe=recipe.name,
-        recipe_sha256=hashlib.sha256(finished.loaded.text.encode()).hexdigest(),
+        recipe_sha256=finished.loaded.sha256,
         recipe_text=finished.loaded.text,
         demo=finished.demo,
         target=str(layout.target.path) if layout.target else "",
@@ -176,12 +168,7 @@ def _candidate(
         logs = [paired(row, base, one, score.weights) for one in (WHOLE, DECODE)]
         speedup, decode_speedup = (None if log is None else math.exp(log) for log in logs)
         if key != base.key:
-            between = interval(runs, base.live, WHOLE, score.weights, aim.confidence)
-        if between is not None and logs[0] is not None:
-            # About the speedup that is shown, where that was moved to prompts it was not dealt.
-            middle = math.sqrt(between.low * between.high)
-            moved = math.exp(logs[0]) / middle
-            between = replace(between, low=between.low * moved, high=between.high * moved)
+            between = interval(runs, base.live, WHOLE, score.weights, aim.confidence, about=logs[0])
     layout, dealt = finished.layout_of(configuration), decision.dealing.dealt(key)
     started = list(dealt.outcomes(outcomes.result)) if dealt is not None else []
     checks = layout.checks(configuration, dealt) if dealt is not None else None
@@ -195,7 +182,7 @@ def _candidate(
     counts = outcomes.result(checks.counts) if checks else None
     counts_reason = _why_not_counted(checks, outcomes) if checks else None
     if key.ngram is not None and dealt is not None:
-        forecaster = finished.forecasters.get(key.engine)
+        forecaster = decision.forecasters.get(key.engine)
         found = rival_counts(key, dealt, forecaster) if forecaster is not None else None
         counts, counts_reason = found, None if found else "the engine returns no token ids"
     return Candidate(

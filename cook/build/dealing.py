@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cook.build.layout import Configuration, dealt_into
+from cook.build.reckon import model_bytes
 from cook.engines.base import Engine, ModelArgs
 from cook.graph.execute import Executor
-from cook.graph.step import Source, Step
+from cook.graph.step import Step
 from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
@@ -161,7 +162,7 @@ def fit_together(seated: Sequence[Configuration], memory_bytes: int | None) -> b
     client: there they take turns. So they do where no draft has arguments of its own, which are
     chosen to fill the memory that a draft takes otherwise.
     """
-    files: dict[str, int] = {}
+    files: dict[str, float] = {}
     for configuration in seated:
         live = configuration.live
         given = [live.target_args, *([live.draft_args] if live.draft is not None else [])]
@@ -170,7 +171,7 @@ def fit_together(seated: Sequence[Configuration], memory_bytes: int | None) -> b
         if live.target_args != seated[0].live.target_args:
             return False
         for node, args in zip((live.target, live.draft), given, strict=False):
-            size_bytes = node.size_bytes if isinstance(node, Source) else 0
+            size_bytes = model_bytes(node) or 0 if node is not None else 0
             own = any(word in _APART for word in args.extra) if args is not None else False
             name = f"{configuration.name}" if own else ""
             files[f"{name} {node.key if node is not None else ''}"] = size_bytes

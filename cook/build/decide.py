@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from cook.build.dealing import Dealing, fit_together
@@ -86,6 +87,8 @@ class Decision:
     """No draft, the fastest of any engine: what speedups are over."""
     checks: tuple[Step[Any], ...] = ()
     """Steps that check the counts and outputs of the finalists."""
+    forecasters: Mapping[str, Forecaster] = field(default_factory=dict)
+    """By engine; each reads a replay once, whoever asks."""
 
     def row(self, key: CandidateKey) -> Row[CandidateKey] | None:
         """That of the table."""
@@ -303,12 +306,17 @@ class _Contest:
         ranked = sorted(
             found, key=lambda c: (c.name != self.again, -(self._forecast_value(c.key) or 0.0))
         )
+        standing = self.standing()
         alone = [c for c in ranked if not c.key.is_file][:1]
-        files = [c for c in ranked if c.key.is_file]
-        first = [c for c in files if self._chance(c.key) >= PROMISING or c.name == self.again][:1]
+        first = [
+            c
+            for c in ranked
+            if c.key.is_file
+            and (c.name == self.again or (standing and standing.chance.get(c.key, 0) >= PROMISING))
+        ][:1]
         if not alone and not first:
             return
-        leader = self._leader()
+        leader = self.grid.get(standing.leader) if standing is not None else None
         seated = [*self.bare, *([leader] if leader is not None else []), *alone, *first]
         cost = self.dealing.estimate(seated, prompts)
         if self.dealing.spent_s() + cost > self.dealing.budget_s:
@@ -353,9 +361,9 @@ class _Contest:
                 leading = [
                     c
                     for place, c in enumerate(firsts[:FILES])
-                    if place < 2 or self._chance(c.key, standing) >= HOPEFUL
+                    if place < 2 or standing.chance[c.key] >= HOPEFUL
                 ]
-            near = [c for c in able if self._chance(c.key, standing) >= PROMISING]
+            near = [c for c in able if standing.chance[c.key] >= PROMISING]
             chosen = list({c.key: c for c in (*leading, *near)}.values())
         chosen = list({c.key: c for c in (*asked, *chosen[: self.dealing.seats])}.values())
         return [*(c for c in self.bare if self._open(c.key)), *chosen]
@@ -396,10 +404,6 @@ class _Contest:
 
     def _tried(self, key: CandidateKey) -> bool:
         return key in self.dealing.runs or key in self.dealing.failed
-
-    def _chance(self, key: CandidateKey, standing: Standings[CandidateKey] | None = None) -> float:
-        standing = standing or self.standing()
-        return standing.chance.get(key, 0.0) if standing is not None else 0.0
 
     def _forecast_value(self, key: CandidateKey) -> float | None:
         forecast = self.forecasts.get(key)
@@ -444,9 +448,10 @@ class _Contest:
             weights=self.aim.weights,
             margin=self.aim.margin,
             confidence=self.aim.confidence,
-            acceptance_sd=max((sd for sd in self.floors().values() if sd is not None), default=0.0),
+            acceptance_sd=max((sd for sd in self.floors.values() if sd is not None), default=0.0),
         )
 
+    @cached_property
     def floors(self) -> dict[str, float | None]:
         """By engine, what a draft's acceptance differs by between batch shapes."""
         ids = [prompt.id for prompt in self.prompts.prompts]
@@ -502,8 +507,9 @@ class _Contest:
             excluded=(*excluded, *failed, *unable),
             dropped=opening.dropped,
             silent=opening.silent,
-            acceptance_sd=self.floors(),
+            acceptance_sd=self.floors,
             looks=self.judged,
+            forecasters=opening.forecasters,
             base=next((row for row in self.rows() if row.key == self._base()), None),
             rejection={
                 key: found

@@ -134,7 +134,7 @@ class PlannedDealing:
 
     ``together``: their servers are alive at once, else in turns. ``starts`` of each of ``servers``,
     one a block, and ``smallest_difference`` between two of them that so many starts can decide,
-    a share. ``seconds`` None: not known.
+    a share, if they differ by :data:`START`. ``seconds`` None: not known.
     """
 
     together: bool
@@ -438,7 +438,7 @@ def _dealing_text(dealing: PlannedDealing) -> str:
         f"finalists: {plural(dealing.prompts, 'prompt')} to {plural(dealing.servers, 'server')} "
         f"{how}, {plural(dealing.starts, 'start')} each, {plural(dealing.loads, 'model load')}"
         f"{took}; it can decide a difference of {100 * dealing.smallest_difference:.1f} % "
-        f"({dealing.confidence:.0%})"
+        f"({dealing.confidence:.0%}) where starts of one server differ by {START:.1%}"
     )
 
 

@@ -237,7 +237,7 @@ def in_parallel(
     assert layout.baseline is not None, "it scores"
     plan = slot_plan(layout.forecast, draft, score.slots)
     executor.run(plan.steps())
-    one = Forecaster(layout.forecast, executor.outcomes)
+    one = decision.forecasters[layout.engine.name]
     forecaster = SlotForecaster(one, plan, decision.factor(layout.engine.name))
     order = [head.id for head in one.trace.heads]
     asked = {p.id for p in layout.baseline.live.prompts}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ def _reason(cell: Cell, last: Night | None, max_age_hours: float, now: datetime)
     age = now - datetime.strptime(last.created, TIMESTAMP).replace(tzinfo=UTC)
     if (hours := age.total_seconds() / 3600) > max_age_hours:
         return f"its last night is {hours:.0f} hours old"
-    if last.record.recipe_sha256 != hashlib.sha256(cell.loaded.text.encode()).hexdigest():
+    if last.record.recipe_sha256 != cell.loaded.sha256:
         return "its recipe is not that of its last night"
     try:
         prepared = _prepared(cell, plan_only=True)
@@ -156,8 +155,7 @@ def kept_in(loaded: LoadedPipeline) -> Path:
 def _series(cell: Cell, prepared: Prepared) -> Series:
     """The series that the night of this build will belong to."""
     engines = "+".join(layout.engine.name for layout in prepared.layouts)
-    text = hashlib.sha256(prepared.loaded.text.encode()).hexdigest()
-    return cell.name, text, engines, machine().digest
+    return cell.name, prepared.loaded.sha256, engines, machine().digest
 
 
 def _judged(loaded: LoadedPipeline, cell: Cell, built: Built, started: float) -> CellOutcome:

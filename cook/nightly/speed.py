@@ -18,11 +18,10 @@ import numpy as np
 from cook.nightly.night import Night
 from cook.record.measured import PromptFigures
 from cook.record.record import Candidate
+from cook.scoring.compare import START
 from cook.scoring.racing import student_quantile
 from cook.units import plural
 
-KNOWN_START_ERROR = 0.008
-"""Standard deviation of the log speed of a server start, before it is measured."""
 FEWEST_NIGHTS, MOST_NIGHTS = 3, 40
 """Nights that the noise is measured from: the fewest, and the last so many."""
 EFFICIENCY = 1.5
@@ -37,7 +36,7 @@ Sides = tuple[PromptFigures, ...]
 class StartError:
     """Standard deviation of the log speed of one server start; ``nights`` 0: it is assumed."""
 
-    deviation: float = KNOWN_START_ERROR
+    deviation: float = START
     freedom: float = 1e6
     nights: int = 0
 

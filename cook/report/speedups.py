@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 
 from cook.record.measured import Interval, PromptFigures
 from cook.record.objective import Objective
@@ -143,7 +142,7 @@ def speed_of(record: Record, candidate: Candidate, objective: Objective = WHOLE)
     ratio = finite(candidate.speedup if objective is WHOLE else candidate.decode_speedup)
     if ratio is None:
         return Speed(own, None, live=True, part=part)
-    return Speed(ratio * reference, ratio, live=True, part=part, interval=_about(ratio, found))
+    return Speed(ratio * reference, ratio, live=True, part=part, interval=found)
 
 
 def factor_of(record: Record, engine: str, objective: Objective = WHOLE) -> float:
@@ -291,14 +290,6 @@ def _forecast(
         return Speed(own, None, live=False)
     speed = ratio * mine
     return Speed(speed, speed / reference if reference else None, live=False)
-
-
-def _about(ratio: float, found: Interval | None) -> Interval | None:
-    """``found``, which is symmetric in logs, about ``ratio``: that was moved to other prompts."""
-    if found is None or found.low <= 0:
-        return None
-    factor = ratio / sqrt(found.low * found.high)
-    return replace(found, low=factor * found.low, high=factor * found.high)
 
 
 def _own(candidate: Candidate, objective: Objective) -> float | None:

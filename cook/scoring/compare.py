@@ -44,7 +44,10 @@ FEWEST_STARTS = 3
 FORECAST = 0.02
 """Standard deviation of a forecast's log speedup between drafts, until live runs show it."""
 SETTING = 0.01
-"""The same between settings of one draft, which are priced by the same curves."""
+"""The same between settings of one draft, which are priced by the same curves, beside a trend:"""
+LENGTH = 0.05
+"""Standard deviation of what such errors grow by with ln(1 + drafted tokens a cycle), of all drafts
+alike: between lengths 5 and 12 forecasts of the demo were 2 to 7 % off (bench/results)."""
 FORECAST_FREEDOM = 4
 DRAWS = 8_000
 FEWEST_PROMPTS = 8
@@ -116,8 +119,11 @@ def interval(
     objective: Objective,
     weights: Mapping[str, float] | None,
     confidence: float,
+    about: float | None = None,
 ) -> Interval | None:
     """Of the figure of ``a`` over that of ``b`` on other prompts of the kind: 1.05 is 5 % better.
+
+    ``about``: the log ratio that it surrounds, where :func:`paired` moved it to other prompts.
 
     Prompts are clusters and categories are strata (Cochran 1977, Sampling Techniques, 6.11, for a
     ratio of two such ratios); server starts come on top. None with too few prompts.
@@ -146,6 +152,7 @@ def interval(
     if objective.timed:
         variance += 2 * START**2 / len({run.block for run in mine})
     reach = student_quantile(0.5 + confidence / 2, len(each) - len(groups)) * math.sqrt(variance)
+    ratio = ratio if about is None else about
     return Interval(math.exp(ratio - reach), math.exp(ratio + reach), confidence, METHOD)
 
 
@@ -186,7 +193,11 @@ def standings(
     shapes, for objectives that are counts, which live runs do not change.
     """
     zero = next(row for row in rows if row.key == base)
-    noise = _Noise.of(rows, zero, objective) if objective.timed else _Noise(acceptance_sd, 60, {})
+    noise = (
+        _Noise.of(rows, zero, objective)
+        if objective.timed
+        else _Noise(acceptance_sd, 60, counts=True)
+    )
     measured = {
         row.key: found
         for row in rows
@@ -328,16 +339,26 @@ def _guesses(
     """(log figure, draws of what it may be) of every candidate that has one.
 
     A candidate that did not run is its forecast, moved by what the forecasts of other settings of
-    its file were off by, or else of all drafts, and as uncertain as these were.
+    its file were off by, or else of all drafts, and as uncertain as these were; so is the trend of
+    these errors with the length of drafts (least squares, with :data:`LENGTH` known before).
     """
+    sizes = {row.key: _log_length(row.forecast) for row in rows}
     off = {key: m - forecast[key] for key, (m, _) in measured.items() if key in forecast}
     of_file: dict[Hashable, list[float]] = {}
+    lengths: dict[Hashable, list[float]] = {}
     for row in rows:
         if row.key in off and row.key != base:
             of_file.setdefault(row.file, []).append(off[row.key])
+            lengths.setdefault(row.file, []).append(sizes[row.key])
     means = {file: float(np.mean(each)) for file, each in of_file.items()}
-    inner = [x - means[file] for file, each in of_file.items() for x in each]
-    setting = _pooled(SETTING, inner, len(inner) - len(means))
+    usual = {file: float(np.mean(each)) for file, each in lengths.items()}
+    apart = np.array([x - usual[file] for file, each in lengths.items() for x in each])
+    inner = np.array([x - means[file] for file, each in of_file.items() for x in each])
+    known = float(apart @ apart) + (SETTING / LENGTH) ** 2
+    trend = float(apart @ inner) / known if len(inner) else 0.0
+    setting = _pooled(SETTING, list(inner - trend * apart), len(inner) - len(means))
+    trends = trend + setting / math.sqrt(known) * rng.standard_t(FORECAST_FREEDOM, DRAWS)
+    middle_size = float(np.mean([*usual.values()] or [*sizes.values()]))
     middle = float(np.mean(list(means.values()))) if means else 0.0
     between = _pooled(FORECAST, [m - middle for m in means.values()], len(means) - 1)
     shared: dict[Hashable, Floats] = {}
@@ -355,14 +376,21 @@ def _guesses(
             if noise.counts:
                 draws[row.key] = value[row.key] + noise.start_sd * rng.normal(size=DRAWS)
                 continue
-            value[row.key] += means.get(row.file, middle)
-            error = setting * rng.standard_t(FORECAST_FREEDOM, DRAWS)
+            beyond = sizes[row.key] - usual.get(row.file, middle_size) if row.key != base else 0.0
+            value[row.key] += means.get(row.file, middle) + trend * beyond
+            error = setting * rng.standard_t(FORECAST_FREEDOM, DRAWS) + (trends - trend) * beyond
             if row.file not in means:
                 if row.file not in shared:
                     shared[row.file] = between * rng.standard_t(FORECAST_FREEDOM, DRAWS)
                 error = error + shared[row.file]
             draws[row.key] = value[row.key] + error
     return value, draws
+
+
+def _log_length(runs: Sequence[PromptRun]) -> float:
+    """ln(1 + drafted tokens a cycle); 0 of no draft."""
+    cycles = sum(run.cycles or 0 for run in runs)
+    return math.log1p(sum(run.draft_n or 0 for run in runs) / cycles) if cycles else 0.0
 
 
 def _pooled(known: float, errors: Sequence[float], freedom: int) -> float:
@@ -378,11 +406,7 @@ class _Noise:
 
     start_sd: float
     freedom: int
-    blocks: Mapping[int, int]
-
-    @property
-    def counts(self) -> bool:
-        return not self.blocks
+    counts: bool = False
 
     @classmethod
     def of(cls, rows: Sequence[Row[K]], base: Row[K], objective: Objective) -> _Noise:
@@ -407,13 +431,12 @@ class _Noise:
             requests += sum((e - mean) ** 2 for e in cell.values())
             request_freedom += len(cell) - 1
         if not blocks:
-            return cls(START, START_FREEDOM, {0: 1})
+            return cls(START, START_FREEDOM)
         request_freedom = max(request_freedom - FITTED * (len(errors) - 1), 1.0)
         size = float(np.mean([len(each) for each in blocks.values()]))
         expected = START**2 + requests / request_freedom / size
-        sizes = {block: len(each) for block, each in blocks.items()}
         if len(blocks) < FEWEST_STARTS:
-            return cls(math.sqrt(expected), 60, sizes)
+            return cls(math.sqrt(expected), 60)
         squares, freedom = 0.0, 0
         for block_cells in blocks.values():
             keys = {key for one in block_cells for key in one}
@@ -423,8 +446,8 @@ class _Noise:
         freedom = max(freedom - (len(errors) - 1), 1)
         variance = (START_FREEDOM * expected + squares) / (START_FREEDOM + freedom)
         if squares / freedom > variance:  # starts differ by more than is known: they have the word
-            return cls(math.sqrt(squares / freedom), freedom + 1, sizes)
-        return cls(math.sqrt(variance), START_FREEDOM + freedom, sizes)
+            return cls(math.sqrt(squares / freedom), freedom + 1)
+        return cls(math.sqrt(variance), START_FREEDOM + freedom)
 
 
 def _unexplained(row: Row[K], base: Row[K], objective: Objective) -> dict[tuple[str, int], float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 import time
@@ -85,7 +84,7 @@ def findings(
         engine=layout.engine.name,
         identity=layout.engine.identity,
         recipe=loaded.recipe.name,
-        recipe_sha256=hashlib.sha256(loaded.text.encode()).hexdigest(),
+        recipe_sha256=loaded.sha256,
         recipe_text=loaded.text,
         quant=judged.given or job.drafts[0].name,
         demo=request.demo,

@@ -17,17 +17,18 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from cook.engines.base import Engine
+from cook.engines.process.system import anonymous_bytes
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.errors import StepError
 from cook.graph.step import Input, JsonValue, Step, Workbench, decode
 from cook.prompts.prompt_set import Prompt
+from cook.provenance import available_memory_bytes, machine
 from cook.record.prompt_runs import PromptRun
 from cook.steps.live import (
     WARM_UP,
@@ -37,6 +38,7 @@ from cook.steps.live import (
     Watch,
     cpu_difference,
 )
+from cook.steps.made_model import made_bytes
 from cook.units import plural
 
 REST_S = 0.1
@@ -274,7 +276,7 @@ class _Block:
         is another way) makes no failure."""
         try:
             for number, seat in enumerate(seats):
-                if whole and number and not _has_room(seats[:number], seat):
+                if whole and number and not _has_room(seats[:number], seat, self.bench):
                     return False
                 try:
                     seat.open(self.bench)
@@ -366,32 +368,13 @@ def _wait_for_rest(servers: Sequence[Server]) -> float:
     return time.monotonic() - started
 
 
-def _has_room(open_seats: Sequence[_Seat], seat: _Seat) -> bool:
+def _has_room(open_seats: Sequence[_Seat], seat: _Seat, bench: Workbench) -> bool:
     """Whether memory is left for the server of ``seat``, going by what those that are open took of
     their own: files that are mapped are there once, whoever maps them."""
-    own = [_own_bytes(s.server.pid) for s in open_seats if s.server is not None]
-    total, available = _memory()
-    if total is None or available is None or not own:
+    pids = [s.server.pid for s in open_seats if s.server is not None]
+    own = [anonymous_bytes(pid) for pid in pids if pid is not None]
+    available = available_memory_bytes()
+    if available is None or not own:
         return True
-    draft = seat.step.draft
-    file_bytes = getattr(draft, "size_bytes", 0) if draft is not None else 0
-    return available - max(own) - file_bytes >= FREE_SHARE * total
-
-
-def _own_bytes(pid: int | None) -> int:
-    """Memory of a process that no file backs; 0 where the kernel does not say."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
-
-
-def _memory() -> tuple[int | None, int | None]:
-    """(all, available) bytes of the machine's memory."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None, None
-    found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if ":" in line}
-    return found.get("MemTotal"), found.get("MemAvailable")
+    file_bytes = made_bytes(bench, seat.step.draft) if seat.step.draft is not None else 0
+    return available - max(own) - file_bytes >= FREE_SHARE * machine().memory_bytes

@@ -29,6 +29,13 @@ def model_digest(artifact: Artifact) -> str:
     return digest_of_all([f"sha256:{f.sha256}" for f in _model_files(artifact)])
 
 
+def made_bytes(bench: Workbench, node: Input) -> int:
+    """Size of the model ``node``, all its files."""
+    if isinstance(node, Source):
+        return node.size_bytes
+    return sum(f.size_bytes for f in _model_files(bench.artifact(node)))
+
+
 def model_path(bench: Workbench, node: Input) -> Path:
     """The file of the model ``node`` to give to an engine: a source's, or a made one's first."""
     return node.path if isinstance(node, Source) else model_paths(bench.artifact(node))[0]

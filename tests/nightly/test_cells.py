@@ -73,6 +73,12 @@ def test_nights_are_compared_and_remembered(
     before, after = read_history(loaded.history).nights
     assert before.live[1].prompts != after.live[1].prompts  # times of their own
 
+    # So is what another build of the engine measured.
+    text, digest = loaded.history.read_text(), before.record.engines["bundled"].digest
+    loaded.history.write_text(text.replace(digest, "0" * len(digest)))
+    assert [d.reason for d in due(loaded)] == ["its engine bundled is another build"]
+    loaded.history.write_text(text)
+
     # A changed recipe is stale at once.
     (pipeline.parent / "tiny.yaml").write_text(
         builds.TINY.replace("max_tokens: 24", "max_tokens: 25")

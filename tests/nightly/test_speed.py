@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cook.nightly.speed import KNOWN_START_ERROR, StartError, speed_change, start_error
+from cook.nightly.speed import StartError, speed_change, start_error
 from cook.record.measured import PromptFigures
+from cook.scoring.compare import START
 from tests.nightly.nights import Series, World
 
 MS = "decode_ms"
@@ -89,7 +90,7 @@ def test_the_noise_of_starts_is_measured_from_three_nights_on(starts: int) -> No
     series = Series(World(start_noise=0.03, starts=starts), seed=9)
     nights = [series.measure() for _ in range(20)]
     assert start_error(nights[:2], MS) == StartError()
-    assert StartError().deviation == KNOWN_START_ERROR
+    assert StartError().deviation == START
     found = start_error(nights, MS)
     assert found.nights == 20
     assert found.freedom == pytest.approx(19 * 3 / 1.5)

@@ -193,20 +193,6 @@ def test_a_row_that_left_early_says_on_how_many_prompts_it_is(records: ModuleTyp
     assert any(note.startswith("Rows of fewer prompts") for note in _notes(record))
 
 
-def test_the_interval_of_a_part_is_about_its_speedup(records: ModuleType) -> None:
-    """A build moves the speedup to the prompts that were not dealt, and not its interval."""
-    record = records.record()
-    early = record.candidate("Q4_K_M n_max=4")
-    moved = replace(early, speedup=1.1 * early.speedup)
-    changed = replace(record, candidates=(record.candidates[0], moved))
-    found = speed_of(changed, moved)
-    assert found is not None
-    assert found.interval is not None
-    assert (found.interval.low * found.interval.high) ** 0.5 == pytest.approx(moved.speedup)
-    width = early.speedup_interval.high / early.speedup_interval.low
-    assert found.interval.high / found.interval.low == pytest.approx(width)
-
-
 def test_requests_of_a_second_pass_are_counted_as_requests(records: ModuleType) -> None:
     """Both passes are of the same prompts."""
     record = records.record()

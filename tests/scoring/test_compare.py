@@ -423,3 +423,49 @@ def test_before_anything_ran_forecasts_say_who_may_win() -> None:
     assert found.rival == "near"
     assert not found.decided(0.95)
     assert found.chance["far"] < 0.02
+
+
+LENGTHS = {"n2": (96, 48), "n4": (128, 64), "n5": (160, 64), "n12": (192, 80)}
+"""Tokens drafted and accepted in a reply, by the longest draft."""
+
+
+def of_lengths(forecast: Mapping[str, float], live: Mapping[str, float]) -> list[Row[str]]:
+    """Log speeds of one draft at several lengths over no draft: as forecast of all, and as measured
+    of some, without noise."""
+
+    def requests(name: str, speed: float) -> tuple[PromptRun, ...]:
+        drafted, accepted = LENGTHS.get(name, (None, None))
+        ms = 1000 * math.exp(-speed)
+        return tuple(
+            run(f"p{i}", ms, category=KINDS[i % 4], drafted=drafted, accepted=accepted)
+            for i in range(24)
+        )
+
+    return [
+        Row(
+            name,
+            None if name == BARE else "file",
+            requests(name, speed),
+            requests(name, live[name]) if name in live else (),
+        )
+        for name, speed in ({BARE: 0.0} | dict(forecast)).items()
+    ]
+
+
+def test_a_length_far_from_those_that_ran_is_open_where_a_near_one_is_not() -> None:
+    """Both are forecast 4 % behind; errors of a forecast grow with the distance of lengths."""
+    live = {BARE: 0.0, "n5": 0.3}
+    near = standing(of_lengths({"n5": 0.3, "n4": 0.26}, live))
+    far = standing(of_lengths({"n5": 0.3, "n12": 0.26}, live))
+    assert near.decided(0.95)
+    assert not far.decided(0.95)
+    assert far.rival == "n12"
+
+
+def test_errors_that_grow_with_the_length_are_expected_of_the_next_length() -> None:
+    forecast = {"n2": 0.2, "n5": 0.3, "n12": 0.26}
+    found = standing(of_lengths(forecast, {BARE: 0.0, "n2": 0.2, "n5": 0.35}))
+    assert found.value["n12"] > 0.26 + 0.05
+    assert found.value["n5"] == pytest.approx(0.35)
+    level = standing(of_lengths(forecast, {BARE: 0.0, "n2": 0.225, "n5": 0.325}))
+    assert level.value["n12"] == pytest.approx(0.26 + 0.025)

@@ -19,6 +19,7 @@ from cook.formats.sampling import Sampling
 from cook.graph.step import Workbench, source
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, load_prompts
+from cook.provenance import machine
 from cook.steps import deal
 from cook.steps.deal import DealOutcome, DealStep
 from cook.steps.live import WARM_UP, LiveStep
@@ -386,15 +387,18 @@ def test_a_server_that_never_rests_holds_nobody_up_for_ever(
 
 
 def test_memory_is_left_for_others(step: DealStep, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 bytes 40 are available, and a server of its own takes 15 or 30 and its draft."""
+    """Of 10 GB 4 are available, and a server of its own takes 1.5 or 3.5 and its draft."""
     bare, drafted = (deal._Seat(one) for one in step.servers[:2])
     bare.server = Fake(None, ServerJob(Path(), ModelArgs(), 1), None)  # type: ignore[assignment]
-    monkeypatch.setattr(deal, "_memory", lambda: (10**10, 4 * 10**9))
+    bare.server.pid = 1  # type: ignore[union-attr, misc]
+    monkeypatch.setattr(deal, "machine", lambda: replace(machine(), memory_bytes=10**10))
+    monkeypatch.setattr(deal, "available_memory_bytes", lambda: 4 * 10**9)
+    monkeypatch.setattr(deal, "made_bytes", lambda *_: 10**9)
     for own, fits in ((15 * 10**8, True), (35 * 10**8, False)):
-        monkeypatch.setattr(deal, "_own_bytes", lambda _, own=own: own)
-        assert deal._has_room([bare], drafted) is fits
-    monkeypatch.setattr(deal, "_memory", lambda: (None, None))
-    assert deal._has_room([bare], drafted), "unknown is tried"
+        monkeypatch.setattr(deal, "anonymous_bytes", lambda _, own=own: own)
+        assert deal._has_room([bare], drafted, None) is fits  # type: ignore[arg-type]
+    monkeypatch.setattr(deal, "available_memory_bytes", lambda: None)
+    assert deal._has_room([bare], drafted, None), "unknown is tried"  # type: ignore[arg-type]
 
 
 def test_block_turns_and_order_of_servers_are_part_of_the_key(step: DealStep) -> None:
