@@ -24,7 +24,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -159,26 +159,6 @@ class Reply:
     margin: Floats32
     top_ids: Ids
     top_logp: Floats32
-
-    @classmethod
-    def of_tokens(
-        cls, head: ReplyHead, prompt: Sequence[int] | Ids, tokens: Sequence[int]
-    ) -> Reply:
-        """One of which the tokens are known, and no probabilities."""
-        count = len(tokens)
-        zeros = np.zeros(count, np.float32)
-        return cls(
-            head=head,
-            prompt=np.array(prompt, np.int32),
-            tokens=np.array(tokens, np.int32),
-            known=np.zeros(count, np.bool_),
-            logp=zeros,
-            chain_logp=zeros,
-            logsumexp=zeros,
-            margin=zeros,
-            top_ids=np.zeros((count, 0), np.int32),
-            top_logp=np.zeros((count, 0), np.float32),
-        )
 
     def __post_init__(self) -> None:
         n, k = len(self.tokens), self.top_ids.shape[1] if self.top_ids.ndim == 2 else -1

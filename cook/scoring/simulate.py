@@ -193,19 +193,6 @@ class Simulation:
     def cycles(self) -> int:
         return int((self.length > 0).sum())
 
-    def of_steps(self, steps: int) -> Simulation:
-        """As many ``steps`` as these are on the average: those of a reply that went another way."""
-        if steps == self.steps or not self.steps:
-            return self
-        taken = np.arange(steps) * self.steps // steps
-        return Simulation(
-            self.start[taken],
-            self.length[taken],
-            self.accepted[taken],
-            self.decodes[taken],
-            self.catch_up[taken],
-        )
-
     def by_depth(self, n_max: int) -> tuple[Ints, Ints]:
         """(drafted, accepted) at each depth 1..n_max, over all cycles."""
         depth = np.arange(n_max)[:, None]

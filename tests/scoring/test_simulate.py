@@ -241,23 +241,6 @@ def test_token_identity(seed: int, skill: float, n_max: int) -> None:
     assert (np.diff(accepted) <= 0).all()
 
 
-@given(seed=st.integers(0, 10**6), skill=st.floats(0, 1), steps=st.integers(1, 200))
-@settings(max_examples=100, deadline=None)
-def test_another_number_of_steps_is_of_the_same_kind(seed: int, skill: float, steps: int) -> None:
-    reply = positions(make_case(seed, 50, skill, False, 0), 50, 1000, 1)
-    run = simulate(reply, DraftSettings(3), Profile.MAINLINE_2026_10)
-    other = run.of_steps(steps)
-    assert other.steps == steps
-    assert set(zip(other.start, other.length, strict=True)) <= set(
-        zip(run.start, run.length, strict=True)
-    )
-    assert (np.diff(other.start) >= 0).all(), "in order"
-    assert run.of_steps(run.steps) is run
-    # Every step is taken as often as any other, give or take one.
-    often = np.bincount(np.searchsorted(run.start, other.start), minlength=run.steps)
-    assert often.max() - often.min() <= 1
-
-
 def test_a_matched_end_of_generation_counts_only_as_the_last_draft_token() -> None:
     match = np.ones(6, bool)
     eog = np.array([False] * 5 + [True])
