@@ -47,7 +47,9 @@ class Slow:
         return self.text[len(self.text) - self.n :]
 
     def stands(self, place: int) -> bool:
-        return self.text[place : place + self.n] == self.key()
+        """Before the last token: what lies beyond, the engine reads out of bounds (a key that was
+        kept of a longer prompt), and nothing is known of it."""
+        return self.text[:-1][place : place + self.n] == self.key()
 
     def answer(
         self,
