@@ -30,7 +30,7 @@ ROOMS = {
     "build": 7_808,
     "hub": 1_651,
     "logs": 1_274,
-    "report": 5_483,
+    "report": 5_486,
     "steps": 4_390,
     "scoring": 4_037,
     "record": 1_500,

@@ -87,12 +87,15 @@ def _speedup_title(record: Record) -> str:
 
 
 def in_order(record: Record) -> list[Candidate]:
-    """The candidates, best first by all that is known of them."""
-    order = {name: index for index, name in enumerate(record.pick.ranking)}
+    """The pick, then the others by the speed that is shown, or by the count that is sought."""
+    objective = Objective(record.pick.maximize)
+    order = {} if objective.timed else {n: i for i, n in enumerate(record.pick.ranking)}
+    shown = objective if objective.timed else WHOLE
 
-    def place(candidate: Candidate) -> tuple[int, float]:
-        found = speed_of(record, candidate)
-        return order.get(candidate.name, len(order)), -(found.tokens_per_s if found else 0.0)
+    def place(candidate: Candidate) -> tuple[bool, int, float]:
+        name, found = candidate.name, speed_of(record, candidate, shown)
+        speed = found.tokens_per_s if found else 0.0
+        return name != record.pick.candidate, order.get(name, len(order)), -speed
 
     return sorted(record.candidates, key=place)
 

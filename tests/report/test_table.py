@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from cook.record.objective import Objective
 from cook.record.record import Candidate
 from cook.report.show import shown
 from cook.report.speedups import speed_of
@@ -26,14 +27,19 @@ def names(found: list[Candidate]) -> list[str]:
     return [candidate.name for candidate in found]
 
 
-def test_every_candidate_has_a_row_best_first(records: ModuleType) -> None:
+def test_every_candidate_has_a_row_the_pick_and_then_by_the_speed_shown(
+    records: ModuleType,
+) -> None:
     record = records.record()
     found = in_order(record)
-    assert names(found) == list(record.pick.ranking)
+    assert sorted(names(found)) == sorted(record.pick.ranking)
+    assert found[0].name == record.pick.candidate
     assert shown(record).wide.picked == names(to_look_at(record)).index(record.pick.candidate)
-    unranked = replace(record, pick=replace(record.pick, ranking=()))
-    speeds = [s.tokens_per_s for c in in_order(unranked) if (s := speed_of(unranked, c))]
+    objective = Objective(record.pick.maximize)
+    speeds = [s.tokens_per_s for c in found if (s := speed_of(record, c, objective))]
     assert speeds == sorted(speeds, reverse=True)
+    counted = replace(record, pick=replace(record.pick, maximize="acceptance_length"))
+    assert names(in_order(counted)) == list(record.pick.ranking)
 
 
 def test_the_short_table_keeps_what_ran_live_and_each_drafts_best(records: ModuleType) -> None:
@@ -54,7 +60,7 @@ def test_one_draft_on_two_engines_is_two(records: ModuleType) -> None:
         if c.draft is not None
     ]
     both = replace(record, candidates=record.candidates + tuple(other))
-    assert names(to_look_at(both)) == ["Q8_0 n_max=4", "no draft", "Q8_0 n_max=4 @ik"]
+    assert names(to_look_at(both)) == ["Q8_0 n_max=4", "Q8_0 n_max=4 @ik", "no draft"]
 
 
 def test_a_table_without_anything_left_out_does_not_say_so(records: ModuleType) -> None:
