@@ -27,7 +27,7 @@ qualifies, or a regression), 5 a prerequisite is missing, 130 interrupted.
 """
 FLAGS_TITLE = """# Raw flags
 
-Written by `make docs` from cook/engines/options.py; do not edit.
+Written by `make docs` from cook/engines/options.tsv; do not edit.
 
 `extra` in a recipe's `args` passes flags to the engine's own programs. Recipes are shared between
 strangers, and those programs can download over your model, write files, load libraries and listen
@@ -81,7 +81,7 @@ def cli() -> str:
 
 
 def flags() -> str:
-    from cook.engines.options import OPTIONS, Harm, Sets
+    from cook.engines.options import OPTIONS, Effect, RefusalReason
     from cook.engines.worker.flags import in_replay
 
     parts = [FLAGS_TITLE]
@@ -91,19 +91,19 @@ def flags() -> str:
             f"## {flavour}",
             "| flag | value | sets | what | in replay |\n|---|---|---|---|---|",
         ]
-        for sets in Sets:
+        for effect in Effect:
             rows = [
-                f"| {_codes(o.spellings)} | {o.value.says if o.value else '-'} | {sets} | {o.why}"
-                f" | {in_replay(flavour, o)} |"
+                f"| {_codes(o.spellings)} | {o.value.says if o.value else '-'} | {effect} | {o.why}"
+                f" | {in_replay(o)} |"
                 for o in options
-                if o.sets is sets
+                if o.effect is effect
             ]
             parts[-1] += "".join(f"\n{row}" for row in rows)
         parts.append("Refused:")
         refused = []
-        for harm in Harm:
-            words = [word for o in options if o.harm is harm for word in o.spellings]
-            refused.append(f"- {harm}: {_codes(words)}")
+        for reason in RefusalReason:
+            words = [word for o in options if o.effect is reason for word in o.spellings]
+            refused.append(f"- {reason}: {_codes(words)}")
         parts.append("\n".join(refused))
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
-from cook.engines.options import Sets, read_flags
+from cook.engines.options import Effect, read_flags
 from cook.engines.process.supervisor import Supervisor
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
@@ -83,7 +83,7 @@ def _ones(name: str, shape: tuple[int, ...]) -> NewTensor:
 def _of_prompts(engine: Engine, extra: Sequence[str]) -> tuple[str, ...]:
     """The flags among ``extra`` that change how a prompt is rendered."""
     words: list[str] = []
-    for said in read_flags(extra, [Flavour(engine.flavour)]).said:
-        if said.option.sets is Sets.PROMPT:
-            words += [said.flag] if said.value is None else [said.flag, said.value]
+    for found in read_flags(extra, [Flavour(engine.flavour)]).flags:
+        if found.option.effect is Effect.PROMPT:
+            words += [found.flag] if found.value is None else [found.flag, found.value]
     return tuple(words)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.engines.facts import parse_flags
-from cook.engines.options import OPTIONS, Harm, Option, Sets, normal, read_flags
+from cook.engines.options import OPTIONS, Effect, Option, RefusalReason, normal, read_flags
 from cook.formats.quant_types import Flavour
 
 RECORDED = Path(__file__).parent / "standins" / "recorded"
@@ -19,8 +19,8 @@ REACHED = ("server", "imatrix", "perplexity")
 """Tools that raw flags reach. llama-quantize and the worker get none."""
 # Flags that their help prints across two lines, or with a dot.
 GARBLED = {"--fim-qwen-1", "--spec-ngram-", "-min-hits"}
-HARMLESS = {f: {w: o for w, o in t.items() if o.sets} for f, t in OPTIONS.items()}
-REFUSED = {f: {w: o for w, o in t.items() if not o.sets} for f, t in OPTIONS.items()}
+HARMLESS = {f: {w: o for w, o in t.items() if o.harmless} for f, t in OPTIONS.items()}
+REFUSED = {f: {w: o for w, o in t.items() if not o.harmless} for f, t in OPTIONS.items()}
 VALUES = {
     "a whole number": "1",
     "a number": "1.5",
@@ -86,8 +86,7 @@ def test_a_spelling_has_one_meaning_and_every_option_its_reason(flavour: Flavour
         assert word in option.spellings
         assert word == normal(word)
         assert option.why
-        assert (option.sets is None) != (option.harm is None)
-        assert option.value is None or option.sets is not None
+        assert option.value is None or option.harmless
     for word in set(HARMLESS[Flavour.LLAMA_CPP]) & set(HARMLESS[Flavour.IK_LLAMA_CPP]):
         # A recipe is read before its engine is known: the number of words must not depend on it.
         values = {HARMLESS[f][word].value is None for f in Flavour}
@@ -100,58 +99,58 @@ def test_harmless_flags_pass_with_a_value_of_their_form(flavour: Flavour) -> Non
         words = said(option, word)
         reading = read_flags(words, [flavour])
         assert reading.refusals == (), words
-        (found,) = reading.said
+        (found,) = reading.flags
         assert (found.option, found.flag, found.value) == (option, word, ([*words, None])[1])
-        assert isinstance(found.option.sets, Sets)
+        assert isinstance(found.option.effect, Effect)
 
 
 @BOTH
 @pytest.mark.parametrize(
-    ("attack", "harm"),
+    ("attack", "reason"),
     [
-        (["--model-url", "http://x/y.gguf"], Harm.DOWNLOADS),
-        (["-mu", "http://x/y.gguf"], Harm.DOWNLOADS),
-        (["-hfr", "a/b"], Harm.DOWNLOADS),
-        (["--hf-token", "x"], Harm.DOWNLOADS),
-        (["--lora", "x.gguf"], Harm.MODEL),
-        (["--override-kv", "a.b=int:1"], Harm.MODEL),
-        (["--chat-template-file", "/etc/passwd"], Harm.READS),
-        (["--slot-save-path", "/tmp"], Harm.WRITES),
-        (["-lcd", "/tmp/x"], Harm.WRITES),
-        (["-o", "/tmp/x"], Harm.WRITES),
-        (["--path", "/"], Harm.LISTENS),
-        (["--host", "0.0.0.0"], Harm.OURS),
-        (["--log-file", "/tmp/x"], Harm.LOGS),
+        (["--model-url", "http://x/y.gguf"], RefusalReason.DOWNLOADS),
+        (["-mu", "http://x/y.gguf"], RefusalReason.DOWNLOADS),
+        (["-hfr", "a/b"], RefusalReason.DOWNLOADS),
+        (["--hf-token", "x"], RefusalReason.DOWNLOADS),
+        (["--lora", "x.gguf"], RefusalReason.MODEL),
+        (["--override-kv", "a.b=int:1"], RefusalReason.MODEL),
+        (["--chat-template-file", "/etc/passwd"], RefusalReason.READS),
+        (["--slot-save-path", "/tmp"], RefusalReason.WRITES),
+        (["-lcd", "/tmp/x"], RefusalReason.WRITES),
+        (["-o", "/tmp/x"], RefusalReason.WRITES),
+        (["--path", "/"], RefusalReason.LISTENS),
+        (["--host", "0.0.0.0"], RefusalReason.OURS),
+        (["--log-file", "/tmp/x"], RefusalReason.LOGS),
     ],
 )
 def test_what_does_harm_is_refused_with_its_reason(
-    flavour: Flavour, attack: list[str], harm: Harm
+    flavour: Flavour, attack: list[str], reason: RefusalReason
 ) -> None:
     (refusal,) = read_flags(attack, [flavour]).refusals
     option = OPTIONS[flavour][attack[0]]
-    assert option.harm is harm
+    assert option.effect is reason
     assert option.why in refusal.message
-    assert refusal.ours is (harm is Harm.OURS)
+    assert refusal.ours is (reason is RefusalReason.OURS)
 
 
 @pytest.mark.parametrize(
-    ("flavour", "flag", "harm"),
+    ("flavour", "flag", "reason"),
     [
-        (Flavour.LLAMA_CPP, "--tools", Harm.CODE),
-        (Flavour.LLAMA_CPP, "--mcp-servers-json", Harm.CODE),
-        (Flavour.LLAMA_CPP, "-dr", Harm.DOWNLOADS),
-        (Flavour.LLAMA_CPP, "-hf", Harm.DOWNLOADS),
-        (Flavour.LLAMA_CPP, "--fim-qwen-7b-spec", Harm.DOWNLOADS),
-        (Flavour.LLAMA_CPP, "--models-dir", Harm.MODEL),
-        (Flavour.LLAMA_CPP, "--log-prompts-dir", Harm.LOGS),
-        (Flavour.IK_LLAMA_CPP, "--sqlite-zstd-ext-file", Harm.CODE),
-        (Flavour.IK_LLAMA_CPP, "--sql-save-file", Harm.WRITES),
-        (Flavour.IK_LLAMA_CPP, "-ld", Harm.LOGS),
-        (Flavour.IK_LLAMA_CPP, "-dr", Harm.ENDS),
+        (Flavour.LLAMA_CPP, "--tools", RefusalReason.CODE),
+        (Flavour.LLAMA_CPP, "--mcp-servers-json", RefusalReason.CODE),
+        (Flavour.LLAMA_CPP, "-dr", RefusalReason.DOWNLOADS),
+        (Flavour.LLAMA_CPP, "-hf", RefusalReason.DOWNLOADS),
+        (Flavour.LLAMA_CPP, "--fim-qwen-7b-spec", RefusalReason.DOWNLOADS),
+        (Flavour.LLAMA_CPP, "--models-dir", RefusalReason.MODEL),
+        (Flavour.LLAMA_CPP, "--log-prompts-dir", RefusalReason.LOGS),
+        (Flavour.IK_LLAMA_CPP, "--sqlite-zstd-ext-file", RefusalReason.CODE),
+        (Flavour.IK_LLAMA_CPP, "--sql-save-file", RefusalReason.WRITES),
+        (Flavour.IK_LLAMA_CPP, "-ld", RefusalReason.LOGS),
+        (Flavour.IK_LLAMA_CPP, "-dr", RefusalReason.ENDS),
     ],
 )
-def test_what_one_engine_has_alone(flavour: Flavour, flag: str, harm: Harm) -> None:
-    assert OPTIONS[flavour][flag].harm is harm
+def test_what_one_engine_has_alone(flavour: Flavour, flag: str, reason: RefusalReason) -> None:
+    assert OPTIONS[flavour][flag].effect is reason
     assert read_flags([flag, "x"], [flavour]).refusals
 
 
@@ -207,7 +206,7 @@ def test_a_flag_is_no_value(valued: tuple[Flavour, str], smuggled: str) -> None:
     if smuggled in HARMLESS[flavour]:  # refused on the other engine only
         return
     reading = read_flags([flag, smuggled, "http://x/"], [flavour])
-    assert not reading.said
+    assert not reading.flags
     assert {refusal.index for refusal in reading.refusals} >= {0, 1}
 
 
@@ -215,7 +214,7 @@ def test_a_flag_is_no_value(valued: tuple[Flavour, str], smuggled: str) -> None:
 def test_what_passes_is_whole_and_known(words: list[str]) -> None:
     reading = read_flags(words)
     if not reading.refusals:
-        again = [w for s in reading.said for w in (s.flag, s.value) if w is not None]
+        again = [w for s in reading.flags for w in (s.flag, s.value) if w is not None]
         assert again == [normal(w) for w in words]
 
 

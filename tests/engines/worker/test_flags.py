@@ -9,7 +9,7 @@ import pytest
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.options import OPTIONS, Option
 from cook.engines.worker.compile import locate, parameter_names
-from cook.engines.worker.flags import RULES, SERVER_ONLY, ServerOnly, Unable, follow, of_the_server
+from cook.engines.worker.flags import follow, in_replay, of_the_server
 from cook.engines.worker.messages import ModelLoad
 from cook.errors import PrerequisiteError
 from cook.formats.quant_types import Flavour
@@ -23,8 +23,15 @@ def followed(flavour: Flavour, *words: str) -> ModelLoad:
 
 @pytest.mark.parametrize("flavour", Flavour)
 def test_every_harmless_option_is_decided(flavour: Flavour) -> None:
-    harmless = {o.name for o in OPTIONS[flavour].values() if o.sets is not None}
-    assert set(RULES[flavour]) == harmless
+    for option in OPTIONS[flavour].values():
+        assert (option.replay != "-") == option.harmless, option.name
+        if not option.harmless or option.replay in ("server", "-"):
+            continue
+        if in_replay(option) == "yes":
+            load = followed(flavour, *an_example(option))
+            assert load != ModelLoad(Path("a.gguf")), option.name
+        else:
+            assert len(in_replay(option)) > len("no: "), option.name
 
 
 @pytest.mark.parametrize(
@@ -106,13 +113,6 @@ def test_what_is_the_server_s_alone_is_named() -> None:
     assert [p.name for p in followed(LLAMA, *words).parameters] == ["context.swa_full"]
 
 
-def test_reasons_are_told() -> None:
-    unable = [r for rules in RULES.values() for r in rules.values() if isinstance(r, Unable)]
-    assert unable
-    assert all(rule.why for rule in unable)
-    assert any(rule is SERVER_ONLY for rule in RULES[IK].values())
-
-
 def test_a_draft_runs_with_its_target_s_flags_but_for_where_tensors_go() -> None:
     target = ModelArgs(extra=("--swa-full", "-ncffn", "4", "-lm", "none"))
     assert ModelArgs().as_draft_of(target).extra == ("--swa-full", "-lm", "none")
@@ -136,10 +136,10 @@ def test_the_library_has_what_the_table_sets(name: str, request: pytest.FixtureR
     engine: Engine = request.getfixturevalue(name)
     have = parameter_names(locate(engine))
     flavour = Flavour(engine.flavour)
-    options = {o.spellings: o for o in OPTIONS[flavour].values() if o.sets is not None}
+    options = {o.spellings: o for o in OPTIONS[flavour].values() if o.harmless}
     followed_ones = 0
     for option in options.values():
-        if isinstance(RULES[flavour][option.name], (Unable, ServerOnly)):
+        if in_replay(option) != "yes":
             continue
         found = followed(flavour, *an_example(option)).parameters
         assert {p.name for p in found} <= have, option.name
