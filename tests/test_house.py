@@ -38,7 +38,7 @@ ROOMS = {
     "trace": 1_295,
     "graph": 2_169,
     "engine_setup": 290,
-    "engines": 6_947,
+    "engines": 6_939,
     "config": 137,
     "prompts": 405,
     "demo": 253,

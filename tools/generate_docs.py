@@ -81,7 +81,7 @@ def cli() -> str:
 
 
 def flags() -> str:
-    from cook.engines.options import OPTIONS, Effect, RefusalReason
+    from cook.engines.options import OPTIONS, FlagEffect, RefusalReason
     from cook.engines.worker.flags import in_replay
 
     parts = [FLAGS_TITLE]
@@ -91,7 +91,7 @@ def flags() -> str:
             f"## {flavour}",
             "| flag | value | sets | what | in replay |\n|---|---|---|---|---|",
         ]
-        for effect in Effect:
+        for effect in FlagEffect:
             rows = [
                 f"| {_codes(o.spellings)} | {o.value.says if o.value else '-'} | {effect} | {o.why}"
                 f" | {in_replay(o)} |"

@@ -39,7 +39,7 @@ def other_machines(servers: Iterable[str]) -> list[str]:
     return [server for server, host in hosts if host and host not in THIS_MACHINE]
 
 
-class Effect(StrEnum):
+class FlagEffect(StrEnum):
     """What a harmless flag sets."""
 
     PLACEMENT = "placement"
@@ -107,7 +107,7 @@ class Option:
     """
 
     spellings: tuple[str, ...]
-    effect: Effect | RefusalReason
+    effect: FlagEffect | RefusalReason
     why: str
     value: FlagValue | None = None
     unlisted: bool = False
@@ -120,7 +120,7 @@ class Option:
 
     @property
     def harmless(self) -> bool:
-        return isinstance(self.effect, Effect)
+        return isinstance(self.effect, FlagEffect)
 
 
 def _tables() -> Mapping[Flavour, Mapping[str, Option]]:
@@ -133,7 +133,7 @@ def _tables() -> Mapping[Flavour, Mapping[str, Option]]:
     _, *rows = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8").splitlines()
     for row in rows:
         engine, name, flags, form, listed, replay, what = row.split("\t")
-        kinds = Effect if name.upper() in Effect.__members__ else RefusalReason
+        kinds = FlagEffect if name.upper() in FlagEffect.__members__ else RefusalReason
         effect = kinds[name.upper()]
         words = form.split("|")
         value = _FORMS.get(form) or FlagValue(" or ".join(words), "|".join(map(re.escape, words)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cook.engines.base import Engine, ModelArgs, ServerJob
-from cook.engines.options import Effect, read_flags
+from cook.engines.options import FlagEffect, read_flags
 from cook.engines.process.supervisor import Supervisor
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
@@ -84,6 +84,6 @@ def _of_prompts(engine: Engine, extra: Sequence[str]) -> tuple[str, ...]:
     """The flags among ``extra`` that change how a prompt is rendered."""
     words: list[str] = []
     for found in read_flags(extra, [Flavour(engine.flavour)]).flags:
-        if found.option.effect is Effect.PROMPT:
+        if found.option.effect is FlagEffect.PROMPT:
             words += [found.flag] if found.value is None else [found.flag, found.value]
     return tuple(words)

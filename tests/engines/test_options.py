@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.engines.facts import parse_flags
-from cook.engines.options import OPTIONS, Effect, Option, RefusalReason, normal, read_flags
+from cook.engines.options import OPTIONS, FlagEffect, Option, RefusalReason, normal, read_flags
 from cook.formats.quant_types import Flavour
 
 RECORDED = Path(__file__).parent / "standins" / "recorded"
@@ -101,7 +101,7 @@ def test_harmless_flags_pass_with_a_value_of_their_form(flavour: Flavour) -> Non
         assert reading.refusals == (), words
         (found,) = reading.flags
         assert (found.option, found.flag, found.value) == (option, word, ([*words, None])[1])
-        assert isinstance(found.option.effect, Effect)
+        assert isinstance(found.option.effect, FlagEffect)
 
 
 @BOTH

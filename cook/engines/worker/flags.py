@@ -78,19 +78,11 @@ def _values(part: str, parsed: ParsedFlag) -> Iterator[tuple[str, float | str]]:
     elif to in ("on", "off"):
         negated = parsed.flag.startswith(("-n", "--no-"))
         yield names, int((to == "on") != negated)
-    elif is_set:
-        yield names, _number_or_type(to)
     else:
-        parts = value.split(",") if "," in names else [value]
-        yield from zip(names.split(","), map(_number_or_type, parts), strict=True)
-
-
-def _number_or_type(text: str) -> float | str:
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    return int(value) if value.is_integer() else value
+        parts = [to] if is_set else value.split(",") if "," in names else [value]
+        for name, text in zip(names.split(","), parts, strict=True):
+            number = 0.0 if "type" in name else float(text)  # a type stays a word
+            yield name, text if "type" in name else int(number) if number.is_integer() else number
 
 
 def _with_values(
