@@ -8,46 +8,24 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from bench import active_experts
 from bench.comparisons import COMPARISONS
 from bench.counts import counts, exact_counts, real_counts
-from bench.ik_agreement import ik_agreement
 from bench.ngram_counts import ngram_counts, two_stage_counts
-from bench.output_heads import output_heads
 from bench.pairs import describe, measure
-from bench.remote_draft import remote_draft
 from bench.replay_cost import replay_cost
-from bench.replay_vs_live import replay_vs_live
-from bench.sampled_acceptance import sampled_acceptance
-from bench.scale import scale
 from bench.search_contests import search_contests
-from bench.search_cost import search_cost
-from bench.slots import slots
 from bench.study import Study, engine_names
 from bench.tensor_reuse import tensor_reuse
-from bench.two_workers import two_workers
 
 STUDIES: dict[str, Callable[[], Study]] = {
     "replay-cost": replay_cost,
-    "replay-vs-live": replay_vs_live,
     "counts": counts,
     **{f"counts-real-{engine}": partial(real_counts, engine) for engine in engine_names()},
     **{f"counts-exact-{engine}": partial(exact_counts, engine) for engine in engine_names()},
     "ngram-counts": ngram_counts,
     "two-stage-counts": two_stage_counts,
-    "sampled-acceptance": sampled_acceptance,
-    "slots": slots,
-    "remote-draft": remote_draft,
-    "ik-agreement": ik_agreement,
-    "scale": scale,
-    "two-workers": two_workers,
     "tensor-reuse": tensor_reuse,
-    "search-cost": search_cost,
     "search-contests": search_contests,
-    "active-experts": active_experts.acceptance,
-    "active-experts-pick": active_experts.pick,
-    "active-experts-cost": active_experts.cost,
-    "output-heads": output_heads,
 }
 NAMED_ONLY = {name for name in STUDIES if name.startswith(("counts-real-", "counts-exact-"))}
 """What runs only where it is named."""

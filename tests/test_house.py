@@ -105,6 +105,7 @@ ACROSS = {
     "test_citations.py": "what docstrings cite",
     "test_demo_plan.py": "the shipped demo's plan",
     "test_docs.py": "the documentation",
+    "test_giant.py": "a source of 2 TB, through a plan and an inspection",
     "test_house.py": "this file",
     "test_ik_build.py": "a whole build on ik_llama.cpp",
     "test_kept_records.py": "documents of real runs",

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.giant import LISTS, write_giant
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import IK_LLAMA_CPP
@@ -15,6 +14,7 @@ from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
 from cook.recipe.groups import Group
 from cook.recipe.load import load_recipe
 from cook.recipe.rules import ModelTensors, tensor_sizes
+from tests.giant import LISTS, write_giant
 
 FLASH = LISTS / "ling-flash-2.0.tensors.tsv"
 RECIPE = Path(__file__).parents[2] / "recipes" / "ling-flash-iq1kt.yaml"

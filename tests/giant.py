@@ -10,7 +10,7 @@ from cook.formats.gguf import TensorInfo, ValueType, read_tensor_list
 from cook.formats.gguf_writer import NewTensor, encode, encode_header
 from cook.formats.naming import shard_path
 
-LISTS = Path(__file__).parent.parent / "tests" / "data"
+LISTS = Path(__file__).parent / "data"
 LING_1T = LISTS / "ling-1t.tensors.tsv"
 """The tensors of inclusionAI/Ling-1T in BF16: 80 layers, 256 experts, 2 TB."""
 
