@@ -33,9 +33,11 @@ def command(
 ) -> None:
     """Show acceptance and speed from llama-server logs.
 
-    Reads logs of llama.cpp and ik_llama.cpp (text, --log-jsonl, --log-format json), journalctl
-    and container output, saved answers with timings, and tables of llama-sweep-bench. Requests
-    are grouped by target and draft where the log names them. "of totals" weighs every token
+    Reads logs of llama.cpp and ik_llama.cpp (text, --log-jsonl, --log-format json, UTF-16 too),
+    behind whatever journalctl, containers, kubectl, a router or grep -n put in front of a line,
+    saved answers with timings, and tables of llama-sweep-bench. Lines with the engine's words that
+    could not be read are counted and shown; a log of nothing else is an error. Requests are grouped
+    by target and draft where the log names them. "of totals" weighs every token
     alike (accepted over drafted, tokens over time), the mean every request. Speeds count the
     tokens after the first.
 
@@ -78,6 +80,9 @@ def _document(report: LogReport) -> dict[str, Any]:
     for raw, pair in zip(document["pairs"], report.pairs, strict=True):
         for shown, figure in zip(raw["figures"], pair.figures, strict=True):
             shown["total"]["value"] = figure.total.value
+        for shown, request in zip(raw["requests"], pair.requests, strict=True):
+            shown["acceptance"] = request.acceptance
+            shown["decode_tokens_per_s"] = request.decode_tokens_per_s
     return document
 
 

@@ -1,9 +1,10 @@
-"""One line of a llama-server log, and what it says: the grammar of both engines.
+"""One line of a llama-server log, and the figures in it: the grammar of both engines.
 
-The engine's own words count only where the engine writes them: at the beginning of a line,
-after a prefix of journald, of a container, or of the engine; or in the text of a JSON log line.
-What a user pasted into a prompt stands inside a JSON string and is never read. A line whose
-figures contradict each other (a rate that is not tokens over time) is refused whole.
+The engine's own words count wherever a log collector put them: behind the prefix of a router's
+child, journald, a container, syslog or ``grep -n``, in a quoted field, or in the text of a JSON log
+line. What a user pasted into a prompt stands inside a JSON string and is never read. Figures that
+contradict each other (a rate that is not tokens over time) are refused whole, and a line with the
+engine's words that cannot be read is :class:`Unread`, so that it is counted.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ MAX_COUNT = 1 << 40
 
 
 class Where(NamedTuple):
-    """Whose line it is: the process (its id as journald tells it) and the server's slot."""
+    """The server that wrote a line (its process, router child or container, as the prefix names
+    it), and the slot and task of the request."""
 
-    process: str = ""
+    server: str = ""
     slot: str = ""
 
 
 class Timing(NamedTuple):
-    """``prompt eval time`` or ``eval time`` of one request. ``told`` is the rate as printed."""
+    """``prompt eval time`` or ``eval time`` of one request. ``rate`` is tokens/s as printed."""
 
     where: Where
     prompt: bool
     n: int
     ms: float
-    told: float | None
+    rate: float | None
 
 
 class Acceptance(NamedTuple):
@@ -60,14 +62,14 @@ class Answer(NamedTuple):
     prompt_ms: float | None
     predicted_n: int
     predicted_ms: float
-    told: float | None
+    rate: float | None
     drafted: int | None
     accepted: int | None
     by_depth: tuple[DepthCount, ...]
 
 
 class Loading(NamedTuple):
-    """A model that the process loads; ``draft`` None where the line does not say which it is."""
+    """A model that the server loads; ``draft`` None where the line does not say which it is."""
 
     where: Where
     name: str
@@ -85,7 +87,7 @@ class Drafting:
     drafted: int
     accepted: int
     draft_ms: float | None
-    """Time spent drafting, where the log tells it."""
+    """Time spent drafting, where the log has it."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,18 @@ class SweepRow:
 
 
 class Refused(NamedTuple):
-    """A line that looks like figures and is none; ``why`` says what is wrong with it."""
+    """A line whose figures contradict each other; ``why`` says how."""
 
     why: str
 
 
-Event = Timing | Acceptance | Answer | Loading | Drafting | SweepRow | Refused
+class Unread(NamedTuple):
+    """A line with the engine's words for a request's figures that could not be read."""
+
+    text: str
+
+
+Event = Timing | Acceptance | Answer | Loading | Drafting | SweepRow | Refused | Unread
 
 
 @lru_cache(maxsize=1024)
@@ -123,39 +131,34 @@ def readable(text: str) -> str:
     return "".join(c for c in text[: 2 * MAX_NAME] if c.isprintable()).strip()[:MAX_NAME]
 
 
-_NESTING = 4
+_NESTING = 5
 _MAX_MESSAGES = 10_000
+_MAX_PREFIX = 512
+_TEXT_KEYS = ("to_send", "response", "MESSAGE", "msg", "message", "log", "line", "textPayload")
+"""Fields of JSON log lines that hold a line's text: ik's, journald's, docker's, and collectors'."""
+_INNER_KEYS = ("jsonPayload", "fields", "attributes", "body")
 
-# journalctl (short, iso, unix, with-unit), docker and compose, a quoted line of a forum post.
-_DAY = (
-    r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?"
-    r"|(?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16}(?: [A-Z]{2,5}(?= ))?"
-    r"|\[? {0,8}\d{1,12}\.\d{1,9}\]?)"
-)
-_OUTER = re.compile(
-    r"[`>\s]{0,8}(?:[\w.-]{1,64} {1,32}\| )?"
-    rf"(?:{_DAY} (?:\S{{1,255}} [^\s\[\]:]{{1,128}}\[(?P<pid>\d{{1,10}})\]: )?)?"
-    r"(?:data: )?"
-)
-_ENGINE = re.compile(
-    r"(?:\d{1,9}\.\d\d\.\d{3}\.\d{3} )?(?:[IWED] )?"
+# What the engine itself writes in front of its words, from the end of the prefix backwards.
+_OWN = re.compile(
+    r"(?:(?<![\w.])\d{1,9}\.\d\d\.\d{3}\.\d{3} )?(?:[IWED] )?"
     r"(?:(?:INFO|VERB|WARN|ERR) {1,4}\[ {0,24}\S{1,40}\] )?"
     r"(?:slot {1,12}\w{1,24}: id {1,4}(?P<slot>\d{1,9}) \| task (?P<task>-?\d{1,9}) \| )?"
-    r"(?P<by>(?:srv|spec|llama_model_loader|llm_load_print_meta|print_info|load|load_model"
-    r"|common_\w{1,60}|llama_\w{1,60}) {0,12}(?:\w{1,40})?: )? {0,16}(?P<what>prompt |generation )?"
+    r"(?:\b(?P<by>srv|spec|print_timings|print_info|load|load_model|(?:llama|llm|common)_\w{1,60})"
+    r" {0,12}(?:\w{1,40})?: )? {0,16}(?P<what>\bprompt |\bgeneration )?\Z"
 )
+_SERVER_WORDS = (None, "print_timings")
+_TIME_LIKE = re.compile(
+    r"[\[(<]?\d{0,12}(?:\d[:.,/T+-]|[:.,/T+-]\d)[\d:.,/TZ+-]{0,40}[\])>]?[:|]?"
+    r"|\d{1,20}[:|]?|[\])]|Z|[IWED]|[A-Z][a-z]{2}|(?:UTC|GMT|[A-Z]{1,4}T)[\])>]?|std(?:out|err)|INFO|WARN|ERROR|DEBUG"
+)
+_LINE_NUMBER = re.compile(r"^((?:\S{0,255}?[A-Za-z_\])])?)(?:^|[:-])\d{1,12}[:-](?=\S|\Z)")
+"""What ``grep -n`` writes; a name in front of it stays."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,12}m")
-_MAX_PREFIX = 512
+_FIELD = re.compile(r"(?:(?:^|[\s,;{])(?:msg|message|log|line|MESSAGE)=|(?:^|[,;\t])\s{0,4})\Z")
 
-_NUMBER = r"(?:\d{1,12}\.\d\d|-?inf|-?nan)"
-_TIME = (
-    r"eval time {0,8}= {0,12}(\d{1,12}\.\d\d) ms / {0,8}(\d{1,9}) (?:tokens|runs) {0,6}"
-    rf"\( {{0,16}}{_NUMBER} ms per token, {{0,16}}({_NUMBER}) tokens per second\)"
-)
-_DRAFT = (
-    r"draft acceptance(?: rate)? = (\d\.\d{5})"
-    r" \( {0,8}(\d{1,9}) accepted / {0,8}(\d{1,9}) generated\)"
-)
+_NUMBER = r"(?:\d{1,12}\.\d{1,6}|-?inf|-?nan)"
+_TIME = "eval time {0,8}= {0,12}"
+_DRAFT = "draft acceptance"
 _QUOTE = r"\\{0,15}\""
 _ANSWER = (
     rf"predicted_n{_QUOTE} ?: ?\d{{1,15}}, ?{_QUOTE}predicted_ms{_QUOTE} ?:"
@@ -174,99 +177,129 @@ _SWEEP = (
 )
 # Alternatives that begin with letters and hold no groups: the engine of `re` skips to those
 # letters, and no part can look back or run long, so that a hostile log costs no more than others.
-_ALL = (_TIME, _DRAFT, _ANSWER, _STATISTICS, _BYTES, _SWEEP, _MODEL)
-
-
-def _without_groups(*patterns: str) -> str:
-    return re.sub(r"(?<!\\)\((?!\?)", "(?:", "|".join(patterns))
-
-
-HIT = _without_groups(*_ALL)
-"""Every line that could say something holds this, or begins to say it there."""
-HIT_BUT_MODELS = _without_groups(*_ALL[:-1])
+_ALL = (_TIME, _DRAFT, _ANSWER, _STATISTICS, _BYTES, re.sub(r"(?<!\\)\(", "(?:", _SWEEP), _MODEL)
+HIT = "|".join(_ALL)
+"""Every line that could hold figures has this, or begins to hold them there."""
+HIT_BUT_MODELS = "|".join(_ALL[:-1])
 _HIT = re.compile(HIT)
 
-_TIMES = re.compile(_TIME)
-_SHARE = re.compile(_DRAFT)
+_TIMES = re.compile(
+    rf"{_TIME}(\d{{1,12}}\.\d{{1,6}}) ms / {{0,8}}(\d{{1,9}}) (?:tokens?|runs) {{0,8}}"
+    rf"\( {{0,16}}{_NUMBER} ms per token, {{0,16}}({_NUMBER}) tokens per second\)"
+)
+_SHARE = re.compile(
+    rf"{_DRAFT}(?: rate)? {{0,4}}= {{0,8}}(\d(?:\.\d{{1,8}})?) {{0,2}}"
+    r"\( {0,8}(\d{1,9}) accepted {0,2}/ {0,8}(\d{1,9}) (?:generated|drafted)\)"
+)
 _ROW = re.compile(_SWEEP)
-_END = re.compile(r"(?:, mean len = {0,8}\d{1,9}\.\d\d)?[`\s]{0,4}(?:\||$)")
 _TASK = re.compile(r" id_slot=(\d{1,9}) id_task=(-?\d{1,9})")
 _LOADED = re.compile(r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors from ")
-_LOADING = re.compile(r"loading (draft )?model '([^']{1,4096})'\s{0,4}$")
+_LOADING = re.compile(r"loading (draft )?model '([^']{1,4096})'\s{0,4}[\x22`]?$")
 _GENERAL_NAME = re.compile(r"general\.name {1,12}= (.{1,400})$")
 _DURATION = re.compile(r"dur\(b,g,a\) = \d{1,12}\.\d{3}, (\d{1,12}\.\d{3}), \d{1,12}\.\d{3} ms")
 _SENT = (' to_send="', ' response="')
+_JSON_START = re.compile(r'\[?\{\s{0,4}"')
 
 
 def events_of(prefix: str, rest: str) -> Iterable[Event]:
-    """What a line says: ``rest`` begins with its first :data:`HIT`, ``prefix`` stands before."""
+    """The figures of a line: ``rest`` begins with its first :data:`HIT`, ``prefix`` stands
+    before."""
     return _events(prefix, rest, Where(), _NESTING)
 
 
-def _line(line: str, where: Where, depth: int) -> Iterable[Event]:
-    found = _HIT.search(line)
-    if found is None:
-        return ()
-    return _events(line[: found.start()], line[found.start() :], where, depth)
+class _Prefix(NamedTuple):
+    """What stands before the engine's words: the server and slot it names, whether the words
+    count as the engine's (``readable``), whether another program of the engine wrote them
+    (``other``), whether they are inside somebody's string (``quoted``)."""
 
-
-class _Place(NamedTuple):
-    """What a prefix is: the engine's own (``text``), or one that JSON begins in, at ``start``."""
-
-    pid: str
-    slot: str
-    text: bool
-    by_other: bool
-    prompt: bool
-    json: bool
-    start: int
+    server: str = ""
+    slot: str = ""
+    prompt: bool = False
+    readable: bool = False
+    other: bool = False
+    quoted: bool = False
 
 
 @lru_cache(maxsize=1024)
-def _place(prefix: str) -> _Place:
-    outer = _OUTER.match(prefix)
-    start = outer.end() if outer else 0
-    pid = (outer and outer["pid"]) or ""
-    if prefix.startswith(("{", "["), start):
-        return _Place(pid, "", False, False, False, True, start)
-    engine = _ENGINE.match(prefix, start)
-    if engine is None:
-        return _Place(pid, "", False, False, False, False, start)
-    slot = f"{engine['slot']}/{engine['task']}" if engine["slot"] else ""
-    whole, prompt = engine.end() == len(prefix), engine["what"] == "prompt "
-    return _Place(pid, slot, whole, engine["by"] is not None, prompt, False, start)
+def _prefix(text: str) -> _Prefix:
+    if len(text) > _MAX_PREFIX:
+        return _Prefix(quoted=True)
+    own = _OWN.search(text)
+    assert own is not None, "it matches nothing at the end"
+    outer, slot = text[: own.start()], ""
+    if own["slot"]:
+        slot = f"{own['slot']}/{own['task']}"
+    before, _, after = outer.rpartition('"')
+    quoted = outer.count('"') % 2 == 1
+    if quoted and not after.strip() and _FIELD.search(before):  # a collector's field
+        quoted, outer = False, before
+    # Somebody's sentence has no slot, no time, no mark and no number; what a collector writes has.
+    marked = any(c.isdigit() or c in "[]|<>(){}=" for c in outer)
+    known = bool(own["slot"]) or marked or not outer.strip("`> \t")
+    words = _LINE_NUMBER.sub(r"\1 ", outer).split()
+    server = " ".join(word for word in words if not _TIME_LIKE.fullmatch(word))[:MAX_NAME]
+    return _Prefix(
+        server.strip("`> "),
+        slot,
+        own["what"] == "prompt ",
+        known and not quoted,
+        own["by"] not in _SERVER_WORDS,
+        quoted,
+    )
 
 
 def _events(prefix: str, rest: str, where: Where, depth: int) -> Iterable[Event]:
     if "\x1b" in prefix or "\x1b" in rest:
         prefix, rest = _COLOUR.sub("", prefix), _COLOUR.sub("", rest)
-    place = _place(prefix[:_MAX_PREFIX])
-    if place.pid or place.slot:
-        where = Where(place.pid or where.process, place.slot or where.slot)
-    if place.text and len(prefix) <= _MAX_PREFIX:
-        return _text(rest, where, place)
-    if place.json:
-        return _document(prefix + rest, place.start, where, depth)
-    if not rest.startswith("predicted"):
-        return ()
+    answer = rest.startswith("predicted")
     line = prefix + rest
-    for key in _SENT:
-        if (found := line.find(key, place.start)) >= 0:
-            return _message(_json_at(line, found + len(key) - 1), where, depth)
-    if '"timings"' in line and (brace := line.find("{", place.start)) >= 0:
-        return _document(line, brace, where, depth)
+    for key in _SENT if answer else ():
+        if (at := line.find(key)) >= 0:
+            return _message(_json_at(line, at + len(key) - 1), where, depth)
+    json_only = answer or rest[:1] == '"'
+    if start := _JSON_START.search(line if json_only else prefix):
+        document = _json_at(line, start.start())
+        if document is not None:
+            server = _prefix(prefix[: start.start()]).server or where.server
+            return objects(document, Where(server, where.slot), depth)
+    if json_only:
+        broken = start is not None and '"timings"' in line
+        return (Refused("its JSON is broken"),) if broken else ()
+    known = _prefix(prefix)
+    where = Where(known.server or where.server, known.slot or where.slot)
+    return _text(rest, where, known, prefix)
+
+
+def _text(rest: str, where: Where, prefix: _Prefix, before: str) -> Iterable[Event]:
+    first = rest[:3]
+    if first in ("eva", "dra"):
+        # Programs that are no server, and the server at its end, print totals in the same words.
+        if prefix.quoted or prefix.other:
+            return ()
+        match = (_TIMES if first == "eva" else _SHARE).match(rest)
+        if match is None or not prefix.readable:
+            return (Unread(readable(before + rest)),)
+        if first == "eva":
+            return (_timing(rest, match, where, prefix.prompt),)
+        return (_acceptance(match, where),)
+    if not prefix.readable:
+        return ()
+    if first == "loa" and (match := _LOADED.match(rest)):
+        path = rest[match.end() : match.end() + 4200].rpartition(" (version ")[0]
+        return (Loading(where, file_name(path), None, True),) if path else ()
+    if first == "loa" and (match := _LOADING.match(rest)):
+        return (Loading(where, file_name(match[2]), match[1] is not None, True),)
+    if first == "gen" and (match := _GENERAL_NAME.match(rest)):
+        return (Loading(where, readable(match[1]), None, False),)
+    if first[:1] == "|" and (match := _ROW.match(rest)) and not rest[match.end() :].strip():
+        return (_sweep(match),)
+    if first == "sta" and (match := TOTALS.match(rest)):
+        return (_drafter(rest, match, where),)
     return ()
 
 
-def _document(line: str, start: int, where: Where, depth: int) -> Iterable[Event]:
-    document = _json_at(line, start)
-    if document is None:
-        return (Refused("its JSON is broken"),) if '"timings"' in line else ()
-    return objects(document, where, depth)
-
-
 def objects(document: Any, where: Where, depth: int = _NESTING) -> Iterator[Event]:
-    """What a JSON document says: an answer, a log line of JSON, or a list of either."""
+    """The figures of a JSON document: an answer, bare timings, a log line of JSON, or a list."""
     if depth <= 0:
         return
     if isinstance(document, list):
@@ -275,24 +308,24 @@ def objects(document: Any, where: Where, depth: int = _NESTING) -> Iterator[Even
         return
     if not isinstance(document, dict):
         return
-    if isinstance(document.get("timings"), dict):
-        answer = answer_of(document, document["timings"], where)
+    timings = document.get("timings", document if "predicted_ms" in document else None)
+    if isinstance(timings, dict):
+        answer = answer_of(document, timings, where)
         if answer is not None:
             yield answer
-    elif "MESSAGE" in document:
-        process = document.get("_PID")
-        inner = Where(process[:10] if isinstance(process, str) else "", where.slot)
-        yield from _message(_journal_text(document["MESSAGE"]), inner, depth)
-    elif isinstance(document.get("msg"), str):
-        slot, task = document.get("id_slot"), document.get("id_task")
-        if isinstance(slot, int) and isinstance(task, int):
-            where = Where(where.process, f"{slot}/{task}")
-        for key in ("to_send", "response", "msg"):
-            if isinstance(document.get(key), str):
-                yield from _message(document[key], where, depth)
-                break
-    elif isinstance(document.get("log"), str):
-        yield from _message(document["log"], where, depth)
+        return
+    process, slot, task = (document.get(key) for key in ("_PID", "id_slot", "id_task"))
+    if isinstance(process, str):
+        where = Where(process[:10], where.slot)
+    if isinstance(slot, int) and isinstance(task, int):
+        where = Where(where.server, f"{slot}/{task}")
+    for key in _TEXT_KEYS:
+        if isinstance(text := _log_text(document.get(key)), str):
+            yield from _message(text, where, depth)
+            return
+    for key in _INNER_KEYS:
+        if isinstance(document.get(key), dict):
+            yield from objects(document[key], where, depth - 1)
 
 
 def _message(text: Any, where: Where, depth: int) -> Iterator[Event]:
@@ -300,65 +333,45 @@ def _message(text: Any, where: Where, depth: int) -> Iterator[Event]:
     if not isinstance(text, str) or depth <= 1:
         return
     for line in text.split("\n", _MAX_MESSAGES):
-        yield from _line(line, where, depth - 1)
+        if found := _HIT.search(line):
+            yield from _events(line[: found.start()], line[found.start() :], where, depth - 1)
 
 
-def _journal_text(message: Any) -> str | None:
-    """journald's text, also where it is a list of bytes (text with control characters)."""
-    if isinstance(message, list):
+def _log_text(value: Any) -> str | None:
+    """A log field's text, also where it is a list of bytes (journald's, of control characters)."""
+    if isinstance(value, list):
         try:
-            return bytes(message).decode("utf-8", "replace")
+            return bytes(value).decode("utf-8", "replace")
         except (TypeError, ValueError):
             return None
-    return message if isinstance(message, str) else None
+    return value if isinstance(value, str) else None
 
 
-def _text(rest: str, where: Where, place: _Place) -> Iterable[Event]:
-    first = rest[:3]
-    # Programs that are no server, and the server at its end, print totals in the same words.
-    if place.by_other and first in ("eva", "dra"):
-        return ()
-    if first == "eva" and (told := _TIMES.match(rest)) and _END.match(rest, told.end()):
-        return (_timing(rest, told, where, place.prompt),)
-    if first == "dra" and (told := _SHARE.match(rest)) and _END.match(rest, told.end()):
-        return (_acceptance(told, where),)
-    if first == "loa" and (told := _LOADED.match(rest)):
-        path = rest[told.end() : told.end() + 4200].rpartition(" (version ")[0]
-        return (Loading(where, file_name(path), None, True),) if path else ()
-    if first == "loa" and (told := _LOADING.match(rest)):
-        return (Loading(where, file_name(told[2]), told[1] is not None, True),)
-    if first == "gen" and (told := _GENERAL_NAME.match(rest)):
-        return (Loading(where, readable(told[1]), None, False),)
-    if first[:1] == "|" and (told := _ROW.match(rest)) and not rest[told.end() :].strip():
-        return (_sweep(told),)
-    if first == "sta" and (told := TOTALS.match(rest)):
-        return (_drafter(rest, told, where),)
-    return ()
-
-
-def _sweep(told: re.Match[str]) -> Event:
-    pp, tg, n_kv = (int(told[i]) for i in (1, 2, 3))
-    pp_s, pp_rate, tg_s, tg_rate = (float(told[i]) for i in (4, 5, 6, 7))
+def _sweep(row: re.Match[str]) -> Event:
+    pp, tg, n_kv = (int(row[i]) for i in (1, 2, 3))
+    pp_s, pp_rate, tg_s, tg_rate = (float(row[i]) for i in (4, 5, 6, 7))
     for n, s, rate in ((pp, pp_s, pp_rate), (tg, tg_s, tg_rate)):
         if not agrees(n, 1000 * s, rate, first_is_free=False, digits=0.6):
             return Refused(f"{n} tokens in {s:g} s are not {rate:g} t/s")
     return SweepRow(n_kv, pp, pp_s, pp_rate, tg, tg_s, tg_rate)
 
 
-def _drafter(rest: str, told: re.Match[str], where: Where) -> Event:
-    drafted, accepted = int(told["drafted"]), int(told["accepted"])
+def _drafter(rest: str, totals: re.Match[str], where: Where) -> Event:
+    drafted, accepted = int(totals["drafted"]), int(totals["accepted"])
     if accepted > drafted:
         return Refused(f"{accepted} tokens accepted of {drafted} drafted")
-    duration = _DURATION.search(rest, told.end(), told.end() + 4096)
+    duration = _DURATION.search(rest, totals.end(), totals.end() + 4096)
     draft_ms = float(duration[1]) if duration else None
-    return Drafting(where.process, told["name"], int(told["drafts"]), drafted, accepted, draft_ms)
+    return Drafting(
+        where.server, totals["name"], int(totals["drafts"]), drafted, accepted, draft_ms
+    )
 
 
-def _timing(rest: str, told: re.Match[str], where: Where, prompt: bool) -> Event:
-    ms_text, n_text, rate_text = told.groups()
+def _timing(rest: str, match: re.Match[str], where: Where, prompt: bool) -> Event:
+    ms_text, n_text, rate_text = match.groups()
     n, ms, rate = int(n_text), float(ms_text), float(rate_text)
-    if not where.slot and (task := _TASK.search(rest, told.end())):
-        where = Where(where.process, f"{task[1]}/{task[2]}")
+    if not where.slot and (task := _TASK.search(rest, match.end())):
+        where = Where(where.server, f"{task[1]}/{task[2]}")
     if not math.isfinite(rate):
         return Timing(where, prompt, n, ms, None)
     if not agrees(n, ms, rate, first_is_free=not prompt, digits=0.006):
@@ -366,12 +379,12 @@ def _timing(rest: str, told: re.Match[str], where: Where, prompt: bool) -> Event
     return Timing(where, prompt, n, ms, rate)
 
 
-def _acceptance(told: re.Match[str], where: Where) -> Event:
-    accepted, drafted = int(told[2]), int(told[3])
+def _acceptance(match: re.Match[str], where: Where) -> Event:
+    share, accepted, drafted = match[1], int(match[2]), int(match[3])
     if accepted > drafted or drafted == 0:
         return Refused(f"{accepted} tokens accepted of {drafted} drafted")
-    if abs(accepted / drafted - float(told[1])) > 1.1e-5:
-        return Refused(f"{accepted} of {drafted} is not {told[1]}")
+    if abs(accepted / drafted - float(share)) > 1.1 * 10.0 ** -len(share.partition(".")[2]):
+        return Refused(f"{accepted} of {drafted} is not {share}")
     return Acceptance(where, drafted, accepted)
 
 
@@ -380,11 +393,11 @@ def answer_of(document: dict[str, Any], timings: dict[str, Any], where: Where) -
     if document.get("stop") is False:  # a chunk of /completion: the last one has the totals
         return None
     n, ms = _count(timings.get("predicted_n")), _time(timings.get("predicted_ms"))
-    told = _time(timings.get("predicted_per_second"))
+    rate = _time(timings.get("predicted_per_second"))
     if n is None or ms is None:
         return Refused("its timings have no predicted_n and predicted_ms")
-    if told is not None and not agrees(n, ms, told, first_is_free=True, digits=1e-3):
-        return Refused(f"{n} tokens in {ms:g} ms are not {told:g} t/s")
+    if rate is not None and not agrees(n, ms, rate, first_is_free=True, digits=1e-3):
+        return Refused(f"{n} tokens in {ms:g} ms are not {rate:g} t/s")
     drafted = _count(timings.get("draft_n"))
     accepted = _count(timings.get("draft_n_accepted"))
     if drafted is None or accepted is None:
@@ -400,7 +413,7 @@ def answer_of(document: dict[str, Any], timings: dict[str, Any], where: Where) -
         prompt_ms=_time(timings.get("prompt_ms")),
         predicted_n=n,
         predicted_ms=ms,
-        told=told,
+        rate=rate,
         drafted=drafted,
         accepted=accepted,
         by_depth=_by_depth(timings.get("draft_by_depth")),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,23 +48,6 @@ class PairFigure:
 
 
 @dataclass(frozen=True)
-class RequestPoint:
-    """One request of the scatter; None is what the log does not tell."""
-
-    file: str
-    line: int
-    prompt_n: int | None
-    prompt_ms: float | None
-    predicted_n: int | None
-    predicted_ms: float | None
-    drafted: int | None
-    accepted: int | None
-    acceptance: float | None
-    decode_tokens_per_s: float | None
-    logged_tokens_per_s: float | None
-
-
-@dataclass(frozen=True)
 class Pair:
     """A target with a draft, or with none; ``file`` only where the log names no draft."""
 
@@ -75,7 +58,7 @@ class Pair:
     correlation: float | None
     """Pearson's, of acceptance and decode speed over requests; None with fewer than three."""
     by_depth: tuple[DepthCount, ...]
-    requests: tuple[RequestPoint, ...]
+    requests: tuple[LoggedRequest, ...]
 
     @property
     def name(self) -> str:
@@ -97,6 +80,7 @@ class LogFile:
     requests: int
     refused: int
     too_long: int
+    unread: int
     drafting: tuple[Drafting, ...]
     sweeps: tuple[tuple[SweepRow, ...], ...]
 
@@ -120,13 +104,13 @@ def read_logs(names: Sequence[str], stdin: BinaryIO) -> LogReport:
 
 def report(logs: Sequence[tuple[str, ServerLog]]) -> LogReport:
     """Statistics of logs that were read, each with its name."""
-    groups: dict[tuple[str | None, str | None, str | None], list[tuple[str, LoggedRequest]]] = {}
+    groups: dict[tuple[str | None, str | None, str | None], list[LoggedRequest]] = {}
     for name, log in logs:
         for request in log.requests:
             # Without a draft's name only the file tells one draft's runs from another's.
             alone = request.draft is None and (len(logs) > 1 or request.target is None)
             key = (request.target, request.draft, name if alone else None)
-            groups.setdefault(key, []).append((name, request))
+            groups.setdefault(key, []).append(replace(request, file=name))
     return LogReport(
         files=tuple(_file(name, log) for name, log in logs),
         pairs=tuple(_pair(*key, members) for key, members in groups.items()),
@@ -148,37 +132,48 @@ def _read(name: str, stdin: BinaryIO) -> ServerLog:
 
 def _file(name: str, log: ServerLog) -> LogFile:
     requests = len(log.requests)
-    return LogFile(name, log.lines, requests, log.refused, log.too_long, log.drafting, log.sweeps)
+    return LogFile(
+        name,
+        log.lines,
+        requests,
+        log.refused,
+        log.too_long,
+        log.unread,
+        log.drafting,
+        log.sweeps,
+    )
 
 
 def _warnings(logs: Sequence[tuple[str, ServerLog]]) -> list[str]:
-    told = []
+    """What was left out of each log. InputError where that is all that the log holds."""
+    warnings = []
     for name, log in logs:
-        if not log.requests and not log.sweeps:
+        unread = plural(log.unread, "line")
+        if log.first_unread is not None:
+            first = log.first_unread
+            if not (log.requests or log.sweeps or log.drafting):
+                raise InputError(
+                    f"{name}:{first.line}: {unread} with the engine's words for timings or "
+                    f"acceptance, none of which could be read; the first is: {first.why}",
+                    hint="cut off what stands before the engine's words, or show us such a line",
+                )
+            warnings.append(
+                f"{name}: {unread} with the engine's words for timings or acceptance not read, "
+                f"first line {first.line}: {first.why}"
+            )
+        elif not log.requests and not log.sweeps:
             lines = plural(log.lines, "line")
-            told.append(f"{name}: no request in {lines}; is it a llama-server log?")
+            warnings.append(f"{name}: no request in {lines}; is it a llama-server log?")
         if log.refused:
             first, lines = log.suspects[0], plural(log.refused, "line")
-            told.append(
+            warnings.append(
                 f"{name}: {lines} with figures that contradict themselves left out, first line "
                 f"{first.line}: {first.why}"
             )
         if log.too_long:
             lines = plural(log.too_long, "line")
-            told.append(f"{name}: {lines} of more than 4 MiB not read")
-    return told
-
-
-def acceptance(request: LoggedRequest) -> float | None:
-    """accepted / drafted; None where nothing was drafted."""
-    if not request.drafted or request.accepted is None:
-        return None
-    return request.accepted / request.drafted
-
-
-def decode_tokens_per_s(request: LoggedRequest) -> float | None:
-    """Tokens after the first / decode time."""
-    return _ratio(_decode(request))
+            warnings.append(f"{name}: {lines} of more than 4 MiB not read")
+    return warnings
 
 
 _Parts = tuple[float, float] | None
@@ -203,8 +198,8 @@ def _decode(request: LoggedRequest) -> _Parts:
     return (float(n - 1), ms / 1000) if n is not None and n > 1 and ms else None
 
 
-def _told(request: LoggedRequest) -> _Parts:
-    rate, ms = request.told_tokens_per_s, request.predicted_ms
+def _logged(request: LoggedRequest) -> _Parts:
+    rate, ms = request.logged_tokens_per_s, request.predicted_ms
     return (rate * ms / 1000, ms / 1000) if rate and ms else None
 
 
@@ -222,7 +217,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[LoggedRequest], _Parts], float, float]
     ("acceptance", "", _acceptance, 0.0, 1.0),
     ("tokens a cycle", "", _length, 1.0, math.inf),
     ("decode speed", "t/s", _decode, 0.0, math.inf),
-    ("decode speed as logged", "t/s", _told, 0.0, math.inf),
+    ("decode speed as logged", "t/s", _logged, 0.0, math.inf),
     ("end-to-end speed", "t/s", _end_to_end, 0.0, math.inf),
     ("prompt speed", "t/s", _prompt, 0.0, math.inf),
 )
@@ -232,9 +227,8 @@ def _pair(
     target: str | None,
     draft: str | None,
     file: str | None,
-    members: Sequence[tuple[str, LoggedRequest]],
+    requests: Sequence[LoggedRequest],
 ) -> Pair:
-    requests = [request for _, request in members]
     found = (_figure(*spec, requests) for spec in _FIGURES)
     return Pair(
         target=target,
@@ -243,7 +237,7 @@ def _pair(
         figures=tuple(figure for figure in found if figure is not None),
         correlation=_correlation(requests),
         by_depth=_by_depth(requests),
-        requests=tuple(_point(name, request) for name, request in members),
+        requests=tuple(requests),
     )
 
 
@@ -280,7 +274,7 @@ def _correlation(requests: Sequence[LoggedRequest]) -> float | None:
     both = [
         (a, s)
         for r in requests
-        if (a := acceptance(r)) is not None and (s := decode_tokens_per_s(r)) is not None
+        if (a := r.acceptance) is not None and (s := r.decode_tokens_per_s) is not None
     ]
     if len(both) < 3:
         return None
@@ -293,27 +287,7 @@ def _correlation(requests: Sequence[LoggedRequest]) -> float | None:
 def _by_depth(requests: Sequence[LoggedRequest]) -> tuple[DepthCount, ...]:
     counts: dict[int, tuple[int, int]] = {}
     for request in requests:
-        for told in request.by_depth:
-            drafted, accepted = counts.get(told.depth, (0, 0))
-            counts[told.depth] = drafted + told.drafted, accepted + told.accepted
+        for at in request.by_depth:
+            drafted, accepted = counts.get(at.depth, (0, 0))
+            counts[at.depth] = drafted + at.drafted, accepted + at.accepted
     return tuple(DepthCount(depth, *counts[depth]) for depth in sorted(counts))
-
-
-def _point(name: str, request: LoggedRequest) -> RequestPoint:
-    return RequestPoint(
-        file=name,
-        line=request.line,
-        prompt_n=request.prompt_n,
-        prompt_ms=request.prompt_ms,
-        predicted_n=request.predicted_n,
-        predicted_ms=request.predicted_ms,
-        drafted=request.drafted,
-        accepted=request.accepted,
-        acceptance=acceptance(request),
-        decode_tokens_per_s=decode_tokens_per_s(request),
-        logged_tokens_per_s=request.told_tokens_per_s,
-    )
-
-
-def _ratio(parts: _Parts) -> float | None:
-    return parts[0] / parts[1] if parts is not None else None

@@ -1,14 +1,15 @@
-"""llama-server logs of both engines, read as a stream: the requests they tell of.
+"""llama-server logs of both engines, read as a stream: the requests in them.
 
-Text logs, JSON lines (``--log-jsonl``, ik's ``--log-format json``), ``journalctl`` output,
-verbose logs with the answers in them, saved answers, and tables of llama-sweep-bench. One
-request may be told twice (its timings block, then the answer's JSON): it is counted once, with
-what either of them knows. Memory is bounded by the requests found and the longest line read;
+Text logs, JSON lines (``--log-jsonl``, ik's ``--log-format json``), ``journalctl`` and container
+output, verbose logs with the answers in them, saved answers, and tables of llama-sweep-bench. One
+request may stand there twice (its timings block, then the answer's JSON): it is counted once, with
+what either of them holds. Memory is bounded by the requests found and the longest line read;
 lines are never searched by a pattern that could look back.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from cook.logs.lines import (
     Refused,
     SweepRow,
     Timing,
+    Unread,
     Where,
     events_of,
     objects,
@@ -53,9 +55,9 @@ _DOCUMENT_HEADS = (b"{", b"[", b"[{")
 class LoggedRequest:
     """One request; nobody changes it once it is read.
 
-    ``line`` (from 1) is where it was first told; times are in ms. ``target`` and ``draft`` are
-    the models' names where the log says them. None is what the log does not tell;
-    ``told_tokens_per_s`` is the decode rate in the log's own words.
+    ``line`` (from 1) is where it first stands; times are in ms. ``target`` and ``draft`` are the
+    models' names where the log has them. None is what the log does not have;
+    ``logged_tokens_per_s`` is the decode rate as printed.
     """
 
     line: int
@@ -65,15 +67,29 @@ class LoggedRequest:
     prompt_ms: float | None = None
     predicted_n: int | None = None
     predicted_ms: float | None = None
-    told_tokens_per_s: float | None = None
+    logged_tokens_per_s: float | None = None
     drafted: int | None = None
     accepted: int | None = None
     by_depth: tuple[DepthCount, ...] = ()
+    file: str = ""
+
+    @property
+    def acceptance(self) -> float | None:
+        """accepted / drafted; None where nothing was drafted."""
+        if not self.drafted or self.accepted is None:
+            return None
+        return self.accepted / self.drafted
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Tokens after the first / decode time."""
+        n, ms = self.predicted_n, self.predicted_ms
+        return 1000 * (n - 1) / ms if n is not None and n > 1 and ms else None
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A line that looked like figures and was not used."""
+    """A line with the engine's words whose figures were not used."""
 
     line: int
     why: str
@@ -81,7 +97,9 @@ class Suspect:
 
 @dataclass(frozen=True)
 class ServerLog:
-    """Everything one log says. ``refused`` counts lines, ``suspects`` are the first of them."""
+    """Everything read from one log. ``refused`` counts lines whose figures contradict each other,
+    ``suspects`` are the first of them; ``unread`` those with the engine's words that could not be
+    read, ``first_unread`` is the first."""
 
     requests: tuple[LoggedRequest, ...]
     drafting: tuple[Drafting, ...]
@@ -90,30 +108,48 @@ class ServerLog:
     suspects: tuple[Suspect, ...]
     too_long: int
     """Lines of more than 4 MiB, not read."""
+    unread: int = 0
+    first_unread: Suspect | None = None
     sweeps: tuple[tuple[SweepRow, ...], ...] = ()
     """Tables of llama-sweep-bench, each from its first row to its last."""
 
 
 def read_server_log(stream: BinaryIO) -> ServerLog:
-    """Read ``stream`` to its end. InputError with more than 1,000,000 requests in it."""
+    """Read ``stream`` to its end, in UTF-8 or in UTF-16 (PowerShell's ``>``), by its mark or its
+    zero bytes. InputError with more than 1,000,000 requests in it."""
     reader = LogReader()
-    head = _read(stream)
+    raw = stream.read(_BLOCK_BYTES) or b""
+    decoder = _utf16(raw)
+
+    def text(data: bytes) -> bytes:
+        return decoder.decode(data).encode("utf-8", "replace") if decoder else data
+
+    head = text(raw.removeprefix(codecs.BOM_UTF8))
     # A saved answer, indented: one document over many lines.
     if head.lstrip().split(b"\n", 1)[0].rstrip() in _DOCUMENT_HEADS:
         body = head
-        while len(body) < MAX_DOCUMENT_BYTES and (more := _read(stream)):
-            body += more
+        while len(body) < MAX_DOCUMENT_BYTES and (more := stream.read(_BLOCK_BYTES)):
+            body += text(more)
         if reader.document(body):
             return reader.result()
         head = body
-    while head:
-        reader.feed(head)
-        head = _read(stream)
+    reader.feed(head)
+    while more := stream.read(_BLOCK_BYTES):
+        reader.feed(text(more))
     return reader.result()
 
 
-def _read(stream: BinaryIO) -> bytes:
-    return stream.read(_BLOCK_BYTES) or b""
+def _utf16(head: bytes) -> codecs.IncrementalDecoder | None:
+    """A decoder for a log that begins like ``head``; None where it is not UTF-16."""
+    sample = head[:2000]
+    zeros = [sample[i::2].count(0) for i in (0, 1)]
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        name = "utf-16"
+    elif max(zeros) > 0.4 * len(sample) / 2 and min(zeros) < 0.1 * max(zeros):
+        name = "utf-16-le" if zeros[1] > zeros[0] else "utf-16-be"
+    else:
+        return None
+    return codecs.getincrementaldecoder(name)("replace")
 
 
 class LogReader:
@@ -127,6 +163,8 @@ class LogReader:
         self._loadings = 0
         self._lines = self._refused = self._too_long = 0
         self._suspects: list[Suspect] = []
+        self._unread = 0
+        self._first_unread: Suspect | None = None
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the log."""
@@ -168,6 +206,8 @@ class LogReader:
             refused=self._refused,
             suspects=tuple(self._suspects),
             too_long=self._too_long,
+            unread=self._unread,
+            first_unread=self._first_unread,
             sweeps=tuple(tuple(rows) for rows in self._requests.sweeps),
         )
 
@@ -190,16 +230,19 @@ class LogReader:
         self._lines += block.count(b"\n", counted)
 
     def _take(self, event: Event, line: int) -> None:
-        if not isinstance(event, Refused):
+        if isinstance(event, Unread):
+            self._unread += 1
+            self._first_unread = self._first_unread or Suspect(line, event.text)
+        elif isinstance(event, Refused):
+            self._refused += 1
+            if len(self._suspects) < _MAX_REFUSED:
+                self._suspects.append(Suspect(line, event.why))
+        else:
             self._requests.take(event, line)
             if isinstance(event, Loading):
                 self._loadings += 1
                 if self._loadings == _MAX_LOADINGS:  # no server loads so often: noise
                     self._hit = _HIT_BUT_MODELS
-            return
-        self._refused += 1
-        if len(self._suspects) < _MAX_REFUSED:
-            self._suspects.append(Suspect(line, event.why))
 
 
 def _documents(body: bytes) -> Iterator[object]:
@@ -261,13 +304,13 @@ class Requests:
         self.sweeps[-1].append(row)
 
     def _load(self, loading: Loading) -> None:
-        process = loading.where.process
+        server = loading.where.server
         if self._pending:
-            for where in [w for w in self._pending if w.process == process]:
+            for where in [w for w in self._pending if w.server == server]:
                 self._add(self._pending.pop(where))
         if self._of(loading.where).outdated_by(loading):
-            self._models[process] = _Models()
-        self._models[process].load(loading)
+            self._models[server] = _Models()
+        self._models[server].load(loading)
 
     def all(self) -> tuple[LoggedRequest, ...]:
         """Every request, in the order in which the log first tells of them."""
@@ -285,20 +328,20 @@ class Requests:
             request.prompt_n, request.prompt_ms = timing.n, timing.ms
         else:
             request.predicted_n, request.predicted_ms = timing.n, timing.ms
-            request.told_tokens_per_s = timing.told
+            request.logged_tokens_per_s = timing.rate
         self._pend(timing.where, request)
 
-    def _acceptance(self, told: Acceptance, line: int) -> None:
-        where = told.where
+    def _acceptance(self, counts: Acceptance, line: int) -> None:
+        where = counts.where
         if not where.slot:  # ik continues the block of the last slot without its prefix
-            same = [w for w in self._pending if w.process == where.process]
+            same = [w for w in self._pending if w.server == where.server]
             where = same[-1] if same else where
         request = self._pending.get(where)
         if request is not None and request.drafted is not None:
             self._add(self._pending.pop(where))
             request = None
         request = request or self._new(where, line)
-        request.drafted, request.accepted = told.drafted, told.accepted
+        request.drafted, request.accepted = counts.drafted, counts.accepted
         self._pend(where, request)
 
     def _answer(self, answer: Answer, line: int) -> None:
@@ -308,7 +351,7 @@ class Requests:
             prompt_ms=answer.prompt_ms,
             predicted_n=answer.predicted_n,
             predicted_ms=answer.predicted_ms,
-            told_tokens_per_s=answer.told,
+            logged_tokens_per_s=answer.rate,
             drafted=answer.drafted,
             accepted=answer.accepted,
             by_depth=answer.by_depth,
@@ -335,8 +378,8 @@ class Requests:
         return LoggedRequest(line, target, draft)
 
     def _of(self, where: Where) -> _Models:
-        models = self._models.setdefault(where.process, _Models())
-        self._models.move_to_end(where.process)
+        models = self._models.setdefault(where.server, _Models())
+        self._models.move_to_end(where.server)
         while len(self._models) > _MAX_PROCESSES:
             self._models.popitem(last=False)
         return models
@@ -387,7 +430,7 @@ def _merged(first: LoggedRequest, second: LoggedRequest) -> LoggedRequest:
         first,
         **known,
         line=min(first.line, second.line),
-        told_tokens_per_s=first.told_tokens_per_s or second.told_tokens_per_s,
+        logged_tokens_per_s=first.logged_tokens_per_s or second.logged_tokens_per_s,
         by_depth=first.by_depth or second.by_depth,
     )
 

@@ -53,6 +53,14 @@ def test_no_request(logs: Any, check_snapshot: Any) -> None:
     assert logs("logs", "absent.log").status == 2
 
 
+def test_no_line_that_can_be_read(logs: Any, check_snapshot: Any) -> None:
+    line = "he said: draft acceptance = 0.64479 (  167 accepted /   259 generated)\n"
+    (logs.directory / "said.txt").write_text("-\n" + line)
+    done = logs("logs", "said.txt")
+    assert done.status == 2
+    check_snapshot(done, "logs-unread")
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_scatter(logs: Any, suffix: str) -> None:
     pytest.importorskip("matplotlib")

@@ -224,8 +224,6 @@ def test_figures_that_contradict_themselves_are_left_out(line: str) -> None:
         "user: " + DRAFT,
         json.dumps({"timings": {**TIMINGS, "predicted_n": True}}),
         DRAFT[:-22],
-        EVAL + " and more",
-        "draft acceptance rate = 0.5 (1 accepted / 2 generated)",
     ],
 )
 def test_what_stands_elsewhere_is_no_figure(line: str) -> None:
@@ -234,8 +232,8 @@ def test_what_stands_elsewhere_is_no_figure(line: str) -> None:
 
 def test_rates_of_nothing() -> None:
     nothing = "eval time = 0.00 ms / 1 tokens ( 0.00 ms per token, inf tokens per second)"
-    request = read(nothing).requests[0]
-    assert (request.predicted_n, request.predicted_ms, request.told_tokens_per_s) == (1, 0.0, None)
+    r = read(nothing).requests[0]
+    assert (r.predicted_n, r.predicted_ms, r.logged_tokens_per_s) == (1, 0.0, None)
 
 
 def test_recorded_logs_of_both_engines() -> None:
@@ -292,14 +290,14 @@ def test_the_samples_themselves() -> None:
 
 
 def check_journal(log: ServerLog) -> None:
-    told = [(r.target, r.drafted, r.accepted, r.told_tokens_per_s) for r in log.requests]
+    told = [(r.target, r.drafted, r.accepted, r.logged_tokens_per_s) for r in log.requests]
     qwen, ling = "Qwen3-Coder-480B-A35B-Instruct-5.1546bpw", "Ling-1T-smol-IQ4_KSS-32k-ctx"
     assert [t[:3] for t in told] == [(qwen, 1492, 1340), (qwen, 16706, 16375), (ling, 9825, 7384)]
     assert [f"{t[3]:.2f}" for t in told] == ["10.74", "12.77", "8.24"]
 
 
 def check_timings(log: ServerLog) -> None:
-    rates = [r.told_tokens_per_s for r in log.requests]
+    rates = [r.logged_tokens_per_s for r in log.requests]
     assert rates == [14.30, 11.30, 16.32, 12.96, 2.73, 2.60]
     pair = ("Deepseek-R1-0528", "DeepSeek R1 0528 DRAFT 0.6B")
     assert {(r.target, r.draft) for r in log.requests} == {pair}
