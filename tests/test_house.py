@@ -21,7 +21,7 @@ import cook
 ROOT = Path(cook.__file__).parent
 ROOMS = {
     "__main__": 12,
-    "cli": 3_431,
+    "cli": 3_436,
     "nightly": 1_765,
     "service": 353,
     "inspection": 411,
@@ -29,7 +29,7 @@ ROOMS = {
     "search": 2_518,
     "build": 7_808,
     "hub": 1_651,
-    "logs": 1_274,
+    "logs": 1_304,
     "report": 5_486,
     "steps": 4_390,
     "scoring": 4_037,
