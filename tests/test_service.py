@@ -235,7 +235,6 @@ def test_a_stored_draft_that_is_rotten(ml: Any, tmp_path: Path, names: tuple[str
                 made_from={},
                 result={},
                 seconds=1.0,
-                work=None,
             ),
         )
     first, last = (stored.file(f"{name}.gguf") for name in (names[0], names[-1]))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cook.build.layout import Configuration, dealt_into
-from cook.build.reckon import model_bytes
 from cook.engines.base import Engine, ModelArgs
 from cook.graph.execute import Executor
 from cook.graph.step import Step
@@ -14,6 +13,7 @@ from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.steps.deal import DealOutcome, DealStep, Dealt
+from cook.steps.work import model_bytes
 
 BLOCKS = 4
 """Blocks that the prompts are dealt in, each with fresh servers, where loads are short."""

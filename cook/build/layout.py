@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -214,6 +214,28 @@ class Layout:
             baseline=baseline,
             live=dealt,
         )
+
+
+def checks_of(
+    layouts: Sequence[Layout],
+    finalists: Sequence[Configuration],
+    dealt_to: Callable[[CandidateKey], Dealt | None],
+) -> Iterator[Step[Any]]:
+    """How far our counts are the engine's, of all ``finalists``, which were ``dealt_to``, and
+    whether the first changes outputs: of that alone, since on long prompts it takes as long as a
+    live run."""
+    for number, configuration in enumerate(finalists):
+        layout = next(m for m in layouts if m.engine.name == configuration.key.engine)
+        dealt = dealt_to(configuration.key)
+        assert dealt is not None, "finalists ran"
+        checks = layout.checks(configuration, dealt)
+        if checks is not None:
+            yield checks.counts
+        without = dealt_to(CandidateKey(configuration.key.engine))
+        if without is not None and (number == 0 or layout.forecast is None):
+            yield layout.compare(configuration, without, dealt)
+            if checks is not None:
+                yield checks.control
 
 
 def dealt_into(prompts: Sequence[Prompt], count: int) -> tuple[tuple[Prompt, ...], ...]:

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cook.build.needs import needs_of
 from cook.build.plan import Plan, Planned, State, plan
 from cook.build.prepare import Prepared, prepare
-from cook.build.reckon import nominal_seconds
 from cook.errors import InputError, PrerequisiteError
 from cook.graph.execute import Executor, closure
 from cook.graph.step import Step
@@ -108,7 +106,7 @@ def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[St
     cores = asked.threads or len(os.sched_getaffinity(0))
 
     def command(p: Planned) -> StepCommand:
-        needs = needs_of(steps[p.key])
+        needs = steps[p.key].needs()
         return StepCommand(
             command=asked.command("run", p.key[:SHOWN]),
             wave=waves[p.key],
@@ -158,15 +156,7 @@ def run_step(key: str, asked: LaidOut, output: Output) -> None:
     home = cook_home()
     store = Store(home / "store")
     step = _step(key, asked, prepared, store)
-    executor = Executor(
-        store,
-        output,
-        logs=home / "logs",
-        threads=asked.threads,
-        reckon=nominal_seconds,
-        needs=needs_of,
-    )
-    with executor:
+    with Executor(store, output, logs=home / "logs", threads=asked.threads) as executor:
         for needed in step.steps():
             if store.awaited(needed.kind, needed.key, timeout_s=0) is None:
                 raise PrerequisiteError(

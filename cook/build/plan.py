@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
@@ -19,13 +19,11 @@ from cook.build.dealing import (
     fit_together,
 )
 from cook.build.decide import FILES
-from cook.build.layout import dealt_into
-from cook.build.needs import needs_of
-from cook.build.phases import Phase, phase_of
-from cook.build.reckon import MachinePace, effort_of, model_bytes
+from cook.build.layout import checks_of, dealt_into
+from cook.build.machine_pace import MachinePace
 from cook.graph.execute import closure
 from cook.graph.step import Step
-from cook.graph.store import Artifact, Store
+from cook.graph.store import Store
 from cook.output import Column, Mode, Output
 from cook.paths import cook_home, free_bytes
 from cook.provenance import available_memory_bytes, machine
@@ -33,6 +31,8 @@ from cook.recipe.active import ActiveBytes
 from cook.recipe.groups import Group
 from cook.scoring.compare import START
 from cook.steps.deal import DealStep, Dealt
+from cook.steps.phase import Phase
+from cook.steps.work import model_bytes
 from cook.units import duration, plural, size
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Reason(StrEnum):
 @dataclass(frozen=True)
 class Planned:
     """One step of the plan. ``seconds`` None: not known, for ``seconds_reason``; else that says
-    what they are reckoned from. ``loads``: models it reads into memory, ``memory_bytes`` of them
+    what they are estimated from. ``loads``: models it reads into memory, ``memory_bytes`` of them
     at once."""
 
     label: str
@@ -181,21 +181,14 @@ class Plan:
 
 def plan(prepared: Prepared) -> Plan:
     """What a build of ``prepared`` would do, from the store and file headers alone."""
-    recipe = prepared.recipe
-    store = Store(cook_home() / "store")
-    history = list(store.entries())
-    pace = MachinePace.of(history)
-    layouts = prepared.layouts
-    wanted: list[Step[Any]] = [step for layout in layouts for step in layout.all_steps()]
-    certain = closure(wanted)
-    steps = _sharing(
-        tuple(certain.values()),
-        tuple(_planned(step, store, history, pace) for step in certain.values()),
-        pace,
-    )
+    recipe, layouts = prepared.recipe, prepared.layouts
+    certain = closure(step for layout in layouts for step in layout.all_steps())
     deals = _deals(layouts) if recipe.score is not None else []
-    rest = [s for s in closure(_later_steps(layouts, deals)).values() if s.key not in certain]
-    later = tuple(_planned(step, store, history, pace) for step in rest)
+    after = closure(_later_steps(layouts, deals))
+    planner = _Planner(Store(cook_home() / "store"), certain.values())
+    steps = tuple(planner.planned(step) for step in certain.values())
+    later = tuple(planner.planned(step) for key, step in after.items() if key not in certain)
+    phases = {step.key: step.phase for step in (certain | after).values()}
     return Plan(
         recipe=recipe.name,
         engine=", ".join(f"{m.engine.name} {m.engine.identity.build}" for m in layouts),
@@ -206,7 +199,7 @@ def plan(prepared: Prepared) -> Plan:
         warnings=prepared.warnings,
         later_steps=later,
         budget_minutes=recipe.score.live_budget.minutes if recipe.score is not None else None,
-        phases=tuple(_phases(steps, later)),
+        phases=tuple(_phases(steps, later, phases)),
         reads=tuple(
             DraftReads(draft.name, draft.active)
             for layout in layouts
@@ -216,10 +209,82 @@ def plan(prepared: Prepared) -> Plan:
     )
 
 
-def _phases(steps: Sequence[Planned], later: Sequence[Planned]) -> Iterator[PlannedPhase]:
+class _Planner:
+    """Plans steps one after the other: what an earlier one makes, the next finds made."""
+
+    def __init__(self, store: Store, steps: Iterable[Step[Any]]) -> None:
+        self._store = store
+        self._history = list(store.entries())
+        self._pace = MachinePace.of(self._history)
+        self._pieces: set[Hashable] = set()
+        """Those that are made by then; a stored step's are taken to be there."""
+        for step in steps:
+            if store.find(step.kind, step.key) is not None:
+                self._pieces.update(step.shared_bytes())
+
+    def planned(self, step: Step[Any]) -> Planned:
+        if (artifact := self._store.find(step.kind, step.key)) is not None:
+            return Planned(
+                *(step.label, step.kind, step.key, State.STORED, Reason.STORED, ""),
+                size_bytes=artifact.size_bytes,
+                seconds=0.0,
+                seconds_reason=None,
+                timed=step.timed,
+            )
+        reason, detail = self._reason(step)
+        size_bytes, cost = step.disk_bytes(), step.cost()
+        if pieces := step.shared_bytes():
+            new_bytes = sum(size for piece, size in pieces.items() if piece not in self._pieces)
+            self._pieces.update(pieces)
+            size_bytes = None if size_bytes is None else size_bytes + new_bytes
+            if cost is not None:
+                share = new_bytes / (sum(pieces.values()) or 1)
+                cost = replace(cost, arithmetic_s=cost.arithmetic_s * share)
+        seconds, how = self._pace.seconds(step, cost)
+        return Planned(
+            *(step.label, step.kind, step.key, State.RUN, reason, detail),
+            size_bytes=size_bytes,
+            seconds=seconds,
+            seconds_reason=how,
+            loads=len(cost.loads) if cost is not None else 0,
+            memory_bytes=step.needs().memory_bytes,
+            timed=step.timed,
+        )
+
+    def _reason(self, step: Step[Any]) -> tuple[Reason, str]:
+        """Why it runs, and which part of its key changed."""
+        if step.provisional:
+            return Reason.UNHASHED, ""
+        if self._store.path(step.kind, step.key).exists():
+            return Reason.GONE, ""
+        alike = [a for a in self._history if a.kind == step.kind and a.label == step.label]
+        if not alike:
+            return Reason.NEW, ""
+        before, now = max(alike, key=lambda a: a.created).key_parts, step.key_parts
+        if before.get("version") != now["version"]:
+            return Reason.VERSION, ""
+        engines = [parts.get("engine") for parts in (before, now)]
+        if engines[0] != engines[1]:
+            return Reason.ENGINE, " to ".join(str(engine["build"]) for engine in engines if engine)
+        if before.get("machine") != now.get("machine"):
+            return Reason.MACHINE, ""
+        if differing := _differing(before.get("inputs", {}), now["inputs"]):
+            return Reason.INPUT, ", ".join(differing)
+        return Reason.PARAMETERS, ", ".join(_differing(before.get("params", {}), now["params"]))
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    names = [*now, *(name for name in before if name not in now)]
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
+def _phases(
+    steps: Sequence[Planned], later: Sequence[Planned], phases: Mapping[str, str]
+) -> Iterator[PlannedPhase]:
+    """The sums over the steps of each phase, which ``phases`` has by key."""
     for phase in Phase:
-        certain = [s for s in steps if phase_of(s.kind) is phase]
-        after = [s for s in later if phase_of(s.kind) is phase]
+        certain = [s for s in steps if phases[s.key] == phase]
+        after = [s for s in later if phases[s.key] == phase]
         running = [s for s in (*certain, *after) if s.state is State.RUN]
         if not certain and not after:
             continue
@@ -290,21 +355,13 @@ def _dealing(
 
 def _later_steps(layouts: Sequence[Layout], deals: Sequence[DealStep]) -> Iterator[Step[Any]]:
     """What follows once candidates are forecast, as it is for typical ones."""
-    yield from deals
     if not deals:
         return
-    for layout in layouts:
-        names = deals[0].names
-        seated = [c for c in _typical(layout) if c.name in names]
-        for number, candidate in enumerate(seated):
-            dealt = Dealt(tuple(deals), candidate.name)
-            checks = layout.checks(candidate, dealt)
-            if checks is not None:
-                yield checks.counts
-            if number == 0 and layout.baseline is not None:
-                yield layout.compare(candidate, Dealt(tuple(deals), layout.baseline.name), dealt)
-                if checks is not None:
-                    yield checks.control
+    yield from deals
+    typical = [c for layout in layouts for c in _typical(layout) if c.name in deals[0].names]
+    bare = [m.baseline for m in layouts if m.baseline is not None]
+    dealt = {c.key: Dealt(tuple(deals), c.name) for c in (*bare, *typical)}
+    yield from checks_of(layouts, typical, dealt.get)
 
 
 def _later(layouts: Sequence[Layout]) -> str:
@@ -448,95 +505,6 @@ def _about(steps: Sequence[Planned]) -> str:
     loads = sum(s.loads for s in steps)
     text = f"about {duration(known)}, {plural(loads, 'model load')}"
     return text + (f", and {plural(unknown, 'step')} of unknown length" if unknown else "")
-
-
-def _planned(
-    step: Step[Any], store: Store, history: Sequence[Artifact], pace: MachinePace
-) -> Planned:
-    artifact = store.find(step.kind, step.key)
-    seconds: float | None = 0.0
-    told = effort = None
-    if artifact is not None:
-        reason, detail = Reason.STORED, ""
-    else:
-        reason, detail = _reason(step, store, history)
-        effort = effort_of(step)
-        seconds, told = pace.seconds(step, effort)
-    return Planned(
-        label=step.label,
-        kind=step.kind,
-        key=step.key,
-        state=State.STORED if artifact else State.RUN,
-        reason=reason,
-        detail=detail,
-        size_bytes=artifact.size_bytes if artifact else step.disk_bytes(),
-        seconds=seconds,
-        seconds_reason=told,
-        loads=len(effort.models) if effort is not None else 0,
-        memory_bytes=needs_of(step).memory_bytes if artifact is None else 0,
-        timed=step.timed,
-    )
-
-
-def _sharing(
-    steps: Sequence[Step[Any]], planned: Sequence[Planned], pace: MachinePace
-) -> tuple[Planned, ...]:
-    """``planned`` with the disk of the pieces that each of ``steps`` is the first to make, and
-    without quantizing those that it is not; a stored step's are taken to be there."""
-    made: set[Hashable] = set()
-    for step, plan in zip(steps, planned, strict=True):
-        if plan.state is State.STORED:
-            made.update(step.shared_bytes())
-    found = []
-    for step, plan in zip(steps, planned, strict=True):
-        pieces = step.shared_bytes() if plan.state is State.RUN else {}
-        if pieces:
-            new_bytes = sum(size for piece, size in pieces.items() if piece not in made)
-            made.update(pieces)
-            share = new_bytes / (sum(pieces.values()) or 1)
-            effort = effort_of(step)
-            if effort is not None:
-                effort = replace(effort, quantizing_s=effort.quantizing_s * share)
-            plan = replace(
-                plan,
-                size_bytes=None if plan.size_bytes is None else plan.size_bytes + new_bytes,
-                seconds=pace.seconds(step, effort)[0],
-            )
-        found.append(plan)
-    return tuple(found)
-
-
-def _reason(step: Step[Any], store: Store, history: Sequence[Artifact]) -> tuple[Reason, str]:
-    if step.provisional:
-        return Reason.UNHASHED, ""
-    if store.path(step.kind, step.key).exists():
-        return Reason.GONE, ""
-    alike = [a for a in history if a.kind == step.kind and a.label == step.label]
-    if not alike:
-        return Reason.NEW, ""
-    before = max(alike, key=lambda a: a.created).key_parts
-    now = step.key_parts
-    for part, reason in (
-        ("version", Reason.VERSION),
-        ("engine", Reason.ENGINE),
-        ("machine", Reason.MACHINE),
-    ):
-        if before.get(part) != now.get(part):
-            return reason, _changed(part, before.get(part), now.get(part))
-    if differing := _differing(before.get("inputs", {}), now["inputs"]):
-        return Reason.INPUT, ", ".join(differing)
-    return Reason.PARAMETERS, ", ".join(_differing(before.get("params", {}), now["params"]))
-
-
-def _changed(part: str, before: Any, now: Any) -> str:
-    if part == "engine" and isinstance(before, Mapping) and isinstance(now, Mapping):
-        return f"{before.get('build')} to {now.get('build')}"
-    return ""
-
-
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    names = [*now, *(name for name in before if name not in now)]
-    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def _needs(layouts: Sequence[Layout], steps: Sequence[Planned]) -> tuple[Need, ...]:

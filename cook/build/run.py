@@ -13,12 +13,10 @@ from typing import Any
 from cook.build.assemble import Finished, aim_of, assemble
 from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
-from cook.build.layout import Layout
+from cook.build.layout import Layout, checks_of
 from cook.build.limits import Limits, over_the_limits
-from cook.build.needs import needs_of
 from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
-from cook.build.reckon import nominal_seconds
 from cook.build.slot_speeds import in_parallel
 from cook.engines.discover import engine_at
 from cook.errors import GateError, InputError, PrerequisiteError, StepError
@@ -28,7 +26,7 @@ from cook.graph.store import Store
 from cook.output import Output
 from cook.paths import cook_home, free_bytes
 from cook.record.find import keep_record
-from cook.record.record import CandidateKey, Excluded, Record
+from cook.record.record import Excluded, Record
 from cook.units import plural, size
 
 
@@ -77,11 +75,9 @@ def build(
             threads=threads,
             fresh=fresh,
             remeasure=remeasure,
-            reckon=nominal_seconds,
             expected={key: step.seconds or 0.0 for key, step in expected.items()},
             alone=frozenset(key for key, step in expected.items() if step.timed),
             watch=watch,
-            needs=needs_of,
             elsewhere=elsewhere,
         ) as executor,
     ):
@@ -139,9 +135,7 @@ def _cluster(scheduler: str | None, threads: int | None, fresh: bool) -> Iterato
         return
     from cook.graph.cluster import connected
 
-    with connected(
-        scheduler, threads=threads, fresh=fresh, reckon=nominal_seconds, needs=needs_of
-    ) as cluster:
+    with connected(scheduler, threads=threads, fresh=fresh) as cluster:
         yield cluster
 
 
@@ -233,23 +227,6 @@ def _decide(
     aim = aim_of(prepared.recipe)
     other = {name: engine_at(name, path) for name, path in (reference or {}).items()}
     decision = decide(layouts, prompts, score, aim, excluded, executor, sizes, again, other)
-    checks = list(_checks(layouts, decision))
+    checks = tuple(checks_of(layouts, decision.finalists, decision.dealing.dealt))
     executor.run(checks)
-    return replace(decision, checks=tuple(checks))
-
-
-def _checks(layouts: Sequence[Layout], decision: Decision) -> Iterator[Step[Any]]:
-    """How far our counts are the engine's, of all that ran, and whether the pick changes outputs:
-    of that alone, since on long prompts it takes as long as a live run."""
-    for number, configuration in enumerate(decision.finalists):
-        layout = next(m for m in layouts if m.engine.name == configuration.key.engine)
-        dealt = decision.dealing.dealt(configuration.key)
-        assert dealt is not None, "finalists ran"
-        checks = layout.checks(configuration, dealt)
-        if checks is not None:
-            yield checks.counts
-        without = decision.dealing.dealt(CandidateKey(configuration.key.engine))
-        if without is not None and (number == 0 or layout.forecast is None):
-            yield layout.compare(configuration, without, dealt)
-            if checks is not None:
-                yield checks.control
+    return replace(decision, checks=checks)

@@ -37,7 +37,7 @@ from cook.errors import CookError, Interrupted, PrerequisiteError, StepError
 from cook.files import Identity
 from cook.graph.execute import LOOK_S, Executor, files_of, step_log
 from cook.graph.locks import file_lock, is_locked
-from cook.graph.step import Needs, Step
+from cook.graph.step import Step
 from cook.graph.store import SHARED_S, Store
 from cook.output import Mode, Output, RunningStep
 from cook.paths import cook_home
@@ -72,7 +72,6 @@ class Task:
     cook: str
     threads: int | None
     fresh: bool
-    nominal_s: float | None
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,6 @@ def make(task: Task) -> bool:
         logs=home / "logs",
         threads=task.threads,
         fresh=task.fresh,
-        reckon=lambda _: task.nominal_s,
         going_on=_wanted(),
         advancing=lambda _, share: say(share),
     )
@@ -221,12 +219,9 @@ class Cluster(Closing):
         *,
         threads: int | None,
         fresh: bool,
-        reckon: Callable[[Step[Any]], float | None],
-        needs: Callable[[Step[Any]], Needs],
     ) -> None:
         self._client, self._home = client, home
         self._threads, self._fresh = threads, fresh
-        self._reckon, self._needs = reckon, needs
         self._engines: dict[str, bool] = {}
         """Of every engine that was asked about, whether all workers have it."""
         self._futures: dict[str, Future] = {}
@@ -262,9 +257,7 @@ class Cluster(Closing):
         """Have ``step`` made or found; see :class:`cook.graph.execute.Elsewhere`."""
         self._parts[step.key] = part
         part.waits = True
-        task = Task(
-            step, self._home, cook_version(), self._threads, self._fresh, self._reckon(step)
-        )
+        task = Task(step, self._home, cook_version(), self._threads, self._fresh)
         try:
             for _ in range(RELAYS):
                 future = self._client.submit(
@@ -407,7 +400,7 @@ class Cluster(Closing):
     def _resources(self, step: Step[Any], workers: Mapping[str, Any]) -> dict[str, float]:
         """What of dask's resources ``step`` takes."""
         declared = [worker["resources"] for worker in workers.values()]
-        needs, engine = self._needs(step), step.uses()
+        needs, engine = step.needs(), step.uses()
         wanted: dict[str, float] = {}
         cores = [offered["cores"] for offered in declared if "cores" in offered]
         if cores:
@@ -434,8 +427,6 @@ def connected(
     *,
     threads: int | None,
     fresh: bool,
-    reckon: Callable[[Step[Any]], float | None],
-    needs: Callable[[Step[Any]], Needs],
 ) -> Iterator[Cluster]:
     """The cluster whose scheduler is at ``address`` (``tcp://HOST:PORT``), for the block.
 
@@ -459,9 +450,7 @@ def connected(
                     f"no dask scheduler answers at {address}: {error}",
                     hint="start one: dask scheduler --host ADDRESS",
                 ) from None
-        with Cluster(
-            client, home, threads=threads, fresh=fresh, reckon=reckon, needs=needs
-        ) as cluster:
+        with Cluster(client, home, threads=threads, fresh=fresh) as cluster:
             cluster.require_workers()
             yield cluster
 

@@ -151,12 +151,10 @@ class Executor(Closing):
 
     A context manager: workers stay loaded from one step to the next until its end.
     ``fresh`` runs every step again, stored or not; ``remeasure`` only what is timed. What is
-    stored is looked at before it is used; what is damaged is told and made again. ``reckon``:
-    nominal seconds of a step, kept beside those that it took, to reckon others from; ``expected``:
+    stored is looked at before it is used; what is damaged is reported and made again. ``expected``:
     seconds of what is likely to run, by key, ``alone`` those of them that are timed; ``watch`` is
-    told of every step that begins to run, from whichever thread runs it, ``advancing`` what share
-    of it is done. ``needs``: what a step takes of the machine; those that run side by side fit
-    into it together. ``elsewhere`` makes what is not timed; timings are this machine's.
+    called with every step that begins to run, from whichever thread runs it, ``advancing`` with the
+    share of it that is done. ``elsewhere`` makes what is not timed; timings are this machine's.
     ``going_on`` raises when it is time to stop.
     """
 
@@ -170,11 +168,9 @@ class Executor(Closing):
         threads: int | None = None,
         fresh: bool = False,
         remeasure: bool = False,
-        reckon: Callable[[Step[Any]], float | None] = lambda _: None,
         expected: Mapping[str, float] = MappingProxyType({}),
         alone: Collection[str] = frozenset(),
         watch: Callable[[Step[Any]], None] = lambda _: None,
-        needs: Callable[[Step[Any]], Needs] = lambda _: Needs(),
         elsewhere: Elsewhere | None = None,
         going_on: Callable[[], None] = require_going_on,
         advancing: Callable[[Step[Any], float], None] = lambda *_: None,
@@ -186,7 +182,6 @@ class Executor(Closing):
         self.threads = threads or len(os.sched_getaffinity(0))
         self.fresh = fresh
         self.remeasure = remeasure
-        self.reckon = reckon
         self.watch = watch
         self.elsewhere = elsewhere
         self.going_on = going_on
@@ -197,7 +192,7 @@ class Executor(Closing):
         self.workers = KeptWorkers(logs / "workers")
         """Loaded models that wait for the next step that wants them."""
 
-        self._places = _Places(jobs, needs) if elsewhere is None else _PlacesElsewhere(elsewhere)
+        self._places = _Places(jobs) if elsewhere is None else _PlacesElsewhere(elsewhere)
 
         self._damaged: set[str] = set()
         """Keys of stored artifacts that could not be used."""
@@ -461,6 +456,8 @@ class Executor(Closing):
                 source.require_unchanged()
             self._require_same_engine(step)
             adapter: TypeAdapter[Any] = TypeAdapter(step.result_type)
+            # Pieces that were found say nothing of how long they take to make.
+            cost = step.cost() if pieces.used == pieces.made else None
             artifact = self.store.commit(
                 directory,
                 Entry(
@@ -471,9 +468,7 @@ class Executor(Closing):
                     made_from={n: self._hashes(node) for n, node in step.inputs().items()},
                     result=adapter.dump_python(result, mode="json"),
                     seconds=seconds,
-                    work=step.work(),
-                    # What was found made says nothing of how long it takes.
-                    nominal_s=self.reckon(step) if pieces.used == pieces.made else None,
+                    nominal_s=cost.nominal_s if cost is not None else None,
                     pieces=frozenset(pieces.used),
                 ),
             )
@@ -533,8 +528,8 @@ class Executor(Closing):
 class _Places:
     """Who may begin on one machine: ``jobs`` untimed steps that fit together, or a timed one."""
 
-    def __init__(self, jobs: int, needs: Callable[[Step[Any]], Needs]) -> None:
-        self._jobs, self._needs = jobs, needs
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
         self._taken: dict[str, Needs] = {}
         self._timed: str | None = None
         self._timing = False
@@ -550,7 +545,7 @@ class _Places:
         timed = next((step for step in ready if step.timed), None)
         if timed is None or not self._timing:
             for step in ready:
-                if not step.timed and self._fits(needs := self._needs(step)):
+                if not step.timed and self._fits(needs := step.needs()):
                     self._taken[step.key], self._timing = needs, False
                     return step
         if timed is None or self._taken:

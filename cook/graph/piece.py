@@ -173,7 +173,6 @@ class Pieces:
             made_from=piece.made_from,
             result={},
             seconds=seconds,
-            work=float(piece.size_bytes),
         )
         return folder, entry
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from cook import files
-from cook.engines.base import Engine, EngineIdentity
+from cook.engines.base import Engine, EngineIdentity, ModelArgs
+from cook.graph.cost import Cost
 from cook.graph.key import as_read_back, key_of
 from cook.provenance import machine
 
@@ -107,9 +108,9 @@ def _header(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a step takes of a machine while it runs, beside one of the ``--jobs`` places.
+    """What a step takes of a machine while it runs, next to one of the ``--jobs`` places.
 
-    ``device``: it loads something onto accelerators, whose free memory nobody tells.
+    ``device``: it loads something onto accelerators, whose free memory is not known.
     """
 
     memory_bytes: int = 0
@@ -143,27 +144,38 @@ class Workbench:
 
 @dataclass(frozen=True)
 class Step(ABC, Generic[R]):
-    """One unit of work. Subclasses are frozen dataclasses that add their fields."""
+    """One unit of work. Subclasses are frozen dataclasses that add their fields: the steps and
+    sources among them are the inputs, a field ``engine`` is the engine."""
 
     kind: ClassVar[str]
+    phase: ClassVar[str] = ""
+    """What of a build it belongs to, for people; not in the key."""
     version: ClassVar[int] = 1
     """Bump when the meaning of the result changes; part of the key."""
     timed: ClassVar[bool] = False
     """Timed steps run alone on the machine, and their key holds the machine."""
     optional: ClassVar[bool] = False
-    """A failure is told where its result would be, and fails no build."""
+    """A failure is reported where its result would be, and fails no build."""
     in_worker: ClassVar[bool] = False
-    """Its models run in ``bench.workers`` alone: no program loads them that needs room beside."""
+    """Its models run in ``bench.workers`` alone: no other program loads them."""
     result_type: ClassVar[type]
+    """``R``; set by the subclass's bases."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for base in getattr(cls, "__orig_bases__", ()):
+            if get_origin(base) is Step:
+                (cls.result_type,) = get_args(base)
 
     @property
     @abstractmethod
     def label(self) -> str:
         """How the plan calls it, e.g. ``convert model``."""
 
-    @abstractmethod
     def inputs(self) -> Mapping[str, Input]:
         """Named inputs; their keys are part of this step's key."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in values if isinstance(value, Step | Source)}
 
     @abstractmethod
     def params(self) -> Mapping[str, JsonValue]:
@@ -175,11 +187,18 @@ class Step(ABC, Generic[R]):
 
     def uses(self) -> Engine | None:
         """The engine whose build is part of the key, if any."""
+        engine: Engine | None = getattr(self, "engine", None)
+        return engine
+
+    def cost(self) -> Cost | None:
+        """What it costs; None where that cannot be known: a size that no header tells."""
         return None
 
-    def work(self) -> float | None:
-        """Size of the job in the step kind's own unit, to scale earlier timings by."""
-        return None
+    def needs(self) -> Needs:
+        """Memory for its models, and a device where any arguments of them name one."""
+        cost = self.cost()
+        values = (getattr(self, field.name) for field in fields(self))
+        return Needs(cost.held_bytes if cost is not None else 0, any(map(_on_device, values)))
 
     def predicted_bytes(self) -> int | None:
         """Bytes the artifact will take, where known beforehand."""
@@ -221,6 +240,17 @@ class Step(ABC, Generic[R]):
     def steps(self) -> tuple[Step[Any], ...]:
         """Input steps (without sources)."""
         return tuple(node for node in self.inputs().values() if isinstance(node, Step))
+
+
+_DEVICE_FLAGS = frozenset({"-ngl", "--gpu-layers", "--n-gpu-layers", "-dev", "--device", "--rpc"})
+
+
+def _on_device(value: object) -> bool:
+    """Whether arguments of a model name a device, or layers for one."""
+    if isinstance(value, ModelArgs):
+        return bool(value.n_gpu_layers or value.devices or value.rpc)
+    words = value if isinstance(value, tuple) else ()
+    return any(isinstance(word, str) and word in _DEVICE_FLAGS for word in words)
 
 
 Input = Step[Any] | Source

@@ -65,11 +65,10 @@ class Artifact:
     result: Mapping[str, Any]
     files: tuple[StoredFile, ...]
     seconds: float
-    work: float | None
     created: str
     made_from: Mapping[str, Mapping[str, str]]
     nominal_s: float | None = None
-    """Seconds that it was reckoned to take on a reference machine; None: not reckoned."""
+    """Seconds of a reference machine by the step's cost; None where that was not known."""
     pieces: frozenset[str] = frozenset()
     """Keys of the artifacts that it was put together from beside its inputs
     (:mod:`cook.graph.piece`)."""
@@ -101,7 +100,6 @@ class Entry:
     made_from: Mapping[str, Mapping[str, str]]
     result: Mapping[str, Any]
     seconds: float
-    work: float | None
     nominal_s: float | None = None
     pieces: frozenset[str] = frozenset()
 
@@ -368,7 +366,6 @@ def _describe(directory: Path, found: Sequence[files.Hashed], entry: Entry) -> P
         "files": stored,
         "made_from": entry.made_from,
         "seconds": entry.seconds,
-        "work": entry.work,
         "nominal_s": entry.nominal_s,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cook": cook_version(),
@@ -418,7 +415,6 @@ def _read(directory: Path) -> Artifact | None:
             result=document["result"],
             files=tuple(StoredFile(**f) for f in document["files"]),
             seconds=float(document["seconds"]),
-            work=document["work"],
             created=document["created"],
             made_from=document["made_from"],
             nominal_s=document.get("nominal_s"),

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cook.build.phases import phase_of
 from cook.build.plan import State, plan
 from cook.build.prepare import Prepared, prepare
 from cook.build.run import Built, build, raise_for
@@ -109,9 +108,9 @@ def run_cell(
     said: set[str] = set()
 
     def watch(step: Step[Any]) -> None:
-        if (phase := phase_of(step.kind)) not in said:
-            said.add(phase)
-            say(f"{cell.name}: {phase}, after {duration(time.monotonic() - started)}")
+        if step.phase not in said:
+            said.add(step.phase)
+            say(f"{cell.name}: {step.phase}, after {duration(time.monotonic() - started)}")
 
     say(f"{cell.name}: started")
     outcome: CellOutcome

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cook.build.needs import needs_of
 from cook.build.prepare import prepare
-from cook.build.reckon import nominal_seconds
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.files import atomic_write
@@ -102,8 +100,6 @@ def search(request: SearchRequest, output: Output) -> Found:
         logs=home / "logs",
         jobs=request.jobs,
         threads=request.threads,
-        reckon=nominal_seconds,
-        needs=needs_of,
     ) as executor:
         replays = Replays(job.deployed, job.space, executor)
         replays.prepare()

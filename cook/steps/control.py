@@ -11,6 +11,7 @@ of assumed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,9 +24,12 @@ from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.arrays import Floats32
 from cook.formats.trace_file import Reply, TraceFile
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.graph.cost import Cost
+from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.record.outcomes import ControlOutcome
-from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.phase import Phase
+from cook.steps.trace import Trace, read_trace
+from cook.steps.work import computed_bytes, read_bytes, wide
 
 REPLIES = 12
 """Most replies that are read again, those with the shortest prompts: these cost, and show
@@ -47,22 +51,16 @@ class ControlStep(Step[ControlOutcome]):
     width: int
 
     kind: ClassVar[str] = "control"
+    phase: ClassVar[str] = Phase.CHECKS
     version: ClassVar[int] = 4
     """2: prompts in whole batches, and no more replies than it takes. 3: all widths together.
     4: one, the served draft's."""
     optional: ClassVar[bool] = True
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = ControlOutcome
 
     @property
     def label(self) -> str:
         return f"no-draft control at width {self.width} ({self.engine.name})"
-
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"target": self.target, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -72,8 +70,21 @@ class ControlStep(Step[ControlOutcome]):
             **self.args.numerics(),
         }
 
+    def cost(self) -> Cost:
+        tokens = min(float(ENOUGH), self.trace.tokens)
+        replies = max(tokens / max(self.trace.max_tokens, 1), 1.0)
+        prompts = sum(sorted(self.trace.prompt_tokens())[: math.ceil(replies)])
+        singly = 0.0 if self.trace.batch_width == 1 else tokens
+        batches = tokens / self.width
+        return Cost(
+            read_bytes=(batches * wide(self.width + 1) + singly) * read_bytes(self.target),
+            decodes=batches + singly,
+            computed_bytes=prompts * computed_bytes(self.target),
+            memory_bytes=self.target.size_bytes,
+        )
+
     def run(self, bench: Workbench) -> ControlOutcome:
-        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        trace = read_trace(bench, self.trace)
         load = model_load(self.engine, self.target.path, self.args, trace.header.context)
         found = _Differences(trace, self.width)
         chosen = _chosen(trace)

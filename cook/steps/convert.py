@@ -28,9 +28,11 @@ from cook.errors import CookError, InputError, PrerequisiteError
 from cook.files import publish, temporary_beside
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.safetensors import parameters
+from cook.graph.cost import Cost
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
 from cook.steps.made_model import MODEL_FILE
+from cook.steps.phase import Phase
 
 if TYPE_CHECKING:
     from cook.output import Output
@@ -146,7 +148,7 @@ class ConvertStep(Step[ConvertOutcome]):
     converter: Converter
 
     kind: ClassVar[str] = "convert"
-    result_type: ClassVar[type] = ConvertOutcome
+    phase: ClassVar[str] = Phase.CONVERT
 
     @property
     def label(self) -> str:
@@ -162,8 +164,8 @@ class ConvertStep(Step[ConvertOutcome]):
             "converter": self.converter.digest,
         }
 
-    def work(self) -> float:
-        return float(sum(source.size_bytes for source in self.files))
+    def cost(self) -> Cost:
+        return Cost(copied_bytes=float(sum(source.size_bytes for source in self.files)))
 
     def predicted_bytes(self) -> int:
         return self._source_parameters * BYTES[self.converter.outtype]

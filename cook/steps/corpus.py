@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from cook.engines.base import Engine
 from cook.errors import StepError
-from cook.formats.trace_file import TraceFile
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.graph.cost import Cost
+from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.steps.imatrix import CORPUS_FILE
-from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.phase import Phase
+from cook.steps.trace import Trace, read_trace
+from cook.steps.work import BYTES_A_TOKEN
 
-_BYTES_PER_TOKEN = 4
 _SEPARATOR = "\n\n"
 _PARSE_SPECIAL = "--parse-special"
 
@@ -42,33 +43,27 @@ class TraceCorpusStep(Step[TraceCorpusOutcome]):
     trace: Trace
 
     kind: ClassVar[str] = "trace-corpus"
+    phase: ClassVar[str] = Phase.IMATRIX
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = TraceCorpusOutcome
 
     @property
     def label(self) -> str:
         return f"calibration text of the target ({self.engine.name})"
 
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model, "trace": self.trace}
-
     def params(self) -> Mapping[str, JsonValue]:
         return {"special": bool(corpus_args(self.engine)), "separator": _SEPARATOR}
 
-    def work(self) -> float:
-        return self.trace.work()
+    def cost(self) -> Cost:
+        return Cost((float(self.model.size_bytes),))
 
     def predicted_bytes(self) -> int:
-        return round(self.trace.work()) * _BYTES_PER_TOKEN
+        return round(self.trace.tokens) * BYTES_A_TOKEN
 
     def run(self, bench: Workbench) -> TraceCorpusOutcome:
         from cook.engines.worker.messages import ModelLoad
         from cook.trace.compatible import require_draft
 
-        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        trace = read_trace(bench, self.trace)
         require_draft(trace, self.model.path, self.engine.flavour)
         special = bool(corpus_args(self.engine))
         tokens, texts = 0, []

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
@@ -20,12 +20,14 @@ from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
-from cook.formats.trace_file import TraceFile
+from cook.graph.cost import COMPUTE_BYTES_S, READ_BYTES_S, Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.price import BatchCurve
 from cook.steps.live import Watch, told
 from cook.steps.made_model import model_path
-from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.phase import Phase
+from cook.steps.trace import Trace, TraceStep, read_trace
+from cook.steps.work import computed_bytes, model_bytes, read_bytes, wide
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
 """Where cliffs were seen (4 to 5, 8 to 9, 16 to 17 tokens: kernels change) both sides are timed."""
@@ -42,6 +44,9 @@ MOST_ROUNDS = 4
 """At a depth that takes long to read, all windows are timed again, as often as takes no longer than
 that reading, at most so many times in all: batches of 0.3 s at 16,384 tokens scatter by a quarter
 on a shared machine, and three of each told prices a third off."""
+FASTER = 4.0
+"""Times that a machine may be as fast as the reference: repeats are planned as on such a one, since
+a repeat too many in a plan is better than three too few."""
 STEP = 4.0
 MOST_POINTS = 5
 """Depths and short prompts are timed at their least and greatest, and between them at most so many
@@ -108,6 +113,7 @@ class CurveStep(Step[CurveOutcome]):
     of the server with the fewest that needs it, prompts in the first. () where it does not."""
 
     kind: ClassVar[str] = "curve"
+    phase: ClassVar[str] = Phase.TIMES
     version: ClassVar[int] = 6
     """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
@@ -115,19 +121,12 @@ class CurveStep(Step[CurveOutcome]):
     5: long prompts once a pass. 6: windows more often at depths that take long to read."""
     timed: ClassVar[bool] = True
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = CurveOutcome
 
     @property
     def label(self) -> str:
         what = "verification curve" if self.verifies else "draft times"
         again = f" pass {self.turn + 1}" if self.turn else ""
         return f"{what} {self.name}{again} ({self.engine.name})"
-
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -143,12 +142,44 @@ class CurveStep(Step[CurveOutcome]):
             **({"rows": list(self.rows)} if self.rows else {}),
         }
 
+    def cost(self) -> Cost | None:
+        """Batches of every width at a few depths, and prompts of a few lengths."""
+        size = model_bytes(self.model)
+        if size is None:
+            return None
+        each, computed = read_bytes(self.model), computed_bytes(self.model)
+        lengths = [round(tokens) for tokens in self.trace.prompt_tokens()]
+        ubatch = self.args.filled().ubatch or 1
+        grid = grid_of(lengths, [n + self.trace.max_tokens for n in lengths], ubatch)
+        repeats = repeats_of(each)
+        widths = sum(map(wide, self.widths))
+        # At a depth that takes long to read, batches are timed again for as long.
+        round_s = WINDOWS * repeats * widths * each / READ_BYTES_S
+        reading_s = [depth * computed / COMPUTE_BYTES_S for depth in grid.depths if depth > ubatch]
+        again = sum(min(MOST_ROUNDS, max(1, int(s / round_s))) - 1 for s in reading_s)
+        batches = (len(grid.depths) + again) * WINDOWS * repeats
+        # One long text is read, and short prompts by themselves.
+        short = max((stop for stop in grid.stops if stop <= ubatch), default=0)
+        read = float(short + max((stop for stop in grid.stops if stop > ubatch), default=0))
+        for length in (n for n in grid.prompts if n <= ubatch):
+            slow = length * computed / COMPUTE_BYTES_S / FASTER >= SLOW_S
+            read += length * (1 if slow else 1 + WINDOWS * (REPEATS + 1))
+        args = self.trace.args if isinstance(self.trace, TraceStep) else None
+        first = self.verifies and self.turn == 0 and self.args != args
+        return Cost(
+            loads=(size,) if first else (),
+            read_bytes=widths * batches * each,
+            decodes=len(self.widths) * batches,
+            computed_bytes=read * computed,
+            memory_bytes=size,
+        )
+
     def run(self, bench: Workbench) -> CurveOutcome:
         return self.of_file(model_path(bench, self.model), bench)
 
     def of_file(self, path: Path, bench: Workbench, place: str | None = None) -> CurveOutcome:
         """The curve of the model in ``path``; ``place``: as :meth:`KeptWorkers.loaded` has it."""
-        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        trace = read_trace(bench, self.trace)
         texts = sorted((list(r.prompt) + list(r.tokens) for r in trace), key=len, reverse=True)
         ends = [head.prompt_tokens + head.tokens for head in trace.heads]
         prompts = [head.prompt_tokens for head in trace.heads]
@@ -229,16 +260,13 @@ def rows_for(engine: Engine, args: ModelArgs, lengths: Iterable[int]) -> tuple[i
     return tuple(sorted({1 + length for length in lengths}))
 
 
-class OnePass(Protocol):
-    """One pass of a curve, as a frozen dataclass: what is a float, alone or in rows, is a time."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def others_cores(self) -> float | None: ...
-
-
-P = TypeVar("P", bound=OnePass)
+def repeats_of(weights_bytes: float) -> int:
+    """About how many decodes time one batch in a window, of a model that reads so much: see
+    :data:`STEADY_S`."""
+    once_s = weights_bytes / READ_BYTES_S / FASTER
+    if once_s >= SLOW_S:
+        return 2
+    return 3 + (MOST_REPEATS if once_s < STEADY_S / REPEATS else REPEATS)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from cook.engines.process.system import anonymous_bytes
 from cook.engines.server import Server
 from cook.engines.server_api import Completion
 from cook.errors import StepError
-from cook.graph.step import Input, JsonValue, Step, Workbench, decode
+from cook.graph.cost import Cost
+from cook.graph.step import Input, JsonValue, Needs, Step, Workbench, decode
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import available_memory_bytes, machine
 from cook.record.prompt_runs import PromptRun
@@ -39,6 +40,8 @@ from cook.steps.live import (
     cpu_difference,
 )
 from cook.steps.made_model import made_bytes
+from cook.steps.phase import Phase
+from cook.steps.work import model_bytes
 from cook.units import plural
 
 REST_S = 0.1
@@ -111,8 +114,8 @@ class DealStep(Step[DealOutcome]):
     together: bool
 
     kind: ClassVar[str] = "deal"
+    phase: ClassVar[str] = Phase.LIVE
     timed: ClassVar[bool] = True
-    result_type: ClassVar[type] = DealOutcome
 
     @property
     def label(self) -> str:
@@ -143,8 +146,23 @@ class DealStep(Step[DealOutcome]):
             "together": self.together,
         }
 
-    def work(self) -> float:
-        return sum(server.work() for server in self.servers)
+    def cost(self) -> Cost | None:
+        """Every server loads and answers all prompts; files that several map are read once."""
+        each = [cost for server in self.servers if (cost := server.cost()) is not None]
+        if len(each) < len(self.servers):
+            return None
+        models = {node.key: model_bytes(node) or 0.0 for node in self.inputs().values()}
+        return Cost(
+            loads=tuple(models.values()),
+            read_bytes=sum(cost.read_bytes for cost in each),
+            decodes=sum(cost.decodes for cost in each),
+            computed_bytes=sum(cost.computed_bytes for cost in each),
+            memory_bytes=sum(models.values()),
+        )
+
+    def needs(self) -> Needs:
+        device = any(server.needs().device for server in self.servers)
+        return replace(super().needs(), device=device)
 
     def run(self, bench: Workbench) -> DealOutcome:
         started = time.monotonic()

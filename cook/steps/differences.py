@@ -27,12 +27,15 @@ from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.errors import PrerequisiteError, StepError
 from cook.formats.sampling import Sampling
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.record.outcomes import CompareOutcome, Difference
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.figures import NEAR_TIE_GAP
 from cook.steps.deal import Dealt
 from cook.steps.made_model import model_path
+from cook.steps.phase import Phase
+from cook.steps.work import computed_bytes, model_bytes, prompt_tokens, read_bytes
 from cook.trace.chain import Draws
 from cook.trace.rendering import rendered
 
@@ -61,25 +64,33 @@ class CompareStep(Step[CompareOutcome]):
     live: Dealt
 
     kind: ClassVar[str] = "compare"
+    phase: ClassVar[str] = Phase.CHECKS
     version: ClassVar[int] = 4
     """2: the same-width control; an ik reply cut at the limit is no difference. 3: gaps under the
     sampling chain; a bounded control that reads prompts in whole batches. 4: of what was dealt."""
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = CompareOutcome
 
     @property
     def label(self) -> str:
         return f"compare output {self.name} ({self.engine.name})"
 
-    def uses(self) -> Engine:
-        return self.engine
-
     def inputs(self) -> Mapping[str, Input]:
         dealt = {**self.baseline.inputs("baseline"), **self.live.inputs("live")}
-        return {"target": self.target, **dealt}
+        return {**super().inputs(), **dealt}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {"n_probs": N_PROBS, "names": [self.baseline.name, self.live.name]}
+
+    def cost(self) -> Cost | None:
+        """Some of the replies differ: they are looked up, and a few controlled."""
+        target = model_bytes(self.target)
+        if target is None:
+            return None
+        dealt, most = tuple(self.live.prompts.values()), self.live.live.max_tokens
+        texts = sorted(tokens + most for tokens in prompt_tokens(dealt, self.target))
+        # Two thirds of what may be: replies are alike as often as not.
+        computed = 0.7 * sum(texts[:LOOKED_UP]) * computed_bytes(self.target)
+        return Cost((), 60 * read_bytes(self.target), 60, computed, memory_bytes=target)
 
     def run(self, bench: Workbench) -> CompareOutcome:
         baseline = {run.id: run for run in self.baseline.read(bench)}

@@ -32,17 +32,18 @@ from cook.formats.headers import header_if_there
 from cook.formats.output_head import OUTPUT, head_of, require_head
 from cook.formats.quant_types import by_id, by_name
 from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS
+from cook.graph.cost import Cost
 from cook.graph.piece import FILE, Piece
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench
-from cook.steps.made_model import MODEL_FILE
-from cook.steps.tensors import TensorQuantizer, quantizer_of, tensor_piece
+from cook.graph.step import Input, JsonValue, Source, Workbench
+from cook.steps.made_model import MODEL_FILE, ModelStep
+from cook.steps.tensors import TensorQuantizer, quantizer_of, seconds_a_weight, tensor_piece
 
 _BASE = "Q8_0"
 """Of the command that is told: mainline reads rules under quantized base types alone."""
 
 
 @dataclass(frozen=True)
-class HeadStep(Step[QuantizeResult]):
+class HeadStep(ModelStep):
     """``model`` with its output head as ``head_type``; artifact ``model.gguf``, one file.
 
     ``name`` is the candidate's. The file of the result's ``command`` has the same tensors; there is
@@ -56,23 +57,27 @@ class HeadStep(Step[QuantizeResult]):
     predicted_tensor_bytes: int | None = None
 
     kind: ClassVar[str] = "head"
-    result_type: ClassVar[type] = QuantizeResult
 
     @property
     def label(self) -> str:
         return f"head {self.name} ({self.engine.name})"
 
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model}
-
     def params(self) -> Mapping[str, JsonValue]:
         return {"type": self.head_type}
 
-    def work(self) -> float:
-        return float(self.predicted_tensor_bytes or self.model.size_bytes)
+    @property
+    def origin(self) -> Input:
+        return self.model
+
+    def cost(self) -> Cost:
+        """Its one tensor is quantized, and the rest copied and hashed."""
+        file = header_if_there(self.model.path)
+        weights = head_of(file).elements if file is not None else 0
+        return Cost(
+            arithmetic_s=weights * seconds_a_weight(self.head_type),
+            copied_bytes=float(self.disk_bytes() or 0),
+            read_bytes=float(self.predicted_tensor_bytes or self.model.size_bytes),
+        )
 
     def predicted_bytes(self) -> int | None:
         return self.predicted_tensor_bytes

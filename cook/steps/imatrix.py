@@ -12,7 +12,10 @@ from cook.errors import StepError
 from cook.formats.gguf import read_gguf
 from cook.formats.imatrix_file import absent_entries, coverage_summary, read_imatrix, with_experts
 from cook.formats.quant_types import Flavour
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.steps.phase import Phase
+from cook.steps.work import text_cost
 
 CORPUS_FILE = "corpus.txt"
 """Of a step that makes the corpus."""
@@ -59,7 +62,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
     args: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "imatrix"
-    result_type: ClassVar[type] = ImatrixOutcome
+    phase: ClassVar[str] = Phase.IMATRIX
 
     @property
     def label(self) -> str:
@@ -70,12 +73,6 @@ class ImatrixStep(Step[ImatrixOutcome]):
         """ik reads only the legacy format; mainline's default is GGUF."""
         return "imatrix.dat" if self.engine.flavour is Flavour.IK_LLAMA_CPP else "imatrix.gguf"
 
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model, "corpus": self.corpus}
-
     def params(self) -> Mapping[str, JsonValue]:
         return {
             "context": self.context,
@@ -85,10 +82,8 @@ class ImatrixStep(Step[ImatrixOutcome]):
             "args": list(self.args),
         }
 
-    def work(self) -> float:
-        corpus = self.corpus
-        size = corpus.size_bytes if isinstance(corpus, Source) else corpus.predicted_bytes()
-        return float(self.model.size_bytes) * (self.chunks or (size or 0) / 2048)
+    def cost(self) -> Cost | None:
+        return text_cost(self.model, self.corpus, self.context, self.chunks)
 
     def run(self, bench: Workbench) -> ImatrixOutcome:
         chunks = self.chunks

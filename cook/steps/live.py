@@ -21,10 +21,20 @@ from cook.engines.server_api import Completion
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.prompts.prompt_set import Prompt
 from cook.record.prompt_runs import TOLERATED_CORES, PromptRun
 from cook.steps.made_model import model_path
+from cook.steps.phase import Phase
+from cook.steps.work import (
+    TOKENS_A_CYCLE,
+    computed_bytes,
+    model_bytes,
+    prompt_tokens,
+    read_bytes,
+    wide,
+)
 
 T = TypeVar("T")
 
@@ -157,25 +167,16 @@ class LiveStep(Step[LiveOutcome]):
     """Tokens of the draft's own context; None: the target's."""
 
     kind: ClassVar[str] = "live"
+    phase: ClassVar[str] = Phase.LIVE
     version: ClassVar[int] = 4
     """2: greedy requests say top_k 1. 3: on ik unrelated text parts the requests. 4: and is
     long enough to be drafted."""
     timed: ClassVar[bool] = True
-    result_type: ClassVar[type] = LiveOutcome
 
     @property
     def label(self) -> str:
         at_once = "" if self.slots == 1 else f", {self.slots} slots"
         return f"live {self.name} ({self.engine.name}{at_once})"
-
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        inputs: dict[str, Input] = {"target": self.target}
-        if self.draft is not None:
-            inputs["draft"] = self.draft
-        return inputs
 
     def params(self) -> Mapping[str, JsonValue]:
         from dataclasses import asdict
@@ -202,8 +203,24 @@ class LiveStep(Step[LiveOutcome]):
             **({"streamed": True} if self.reads_late else {}),
         }
 
-    def work(self) -> float:
-        return float(len(self.prompts) * self.max_tokens)
+    def cost(self) -> Cost | None:
+        target = model_bytes(self.target)
+        draft = model_bytes(self.draft) if self.draft is not None else 0.0
+        if target is None or draft is None:
+            return None
+        tokens = float(len(self.prompts) * self.max_tokens)
+        prompts = sum(prompt_tokens(self.prompts, self.target))
+        read, computed = read_bytes(self.target), prompts * computed_bytes(self.target)
+        if self.draft is None or self.settings is None:
+            return Cost((target,), tokens * read, tokens, computed)
+        n_max, cycles = self.settings.n_max, tokens / TOKENS_A_CYCLE
+        return Cost(
+            loads=(target, draft),
+            read_bytes=cycles * (read * wide(n_max + 1) + n_max * read_bytes(self.draft)),
+            decodes=cycles * (1 + n_max),
+            computed_bytes=computed + prompts * computed_bytes(self.draft),
+            memory_bytes=target + draft,
+        )
 
     def server_job(self, bench: Workbench) -> ServerJob:
         """The engine's job for this configuration."""

@@ -1,15 +1,36 @@
-"""The model that a step's artifact is: one file, or the shards of a split one."""
+"""A model as a step has it: a source, or what another step made, one file or shards."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from cook.engines.base import QuantizeResult
 from cook.formats.naming import split_name
-from cook.graph.step import Input, Source, Workbench, digest_of_all
+from cook.graph.step import Input, Source, Step, Workbench, digest_of_all
 from cook.graph.store import Artifact, StoredFile
+from cook.steps.phase import Phase
 
 MODEL_FILE = "model.gguf"
 """Its name where it is one file; shards are called after it (``model-00001-of-00003.gguf``)."""
+
+
+@dataclass(frozen=True)
+class ModelStep(Step[QuantizeResult]):
+    """A step whose artifact is a model, made of another."""
+
+    phase: ClassVar[str] = Phase.QUANTIZE
+
+    @property
+    @abstractmethod
+    def origin(self) -> Input:
+        """The model that it is made of."""
+
+    def computed_share(self) -> float:
+        """How much of the origin's arithmetic is left; changing types saves none."""
+        return 1.0
 
 
 def _model_files(artifact: Artifact) -> tuple[StoredFile, ...]:

@@ -15,8 +15,11 @@ from cook.engines.base import Engine, ModelArgs, ServerJob
 from cook.engines.server import Server
 from cook.errors import StepError
 from cook.formats.quant_types import Flavour
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.steps.made_model import model_path
+from cook.steps.phase import Phase
+from cook.steps.work import model_bytes
 
 _BUFFER = re.compile(
     rb"(?P<device>[\w\[\]:.\- ]*?)\s*"
@@ -53,24 +56,22 @@ class MemoryStep(Step[MemoryOutcome]):
     context: int
 
     kind: ClassVar[str] = "memory"
+    phase: ClassVar[str] = Phase.QUALITY
     version: ClassVar[int] = 2
     """2: bytes on devices apart."""
-    result_type: ClassVar[type] = MemoryOutcome
 
     @property
     def label(self) -> str:
         return f"memory {self.name} ({self.engine.name})"
 
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model}
-
     def params(self) -> Mapping[str, JsonValue]:
         from dataclasses import asdict
 
         return {"args": asdict(self.args), "context": self.context}
+
+    def cost(self) -> Cost | None:
+        size = model_bytes(self.model)
+        return Cost((size,)) if size is not None else None
 
     def run(self, bench: Workbench) -> MemoryOutcome:
         from dataclasses import replace

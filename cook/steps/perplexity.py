@@ -9,8 +9,11 @@ from typing import ClassVar
 from cook.engines import tool_runs
 from cook.engines.base import DivergenceJob, DivergenceResult, Engine, PerplexityJob
 from cook.formats.kld_base import base_bytes
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench, decode
 from cook.steps.made_model import model_path
+from cook.steps.phase import Phase
+from cook.steps.work import text_cost
 
 BASE_FILE = "base.kld"
 
@@ -49,18 +52,12 @@ class PerplexityStep(Step[Evaluation]):
     args: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "perplexity"
-    result_type: ClassVar[type] = Evaluation
+    phase: ClassVar[str] = Phase.QUALITY
 
     @property
     def label(self) -> str:
         what = "reference logits" if self.vocabulary_size else "perplexity"
         return f"{what} {self.name} ({self.engine.name})"
-
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model, "corpus": self.corpus}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -70,8 +67,8 @@ class PerplexityStep(Step[Evaluation]):
             "args": list(self.args),
         }
 
-    def work(self) -> float:
-        return _model_bytes(self.model) * (self.chunks or self.corpus.size_bytes / 2048)
+    def cost(self) -> Cost | None:
+        return text_cost(self.model, self.corpus, self.context, self.chunks)
 
     def predicted_bytes(self) -> int | None:
         if self.vocabulary_size is None:
@@ -107,23 +104,17 @@ class DivergenceStep(Step[Evaluation]):
     args: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "divergence"
-    result_type: ClassVar[type] = Evaluation
+    phase: ClassVar[str] = Phase.QUALITY
 
     @property
     def label(self) -> str:
         return f"perplexity and KLD {self.name} ({self.engine.name})"
 
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model, "base": self.base}
-
     def params(self) -> Mapping[str, JsonValue]:
         return {"context": self.base.context, "args": list(self.args)}
 
-    def work(self) -> float:
-        return _model_bytes(self.model) * (self.base.chunks or 1)
+    def cost(self) -> Cost | None:
+        return text_cost(self.model, self.base.corpus, self.base.context, self.base.chunks)
 
     def run(self, bench: Workbench) -> Evaluation:
         job = DivergenceJob(
@@ -143,9 +134,3 @@ class DivergenceStep(Step[Evaluation]):
             command=result.command,
             divergence=result,
         )
-
-
-def _model_bytes(model: Input) -> float:
-    if isinstance(model, Source):
-        return float(model.size_bytes)
-    return float(model.predicted_bytes() or 0)

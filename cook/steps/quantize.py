@@ -36,13 +36,20 @@ from cook.formats.quant_types import (
     needs_imatrix,
 )
 from cook.formats.splice import in_order, quantized_metadata, without_paths
+from cook.graph.cost import Cost
 from cook.graph.piece import FILE, Piece
-from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.graph.step import Input, JsonValue, Source, Workbench
 from cook.provenance import cook_version
 from cook.steps.imatrix import ImatrixStep
-from cook.steps.made_model import MODEL_FILE
+from cook.steps.made_model import MODEL_FILE, ModelStep
 from cook.steps.published_tensor import PublishedTensor
-from cook.steps.tensors import Importance, TensorQuantizer, quantizer_of, tensor_piece
+from cook.steps.tensors import (
+    Importance,
+    TensorQuantizer,
+    quantizer_of,
+    seconds_a_weight,
+    tensor_piece,
+)
 
 IK_SHARDS = 60
 """It has room for 64 contexts unless built for more, and each shard takes one: 63 load, 64 fail."""
@@ -50,7 +57,7 @@ _PLAIN = frozenset({"f32", "f16", "bf16"})
 
 
 @dataclass(frozen=True)
-class QuantizeStep(Step[QuantizeResult]):
+class QuantizeStep(ModelStep):
     """``source`` with base type ``ftype`` and ``rules``; artifact ``model.gguf``, or shards of it.
 
     ``expected`` (tensor, type) pairs are what the rules resolved to; the engine's log and the
@@ -76,20 +83,14 @@ class QuantizeStep(Step[QuantizeResult]):
     kind: ClassVar[str] = "quantize"
     version: ClassVar[int] = 2
     """2: the file says no path of the machine, and what it was made of and by."""
-    result_type: ClassVar[type] = QuantizeResult
 
     @property
     def label(self) -> str:
         return f"quantize {self.quant} ({self.engine.name})"
 
-    def uses(self) -> Engine:
-        return self.engine
-
     def inputs(self) -> Mapping[str, Input]:
-        inputs: dict[str, Input] = {"source": self.source}
-        if self.imatrix is not None:
-            inputs["imatrix"] = self.imatrix
-        return inputs | {f"published {p.tensor}": p.shard for p in self.published}
+        shards = {f"published {p.tensor}": p.shard for p in self.published}
+        return {**super().inputs(), **shards}
 
     def params(self) -> Mapping[str, JsonValue]:
         params: dict[str, JsonValue] = {
@@ -104,8 +105,20 @@ class QuantizeStep(Step[QuantizeResult]):
             params["split"] = asdict(self.split)
         return params
 
-    def work(self) -> float:
-        return float(self.source.size_bytes)
+    @property
+    def origin(self) -> Input:
+        return self.source
+
+    def cost(self) -> Cost:
+        model = header_if_there(self.source.path)
+        seconds = sum(
+            tensor.elements * seconds_a_weight(type_name)
+            for name, type_name in self.expected
+            if model is not None
+            and name not in self._published_names
+            and (tensor := model.find(name)) is not None
+        )
+        return Cost(arithmetic_s=seconds, copied_bytes=float(self.source.size_bytes))
 
     def predicted_bytes(self) -> int | None:
         return self.predicted_tensor_bytes

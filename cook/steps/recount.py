@@ -18,7 +18,8 @@ from cook.engines.base import DraftSettings, Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelInfo
 from cook.engines.worker.worker import Worker
-from cook.formats.trace_file import Reply, TraceFile
+from cook.formats.trace_file import Reply
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.record.outcomes import SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
@@ -26,7 +27,9 @@ from cook.scoring.count_check import LiveReply, check_counts
 from cook.scoring.simulate import Profile
 from cook.steps.deal import Dealt
 from cook.steps.made_model import model_path
-from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.phase import Phase
+from cook.steps.trace import Trace, read_trace
+from cook.steps.work import CHUNK_TOKENS, TOKENS_A_CYCLE, computed_bytes, model_bytes, read_bytes
 
 REQUESTS = 8
 """Most live requests recounted at the server's own batch shapes, which costs about a live run."""
@@ -49,20 +52,17 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
     live: Dealt
 
     kind: ClassVar[str] = "selfcheck"
+    phase: ClassVar[str] = Phase.CHECKS
     version: ClassVar[int] = 3
     """2: ik's text tokenized again. 3: of what was dealt."""
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = SelfCheckOutcome
 
     @property
     def label(self) -> str:
         return f"recount of live requests {self.name} ({self.engine.name})"
 
-    def uses(self) -> Engine:
-        return self.engine
-
     def inputs(self) -> Mapping[str, Input]:
-        return {"draft": self.draft, "trace": self.trace, **self.live.inputs("live")}
+        return {**super().inputs(), **self.live.inputs("live")}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -73,8 +73,18 @@ class SelfCheckStep(Step[SelfCheckOutcome]):
             "candidate": self.live.name,
         }
 
+    def cost(self) -> Cost | None:
+        size = model_bytes(self.draft)
+        if size is None:
+            return None
+        requests = min(REQUESTS, len(self.live.prompts))
+        cycles = requests * self.live.live.max_tokens / TOKENS_A_CYCLE
+        tokens = cycles * (self.settings.n_max + 1)
+        computed = requests * CHUNK_TOKENS * computed_bytes(self.draft)
+        return Cost((), tokens * read_bytes(self.draft), tokens, computed, memory_bytes=size)
+
     def run(self, bench: Workbench) -> SelfCheckOutcome:
-        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        trace = read_trace(bench, self.trace)
         recorded = {reply.head.id: reply for reply in trace}
         runs = [run for run in self.live.read(bench) if run.id in recorded]
         path = model_path(bench, self.draft)

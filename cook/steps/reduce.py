@@ -16,13 +16,15 @@ from cook.files import shares_blocks
 from cook.formats.gguf import read_gguf
 from cook.formats.gguf_writer import write_gguf_file
 from cook.formats.reduction import Reduction, reduced
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.paths import cook_home
-from cook.steps.made_model import MODEL_FILE, model_path
+from cook.steps.made_model import MODEL_FILE, ModelStep, model_path
+from cook.steps.work import read_bytes
 
 
 @dataclass(frozen=True)
-class ReduceStep(Step[QuantizeResult]):
+class ReduceStep(ModelStep):
     """``model`` with ``reduction``; artifact ``model.gguf``. No engine has a part in it.
 
     ``name`` is the candidate's. The file of the result's ``command`` has the same tensors.
@@ -34,14 +36,10 @@ class ReduceStep(Step[QuantizeResult]):
     predicted_tensor_bytes: int | None = None
 
     kind: ClassVar[str] = "reduce"
-    result_type: ClassVar[type] = QuantizeResult
 
     @property
     def label(self) -> str:
         return f"reduce {self.name}"
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -49,8 +47,17 @@ class ReduceStep(Step[QuantizeResult]):
             "prune_layers": list(self.reduction.prune_layers),
         }
 
-    def work(self) -> float:
-        return float(self.predicted_tensor_bytes or 0)
+    @property
+    def origin(self) -> Input:
+        return self.model
+
+    def computed_share(self) -> float:
+        return read_bytes(self) / (read_bytes(self.model) or 1)
+
+    def cost(self) -> Cost:
+        """Next to a copy of the file, or of its header, its bytes are read once to be hashed."""
+        size = float(self.predicted_tensor_bytes or 0)
+        return Cost(copied_bytes=float(self.disk_bytes() or 0), read_bytes=size)
 
     def predicted_bytes(self) -> int | None:
         return self.predicted_tensor_bytes

@@ -12,10 +12,13 @@ from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import Replay
 from cook.errors import InputError
 from cook.formats.trace_file import Reply, ReplyHead, TraceFile
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.simulate import Positions, positions_of
 from cook.steps.made_model import model_path
-from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.phase import Phase
+from cook.steps.trace import TRACE_FILE, Trace, read_trace
+from cook.steps.work import computed_bytes, model_bytes, read_bytes
 from cook.trace.compatible import require_draft
 
 if TYPE_CHECKING:
@@ -79,20 +82,14 @@ class ReplayStep(Step[ReplayOutcome]):
     for how far another quant of it is from it."""
 
     kind: ClassVar[str] = "replay"
+    phase: ClassVar[str] = Phase.REPLAY
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = ReplayOutcome
 
     @property
     def label(self) -> str:
         shape = f" in batches of {self.width}" if self.width else ""
         share = f" over {len(self.prompts)} prompts" if self.prompts is not None else ""
         return f"replay {self.name}{share}{shape} ({self.engine.name})"
-
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"draft": self.draft, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -106,10 +103,19 @@ class ReplayStep(Step[ReplayOutcome]):
             **({"top": self.top} if self.top else {}),
         }
 
-    def work(self) -> float:
-        if self.prompts is None:
-            return self.trace.work()
-        return float(len(self.prompts) * self.trace.max_tokens)
+    def cost(self) -> Cost | None:
+        size = model_bytes(self.draft)
+        if size is None:
+            return None
+        tokens, lengths = self.trace.tokens, self.trace.prompt_tokens()
+        share = 1.0
+        if self.prompts is not None:
+            tokens = float(len(self.prompts) * self.trace.max_tokens)
+            share = len(self.prompts) / len(lengths)
+        drafted = 0.3 * tokens * self.rollout_steps  # behind each wrong token
+        read = sum(lengths) * share + tokens
+        draft = self.draft
+        return Cost((size,), drafted * read_bytes(draft), drafted, read * computed_bytes(draft))
 
     def wants(self, prompt_id: str) -> bool:
         """Whether this step replays that prompt."""
@@ -132,7 +138,7 @@ class ReplayStep(Step[ReplayOutcome]):
         """
         import numpy as np
 
-        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        trace = read_trace(bench, self.trace)
         require_draft(trace, path, self.engine.flavour)
         temperature = trace.header.sampler.temperature or None
         arrays: dict[str, Any] = {}

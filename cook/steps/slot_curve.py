@@ -18,13 +18,23 @@ from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.worker import Worker
 from cook.errors import StepError
-from cook.formats.trace_file import TraceFile
+from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.price import BatchCurve
-from cook.steps.curve import MOST_REPEATS, REPEATS, SLOW_S, STEADY_S, WINDOWS, WorkerWatch
+from cook.steps.curve import (
+    MOST_REPEATS,
+    REPEATS,
+    SLOW_S,
+    STEADY_S,
+    WINDOWS,
+    WorkerWatch,
+    repeats_of,
+)
 from cook.steps.live import told
 from cook.steps.made_model import model_path
-from cook.steps.trace import TRACE_FILE, Trace
+from cook.steps.phase import Phase
+from cook.steps.trace import Trace, read_trace
+from cook.steps.work import computed_bytes, model_bytes, read_bytes, wide
 
 SEQUENCES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Between these the price of a batch is drawn as a line."""
@@ -77,21 +87,15 @@ class SlotCurveStep(Step[SlotCurveOutcome]):
     sequences: tuple[int, ...]
 
     kind: ClassVar[str] = "slot-curve"
+    phase: ClassVar[str] = Phase.TIMES
     version: ClassVar[int] = 1
     timed: ClassVar[bool] = True
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = SlotCurveOutcome
 
     @property
     def label(self) -> str:
         what = "verification" if self.verifies else "draft times"
         return f"{what} {self.name} by slots, up to {self.sequences[-1]} ({self.engine.name})"
-
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Input]:
-        return {"model": self.model, "trace": self.trace}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -105,8 +109,24 @@ class SlotCurveStep(Step[SlotCurveOutcome]):
             "slow_s": SLOW_S,
         }
 
+    def cost(self) -> Cost | None:
+        """Batches of every width and number of slots at two depths."""
+        size = model_bytes(self.model)
+        if size is None:
+            return None
+        each, lengths = read_bytes(self.model), self.trace.prompt_tokens()
+        batches = 2 * WINDOWS * repeats_of(each)
+        sizes = [wide(slots * width) for slots in self.sequences for width in self.widths]
+        depth = self.sequences[-1] * (min(lengths) + max(lengths) + self.trace.max_tokens)
+        return Cost(
+            read_bytes=sum(sizes) * batches * each,
+            decodes=len(sizes) * batches,
+            computed_bytes=depth * computed_bytes(self.model),
+            memory_bytes=size,
+        )
+
     def run(self, bench: Workbench) -> SlotCurveOutcome:
-        trace = TraceFile(bench.file(self.trace, TRACE_FILE))
+        trace = read_trace(bench, self.trace)
         texts = [token for reply in trace for token in (*reply.prompt, *reply.tokens)]
         least = min(head.prompt_tokens for head in trace.heads)
         deepest = max(head.prompt_tokens + head.tokens for head in trace.heads)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
 KIND = "tensor"
 MEMORY_SHARE = 0.25
 """Of the machine's memory, what quantizing may use where nobody says otherwise."""
+SECONDS_A_WEIGHT = (
+    ("iq1", 10e-6),
+    ("iq2", 1e-6),
+    ("iq3", 0.4e-6),
+    ("iq4", 0.3e-6),
+    ("_kt", 1.5e-6),
+)
+"""To quantize with importance on the reference machine: types whose values are searched for, by a
+part of their names."""
+OTHER_SECONDS_A_WEIGHT = 0.05e-6
 _QUANTIZERS = ("libggml-base.", "libggml.")
 """The library that has ggml_quantize_chunk: mainline's, and ik's."""
 
@@ -68,6 +78,14 @@ def quantizer_of(engine: Engine) -> str:
         if found := sorted(digest for name, digest in files.items() if name.startswith(stem)):
             return found[0]
     raise PrerequisiteError(f"engine {engine.name} has no library to quantize with")
+
+
+@cache
+def seconds_a_weight(tensor_type: str) -> float:
+    """To quantize to ``tensor_type``, on the reference machine."""
+    name = tensor_type.lower()
+    known = (seconds for part, seconds in SECONDS_A_WEIGHT if part in name)
+    return next(known, OTHER_SECONDS_A_WEIGHT)
 
 
 class TensorQuantizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,9 +11,13 @@ from typing import ClassVar
 from cook.engines.base import Engine, ModelArgs
 from cook.errors import InputError, StepError
 from cook.formats.sampling import Sampling
+from cook.formats.trace_file import TraceFile
+from cook.graph.cost import Cost
 from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
 from cook.prompts.prompt_set import Prompt
+from cook.steps.phase import Phase
+from cook.steps.work import CHUNK_TOKENS, computed_bytes, prompt_tokens, read_bytes, wide
 from cook.trace.session import EXTRA, TOP, Recorded, TraceRequest, record, recorded
 
 TRACE_FILE = "target.trace"
@@ -51,21 +55,15 @@ class TraceStep(Step[TraceOutcome]):
     batch_width: int = 1
 
     kind: ClassVar[str] = "trace"
+    phase: ClassVar[str] = Phase.TRACE
     version: ClassVar[int] = 2
     """2: the trace's version 2."""
     in_worker: ClassVar[bool] = True
-    result_type: ClassVar[type] = TraceOutcome
 
     @property
     def label(self) -> str:
         at = f" at {self.sampling.chain}" if self.sampling.temperature else ""
         return f"trace{at} ({self.engine.name})"
-
-    def uses(self) -> Engine:
-        return self.engine
-
-    def inputs(self) -> Mapping[str, Source]:
-        return {"target": self.target}
 
     def params(self) -> Mapping[str, JsonValue]:
         return {
@@ -80,8 +78,21 @@ class TraceStep(Step[TraceOutcome]):
             **self.args.numerics(),
         }
 
-    def work(self) -> float:
+    @property
+    def tokens(self) -> float:
+        """Of all replies, at most."""
         return float(len(self.prompts) * self.max_tokens)
+
+    def prompt_tokens(self) -> Sequence[float]:
+        """Of each prompt, about."""
+        return prompt_tokens(self.prompts, self.target)
+
+    def cost(self) -> Cost:
+        size, each = float(self.target.size_bytes), read_bytes(self.target)
+        # Each token of a batch may ask for experts of its own.
+        read = max(min(size, self.batch_width * each), wide(self.batch_width) * each)
+        computed = sum(self.prompt_tokens()) * computed_bytes(self.target)
+        return Cost((size,), self.tokens * read, self.tokens, computed)
 
     def predicted_bytes(self) -> int:
         return len(self.prompts) * (self.max_tokens + EXTRA) * (24 + 6 * TOP)
@@ -131,7 +142,9 @@ class RecordedTraceStep(Step[TraceOutcome]):
     max_tokens: int
 
     kind: ClassVar[str] = "recorded-trace"
-    result_type: ClassVar[type] = TraceOutcome
+    phase: ClassVar[str] = Phase.TRACE
+    batch_width: ClassVar[int] = 1
+    """Unknown: as most are recorded."""
 
     @property
     def label(self) -> str:
@@ -143,8 +156,17 @@ class RecordedTraceStep(Step[TraceOutcome]):
     def params(self) -> Mapping[str, JsonValue]:
         return {}
 
-    def work(self) -> float:
+    @property
+    def tokens(self) -> float:
+        """Of all replies, at most."""
         return float(self.replies * self.max_tokens)
+
+    def prompt_tokens(self) -> Sequence[float]:
+        """Of each prompt: a guess, since a recording has no texts."""
+        return [float(CHUNK_TOKENS)] * max(self.replies, 1)
+
+    def cost(self) -> Cost:
+        return Cost(copied_bytes=float(self.file.size_bytes))
 
     def predicted_bytes(self) -> int:
         return self.file.size_bytes
@@ -158,9 +180,13 @@ class RecordedTraceStep(Step[TraceOutcome]):
 Trace = TraceStep | RecordedTraceStep
 
 
+def read_trace(bench: Workbench, step: Trace) -> TraceFile:
+    """What ``step`` recorded."""
+    return TraceFile(bench.file(step, TRACE_FILE))
+
+
 def given_trace(path: Path) -> RecordedTraceStep:
     """The trace at ``path`` as a step; InputError when it is none, or holds no reply."""
-    from cook.formats.trace_file import TraceFile
     from cook.graph.step import source
 
     trace = TraceFile(path)

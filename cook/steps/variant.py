@@ -22,6 +22,7 @@ from typing import ClassVar
 from cook.engines.base import Engine
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.steps.curve import CurveOutcome, CurveStep
+from cook.steps.phase import Phase
 from cook.steps.quantize import QuantizeStep
 from cook.steps.replay import ReplayOutcome, ReplayStep, likeliest
 
@@ -44,7 +45,7 @@ class VariantStep(Step[ReplayOutcome]):
     own: ReplayStep
 
     kind: ClassVar[str] = "variant"
-    result_type: ClassVar[type] = ReplayOutcome
+    phase: ClassVar[str] = Phase.REPLAY
 
     @property
     def mix(self) -> QuantizeStep:
@@ -64,9 +65,6 @@ class VariantStep(Step[ReplayOutcome]):
     def params(self) -> Mapping[str, JsonValue]:
         return {"mix": dict(self.mix.params()), "replay": dict(self.replay.params())}
 
-    def work(self) -> float:
-        return self.replay.work()
-
     def run(self, bench: Workbench) -> ReplayOutcome:
         with _made(self.mix, bench) as path:
             own = likeliest(bench.artifact(self.own))
@@ -80,8 +78,8 @@ class VariantCurveStep(Step[CurveOutcome]):
     curve: CurveStep
 
     kind: ClassVar[str] = "variant-curve"
+    phase: ClassVar[str] = Phase.TIMES
     timed: ClassVar[bool] = True
-    result_type: ClassVar[type] = CurveOutcome
 
     @property
     def mix(self) -> QuantizeStep:

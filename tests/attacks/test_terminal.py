@@ -147,7 +147,6 @@ def hostile_store(home: Path) -> None:
                     key_parts={},
                     result={},
                     seconds=1.0,
-                    work=None,
                     made_from={},
                 ),
             )

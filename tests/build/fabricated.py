@@ -211,7 +211,6 @@ class Fabrication(Executor):
                     key_parts=step.key_parts,
                     result=adapter.dump_python(result, mode="json"),
                     seconds=1.0,
-                    work=step.work(),
                     made_from={},
                 ),
             )

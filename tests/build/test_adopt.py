@@ -53,7 +53,7 @@ def test_the_recorded_prompts_of_a_set(tmp_path: Path) -> None:
     )
     assert [p.id for p in found.prompts.prompts] == ["p0", "p1", "p2"]
     assert (found.max_tokens, found.context, len(found.trace)) == (8, 64, 3)
-    assert found.step.work() == 24
+    assert found.step.tokens == 24
 
 
 def test_neither_target_nor_prompts_are_needed(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from cook.build import reckon
-from cook.build.phases import Phase
+from cook.build import machine_pace
 from cook.build.plan import LATER, plan, show_plan
 from cook.build.prepare import prepare
+from cook.graph.cost import READ_BYTES_S
 from cook.output import Mode, Output
 from cook.scoring.compare import START
+from cook.steps.phase import Phase
 
 pytestmark = pytest.mark.engine
 
@@ -64,8 +65,8 @@ def test_a_first_build_is_reckoned_in_minutes_loads_and_what_the_budget_buys(
 ) -> None:
     """It said "about 0.0 s and 59 steps never timed here"."""
     monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(reckon, "memory_bytes_s", lambda: reckon.READ_BYTES_S)
-    monkeypatch.setattr(reckon, "processor_flops", lambda: reckon.FLOPS)
+    monkeypatch.setattr(machine_pace, "memory_bytes_s", lambda: READ_BYTES_S)
+    monkeypatch.setattr(machine_pace, "processor_flops", lambda: machine_pace.FLOPS)
     found = plan(prepare(recipe(tmp_path, 2), plan_only=True))
     assert all(step.seconds for step in (*found.steps, *found.later_steps))
     later = Counter(step.kind for step in found.later_steps)

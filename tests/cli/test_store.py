@@ -45,7 +45,6 @@ def fill(
                 made_from={},
                 result={},
                 seconds=1.0,
-                work=None,
                 pieces=pieces,
             ),
         )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from cook.engines.process.outcome import ProcessSpec
 from cook.errors import StepError
-from cook.graph.step import Input, JsonValue, Step, Workbench
+from cook.graph.step import Input, JsonValue, Needs, Step, Workbench
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Nap(Step[Slept]):
     seconds: float = 0.0
     below: tuple[Step[Any], ...] = ()
     fails: str = ""
+    needed: Needs | None = None
 
     kind: ClassVar[str] = "nap"
     result_type: ClassVar[type] = Slept
@@ -41,6 +42,9 @@ class Nap(Step[Slept]):
 
     def params(self) -> Mapping[str, JsonValue]:
         return {"word": self.word}
+
+    def needs(self) -> Needs:
+        return self.needed or super().needs()
 
     def run(self, bench: Workbench) -> Slept:
         with self.diary.open("a") as diary:

@@ -43,13 +43,10 @@ def _home(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
 def run(
     processes: Processes,
     steps: list[Step[Any]],
-    needs: Callable[[Step[Any]], Needs] = lambda _: Needs(),
     going_on: Callable[[], None] = lambda: None,
 ) -> Outcomes:
     with (
-        connected(
-            processes.address, threads=1, fresh=False, reckon=lambda _: None, needs=needs
-        ) as elsewhere,
+        connected(processes.address, threads=1, fresh=False) as elsewhere,
         Executor(
             Store(processes.home / "store"),
             Output(Mode.QUIET),
@@ -104,20 +101,20 @@ def test_what_a_step_fails_with_comes_back_whole(processes: Processes, tmp_path:
 def test_a_resource_that_no_worker_has_is_told_at_once(
     processes: Processes, tmp_path: Path
 ) -> None:
-    step = Nap("device", tmp_path / "diary")
+    step = Nap("device", tmp_path / "diary", needed=Needs(device=True))
     started = time.monotonic()
     with pytest.raises(PrerequisiteError, match="nap device needs device=1, and no worker") as told:
-        run(processes, [step], lambda _: Needs(device=True))
+        run(processes, [step])
     assert time.monotonic() - started < 5
     line = f"dask worker {processes.address} --nthreads 1 --resources 'device=1'"
     assert line in (told.value.hint or "")
     worker = processes.worker("device=1 memory=1000")
     try:
-        assert run(processes, [step], lambda _: Needs(device=True)).ran == ["nap device"]
+        assert run(processes, [step]).ran == ["nap device"]
         # Where any worker says how much memory it has, a step goes only where there is enough.
-        large = Nap("large", tmp_path / "diary")
+        large = Nap("large", tmp_path / "diary", needed=Needs(memory_bytes=1001))
         with pytest.raises(PrerequisiteError, match="needs memory=1001"):
-            run(processes, [large], lambda _: Needs(memory_bytes=1001))
+            run(processes, [large])
     finally:
         processes.stop(worker)
 

@@ -383,6 +383,9 @@ class Watched(Step[Text]):
     def params(self) -> Mapping[str, JsonValue]:
         return {"word": self.word}
 
+    def needs(self) -> Needs:
+        return Needs(self.memory_bytes, self.device)
+
     def run(self, bench: Workbench) -> Text:
         self.board.begin(self.word)
         time.sleep(self.seconds)
@@ -395,11 +398,6 @@ class Timing(Watched):
 
     kind: ClassVar[str] = "timing"
     timed: ClassVar[bool] = True
-
-
-def needs(step: Step[Any]) -> Needs:
-    assert isinstance(step, Watched)
-    return Needs(step.memory_bytes, step.device)
 
 
 def test_a_step_begins_once_its_own_inputs_are_there(tmp_path: Path) -> None:
@@ -437,7 +435,7 @@ def test_what_does_not_fit_waits_and_what_fits_goes_before_it(
     board = Board()
     sizes = {"large": 600, "larger": 700, "small": 200, "huge": 5000}
     steps = [Watched(word, board, 0.3, memory_bytes=size) for word, size in sizes.items()]
-    outcomes = executor(tmp_path, jobs=4, needs=needs).run(steps)
+    outcomes = executor(tmp_path, jobs=4).run(steps)
     assert len(outcomes.artifacts) == 4, "what never fits beside others runs alone"
     assert set(board.order[:2]) == {"large", "small"}, "larger waits beside large"
     assert not any({"huge"} & pair for pair in board.beside)
@@ -448,7 +446,7 @@ def test_a_device_is_one_steps_at_a_time(tmp_path: Path) -> None:
     board = Board()
     on_it = [Watched(f"on-{n}", board, device=True) for n in range(3)]
     beside = Watched("beside", board, 0.3)
-    executor(tmp_path, jobs=4, needs=needs).run([*on_it, beside])
+    executor(tmp_path, jobs=4).run([*on_it, beside])
     assert all("beside" in pair for pair in board.beside)
     assert board.beside
 

@@ -34,7 +34,6 @@ def put(
                 made_from=made_from or {},
                 result={"x": 1},
                 seconds=1.5,
-                work=10.0,
                 pieces=pieces,
             ),
         )

@@ -27,9 +27,13 @@ def test_only_kept_logits_take_room() -> None:
     assert replace(kept, chunks=None).predicted_bytes() is None
 
 
-def test_work_grows_with_what_is_read() -> None:
-    assert replace(PLAIN, chunks=8).work() == 2 * PLAIN.work()
-    whole = replace(PLAIN, chunks=None)
-    assert whole.work() == replace(whole, corpus=replace(CORPUS, size_bytes=4096)).work() * 2
+def test_cost_grows_with_what_is_read() -> None:
+    cost, more = PLAIN.cost(), replace(PLAIN, chunks=None).cost()
+    assert cost is not None
+    assert more is not None
+    assert more.computed_bytes == cost.computed_bytes, "four chunks are all of its text"
+    fewer = replace(PLAIN, chunks=2).cost()
+    assert fewer is not None
+    assert fewer.computed_bytes == cost.computed_bytes / 2
     against = DivergenceStep(ENGINE, "draft", MODEL, replace(PLAIN, vocabulary_size=1000))
-    assert against.work() == PLAIN.work()
+    assert against.cost() == cost

@@ -16,7 +16,7 @@ from cook.formats.gguf import TensorInfo
 from cook.formats.imatrix_file import Imatrix, ImatrixEntry
 from cook.formats.quant_types import TYPES, Flavour
 from cook.graph.step import Source
-from cook.steps.tensors import Importance, quantizer_of, tensor_piece
+from cook.steps.tensors import Importance, quantizer_of, seconds_a_weight, tensor_piece
 
 Named = tuple[str, tuple[int, ...], str, str, str | None, str]
 NAMED = st.tuples(
@@ -105,3 +105,8 @@ def test_the_quantizer_is_the_library_that_quantizes() -> None:
     assert quantizer_of(engine(libggml_so="a", libllama_so="d")) == "a"
     with pytest.raises(PrerequisiteError):
         quantizer_of(engine(llama_server="c"))
+
+
+def test_types_that_are_searched_for_take_long_to_quantize() -> None:
+    assert seconds_a_weight("IQ1_S") > 10 * seconds_a_weight("Q4_K")
+    assert seconds_a_weight("iq2_kt") > 10 * seconds_a_weight("q8_0")

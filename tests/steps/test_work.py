@@ -1,27 +1,25 @@
-"""Times of steps that were never timed: by size, by what this machine took for others."""
+"""What steps cost and need, by the headers of their models and the lengths of their texts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cook.build import reckon
-from cook.build.reckon import FLOPS, READ_BYTES_S, Effort, MachinePace, effort_of, nominal_seconds
 from cook.formats.gguf import ValueType
 from cook.formats.gguf_writer import encode, tensor_of, write_gguf_file
 from cook.formats.reduction import Reduction
-from cook.graph.step import Source
-from cook.graph.store import Artifact
+from cook.graph.cost import READ_BYTES_S
+from cook.graph.step import Needs, Source
 from cook.prompts.prompt_set import Prompt
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.trace import TraceStep
+from cook.steps.work import computed_bytes, read_bytes
 from tests.build.fabricated import source
-from tests.build.laid_out import layout, score
+from tests.build.laid_out import SIZES, TARGET, layout, score
 
 LAYOUT = layout(score())
 
@@ -33,29 +31,11 @@ def traced(size: int, max_tokens: int = 100) -> TraceStep:
     return replace(found.trace, target=source("big", size), max_tokens=max_tokens)
 
 
-def artifact(
-    step: Any, seconds: float, kind: str | None = None, engine: str | None = None
-) -> Artifact:
-    parts = dict(step.key_parts)
-    if engine is not None:
-        parts["engine"] = {**(parts["engine"] or {}), "digest": engine}
-    return Artifact(
-        Path("x"),
-        kind or step.kind,
-        "k",
-        "l",
-        parts,
-        {},
-        (),
-        seconds,
-        None,
-        "now",
-        {},
-        nominal_s=nominal_seconds(step),
-    )
+def nominal(step: TraceStep) -> float:
+    return step.cost().nominal_s
 
 
-def test_every_step_of_a_build_has_an_effort() -> None:
+def test_every_step_of_a_build_has_an_cost() -> None:
     """`cook plan` said "about 0.0 s and 59 steps never timed here"."""
     forecast = LAYOUT.forecast
     assert forecast is not None
@@ -69,24 +49,24 @@ def test_every_step_of_a_build_has_an_effort() -> None:
         checks = LAYOUT.checks(candidate, dealt)
         assert checks is not None
         wanted += [*checks.steps(), LAYOUT.compare(candidate, without, dealt)]
-    found = {step.kind: effort_of(step) for step in wanted}
+    found = {step.kind: step.cost() for step in wanted}
     assert {*("trace", "replay", "curve", "deal", "compare", "control", "selfcheck")} <= set(found)
-    for kind, effort in found.items():
-        assert effort is not None, kind
-        assert effort.nominal_s > 0
+    for kind, cost in found.items():
+        assert cost is not None, kind
+        assert cost.nominal_s > 0
         # Steps of one worker load their model once: the target's trace, a draft's replay.
         shared = kind in ("curve", "compare", "control", "selfcheck")
         several = {"live": 2, "deal": 3}  # target and drafts, each once
-        assert len(effort.models) == (0 if shared else several.get(kind, 1)), kind
+        assert len(cost.loads) == (0 if shared else several.get(kind, 1)), kind
 
 
 def test_a_block_asks_for_all_its_requests_and_loads_each_file_once() -> None:
     assert LAYOUT.baseline is not None
     servers = [LAYOUT.baseline.live, *(c.live for c in LAYOUT.grid[:2])]
-    whole = effort_of(DealStep(tuple(servers), 0, True))
-    each = [effort_of(server) for server in servers]
+    whole = DealStep(tuple(servers), 0, True).cost()
+    each = [server.cost() for server in servers]
     assert whole is not None
-    assert sorted(whole.models) == [1_000, 3_000, 9_000]
+    assert sorted(whole.loads) == [1_000, 3_000, 9_000]
     assert whole.read_bytes == pytest.approx(sum(e.read_bytes for e in each if e))
     assert whole.decodes == pytest.approx(sum(e.decodes for e in each if e))
 
@@ -94,68 +74,11 @@ def test_a_block_asks_for_all_its_requests_and_loads_each_file_once() -> None:
 def test_tokens_of_a_large_model_take_as_long_as_reading_it() -> None:
     """100 GB at 6 tokens a second is what the field has on 600 GB/s; here it is READ_BYTES_S."""
     one, ten = traced(10**9), traced(10**10)
-    tokens = one.work()
-    assert nominal_seconds(ten) == pytest.approx(tokens * 1e10 / READ_BYTES_S, rel=0.1)
-    ratio = (nominal_seconds(ten) or 0) / (nominal_seconds(one) or 1)
+    tokens = one.tokens
+    assert nominal(ten) == pytest.approx(tokens * 1e10 / READ_BYTES_S, rel=0.1)
+    ratio = (nominal(ten) or 0) / (nominal(one) or 1)
     assert 8 < ratio < 10
-    assert (nominal_seconds(traced(10**10, 200)) or 0) / (nominal_seconds(ten) or 1) > 1.9
-
-
-def test_a_machine_is_known_by_what_it_took() -> None:
-    """Three times slower on a small model: so it will be on one a hundred times the size."""
-    small, large = traced(10**8), traced(10**10)
-    took = 3 * (nominal_seconds(small) or 0)
-    pace = MachinePace.of([artifact(small, took)])
-    seconds, how = pace.seconds(large, effort_of(large))
-    assert seconds == pytest.approx(3 * (nominal_seconds(large) or 0))
-    assert how == "as this engine's here, by size"
-    other = MachinePace.of([artifact(small, took, engine="another")])
-    assert other.seconds(large, effort_of(large))[1] == "as another engine's here, by size"
-    # A kind that was never run goes by all that were.
-    kinds = MachinePace.of([artifact(small, took, kind="control")])
-    assert kinds.seconds(large, effort_of(large))[0] == pytest.approx(
-        3 * (nominal_seconds(large) or 0)
-    )
-    assert kinds.seconds(large, effort_of(large))[1] == "by size and other steps"
-    # Steps of which nothing was reckoned say nothing.
-    monkey = replace(artifact(small, took), nominal_s=None)
-    assert MachinePace.of([monkey, artifact(small, took)]).kinds == pace.kinds
-
-
-def test_before_anything_ran_the_memory_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reckon, "memory_bytes_s", lambda: READ_BYTES_S / 4)
-    monkeypatch.setattr(reckon, "processor_flops", lambda: FLOPS / 2)
-    seconds, how = MachinePace.of([]).seconds(traced(10**10), effort_of(traced(10**10)))
-    effort = effort_of(traced(10**10))
-    assert effort is not None
-    assert seconds == pytest.approx(effort.seconds(4.0, 2.0))
-    assert seconds is not None
-    assert 3.5 < seconds / effort.nominal_s < 4.0
-    assert how == "by size and a probe of this machine"
-
-
-def test_the_probe_finds_a_plausible_machine() -> None:
-    assert 1e8 < reckon.memory_bytes_s() < 1e13
-    assert 1e8 < reckon.processor_flops() < 1e15
-
-
-def test_what_no_header_tells_is_said() -> None:
-    step = replace(LAYOUT.grid[0].live, draft=traced(1))  # its size is not that of a model
-    unknown = replace(step, draft=_NoSize(*_fields(traced(1))))
-    seconds, why = MachinePace({}, (1.0, 1.0), probed=True).seconds(unknown, effort_of(unknown))
-    assert seconds is None
-    assert why == "its size is known only when its inputs are there"
-
-
-class _NoSize(TraceStep):
-    def predicted_bytes(self) -> int:
-        return 0
-
-
-def _fields(step: TraceStep) -> tuple[Any, ...]:
-    from dataclasses import fields
-
-    return tuple(getattr(step, f.name) for f in fields(step))
+    assert (nominal(traced(10**10, 200)) or 0) / (nominal(ten) or 1) > 1.9
 
 
 def test_a_prompt_has_as_many_tokens_as_the_vocabulary_makes_of_it(tmp_path: Path) -> None:
@@ -171,9 +94,9 @@ def test_a_prompt_has_as_many_tokens_as_the_vocabulary_makes_of_it(tmp_path: Pat
         write_gguf_file(path, metadata, ())
         prompts = (Prompt("a", "x", "word word word word", "pick"),)
         step = replace(traced(10**9), prompts=prompts, target=Source(path, "sha256:0", 10**9))
-        effort = effort_of(step)
-        assert effort is not None
-        found[name] = effort.computed_bytes / 1e9
+        cost = step.cost()
+        assert cost is not None
+        found[name] = cost.computed_bytes / 1e9
     assert found == pytest.approx({"letters": 19, "words": 4, "none": 19 / 4})
 
 
@@ -188,26 +111,17 @@ def test_experts_that_are_not_used_are_not_read(tmp_path: Path) -> None:
     write_gguf_file(path, metadata, [experts, attention, output])
     model = Source(path, "sha256:" + "0" * 64, 1000)
     share = (9 * 128 * 8 / 128 + 128 + 1) / (9 * 128 + 128 + 1)
-    assert reckon._touched(model) == pytest.approx(1000 * share)
+    assert read_bytes(model) == pytest.approx(1000 * share)
 
     def read(width: int) -> float:
         step = replace(traced(1000), target=model, batch_width=width)
-        effort = effort_of(step)
-        assert effort is not None
-        return effort.read_bytes / step.work()
+        cost = step.cost()
+        assert cost is not None
+        return cost.read_bytes / step.tokens
 
     assert read(1) == pytest.approx(1000 * share)
     assert read(2) == pytest.approx(2000 * share), "each token of a batch has its own"
     assert read(64) > read(16) == pytest.approx(1000 * min(1, 16 * share))
-
-
-def test_an_effort_adds_up() -> None:
-    assert Effort((2e9,), 8e9, 0.0, 40e9).nominal_s == pytest.approx(0.4 + 2.0 + 1.0 + 1.0)
-
-
-def test_types_that_are_searched_for_take_long_to_quantize() -> None:
-    assert reckon._seconds_a_weight("IQ1_S") > 10 * reckon._seconds_a_weight("Q4_K")
-    assert reckon._seconds_a_weight("iq2_kt") > 10 * reckon._seconds_a_weight("q8_0")
 
 
 def test_a_quant_computes_as_much_as_its_source(tmp_path: Path) -> None:
@@ -221,7 +135,34 @@ def test_a_quant_computes_as_much_as_its_source(tmp_path: Path) -> None:
     for quarter in (1, 2, 4):
         engine, size = LAYOUT.engine, whole.size_bytes // quarter
         quant = QuantizeStep(engine, "Q", whole, None, "Q4_0", (), (), size)
-        assert reckon._touched(quant) == pytest.approx(whole.size_bytes / quarter, rel=0.01)
-        assert reckon._computed(quant) == 2 * weights
+        assert read_bytes(quant) == pytest.approx(whole.size_bytes / quarter, rel=0.01)
+        assert computed_bytes(quant) == 2 * weights
         half = ReduceStep("half", quant, Reduction(), size // 2)
-        assert reckon._computed(half) == pytest.approx(weights, rel=0.01)
+        assert computed_bytes(half) == pytest.approx(weights, rel=0.01)
+
+
+def test_a_live_run_holds_target_and_draft_and_a_replay_the_draft() -> None:
+    laid = layout()
+    assert laid.forecast is not None
+    large, small = (
+        next(c for c in laid.grid if c.draft is not None and c.draft.name == name)
+        for name in ("large", "small")
+    )
+    assert large.live.needs() == Needs(TARGET.size_bytes + SIZES["large"])
+    both = DealStep((large.live, small.live), 0, True)
+    assert both.needs() == Needs(TARGET.size_bytes + sum(SIZES.values())), "the target once"
+    replay = next(d for d in laid.forecast.drafts if d.draft.name == "small").replays[0]
+    assert replay.needs() == Needs(SIZES["small"])
+
+
+def test_layers_on_a_device_need_one() -> None:
+    placed = {"source": "/models/target.gguf", "args": {"n_gpu_layers": 99}}
+    laid = layout(score(target=placed))
+    assert laid.forecast is not None
+    assert laid.forecast.trace.needs().device
+    assert laid.baseline is not None
+    live = laid.baseline.live
+    assert DealStep((live,), 0, True).needs().device
+    replay = laid.forecast.drafts[0].replays[0]
+    assert not replay.needs().device
+    assert replace(replay, args=replace(replay.args, devices=("CUDA0",))).needs().device
