@@ -7,13 +7,13 @@ comes from the environment or a file and goes to this address only (redirects ar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cook.closing import Closing
-from cook.engines.server_api import Api, Completion
+from cook.engines.server_api import Api, Completion, ServerClient
 from cook.errors import InputError, StepError
 
 KEY_VARIABLE = "COOK_API_KEY"
@@ -31,13 +31,14 @@ def is_url(target: str) -> bool:
 
 def checked_url(url: str) -> str:
     """``url`` without a trailing slash; InputError for one that is no plain http(s) address."""
+    wrong = InputError(f"{url!r} is no address", hint="such as http://127.0.0.1:8080")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InputError(f"{url!r} is no address", hint="such as http://127.0.0.1:8080") from None
+        raise wrong from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise InputError(f"{url!r} is no address", hint="such as http://127.0.0.1:8080")
+        raise wrong
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InputError(
             f"{parts.scheme}://{parts.hostname}: an address with a user, key or query is refused",
@@ -77,7 +78,7 @@ def read_key(path: Path | None) -> str | None:
     return key
 
 
-class Remote(Closing):
+class Remote(ServerClient, Closing):
     """A server at ``url``; StepError when it cannot be reached or refuses. A context manager."""
 
     def __init__(
@@ -101,25 +102,9 @@ class Remote(Closing):
             raise StepError(f"{self.url} is not ready (status 503)", hint="is it still loading?")
         return answer if status == 200 else None
 
-    def post(self, path: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
-        """The JSON object that a POST answers."""
-        return self._ask(lambda api: api.post(path, payload))
-
     def complete(self, payload: Mapping[str, object]) -> Completion:
         """POST /completion, parsed."""
         return self._ask(lambda api: api.complete(payload))
-
-    def tokenize(self, text: str, *, add_special: bool) -> tuple[int, ...]:
-        """Token ids of ``text``; special tokens in it are parsed as such."""
-        return self._ask(lambda api: api.tokenize(text, add_special))
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens``."""
-        return self._ask(lambda api: api.detokenize(tokens))
-
-    def apply_template(self, message: str) -> str:
-        """``message`` as the first user turn, rendered by the model's own template."""
-        return self._ask(lambda api: api.apply_template(message))
 
     def _ask(self, request: Callable[[Api], T]) -> T:
         import httpx

@@ -17,7 +17,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +28,7 @@ from cook.engines.load_log import contradictions, read_load_log
 from cook.engines.process import system
 from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
 from cook.engines.process.supervisor import Running, Supervisor
-from cook.engines.server_api import Api, Completion
+from cook.engines.server_api import Api, Completion, ServerClient
 from cook.engines.speculation import read_speculators, unwanted
 from cook.errors import InputError, InternalError, StepError
 from cook.formats.quant_types import Flavour
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ATTEMPTS = 3
 _LOAD_LOG_BYTES = 16 << 20
+"""Of each log, what is read for how the models were loaded."""
 _PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
 _NO_DRAFT = re.compile(
     r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
@@ -46,7 +47,7 @@ _NO_DRAFT = re.compile(
 )
 
 
-class Server:
+class Server(ServerClient):
     """A running server and its client; use as a context manager.
 
     ``load_timeout_s`` bounds loading, ``stall_timeout_s`` how long the server may use no
@@ -76,6 +77,7 @@ class Server:
             if path is not None and not path.is_file():
                 raise InputError(f"{path} does not exist")
         self.engine, self.job = engine, job
+        self._name = f"llama-server ({engine.name})"
         self._supervisor = supervisor
         self._load_timeout_s, self._stall_timeout_s = load_timeout_s, stall_timeout_s
         self._argv, self._port, self._key, self._on_output = argv, port, key, on_output
@@ -189,31 +191,12 @@ class Server:
             raise self._hidden(f"{completion.draft_n} tokens in one reply")
         return completion
 
-    def tokenize(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
-        """Token ids of ``text``; special tokens in it are parsed as such."""
-        return self._ask(lambda api: api.tokenize(text, add_special))
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens``."""
-        return self._ask(lambda api: api.detokenize(tokens))
-
-    def apply_template(self, message: str) -> str:
-        """``message`` as the first user turn, rendered by the target's own chat template."""
-        return self._ask(lambda api: api.apply_template(message))
-
     def props(self) -> Mapping[str, Any]:
-        """What the server tells of itself and its model."""
-        return self._object("/props")
-
-    def _object(self, path: str) -> Mapping[str, Any]:
-        status, answer = self._ask(lambda api: api.get(path))
+        """What the server reports of itself and its model."""
+        status, answer = self._ask(lambda api: api.get("/props"))
         if status != 200 or not isinstance(answer, dict):
-            raise StepError(f"{self._name} answered {path} with status {status}", log=self.log)
+            raise StepError(f"{self._name} answered /props with status {status}", log=self.log)
         return answer
-
-    @property
-    def _name(self) -> str:
-        return f"llama-server ({self.engine.name})"
 
     def _start(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -251,14 +234,9 @@ class Server:
             taken = _PORT_TAKEN.search(ended.stderr_tail + ended.stdout_tail)
             if not taken or self._port or attempt == _ATTEMPTS:
                 outcome = Outcome.TOOL_ERROR if ended.outcome is Outcome.OK else ended.outcome
-                raise failure(
-                    ended, outcome, "it ended before it was ready", self._load_hint(ended)
-                )
-
-    def _load_hint(self, ended: ProcessResult) -> str | None:
-        if ended.outcome in (Outcome.TOOL_ERROR, Outcome.OK):
-            return "can the engine read these files? `cook inspect` shows their types and sizes"
-        return None
+                hint = "can the engine read these files? `cook inspect` shows their types and sizes"
+                why = "it ended before it was ready"
+                raise failure(ended, outcome, why, hint if outcome is Outcome.TOOL_ERROR else None)
 
     def _wait_ready(self, running: Running, api: Api) -> ProcessResult | None:
         """None once the server is ready; its result if it ended first."""
@@ -284,10 +262,12 @@ class Server:
     def _prove_settings(self) -> None:
         """Raise where the server says that its target runs with other sizes or threads."""
         running = self._alive()
-        logs = (running.folder / "stdout.log", running.stderr_log)
-        said = b"\n".join(_beginning(log) for log in logs).decode(errors="replace")
-        told = read_load_log(said)[0]
-        if found := tuple(contradictions(told, self.job.target_args, self.job.context)):
+        text = ""
+        for path in (running.folder / "stdout.log", running.stderr_log):
+            with path.open("rb") as log:
+                text += log.read(_LOAD_LOG_BYTES).decode(errors="replace") + "\n"
+        target = read_load_log(text)[0]
+        if found := tuple(contradictions(target, self.job.target_args, self.job.context)):
             raise StepError(
                 f"{self._name} runs with {', '.join(found)}",
                 hint="say it in the target's args: `threads:`, `batch:`, `ubatch:`; a context that "
@@ -367,7 +347,7 @@ class Server:
         pause = 0.25
         while True:
             try:
-                return self._answer(future, pause)
+                return future.result(pause)
             except FutureTimeout:
                 now = time.monotonic()
             except httpx.TransportError as error:
@@ -375,7 +355,7 @@ class Server:
             if running.poll() is not None:
                 # Give the request a moment to notice; then the process's end is the story.
                 with contextlib.suppress(FutureTimeout, httpx.TransportError):
-                    return self._answer(future, 2.0)
+                    return future.result(2.0)
                 raise self._lost(running, None)
             current = system.group_activity(running.pid)
             if current is None or current.cpu_s - activity.cpu_s >= 0.2:
@@ -384,10 +364,6 @@ class Server:
                 self._stop()
                 raise failure(running.stop(), Outcome.STALLED, "a request was not answered")
             pause = min(pause * 2, 2.0)
-
-    @staticmethod
-    def _answer(future: Future[T], timeout_s: float) -> T:
-        return future.result(timeout_s)
 
     def _lost(self, running: Running, error: Exception | None) -> Exception:
         """The error for a request that got no answer: usually the server died."""
@@ -416,12 +392,6 @@ class Server:
             self._api = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _beginning(log: Path) -> bytes:
-    """What was logged while the models were loaded, and no gigabytes."""
-    with log.open("rb") as stream:
-        return stream.read(_LOAD_LOG_BYTES)
 
 
 def free_port() -> int:

@@ -10,31 +10,30 @@ import math
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cook.engines.speculation import speculators_of
 from cook.errors import StepError
 from cook.formats import strict_json
 
 if TYPE_CHECKING:
-    import httpx
+    pass
 
 MAX_ANSWER_BYTES = 256 << 20
 """Of a completion, whose probabilities may be many."""
 MAX_FACT_BYTES = 16 << 20
-"""Of every other answer, and of a stream, where a token takes some 80: small numbers and texts,
-which JSON swells by a hundred in memory."""
-MOST_PIECES = 1 << 20
-"""In which an answer may come: of a single byte each takes a hundred in memory."""
+"""Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
 GET_TIMEOUT_S = 30.0
-_STOPS = ("eos", "limit", "word", "none")
-_LONG = "/completion"
+_STOPS = ("eos", "word", "limit")
+_EVENT = b"data: "
 Heard = tuple[int, float]
 """Bytes of an answer that were there, and when, in seconds."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -129,14 +128,12 @@ class Api:
         self._client = httpx.Client(
             base_url=base_url,
             headers={
-                # What is not packed cannot be a bomb; see _body.
+                # Answers are read as they come: what is packed all the same is no JSON.
                 "Accept-Encoding": "identity",
                 **({"Authorization": f"Bearer {key}"} if key else {}),
             },
             # A redirect would take the key elsewhere.
             follow_redirects=False,
-            # Generation is one silent answer.
-            timeout=httpx.Timeout(10.0, read=read_timeout_s),
             # A proxy from the environment must not get between us and loopback.
             trust_env=False,
             limits=httpx.Limits(
@@ -153,56 +150,54 @@ class Api:
         status, body = self._answer("GET", path, limit_s, MAX_FACT_BYTES)
         return status, _json(body)
 
-    def post(self, path: str, payload: Mapping[str, object]) -> Mapping[str, Any]:
-        """The JSON object that a POST answers; StepError for an error status."""
-        answer = _json(self._posted(path, payload))
-        if not isinstance(answer, dict):
-            raise self._malformed(path, "the answer is no JSON object")
-        return answer
-
     def complete(self, payload: Mapping[str, object]) -> Completion:
         """POST /completion, parsed; asked for with ``stream``, the events together."""
+        path = "/completion"
+        heard: list[Heard] | None = [] if payload.get("stream") else None
+        body = self._posted(path, payload, MAX_ANSWER_BYTES, heard)
         try:
-            if payload.get("stream"):
-                heard: list[Heard] = []
-                return parse_stream(self._posted("/completion", payload, heard), heard)
-            return parse_completion(self.post("/completion", payload))
+            if heard is not None:
+                return parse_stream(body, heard)
+            return parse_completion(_object(body))
         except ValueError as error:
-            raise self._malformed("/completion", str(error)) from None
+            raise self._malformed(path, error) from None
 
     def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
         """Token ids of ``text``, special tokens in it parsed as such."""
         payload = {"content": text, "add_special": add_special, "parse_special": True}
-        answer = self.post("/tokenize", payload)
-        try:
-            return _ids(answer.get("tokens"), "tokens")
-        except ValueError as error:
-            raise self._malformed("/tokenize", str(error)) from None
+        return self._fact("/tokenize", payload, lambda answer: _ids(answer, "tokens"))
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of ``tokens``."""
-        content = self.post("/detokenize", {"tokens": list(tokens)}).get("content")
-        if not isinstance(content, str):
-            raise self._malformed("/detokenize", "content is no text")
-        return content
+        payload = {"tokens": list(tokens)}
+        return self._fact("/detokenize", payload, lambda answer: _text(answer, "content"))
 
     def apply_template(self, message: str) -> str:
         """One user message rendered by the model's chat template, ready to be completed."""
-        turns = [{"role": "user", "content": message}]
-        prompt = self.post("/apply-template", {"messages": turns}).get("prompt")
-        if not isinstance(prompt, str):
-            raise self._malformed("/apply-template", "prompt is no text")
-        return prompt
+        payload = {"messages": [{"role": "user", "content": message}]}
+        return self._fact("/apply-template", payload, lambda answer: _text(answer, "prompt"))
+
+    def _fact(
+        self, path: str, payload: Mapping[str, object], read: Callable[[dict[str, Any]], T]
+    ) -> T:
+        body = self._posted(path, payload, MAX_FACT_BYTES)
+        try:
+            return read(_object(body))
+        except ValueError as error:
+            raise self._malformed(path, error) from None
 
     def _posted(
-        self, path: str, payload: Mapping[str, object], heard: list[Heard] | None = None
+        self,
+        path: str,
+        payload: Mapping[str, object],
+        most: int,
+        heard: list[Heard] | None = None,
     ) -> bytes:
         """What a POST answers with status 200; ``heard`` is filled with when it came."""
-        most = MAX_ANSWER_BYTES if path == _LONG and heard is None else MAX_FACT_BYTES
         status, body = self._answer("POST", path, self._limit_s, most, payload, heard)
         if status != 200:
-            told = _error_text(_json(body), body)
-            raise StepError(f"{self._what} answered {path} with status {status}: {told}")
+            text = _error_text(_json(body), body)
+            raise StepError(f"{self._what} answered {path} with status {status}: {text}")
         return body
 
     def _answer(
@@ -229,10 +224,14 @@ class Api:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
-        clock = threading.Timer(limit_s, end) if limit_s is not None else None
-        if clock is not None:
-            clock.daemon = True
-            clock.start()
+        def note_socket(event: str, info: Mapping[str, Any]) -> None:
+            if event == "connection.connect_tcp.complete":
+                self._socket = info["return_value"].get_extra_info("socket")
+
+        clock = threading.Timer(limit_s or threading.TIMEOUT_MAX, end)
+        clock.daemon = True
+        clock.start()
+        body = bytearray()
         try:
             with self._client.stream(
                 method,
@@ -240,77 +239,90 @@ class Api:
                 json=payload,
                 # ik ends the connection after a stream, which a next request on it would run into.
                 headers={"Connection": "close"} if heard is not None else None,
+                # Generation is one silent answer.
                 timeout=httpx.Timeout(min(10.0, limit_s or 10.0), read=limit_s),
-                extensions={"trace": self._note_socket},
+                extensions={"trace": note_socket},
             ) as response:
-                status, body = response.status_code, self._body(response, path, most, heard)
+                for chunk in response.iter_raw():
+                    body += chunk
+                    if len(body) > most:
+                        told = f"{path} with more than {most >> 20} MiB"
+                        raise StepError(f"{self._what} answered {told}")
+                    if heard is not None:
+                        heard.append((len(body), time.perf_counter()))
         except httpx.TransportError:
             if not late.is_set():
                 raise
         finally:
-            if clock is not None:
-                clock.cancel()
+            clock.cancel()
         # To a body without a length the end that the clock made looks like its own.
         if late.is_set():
             raise httpx.ReadTimeout(f"the answer took more than {limit_s:g} s")
-        return status, body
+        return response.status_code, bytes(body)
 
-    def _note_socket(self, event: str, info: Mapping[str, Any]) -> None:
-        """httpcore tells of each new connection; the last one is the one in use."""
-        if event == "connection.connect_tcp.complete":
-            self._socket = info["return_value"].get_extra_info("socket")
+    def _malformed(self, path: str, why: ValueError) -> StepError:
+        return StepError(f"{self._what} answered {path} with something unusable: {why}")
 
-    def _body(
-        self, response: httpx.Response, path: str, most: int, heard: list[Heard] | None
-    ) -> bytes:
-        packed = response.headers.get("Content-Encoding", "identity")
-        if packed.lower() != "identity":
-            raise self._malformed(path, f"it is packed as {packed[:40]}, which was not asked for")
-        parts: list[bytes] = []
-        size = 0
-        for chunk in response.iter_raw():
-            size += len(chunk)
-            if size > most:
-                raise StepError(f"{self._what} answered {path} with more than {most >> 20} MiB")
-            if len(parts) == MOST_PIECES:
-                raise StepError(f"{self._what} answered {path} in more than {MOST_PIECES} pieces")
-            parts.append(chunk)
-            if heard is not None:
-                heard.append((size, time.perf_counter()))
-        return b"".join(parts)
 
-    def _malformed(self, path: str, told: str) -> StepError:
-        return StepError(f"{self._what} answered {path} with something unusable: {told}")
+class ServerClient(ABC):
+    """What is asked of any server, ours or somebody else's."""
+
+    @abstractmethod
+    def _ask(self, request: Callable[[Api], T]) -> T:
+        """The answer to ``request``; StepError where there is none."""
+
+    def tokenize(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
+        """Token ids of ``text``; special tokens in it are parsed as such."""
+        return self._ask(lambda api: api.tokenize(text, add_special))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of ``tokens``."""
+        return self._ask(lambda api: api.detokenize(tokens))
+
+    def apply_template(self, message: str) -> str:
+        """``message`` as the first user turn, rendered by the model's own chat template."""
+        return self._ask(lambda api: api.apply_template(message))
 
 
 def parse_completion(answer: Mapping[str, Any]) -> Completion:
     """A /completion answer of either flavour; ValueError naming the field that is wrong."""
-    timings = answer.get("timings")
+    timings, settings = answer.get("timings"), answer.get("generation_settings")
     if not isinstance(timings, dict):
         raise ValueError("timings are missing")
-    drafted, accepted = timings.get("draft_n"), timings.get("draft_n_accepted")
+    drafted, accepted = (
+        _count(timings[name], name) if timings.get(name) is not None else None
+        for name in ("draft_n", "draft_n_accepted")
+    )
     if (drafted is None) != (accepted is None):
         raise ValueError("draft_n and draft_n_accepted do not come together")
-    draft_n = _count(drafted, "draft_n") if drafted is not None else None
-    draft_n_accepted = _count(accepted, "draft_n_accepted") if accepted is not None else None
-    if draft_n is not None and draft_n_accepted is not None and draft_n_accepted > draft_n:
-        raise ValueError(f"{draft_n_accepted} tokens accepted of {draft_n} drafted")
-    # Mainline leaves tokens empty unless asked; ik has no such field.
-    tokens = _ids(answer["tokens"], "tokens") if answer.get("tokens") else None
+    if drafted is not None and accepted is not None and accepted > drafted:
+        raise ValueError(f"{accepted} tokens accepted of {drafted} drafted")
+    stop = answer.get("stop_type")
+    if not isinstance(stop, str):
+        stop = next((s for s in _STOPS if answer.get(f"stopped_{s}") is True), "none")
+    depths = _objects(timings, "draft_by_depth") if timings.get("draft_by_depth") else ()
     return Completion(
-        text=_text(answer),
-        tokens=tokens,
+        text=_text(answer, "content"),
+        # Mainline leaves them empty unless asked; ik has no such field.
+        tokens=_ids(answer, "tokens") if answer.get("tokens") else None,
         prompt_n=_count(timings.get("prompt_n"), "prompt_n"),
-        prompt_ms=_time(timings.get("prompt_ms"), "prompt_ms"),
+        prompt_ms=_number(timings, "prompt_ms", "time", 0, 1e15),
         predicted_n=_count(timings.get("predicted_n"), "predicted_n"),
-        predicted_ms=_time(timings.get("predicted_ms"), "predicted_ms"),
-        draft_n=draft_n,
-        draft_n_accepted=draft_n_accepted,
-        stop=_stop(answer),
+        predicted_ms=_number(timings, "predicted_ms", "time", 0, 1e15),
+        draft_n=drafted,
+        draft_n_accepted=accepted,
+        stop=stop if stop in _STOPS else "none",
         truncated=answer.get("truncated") is True,
-        probabilities=_probabilities(answer.get("completion_probabilities")),
-        by_depth=_depths(timings.get("draft_by_depth")),
-        speculators=_speculators(answer.get("generation_settings")),
+        probabilities=_probabilities(answer),
+        by_depth=tuple(
+            DepthCount(
+                *(_count(row.get(name), name) for name in ("depth", "draft_n", "draft_n_accepted"))
+            )
+            for row in depths
+        ),
+        speculators=speculators_of(
+            settings.get("speculative.types") if isinstance(settings, dict) else None
+        ),
     )
 
 
@@ -325,37 +337,21 @@ def parse_stream(body: bytes, heard: Sequence[Heard]) -> Completion:
     for line in body.split(b"\n"):
         end += len(line) + 1
         if line.startswith(_EVENT):
-            events.append(_event(line))
+            event = _object(line.removeprefix(_EVENT))
+            if "error" in event:
+                raise ValueError(f"an error amid the stream: {_error_text(event, line)}")
+            events.append(event)
             ends.append(end)
     if not events or events[-1].get("stop") is not True:
         raise ValueError("the stream broke off")
-    text = "".join(_text(event) for event in events)
-    tokens = [token for event in events for token in _list(event.get("tokens", []), "tokens")]
+    text = "".join(_text(event, "content") for event in events)
+    tokens = [token for event in events for token in _list(event, "tokens", [])]
     whole = parse_completion({**events[-1], "content": text, "tokens": tokens})
     sizes = [size for size, _ in heard]
     # A line's end may come with what follows it.
     times = [heard[min(bisect_left(sizes, e - 1), len(heard) - 1)][1] for e in ends]
     before_end_ms = [(times[-1] - at) * 1000 for at in times[:-1]]
     return replace(whole, late_reading_ms=_late_reading_ms(before_end_ms, whole))
-
-
-_EVENT = b"data: "
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    event = _json(line.removeprefix(_EVENT))
-    if not isinstance(event, dict):
-        raise ValueError("an event of the stream is no JSON object")
-    if "error" in event:
-        raise ValueError(f"an error amid the stream: {_error_text(event, line)}")
-    return event
-
-
-def _text(event: Mapping[str, Any]) -> str:
-    text = event.get("content")
-    if not isinstance(text, str):
-        raise ValueError("content is no text")
-    return text
 
 
 def _late_reading_ms(before_end_ms: Sequence[float], whole: Completion) -> float | None:
@@ -374,80 +370,58 @@ def _late_reading_ms(before_end_ms: Sequence[float], whole: Completion) -> float
     return None
 
 
-def _speculators(settings: Any) -> tuple[str, ...]:
-    return speculators_of(settings.get("speculative.types")) if isinstance(settings, dict) else ()
-
-
-def _stop(answer: Mapping[str, Any]) -> str:
-    told = answer.get("stop_type")
-    if isinstance(told, str):
-        return told if told in _STOPS else "none"
-    for reason in ("eos", "word", "limit"):
-        if answer.get(f"stopped_{reason}") is True:
-            return reason
-    return "none"
-
-
-def _probabilities(value: Any) -> tuple[TokenProbability, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise ValueError("completion_probabilities are no list")
+def _probabilities(answer: Mapping[str, Any]) -> tuple[TokenProbability, ...]:
     found: list[TokenProbability] = []
-    for entry in value:
-        if not isinstance(entry, dict):
-            raise ValueError("completion_probabilities hold something else than objects")
+    field = "completion_probabilities"
+    for entry in _objects(answer, field) if answer.get(field) is not None else ():
         if "probs" in entry:  # ik: [{content, probs: [{tok_str, prob}]}]
-            top = tuple(_ik_top(item) for item in _list(entry["probs"], "probs"))
+            shares = [
+                (t, _number(t, "prob", "probability", 0, 1 + 1e-6))
+                for t in _objects(entry, "probs")
+            ]
+            top = [
+                TopToken(None, str(t.get("tok_str", "")), math.log(p) if p > 0 else -math.inf)
+                for t, p in shares
+            ]
             content = str(entry.get("content", ""))
-            chosen = next((t for t in top if t.text == content), None)
-            found.append(TokenProbability(chosen or TopToken(None, content, math.nan), top))
+            unlisted = TopToken(None, content, math.nan)
+            chosen = next((t for t in top if t.text == content), unlisted)
         else:
-            top = tuple(_ml_top(item) for item in _list(entry.get("top_logprobs"), "top_logprobs"))
-            found.append(TokenProbability(_ml_top(entry), top))
+            chosen, *top = (
+                TopToken(
+                    _count(t.get("id"), "id"),
+                    str(t.get("token", "")),
+                    _number(t, "logprob", "logarithm of a probability", -math.inf, 1e-6),
+                )
+                for t in (entry, *_objects(entry, "top_logprobs"))
+            )
+        found.append(TokenProbability(chosen, tuple(top)))
     return tuple(found)
 
 
-def _ml_top(item: Any) -> TopToken:
-    if not isinstance(item, dict):
-        raise ValueError("a token probability is no object")
-    logprob = item.get("logprob")
-    if not isinstance(logprob, int | float) or isinstance(logprob, bool) or not logprob <= 1e-6:
-        raise ValueError("a logprob is no logarithm of a probability")
-    return TopToken(_count(item.get("id"), "id"), str(item.get("token", "")), float(logprob))
+def _text(of: Mapping[str, Any], field: str) -> str:
+    value = of.get(field)
+    if not isinstance(value, str):
+        raise ValueError(f"{field} is no text")
+    return value
 
 
-def _ik_top(item: Any) -> TopToken:
-    prob = item.get("prob") if isinstance(item, dict) else None
-    if not isinstance(prob, int | float) or isinstance(prob, bool) or not 0 <= prob <= 1 + 1e-6:
-        raise ValueError("a prob is not between 0 and 1")
-    return TopToken(None, str(item.get("tok_str", "")), math.log(prob) if prob > 0 else -math.inf)
-
-
-def _depths(value: Any) -> tuple[DepthCount, ...]:
-    if value is None:
-        return ()
-    rows = _list(value, "draft_by_depth")
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("draft_by_depth holds something else than objects")
-    return tuple(
-        DepthCount(
-            _count(row.get("depth"), "depth"),
-            _count(row.get("draft_n"), "draft_by_depth.draft_n"),
-            _count(row.get("draft_n_accepted"), "draft_by_depth.draft_n_accepted"),
-        )
-        for row in rows
-    )
-
-
-def _list(value: Any, field: str) -> list[Any]:
+def _list(of: Mapping[str, Any], field: str, missing: object = None) -> list[Any]:
+    value = of.get(field, missing)
     if not isinstance(value, list):
         raise ValueError(f"{field} is no list")
     return value
 
 
-def _ids(value: Any, field: str) -> tuple[int, ...]:
-    return tuple(_count(item, field) for item in _list(value, field))
+def _objects(of: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    rows = _list(of, field)
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{field} holds something else than objects")
+    return rows
+
+
+def _ids(of: Mapping[str, Any], field: str) -> tuple[int, ...]:
+    return tuple(_count(token, field) for token in _list(of, field))
 
 
 def _count(value: Any, field: str) -> int:
@@ -456,11 +430,18 @@ def _count(value: Any, field: str) -> int:
     return value
 
 
-def _time(value: Any, field: str) -> float:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or value < 0:
-        raise ValueError(f"{field} is no time: {str(value)[:40]}")
+def _number(of: Mapping[str, Any], field: str, kind: str, low: float, high: float) -> float:
+    value = of.get(field)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{field} is no {kind}: {str(value)[:40]}")
     return float(value)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    answer = _json(body)
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no JSON object")
+    return answer
 
 
 def _json(body: bytes) -> Any:
