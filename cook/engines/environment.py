@@ -9,7 +9,6 @@ variable that makes the engine load a library, run a program or write a file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from cook.paths import cook_home
@@ -38,23 +37,24 @@ _BLOCK = frozenset(
 )
 
 
-def empty_home() -> Path:
-    """A home directory without configuration, made on first use."""
-    home = cook_home() / "engine-home"
-    home.mkdir(parents=True, exist_ok=True)
-    return home
-
-
 def engine_environment(
     library_path: tuple[Path, ...] = (), *, repack: bool = True, home: Path | None = None
 ) -> dict[str, str]:
     """The whole environment of an engine's tool.
 
-    ``library_path``: directories the loader needs to find the engine's own libraries.
+    ``library_path``: directories the loader needs to find the engine's own libraries. ``home``: a
+    directory without configuration, by default one under cook's own.
     ``repack=False`` keeps mainline off AMX where the processor refuses it.
     """
-    env = {key: value for key, value in os.environ.items() if _passes(key)}
-    where = str(home or empty_home())
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in _BLOCK and (key in _PASS or key.startswith(_PASS_PREFIXES))
+    }
+    if home is None:
+        home = cook_home() / "engine-home"
+        home.mkdir(parents=True, exist_ok=True)
+    where = str(home)
     env |= {
         "HOME": where,
         "XDG_CONFIG_HOME": where,
@@ -69,12 +69,3 @@ def engine_environment(
     if not repack:
         env["LLAMA_ARG_REPACK"] = "0"
     return env
-
-
-def loader_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """``env`` such that a program started with it prints the libraries it would load."""
-    return {**env, "LD_TRACE_LOADED_OBJECTS": "1"}
-
-
-def _passes(key: str) -> bool:
-    return key not in _BLOCK and (key in _PASS or key.startswith(_PASS_PREFIXES))

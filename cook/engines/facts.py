@@ -18,12 +18,12 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cook.engines.environment import engine_environment, loader_environment
+from cook.engines.environment import engine_environment
 from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.speculation import speculators_in_help
@@ -36,7 +36,7 @@ TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench"
 # More tools, which count in the identity where present. cook runs only gguf-split, and no bench:
 # without them the keys of all that was made with such a build would change.
 OPTIONAL_TOOLS = ("sweep-bench", "spec-bench", "gguf-split")
-_FORMAT = 5
+_FORMAT = 6
 
 
 @dataclass(frozen=True)
@@ -69,27 +69,51 @@ def facts_of(directory: Path) -> Facts:
     Raises PrerequisiteError when it holds no engine, or one that cannot run here.
     """
     bin_dir = find_bin_dir(directory)
-    cache = cook_home() / "cache" / "engines" / f"{_short(str(bin_dir))}.json"
-    remembered = _load(cache)
-    if remembered is not None and remembered["stamps"] == _stamps(remembered["watched"]):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            return _revive(remembered["facts"])
+    name = hashlib.sha256(str(bin_dir).encode()).hexdigest()[:24]
+    cache = cook_home() / "cache" / "engines" / f"{name}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
+        entry = json.loads(cache.read_bytes())
+        if entry["format"] == _FORMAT and entry["stamps"] == _stamps(bin_dir, entry["files"]):
+            return _revived(entry["facts"])
     began = time.time()
     facts, files = _gather(bin_dir)
-    watched = {
-        "files": sorted(map(str, files)),
-        "directories": sorted({str(path.parent) for path in files} | {str(bin_dir)}),
-    }
+    names = sorted(map(str, files))
     entry = {
         "format": _FORMAT,
-        "watched": watched,
-        "stamps": _stamps(watched),
+        "files": names,
+        "stamps": _stamps(bin_dir, names),
         "facts": dataclasses.asdict(facts),
     }
-    # A build that is still being linked is asked again the next time.
+    # A build that is still being linked is asked again the next time, as in a read-only home.
     if all(identity(path).settled(began) for path in files):
-        _save(cache, entry)
+        with contextlib.suppress(OSError):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(cache) as file:
+                file.write(json.dumps(entry).encode())
     return facts
+
+
+def _stamps(bin_dir: Path, files: Iterable[str]) -> dict[str, Any]:
+    """What must stay the same for the remembered facts to hold."""
+    return {
+        "files": {path: str(identity(Path(path))) for path in files},
+        "names": {
+            directory: sorted(
+                entry.name
+                for entry in os.scandir(directory)
+                if entry.name.startswith("llama-") or is_engine_library(entry.name)
+            )
+            for directory in {str(bin_dir), *(str(Path(path).parent) for path in files)}
+        },
+        "environment": os.environ.get("LD_LIBRARY_PATH", ""),
+    }
+
+
+def _revived(fields: dict[str, Any]) -> Facts:
+    lists = ("library_dirs", "ftypes", "library_path", "speculators")
+    values: dict[str, Any] = fields | {key: tuple(fields[key]) for key in lists}
+    values["flags"] = {tool: tuple(flags) for tool, flags in fields["flags"].items()}
+    return Facts(**values)
 
 
 def find_bin_dir(directory: Path) -> Path:
@@ -110,6 +134,7 @@ def find_bin_dir(directory: Path) -> Path:
 
 
 def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
+    """The facts with the files that they are of."""
     tools = {
         name: path
         for name in (*TOOLS, *OPTIONAL_TOOLS)
@@ -117,21 +142,16 @@ def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
     }
     if not tools:
         raise PrerequisiteError(f"no tool in {bin_dir} is executable", hint=f"chmod +x {bin_dir}/*")
-    roots = _roots(bin_dir)
-    with temporary_logs() as logs:
-        home = Path(logs) / "home"
+    with tempfile.TemporaryDirectory(prefix="cook-probe-") as folder:
+        logs, home = Path(folder), Path(folder) / "home"
         home.mkdir()
-        library_path, libraries = _resolve_libraries(tools, roots, home, Path(logs))
-        # Backends that are opened at run time (GGML_BACKEND_DL) lie beside the tools.
-        opened = {path.resolve() for path in bin_dir.glob("libggml-*.so*") if path.is_file()}
-        libraries = sorted({*libraries, *opened})
-        env = engine_environment(library_path, home=home)
-        prober = Prober(env, Path(logs))
+        library_path, libraries = _resolve_libraries(bin_dir, tools, home, logs)
+        prober = Prober(engine_environment(library_path, home=home), logs)
         helps = {name: prober.help_text(path) for name, path in tools.items()}
-        teller = next((tools[t] for t in ("server", "imatrix", "perplexity") if t in tools), None)
-        if teller is None:
+        versioned = [tools[t] for t in ("server", "imatrix", "perplexity") if t in tools]
+        if not versioned:
             raise PrerequisiteError(f"{bin_dir} has neither llama-server nor llama-imatrix")
-        build, commit = prober.build(teller)
+        build, commit = prober.build(versioned[0])
         types = _types(prober, libraries, tools)
         cpu = next((p for p in libraries if p.name.startswith("libggml-cpu")), None)
         repack = not prober.amx_refused(cpu)
@@ -172,20 +192,31 @@ def flavour_of(helps: dict[str, str]) -> str:
 
 
 def _resolve_libraries(
-    tools: dict[str, Path], roots: tuple[Path, ...], home: Path, logs: Path
+    bin_dir: Path, tools: Mapping[str, Path], home: Path, logs: Path
 ) -> tuple[tuple[Path, ...], list[Path]]:
-    """Library search path that makes every tool start (none where it does by itself)."""
-    candidates = [path for root in roots for path in (root, root / "lib") if path.is_dir()]
-    own = tuple(dict.fromkeys(path for path in candidates if _has_engine_library(path)))
-    missing: list[str] = []
-    for library_path in ((), own):
+    """Library search path that makes every tool start (none where they do without), and the
+    engine's libraries."""
+    parent = bin_dir.parent
+    # Directories whose libraries are the engine's own (never a whole site-packages).
+    near = (bin_dir, parent / "lib", parent / "lib64", parent / "src", parent / "ggml" / "src")
+    roots = tuple(path.resolve() for path in near if path.is_dir())
+    folders = [path for root in roots for path in (root, root / "lib") if path.is_dir()]
+    own = [f for f in folders if any(is_engine_library(e.name) for e in os.scandir(f))]
+    missing: set[str] = set()
+    for library_path in ((), tuple(dict.fromkeys(own))):
         prober = Prober(engine_environment(library_path, home=home), logs)
-        found = [prober.libraries(path, roots) for path in tools.values()]
-        missing = sorted({name for libraries in found for name in libraries.missing})
+        # Backends that are opened at run time (GGML_BACKEND_DL) lie beside the tools.
+        found = {path.resolve() for path in bin_dir.glob("libggml-*.so*") if path.is_file()}
+        missing = set()
+        for name, path in (loaded for tool in tools.values() for loaded in prober.libraries(tool)):
+            if path is None:
+                missing.add(name)
+            elif is_engine_library(name) or any(path.is_relative_to(root) for root in roots):
+                found.add(path)
         if not missing:
-            return library_path, sorted({p for libraries in found for p in libraries.paths})
+            return library_path, sorted(found)
     raise PrerequisiteError(
-        f"{roots[0]}: shared library {', '.join(missing)} is missing",
+        f"{roots[0]}: shared library {', '.join(sorted(missing))} is missing",
         hint="rebuild the engine (`make setup` for the bundled one), or set LD_LIBRARY_PATH",
     )
 
@@ -207,67 +238,8 @@ def _types(prober: Prober, libraries: list[Path], tools: dict[str, Path]) -> dic
     return {t.name: t.id for t in TYPES.values() if b"\0" + t.name.encode() + b"\0" in data}
 
 
-def _roots(bin_dir: Path) -> tuple[Path, ...]:
-    """Directories whose libraries are the engine's own (never a whole site-packages)."""
-    parent = bin_dir.parent
-    near = (bin_dir, parent / "lib", parent / "lib64", parent / "src", parent / "ggml" / "src")
-    return tuple(path.resolve() for path in near if path.is_dir() or path == bin_dir)
-
-
-def _has_engine_library(directory: Path) -> bool:
-    return any(is_engine_library(entry.name) for entry in os.scandir(directory))
-
-
 def is_engine_library(name: str) -> bool:
     return re.match(r"lib(?:llama|ggml|mtmd)[-_.]", name) is not None
-
-
-def _stamps(watched: dict[str, Any]) -> dict[str, Any] | None:
-    """What must stay the same for the remembered facts to hold."""
-    try:
-        files = {path: str(identity(Path(path))) for path in watched["files"]}
-        names = {
-            directory: sorted(
-                entry.name
-                for entry in os.scandir(directory)
-                if entry.name.startswith("llama-") or is_engine_library(entry.name)
-            )
-            for directory in watched["directories"]
-        }
-    except (InputError, OSError, KeyError, TypeError):
-        return None
-    environment = [os.environ.get("LD_LIBRARY_PATH", "")]
-    return {"files": files, "names": names, "environment": environment}
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _load(cache: Path) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(cache.read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(entry, dict) or entry.get("format") != _FORMAT:
-        return None
-    whole = all(isinstance(entry.get(k), dict) for k in ("watched", "stamps", "facts"))
-    return entry if whole else None
-
-
-def _save(cache: Path, entry: dict[str, Any]) -> None:
-    """Atomic; a read-only home only costs the next start a second."""
-    with contextlib.suppress(OSError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(cache) as file:
-            file.write(json.dumps(entry).encode())
-
-
-def _revive(fields: dict[str, Any]) -> Facts:
-    lists = ("library_dirs", "ftypes", "library_path", "speculators")
-    values: dict[str, Any] = dict(fields) | {key: tuple(fields[key]) for key in lists}
-    values["flags"] = {tool: tuple(flags) for tool, flags in fields["flags"].items()}
-    return Facts(**values)
 
 
 _TIMEOUT_S = 60.0
@@ -313,36 +285,21 @@ ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entry)(ctypes.addressof(config))
 _LDTILECFG = b"\xc4\xe2\x78\x49"
 
 
-@dataclass(frozen=True)
-class Libraries:
-    """Engine libraries a tool loads, and what the loader needs to find them."""
-
-    paths: frozenset[Path]
-    missing: tuple[str, ...]
-
-
 class Prober:
     """Asks binaries; every program runs under a supervisor with a temporary log folder."""
 
     def __init__(self, env: Mapping[str, str], log_dir: Path) -> None:
         self.env, self._supervisor = dict(env), Supervisor(log_dir)
 
-    def libraries(self, tool: Path, roots: tuple[Path, ...]) -> Libraries:
-        """Engine libraries that the loader resolves for ``tool`` (those under ``roots`` or
-        named like an engine's). PrerequisiteError where the file cannot run here."""
-        result = self._run((str(tool),), loader_environment(self.env), guard=False)
+    def libraries(self, tool: Path) -> Iterator[tuple[str, Path | None]]:
+        """Names of the libraries that ``tool`` loads, and where: None where there is none.
+
+        PrerequisiteError where the file cannot run here."""
+        result = self._run((str(tool),), {**self.env, "LD_TRACE_LOADED_OBJECTS": "1"}, guard=False)
         if result.outcome is Outcome.UNRUNNABLE:
             result.check()
-        text = result.stdout.read_text(errors="replace")
-        paths, missing = set(), []
-        for name, where in _LOADED.findall(text):
-            if where == "not found":
-                missing.append(name)
-                continue
-            path = Path(where).resolve()
-            if is_engine_library(name) or any(path.is_relative_to(root) for root in roots):
-                paths.add(path)
-        return Libraries(frozenset(paths), tuple(missing))
+        for name, where in _LOADED.findall(result.stdout.read_text(errors="replace")):
+            yield name, None if where == "not found" else Path(where).resolve()
 
     def help_text(self, tool: Path) -> str:
         """What ``tool --help`` says; llama-quantize does so with exit status 1."""
@@ -354,57 +311,42 @@ class Prober:
     def build(self, server: Path) -> tuple[str, str | None]:
         """``(build, commit)`` by ``--version``: ``("0.5.0-dev b1 (0c1e570)", "0c1e570")``."""
         result = self._run((str(server), "--version"), self.env).check()
-        text = result.stderr_tail + "\n" + result.stdout_tail
-        return parse_build(text)
+        return parse_build(result.stderr_tail + "\n" + result.stdout_tail)
 
     def types(self, library: Path) -> dict[str, int]:
         """Tensor types that can be written, by exact name, from the engine's ggml library."""
         argv = (sys.executable, "-I", "-S", "-c", _TYPES_CHILD, str(library))
-        text = self._run(argv, self.env).stdout.read_text(errors="replace")
-        return parse_types(text)
+        return parse_types(self._run(argv, self.env).stdout.read_text(errors="replace"))
 
     def amx_refused(self, cpu_library: Path | None) -> bool:
         """Whether this build would run AMX code that this machine refuses."""
-        if cpu_library is None or not _has_amx():
-            return False
-        if _LDTILECFG not in cpu_library.read_bytes():
-            return False
-        argv = (sys.executable, "-I", "-S", "-c", _AMX_CHILD)
-        return self._run(argv, self.env).outcome is not Outcome.OK
+        with contextlib.suppress(OSError):
+            has_amx = b" amx_tile" in Path("/proc/cpuinfo").read_bytes()[: 1 << 20]
+            if has_amx and cpu_library is not None and _LDTILECFG in cpu_library.read_bytes():
+                argv = (sys.executable, "-I", "-S", "-c", _AMX_CHILD)
+                return self._run(argv, self.env).outcome is not Outcome.OK
+        return False
 
     def _run(
         self, argv: tuple[str, ...], env: Mapping[str, str], guard: bool = True
     ) -> ProcessResult:
-        spec = ProcessSpec(
-            argv, f"probe-{Path(argv[0]).name}", env, timeout_s=_TIMEOUT_S, guard=guard
-        )
-        return self._supervisor.run(spec)
-
-
-def temporary_logs() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="cook-probe-")
-
-
-def _has_amx() -> bool:
-    try:
-        return b" amx_tile" in Path("/proc/cpuinfo").read_bytes()[: 1 << 20]
-    except OSError:
-        return False
+        name = f"probe-{Path(argv[0]).name}"
+        return self._supervisor.run(ProcessSpec(argv, name, env, timeout_s=_TIMEOUT_S, guard=guard))
 
 
 def parse_build(text: str) -> tuple[str, str | None]:
     """Build and commit from the text of ``--version``; PrerequisiteError when it has none."""
     if found := _BUILD_ML.search(text):
         version, number, commit = found.groups()
-        return f"{version} b{number} ({commit})", _commit(commit)
-    if found := _BUILD.search(text):
+        build = f"{version} b{number} ({commit})"
+    elif found := _BUILD.search(text):
         number, commit = found.groups()
-        return f"b{number} ({commit})", _commit(commit)
-    raise PrerequisiteError("the engine does not tell its version: not a llama.cpp-family build?")
-
-
-def _commit(text: str) -> str | None:
-    return text if re.fullmatch(r"[0-9a-f]{7,40}", text) else None
+        build = f"b{number} ({commit})"
+    else:
+        raise PrerequisiteError(
+            "the engine does not print its version: not a llama.cpp-family build?"
+        )
+    return build, commit if re.fullmatch(r"[0-9a-f]{7,40}", commit) else None
 
 
 def parse_types(text: str) -> dict[str, int]:
