@@ -17,7 +17,7 @@ from cook.engines.base import (
     QuantizeJob,
     TypeRule,
 )
-from cook.engines.process import child
+from cook.engines.process import supervisor as supervising
 from cook.engines.process.outcome import ProcessSpec
 from cook.engines.process.supervisor import Supervisor
 from cook.errors import CookError, PrerequisiteError, StepError
@@ -196,7 +196,7 @@ def test_hangs(
     supervisor: Supervisor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child, "TERM_GRACE_S", 0.3)
+    monkeypatch.setattr(supervising, "TERM_GRACE_S", 0.3)
     engine = standin_engine(fault, "quantize")
     argv = (str(engine.tool("quantize")), "in", "out", "Q4_0", "1")
     result = supervisor.run(ProcessSpec(argv, "step", engine.environment(), **limits))

@@ -164,63 +164,61 @@ def failure(
         return Interrupted(what)
     if outcome is Outcome.UNRUNNABLE:
         return PrerequisiteError(what, hint=hint or _hint(outcome, result, both))
-    last = tail(output)
-    message = f"{what}\n{_indent(last)}" if last else f"{what} (it said nothing)"
-    return StepError(
-        message,
-        hint=hint or _hint(outcome, result, both),
-        log=result.stderr,
-    )
+    lines = [f"  | {line}" for line in tail(output).splitlines()]
+    message = "\n".join((what, *lines)) if lines else f"{what} (it said nothing)"
+    return StepError(message, hint=hint or _hint(outcome, result, both), log=result.stderr)
 
 
 def _sentence(outcome: Outcome, result: ProcessResult, output: str) -> str:
     after = f"after {result.seconds:.0f} s"
-    if outcome is Outcome.CRASH:
-        told = assertion_of(output)
-        sentence = f"crashed with {signal_name(result.returncode)} {after}"
-        return f"{sentence}: {told}" if told else sentence
-    if outcome is Outcome.TOOL_ERROR:
-        return f"failed with exit status {result.returncode} {after}"
-    if outcome is Outcome.OUT_OF_MEMORY:
-        peak = f", peak {result.peak_rss_bytes / 2**30:.2f} GiB" if result.peak_rss_bytes else ""
-        return f"ran out of memory {after}{peak}"
-    if outcome is Outcome.STALLED:
-        return f"was stopped {after}: it gave no output and used no processor time for too long"
-    if outcome is Outcome.TIMED_OUT:
-        return f"was stopped {after}: over its time limit"
-    if outcome is Outcome.SILENT_FAILURE:
-        return "exited 0 but did not do its work"
-    if outcome is Outcome.UNRUNNABLE:
-        library = _LIBRARY.search(output)
-        if library:
-            return f"cannot start: shared library {library.group(1)} is missing"
-        return f"cannot start: {tail(output, 1) or 'exit status 127'}"
-    if outcome is Outcome.DISK_FULL:
-        return f"ran out of disk space {after}"
+    match outcome:
+        case Outcome.CRASH:
+            assertion = assertion_of(output)
+            sentence = f"crashed with {signal_name(result.returncode)} {after}"
+            return f"{sentence}: {assertion}" if assertion else sentence
+        case Outcome.TOOL_ERROR:
+            return f"failed with exit status {result.returncode} {after}"
+        case Outcome.OUT_OF_MEMORY:
+            gib = result.peak_rss_bytes / 2**30
+            return f"ran out of memory {after}" + (f", peak {gib:.2f} GiB" if gib else "")
+        case Outcome.STALLED:
+            return f"was stopped {after}: it gave no output and used no processor time for too long"
+        case Outcome.TIMED_OUT:
+            return f"was stopped {after}: over its time limit"
+        case Outcome.SILENT_FAILURE:
+            return "exited 0 but did not do its work"
+        case Outcome.UNRUNNABLE:
+            if library := _LIBRARY.search(output):
+                return f"cannot start: shared library {library.group(1)} is missing"
+            return f"cannot start: {tail(output, 1) or 'exit status 127'}"
+        case Outcome.DISK_FULL:
+            return f"ran out of disk space {after}"
     return f"{outcome.value} {after}"
 
 
+_HINTS = {
+    Outcome.OUT_OF_MEMORY: "use fewer things at once, a smaller context or batch, or a machine "
+    "with more memory",
+    Outcome.UNRUNNABLE: "was it built for this machine? `make setup` rebuilds the bundled engine",
+    Outcome.STALLED: "a slow disk or a hung device; the whole log is in the file named below",
+}
+_CRASH_HINTS = {
+    -signal.SIGKILL: "someone killed it, most often the system for want of memory",
+    -signal.SIGBUS: "a mapped file became shorter while it was read, or the disk is full",
+    -signal.SIGILL: "the engine was built for another processor",
+}
+
+
 def _hint(outcome: Outcome, result: ProcessResult, output: str) -> str | None:
-    if outcome is Outcome.OUT_OF_MEMORY:
-        return "use fewer things at once, a smaller context or batch, or a machine with more memory"
     if outcome is Outcome.DISK_FULL:
         full = next((p for p in result.writes if _is_full(p)), None)
         where = f" on the file system of {full}" if full else ""
         return f"free disk space{where}; `cook store gc` removes what no recipe needs"
-    if outcome is Outcome.UNRUNNABLE:
-        if _LIBRARY.search(output):
-            return "rebuild the engine, or `make setup` for the bundled one"
-        return "was it built for this machine? `make setup` rebuilds the bundled engine"
-    if outcome is Outcome.STALLED:
-        return "a slow disk or a hung device; the whole log is in the file named below"
+    if outcome is Outcome.UNRUNNABLE and _LIBRARY.search(output):
+        return "rebuild the engine, or `make setup` for the bundled one"
     if outcome is Outcome.CRASH:
-        if result.returncode == -signal.SIGKILL:
-            return "someone killed it, most often the system for want of memory"
-        if result.returncode == -signal.SIGBUS:
-            return "a mapped file became shorter while it was read, or the disk is full"
-        if result.returncode == -signal.SIGILL:
-            return "the engine was built for another processor"
-    return None
+        return _CRASH_HINTS.get(result.returncode)
+    return _HINTS.get(outcome)
 
 
 def assertion_of(output: str) -> str | None:
@@ -252,7 +250,3 @@ def tail(output: str, lines: int = TAIL_LINES) -> str:
 def clean(text: str) -> str:
     """``text`` without terminal control sequences, safe to print."""
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"  | {line}" for line in text.splitlines())

@@ -11,33 +11,64 @@ it.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import selectors
+import shutil
+import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from cook.engines.process.child import Cancelling, Child
-from cook.engines.process.outcome import OnOutput, ProcessResult, ProcessSpec
-from cook.errors import InternalError
+from cook.engines.process import child, system
+from cook.engines.process.keeper import end_sessions
+from cook.engines.process.outcome import Outcome, ProcessResult, ProcessSpec, classify
+from cook.errors import InternalError, Interrupted, StepError
 
-__all__ = ["OnOutput", "ProcessResult", "ProcessSpec", "Running", "Supervisor", "ask"]
+TERM_GRACE_S = 5.0
+_TICK_S = 0.25
 
 
-@dataclass
 class Running:
-    """A program started with :meth:`Supervisor.start`; ends with :meth:`stop`."""
+    """One program that runs, and the loop that watches it to its end or ours.
 
-    spec: ProcessSpec
-    pid: int
-    folder: Path
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
-    _done: Future[ProcessResult] = field(default_factory=Future)
-    _stop: threading.Event = field(default_factory=threading.Event)
+    ``stdin`` and ``stdout`` are the program's where its spec leaves them to the caller.
+    """
+
+    def __init__(self, supervisor: Supervisor, spec: ProcessSpec) -> None:
+        if supervisor.cancelled:
+            raise Interrupted(f"{spec.name}: not started, cook is stopping")
+        self.spec, self.folder = spec, _new_folder(supervisor.log_dir, spec.name)
+        self._supervisor = supervisor
+        self._cwd = self.folder / "cwd"
+        self._cwd.mkdir()
+        command = json.dumps(list(spec.argv), ensure_ascii=False, indent=1)
+        (self.folder / "command.json").write_text(command + "\n", encoding="utf-8")
+        self._oom_kills = system.oom_kills()
+        self._peak_rss_bytes = 0
+        self._done: Future[ProcessResult] = Future()
+        self._must_stop = threading.Event()
+        self._started = self._last_output = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            self._logs = {
+                name: stack.enter_context(
+                    child.Capture(self.folder / f"{name}.log", spec.max_log_bytes)
+                )
+                for name in ("stdout", "stderr")
+            }
+            self._popen = child.spawn(spec, self._cwd)
+            self._closing = stack.pop_all()
+        # After the fork: what it handed on is at most this.
+        self._own_peak_bytes = system.own_peak_rss_bytes()
+        self.pid = self._popen.pid
+        self.stdin: IO[bytes] | None = self._popen.stdin
+        self.stdout: IO[bytes] | None = self._popen.stdout if spec.pipes else None
 
     @property
     def stderr_log(self) -> Path:
@@ -53,14 +84,168 @@ class Running:
 
     def stop(self) -> ProcessResult:
         """SIGTERM, then SIGKILL to the whole group; the result (also if it had ended before)."""
-        self._stop.set()
+        self._must_stop.set()
         return self._done.result()
+
+    def watch(self) -> None:
+        """:meth:`supervise` for a thread: the result, or the exception, is for those who wait."""
+        try:
+            self._done.set_result(self.supervise())
+        except BaseException as error:
+            self._done.set_exception(error)
+
+    def supervise(self) -> ProcessResult:
+        """Watch the program to its end; an exception, KeyboardInterrupt included, kills it."""
+        verdict = None
+        try:
+            with self._closing:
+                try:
+                    verdict = self._watch()
+                except BaseException:
+                    end_sessions([self.pid])
+                    raise
+                finally:
+                    self._reap()
+        finally:
+            shutil.rmtree(self._cwd, ignore_errors=True)
+        return self._result(verdict)
+
+    def _watch(self) -> Outcome | None:
+        """Read output until the program has ended; why it had to, if it had."""
+        work = _Work(self.pid, self.spec.stall_timeout_s)
+        streams = {"stderr": self._popen.stderr}
+        if not self.spec.pipes:
+            streams["stdout"] = self._popen.stdout
+        verdict: Outcome | None = None
+        kill_at: float | None = None
+        with selectors.DefaultSelector() as selector, child.exit_fd(self.pid) as ended:
+            if ended is not None:
+                selector.register(ended, selectors.EVENT_READ)
+            for name, stream in streams.items():
+                if stream is None:
+                    raise InternalError(f"no pipe for {name}")
+                os.set_blocking(stream.fileno(), False)
+                selector.register(stream, selectors.EVENT_READ, name)
+            while True:
+                for key, _ in selector.select(_TICK_S if ended is not None else 0.02):
+                    if key.data and not self._read(key.data, key.fd):
+                        selector.unregister(key.fileobj)
+                if child.has_exited(self.pid):
+                    break
+                peak = system.peak_rss_bytes(self.pid)
+                self._peak_rss_bytes = max(self._peak_rss_bytes, peak)
+                now = time.monotonic()
+                if kill_at is None:
+                    verdict = self._must_end(now, work)
+                    if verdict is not None:
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
+                            os.killpg(self.pid, signal.SIGTERM)
+                        kill_at = now + TERM_GRACE_S
+                elif now > kill_at or self._supervisor.cancelled_now:
+                    end_sessions([self.pid])
+                    kill_at = now + TERM_GRACE_S
+            # The leader is a zombie, so its group number is still ours: end what it left.
+            end_sessions([self.pid])
+            for name, stream in streams.items():
+                while stream is not None and self._read(name, stream.fileno()):
+                    pass
+        return verdict
+
+    def _must_end(self, now: float, work: _Work) -> Outcome | None:
+        if self._supervisor.cancelled:
+            return Outcome.INTERRUPTED
+        if self._must_stop.is_set():
+            return Outcome.OK
+        if any(log.error for log in self._logs.values()):
+            return Outcome.DISK_FULL
+        timeout = self.spec.timeout_s
+        if timeout is not None and now - self._started > timeout:
+            return Outcome.TIMED_OUT
+        return Outcome.STALLED if work.stalled(now, self._last_output) else None
+
+    def _read(self, name: str, fd: int) -> bool:
+        """Take one chunk; False at the end of the stream or when nothing is there now."""
+        try:
+            chunk = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return not child.has_exited(self.pid)
+        except OSError:
+            return False
+        if not chunk:
+            return False
+        self._last_output = time.monotonic()
+        self._logs[name].write(chunk)
+        if self.spec.on_output is not None:
+            self.spec.on_output(name, chunk)
+        return True
+
+    def _reap(self) -> None:
+        child.release(self.pid)
+        try:
+            _, status, usage = os.wait4(self.pid, 0)
+        except ChildProcessError:
+            self._popen.returncode = -signal.SIGKILL
+        else:
+            self._popen.returncode = os.waitstatus_to_exitcode(status)
+            # The kernel counts what the child had before its exec, that is cook's own
+            # memory, as the child's: below that the sampled high-water mark is better.
+            if usage.ru_maxrss * 1024 > self._own_peak_bytes:
+                self._peak_rss_bytes = max(self._peak_rss_bytes, usage.ru_maxrss * 1024)
+        for stream in (self._popen.stderr, None if self.spec.pipes else self._popen.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _result(self, verdict: Outcome | None) -> ProcessResult:
+        returncode, out, err = self._popen.returncode, self._logs["stdout"], self._logs["stderr"]
+        if verdict is None:
+            near_limit = self._peak_rss_bytes > 0.8 * system.memory_limit_bytes()
+            verdict = classify(
+                returncode,
+                err.tail + "\n" + out.tail,
+                oom_killed=near_limit or system.oom_kills() > self._oom_kills,
+                writes=self.spec.writes,
+            )
+        return ProcessResult(
+            name=self.spec.name,
+            argv=self.spec.argv,
+            returncode=returncode,
+            seconds=time.monotonic() - self._started,
+            peak_rss_bytes=self._peak_rss_bytes,
+            stdout=out.path,
+            stderr=err.path,
+            outcome=verdict,
+            stdout_tail=out.tail,
+            stderr_tail=err.tail,
+            truncated=bool(out.dropped or err.dropped),
+            writes=self.spec.writes,
+        )
+
+
+class _Work:
+    """Tells a program that works in silence from one that hangs."""
+
+    def __init__(self, pgid: int, stall_timeout_s: float | None) -> None:
+        self.pgid, self.limit_s = pgid, stall_timeout_s
+        self.since = self.looked = time.monotonic()
+        self.activity = system.Activity(0.0, 0)
+
+    def stalled(self, now: float, last_output: float) -> bool:
+        if self.limit_s is None or now - self.looked < min(5.0, self.limit_s / 4):
+            return False
+        self.looked = now
+        activity = system.group_activity(self.pgid)
+        if activity is not None:
+            # A hung program still wakes up now and then: that little is not work.
+            worked = activity.cpu_s - self.activity.cpu_s >= min(0.5, self.limit_s / 20)
+            if worked or activity.major_faults - self.activity.major_faults >= 50:
+                self.activity, self.since = activity, now
+        return now - max(self.since, last_output) > self.limit_s
 
 
 class Supervisor:
     """Runs programs, each with its log folder under ``log_dir``. Safe to use from threads.
 
-    ``on_progress(done, total)`` is told how far a tool is, in its own units (tensors, chunks).
+    ``on_progress(done, total)`` gets how far a tool is, in its own units (tensors, chunks).
     """
 
     def __init__(
@@ -68,14 +253,15 @@ class Supervisor:
     ) -> None:
         self.log_dir = log_dir.absolute()
         self.on_progress = on_progress
-        self._cancelled = Cancelling()
+        self.cancelled = self.cancelled_now = False
 
     def cancel(self, *, now: bool = False) -> None:
         """End every program that runs and refuse new ones (for a signal handler or a pool).
 
         Each has its time to end by itself, unless it must be ``now``.
         """
-        self._cancelled.set(now=now)
+        self.cancelled_now |= now
+        self.cancelled = True
 
     def run(self, spec: ProcessSpec) -> ProcessResult:
         """Run ``spec`` to its end; does not raise for its failure (see ProcessResult.check).
@@ -84,33 +270,13 @@ class Supervisor:
         """
         if spec.pipes:
             raise InternalError("a program with pipes needs Supervisor.start")
-        return Child(self.log_dir, self._cancelled, spec).supervise()
+        return Running(self, spec).supervise()
 
     def start(self, spec: ProcessSpec) -> Running:
         """Start ``spec`` in the background (a server, a worker); the caller must stop it."""
-        child = Child(self.log_dir, self._cancelled, spec)
-        popen = child.popen
-        running = Running(
-            spec,
-            popen.pid,
-            child.folder,
-            popen.stdin if spec.pipes else None,
-            popen.stdout if spec.pipes else None,
-        )
-        child.stop = running._stop
-
-        def watch() -> None:
-            try:
-                running._done.set_result(child.supervise())
-            except BaseException as error:
-                running._done.set_exception(error)
-
-        threading.Thread(target=watch, name=f"watch-{spec.name}", daemon=True).start()
+        running = Running(self, spec)
+        threading.Thread(target=running.watch, name=f"watch-{spec.name}", daemon=True).start()
         return running
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
 
 
 def ask(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> ProcessResult:
@@ -122,3 +288,15 @@ def ask(*argv: str, env: Mapping[str, str] | None = None, timeout_s: float = 60.
         given = dict(os.environ) if env is None else env
         spec = ProcessSpec(argv, Path(argv[0]).name, given, timeout_s=timeout_s)
         return Supervisor(Path(logs)).run(spec)
+
+
+def _new_folder(log_dir: Path, name: str) -> Path:
+    """A fresh log folder ``<name>``, ``<name>-2``, ... (two cooks may share ``log_dir``)."""
+    stem = re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "step"
+    log_dir.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 100_000):
+        folder = log_dir / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise StepError(f"{log_dir} holds too many logs of {stem}", hint="remove old logs")

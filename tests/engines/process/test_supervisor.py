@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines.process import child
+from cook.engines.process import supervisor
 from cook.engines.process.outcome import (
     Outcome,
     ProcessResult,
@@ -77,8 +77,8 @@ def test_environment_stdin_and_directory_are_its_own(tmp_path: Path) -> None:
 
 
 def test_each_run_has_a_log_folder_of_its_own(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path)
-    folders = {supervisor.run(python("")).stdout.parent.name for _ in range(3)}
+    runner = Supervisor(tmp_path)
+    folders = {runner.run(python("")).stdout.parent.name for _ in range(3)}
     assert folders == {"step", "step-2", "step-3"}
     assert json.loads((tmp_path / "step" / "command.json").read_text())[0] == sys.executable
 
@@ -119,7 +119,7 @@ def test_peak_memory_is_the_programs_own(tmp_path: Path) -> None:
 def test_wall_time_out_kills_the_whole_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "TERM_GRACE_S", 0.5)
+    monkeypatch.setattr(supervisor, "TERM_GRACE_S", 0.5)
     code = """
         import os, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -165,20 +165,20 @@ def test_what_a_program_leaves_running_is_ended(tmp_path: Path) -> None:
 
 
 def test_cancel_ends_runs_in_other_threads_and_refuses_new_ones(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path)
+    runner = Supervisor(tmp_path)
     results: list[ProcessResult] = []
     thread = threading.Thread(
-        target=lambda: results.append(supervisor.run(python("import time; time.sleep(60)")))
+        target=lambda: results.append(runner.run(python("import time; time.sleep(60)")))
     )
     thread.start()
     time.sleep(0.3)
-    supervisor.cancel()
+    runner.cancel()
     thread.join(10)
     assert results[0].outcome is Outcome.INTERRUPTED
     with pytest.raises(Interrupted):
         results[0].check()
     with pytest.raises(Interrupted):
-        supervisor.run(python(""))
+        runner.run(python(""))
 
 
 def test_an_exception_in_the_caller_kills_the_program(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_without_its_keeper_a_program_still_dies_with_cook(tmp_path: Path) -> No
     assert wait_gone(pid)
 
 
-def test_the_keeper_leaves_alone_what_cook_let_go(tmp_path: Path) -> None:
+def test_the_keeper_leaves_alone_what_cook_released(tmp_path: Path) -> None:
     """A process number may be another's by the time that cook ends."""
     from cook.engines.process import keeper
 
@@ -362,9 +362,9 @@ def test_background_program_with_pipes(tmp_path: Path) -> None:
 
 def test_a_program_started_from_a_thread_outlives_the_thread(tmp_path: Path) -> None:
     box: list[object] = []
-    supervisor = Supervisor(tmp_path)
+    runner = Supervisor(tmp_path)
     spec = python("import time; time.sleep(60)", stall_timeout_s=None)
-    thread = threading.Thread(target=lambda: box.append(supervisor.start(spec)))
+    thread = threading.Thread(target=lambda: box.append(runner.start(spec)))
     thread.start()
     thread.join()
     time.sleep(0.5)
@@ -374,14 +374,14 @@ def test_a_program_started_from_a_thread_outlives_the_thread(tmp_path: Path) -> 
 
 
 def test_programs_that_cannot_start(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path)
+    runner = Supervisor(tmp_path)
     with pytest.raises(PrerequisiteError, match="missing or not executable"):
-        supervisor.run(ProcessSpec((str(tmp_path / "no"),), "step", ENV))
+        runner.run(ProcessSpec((str(tmp_path / "no"),), "step", ENV))
     wrong = tmp_path / "other-architecture"
     wrong.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xb7\x00" + bytes(100))
     wrong.chmod(0o755)
     with pytest.raises(PrerequisiteError, match="cannot start"):
-        supervisor.run(ProcessSpec((str(wrong),), "step", ENV)).check()
+        runner.run(ProcessSpec((str(wrong),), "step", ENV)).check()
 
 
 @pytest.mark.parametrize(
