@@ -38,7 +38,7 @@ ROOMS = {
     "trace": 1_295,
     "graph": 2_243,
     "engine_setup": 290,
-    "engines": 6_745,
+    "engines": 6_665,
     "config": 137,
     "prompts": 405,
     "demo": 253,

@@ -16,7 +16,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from cook.engines.base import Engine
@@ -74,6 +73,13 @@ class EngineFiles:
     include_dirs: tuple[Path, ...]
     library_dirs: tuple[Path, ...]
 
+    def headers(self, name: str) -> list[Path]:
+        return [d / name for d in self.include_dirs if (d / name).is_file()]
+
+    def header_text(self, name: str) -> str:
+        """The text of every header of that name."""
+        return "".join(p.read_text(encoding="utf-8", errors="replace") for p in self.headers(name))
+
 
 def locate(engine: Engine) -> EngineFiles:
     """Headers and libraries that belong to ``engine``: an install prefix or a CMake build tree.
@@ -83,55 +89,43 @@ def locate(engine: Engine) -> EngineFiles:
     tool = engine.tool("server").resolve()
     prefix = tool.parent.parent
     cache = prefix / "CMakeCache.txt"
+    includes: tuple[Path, ...] = ()
     if (prefix / "include" / "llama.h").is_file():
-        includes = [prefix / "include"]
+        includes = (prefix / "include",)
     elif cache.is_file():
-        source = _cmake_home(cache)
-        includes = [source / "include", source / "ggml" / "include"]
-        _same_commit(source, engine)
-    else:
-        includes = []
-    libraries = _library_dirs(prefix, tool.parent)
-    missing = [d for d in includes if not d.is_dir()]
-    if not includes or missing or not libraries:
-        what = "headers" if not includes or missing else "shared libraries"
+        text = cache.read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.+)$", text, re.MULTILINE)
+        if found:
+            source = Path(found.group(1))
+            includes = (source / "include", source / "ggml" / "include")
+            _check_commit(source, engine)
+    near = (prefix / "lib", prefix / "lib64", tool.parent, prefix / "src", prefix / "ggml" / "src")
+    libraries = tuple(d for d in near if any(d.glob("libllama.*")) or any(d.glob("libggml*.*")))
+    has_headers = includes and all(d.is_dir() for d in includes)
+    if not has_headers or not libraries:
+        what = "shared libraries" if has_headers else "headers"
         raise PrerequisiteError(
             f"engine {engine.name!r} has no {what} that belong to {tool}",
             hint="give cook a CMake build directory (with BUILD_SHARED_LIBS=ON and its sources "
             "kept), or an install prefix with include/ and lib/; a release without headers scores "
             "drafts on its real server: `score: {method: live}`, `cook score --method live`",
         )
-    return EngineFiles(engine.flavour, engine.identity.digest, tuple(includes), libraries)
+    return EngineFiles(engine.flavour, engine.identity.digest, includes, libraries)
 
 
-def _cmake_home(cache: Path) -> Path:
-    text = cache.read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.+)$", text, re.MULTILINE)
-    return Path(found.group(1)) if found else Path("/nonexistent")
-
-
-def _same_commit(source: Path, engine: Engine) -> None:
+def _check_commit(source: Path, engine: Engine) -> None:
     """The sources a build was made from may have been pulled since: then the headers lie."""
-    built = engine.identity.commit
-    head = source / ".git" / "HEAD"
-    if built is None or not head.is_file():
-        return
-    at = head.read_text(encoding="utf-8").strip()
-    if at.startswith("ref: "):
-        ref = source / ".git" / at.removeprefix("ref: ")
-        if not ref.is_file():
-            return
-        at = ref.read_text(encoding="utf-8").strip()
-    if not (at.startswith(built) or built.startswith(at)):
+    built, at = engine.identity.commit, ""
+    with suppress(OSError):
+        at = (source / ".git" / "HEAD").read_text(encoding="utf-8").strip()
+        if at.startswith("ref: "):
+            ref, at = at.removeprefix("ref: "), ""
+            at = (source / ".git" / ref).read_text(encoding="utf-8").strip()
+    if built and at and not (at.startswith(built) or built.startswith(at)):
         raise PrerequisiteError(
             f"{source} is at commit {at[:8]}, but {engine.name} was built from {built[:8]}",
             hint="rebuild the engine, or check out the commit it was built from",
         )
-
-
-def _library_dirs(prefix: Path, bin_dir: Path) -> tuple[Path, ...]:
-    places = (prefix / "lib", prefix / "lib64", bin_dir, prefix / "src", prefix / "ggml" / "src")
-    return tuple(d for d in places if any(d.glob("libllama.*")) or any(d.glob("libggml*.*")))
 
 
 def compiler() -> str:
@@ -146,11 +140,6 @@ def compiler() -> str:
     )
 
 
-@cache
-def _version(cc: str) -> str:
-    return ask(cc, "--version").stdout_tail
-
-
 def _cpu() -> str:
     """What ``-march=native`` depends on."""
     try:
@@ -159,14 +148,6 @@ def _cpu() -> str:
         return platform.processor()
     lines = (x for x in text.splitlines() if x.startswith(("model name", "flags", "Features")))
     return "\n".join(sorted(set(lines)))
-
-
-def _header(files: EngineFiles) -> str:
-    return "".join(
-        (d / "llama.h").read_text(encoding="utf-8", errors="replace")
-        for d in files.include_dirs
-        if (d / "llama.h").is_file()
-    )
 
 
 def library_parameters(header: str) -> dict[str, tuple[str, ...]]:
@@ -185,18 +166,16 @@ def library_parameters(header: str) -> dict[str, tuple[str, ...]]:
 
 def parameter_names(files: EngineFiles) -> frozenset[str]:
     """``model.NAME`` and ``context.NAME`` of all that a worker of this engine can set."""
-    found = library_parameters(_header(files))
+    found = library_parameters(files.header_text("llama.h"))
     return frozenset(f"{of}.{name}" for of, names in found.items() for name in names)
 
 
 def quantization_version(files: EngineFiles) -> int:
     """What this engine's files say of the layout of their quantized types; PrerequisiteError where
     its headers do not."""
-    headers = (d / "ggml.h" for d in files.include_dirs)
-    for header in (path for path in headers if path.is_file()):
-        text = header.read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^#define GGML_QNT_VERSION\s+(\d+)", text, re.MULTILINE):
-            return int(found.group(1))
+    text = files.header_text("ggml.h")
+    if found := re.search(r"^#define GGML_QNT_VERSION\s+(\d+)", text, re.MULTILINE):
+        return int(found.group(1))
     raise PrerequisiteError("the engine's ggml.h has no GGML_QNT_VERSION")
 
 
@@ -209,48 +188,41 @@ def _members(header: str) -> str:
 
 
 def _defines(files: EngineFiles) -> tuple[str, ...]:
-    text = _header(files)
+    text = files.header_text("llama.h")
     names = [name for name, pattern in FEATURES.items() if re.search(pattern, text)]
     if files.flavour is Flavour.IK_LLAMA_CPP:
         names.append("COOK_IK")
-    backend = (d / "ggml-backend.h" for d in files.include_dirs)
-    texts = (p.read_text(encoding="utf-8") for p in backend if p.is_file())
-    if any("ggml_backend_load_all(" in text for text in texts):
+    if "ggml_backend_load_all(" in files.header_text("ggml-backend.h"):
         names.append("COOK_HAS_LOAD_ALL")
     return tuple(f"-D{name}" for name in names)
-
-
-def _library_flags(files: EngineFiles) -> tuple[str, ...]:
-    flags = []
-    for d in files.library_dirs:
-        flags += [f"-L{d}", f"-Wl,-rpath,{d}"]
-    names = ["llama", "ggml", "ggml-base"]
-    have = [n for n in names if any(any(d.glob(f"lib{n}.*")) for d in files.library_dirs)]
-    return (*flags, *(f"-l{n}" for n in have), "-lpthread", "-lm")
 
 
 def build_worker(files: EngineFiles) -> Path:
     """Path of the worker program for this engine, compiled now if it was not before."""
     cc = compiler()
     here, defines = Path(__file__).parent, _defines(files)
-    version = _version(cc)
+    members = _members(files.header_text("llama.h"))
     key = hashlib.sha256()
-    parts = [files.digest, version, _cpu(), STANDARD, *defines]
+    parts = [files.digest, ask(cc, "--version").stdout_tail, _cpu(), STANDARD, *defines]
     parts += [word for unit, flags in UNITS.items() for word in (unit, *flags)]
-    parts += [*map(str, files.library_dirs), _members(_header(files))]
+    parts += [*map(str, files.library_dirs), members]
     for part in parts:
         key.update(part.encode() + b"\0")
-    for path in [*(here / s for s in SOURCES), *_headers(files)]:
+    names = ("llama.h", "ggml.h", "ggml-backend.h")
+    for path in [*(here / s for s in SOURCES), *(h for n in names for h in files.headers(n))]:
         key.update(path.read_bytes() + b"\0")
     place = cook_home() / "cache" / "workers" / key.hexdigest()[:32]
     program = place / "worker"
     if program.is_file():
         return program
     place.mkdir(parents=True, exist_ok=True)
-    _sweep(place)
+    for folder in place.glob(f"{_BUILDING}*"):  # of a cook that was killed
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _LEFTOVER_S:
+                shutil.rmtree(folder, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as temp:
         folder = Path(temp)
-        (folder / _MEMBERS).write_text(_members(_header(files)), encoding="utf-8")
+        (folder / _MEMBERS).write_text(members, encoding="utf-8")
         errors = _compile(cc, ("-march=native", *defines), files, folder)
         if errors is not None:  # perhaps a compiler that does not know this processor
             errors = _compile(cc, defines, files, folder)
@@ -291,20 +263,10 @@ def _compile(cc: str, words: tuple[str, ...], files: EngineFiles, folder: Path) 
         except BaseException:
             supervisor.cancel()  # the pool waits for all of them
             raise
-    found = [text for text in errors if text is not None]
-    if found:
+    if found := [text for text in errors if text is not None]:
         return "\n".join(found)
-    return run(*objects, "-o", str(folder / "worker"), *_library_flags(files))
-
-
-def _sweep(place: Path) -> None:
-    """Remove what a cook that was killed left of its build."""
-    for folder in place.glob(f"{_BUILDING}*"):
-        with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _LEFTOVER_S:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _headers(files: EngineFiles) -> list[Path]:
-    names = ("llama.h", "ggml.h", "ggml-backend.h")
-    return [d / n for n in names for d in files.include_dirs if (d / n).is_file()]
+    libraries = [word for d in files.library_dirs for word in (f"-L{d}", f"-Wl,-rpath,{d}")]
+    for name in ("llama", "ggml", "ggml-base"):
+        if any(any(d.glob(f"lib{name}.*")) for d in files.library_dirs):
+            libraries.append(f"-l{name}")
+    return run(*objects, "-o", str(folder / "worker"), *libraries, "-lpthread", "-lm")

@@ -185,13 +185,6 @@ class Replay:
     reduce_ns: int
 
 
-@dataclass(frozen=True)
-class Bare:
-    """Time of the bare ``llama_decode`` calls of a replay."""
-
-    decode_ns: int
-
-
 @dataclass(frozen=True, eq=False)
 class LiveCycles:
     """What a server would have counted. Per cycle: ``start`` (index into emitted), ``length``,

@@ -20,19 +20,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cook.closing import Closing
 from cook.engines.base import Engine, ModelArgs
-from cook.engines.load_log import LoadedModel, contradictions, read_load_log
+from cook.engines.load_log import contradictions, read_load_log
 from cook.engines.process.outcome import ProcessSpec, signal_name, tail, tells_of_full_disk
-from cook.engines.process.supervisor import Running, Supervisor
+from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.compile import build_worker, locate
 from cook.engines.worker.messages import (
-    Bare,
     DecodeTimes,
     Divergence,
     Generation,
@@ -115,73 +114,64 @@ class Worker(Closing):
         ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
         cache, which lies in memory twice for that time (mainline only).
         """
-        fields: dict[str, Any] = {
-            "path": str(model.path.absolute()),  # the worker has its own directory
-            "weights": model.weights,
-            "n_ctx": model.context,
-            "n_batch": model.batch,
-            "n_ubatch": model.ubatch,
-            "threads": model.threads,
-            "threads_batch": model.threads_batch or model.threads,
-            "vocab_only": model.vocabulary_only,
-            **{p.name: p.value for p in model.known_to(self.parameters)},
-        }
-        if model.overrides:
-            fields["overrides"] = "\n".join(model.overrides)
-        if model.tensor_split:
-            fields["tensor_split"] = model.tensor_split
-        if model.devices:
-            fields["devices"] = ",".join(model.devices)
-        if model.numa:
-            fields["numa"] = model.numa
-        if carry:
-            fields["carry"] = True
         log = self._pipe.log
         before = log.stat().st_size
-        loaded, _ = self._request("load", fields)
+        parameters: dict[str, Any] = {p.name: p.value for p in model.known_to(self.parameters)}
+        loaded, _ = self._request(
+            "load",
+            path=str(model.path.absolute()),  # the worker has its own directory
+            weights=model.weights,
+            n_ctx=model.context,
+            n_batch=model.batch,
+            n_ubatch=model.ubatch,
+            threads=model.threads,
+            threads_batch=model.threads_batch or model.threads,
+            vocab_only=model.vocabulary_only,
+            **parameters,
+            overrides="\n".join(model.overrides) or None,
+            tensor_split=model.tensor_split or None,
+            devices=",".join(model.devices) or None,
+            numa=model.numa or None,
+            carry=carry or None,
+        )
         if not loaded["known"]:
             self._loaded_at = before
             self.loads += not model.vocabulary_only
+        with log.open("rb") as stream:
+            stream.seek(self._loaded_at)
+            text = stream.read(_MAX_HEADER).decode(errors="replace")
         running = replace(
-            read_load_log(_since(log, self._loaded_at))[-1],
+            read_load_log(text)[-1],
             context=loaded["n_ctx"],
             batch=loaded["n_batch"],
             ubatch=loaded["n_ubatch"],
             threads=loaded["n_threads"],
             threads_batch=loaded["n_threads_batch"],
         )
-        if not model.vocabulary_only:
-            self._as_asked(model, running)
-        info, arrays = self._request("info")
-        return ModelInfo(
-            description=info["description"],
-            n_vocab=info["n_vocab"],
-            bos=info["bos"] if info["bos"] >= 0 else None,
-            eos=info["eos"] if info["eos"] >= 0 else None,
-            eog=frozenset(arrays["eog"].tolist()),
-            add_bos=info["add_bos"],
-            add_eos=info["add_eos"],
-            context=loaded["n_ctx"],
-            context_train=info["n_ctx_train"],
-            layers=info["n_layer"],
-            size_bytes=info["size_bytes"],
-            parameters=info["parameters"],
-            recurrent=info["recurrent"],
-            load_s=loaded["load_ns"] / 1e9,
-            carried=loaded["carried"],
-            running=running,
-            library=loaded["parameters"],
-        )
-
-    def _as_asked(self, model: ModelLoad, running: LoadedModel) -> None:
         asked = ModelArgs(
             threads=model.threads,
             threads_batch=model.threads_batch,
             batch=model.batch,
             ubatch=model.ubatch,
         )
-        if found := tuple(contradictions(running, asked, model.context)):
+        found = tuple(contradictions(running, asked, model.context))
+        if found and not model.vocabulary_only:
             raise StepError(f"worker: {model.path.name} runs with {', '.join(found)}")
+        info, arrays = self._request("info")
+        return _record(
+            ModelInfo,
+            info,
+            bos=info["bos"] if info["bos"] >= 0 else None,
+            eos=info["eos"] if info["eos"] >= 0 else None,
+            eog=frozenset(arrays["eog"].tolist()),
+            context=loaded["n_ctx"],
+            context_train=info["n_ctx_train"],
+            layers=info["n_layer"],
+            load_s=loaded["load_ns"] / 1e9,
+            carried=loaded["carried"],
+            running=running,
+            library=loaded["parameters"],
+        )
 
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -189,13 +179,18 @@ class Worker(Closing):
         """Token ids of ``text`` (``add_special``: BOS and EOS where the model asks for them)."""
         data = text.encode()
         words = np.frombuffer(data + b"\0" * (-len(data) % 4), "<i4")
-        fields = {"bytes": len(data), "add_special": add_special, "parse_special": parse_special}
-        _, arrays = self._request("tokenize", fields, {"text": words})
+        _, arrays = self._request(
+            "tokenize",
+            {"text": words},
+            bytes=len(data),
+            add_special=add_special,
+            parse_special=parse_special,
+        )
         return tuple(arrays["tokens"].tolist())
 
     def detokenize(self, tokens: Tokens, *, special: bool = True) -> str:
         """Text of ``tokens``; incomplete UTF-8 becomes U+FFFD."""
-        _, arrays = self._request("detokenize", {"special": special}, {"tokens": _ids(tokens)})
+        _, arrays = self._request("detokenize", {"tokens": _ids(tokens)}, special=special)
         return arrays["text"].tobytes().decode(errors="replace")
 
     def replay(
@@ -221,53 +216,41 @@ class Worker(Closing):
         divergence. ``rollout_steps`` > 0 drafts on after each mismatch (first position excepted,
         which is never drafted), until a confidence falls below ``rollout_stop_below``.
         """
-        fields: dict[str, Any] = {
-            "top": top,
-            "rollout_steps": rollout_steps,
-            "rollout_stop_below": rollout_stop_below,
-        }
+        n = len(emitted)
         arrays: dict[str, Any] = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
-        if width is not None:
-            fields["width"] = width
-        if ahead:
-            fields["ahead"] = ahead
-        if temperature is not None and temperature > 0:
-            fields["temperature"] = temperature
         if reference is not None:
             ids, logp = reference
-            if ids.shape != logp.shape or ids.ndim != 2 or len(ids) != len(emitted):
-                raise InternalError(
-                    f"reference {ids.shape}, {logp.shape} for {len(emitted)} tokens"
-                )
+            if ids.shape != logp.shape or ids.ndim != 2 or len(ids) != n:
+                raise InternalError(f"reference {ids.shape}, {logp.shape} for {n} tokens")
             arrays["reference_ids"] = np.ascontiguousarray(ids, "<i4").ravel()
             arrays["reference_logp"] = np.ascontiguousarray(logp, "<f4").ravel()
-        head, got = self._request("replay", fields, arrays)
-        n = len(emitted)
-        return Replay(
-            argmax=got["argmax"],
-            confidence=got["confidence"],
-            logsumexp=got["logsumexp"],
-            logq=got["logq"],
-            logq_t=got["logq_t"],
-            rank=got["rank"],
-            margin=got["margin"],
-            entropy=got["entropy"],
+        head, got = self._request(
+            "replay",
+            arrays,
+            top=top,
+            rollout_steps=rollout_steps,
+            rollout_stop_below=rollout_stop_below,
+            width=width,
+            ahead=ahead or None,
+            temperature=temperature if temperature and temperature > 0 else None,
+        )
+        rows = got["reference"].reshape(n, 4).T if reference else None
+        return _record(
+            Replay,
+            head,
+            got,
             top_ids=got["top_ids"].reshape(n, top) if top else None,
             top_logits=got["top_logits"].reshape(n, top) if top else None,
-            divergence=_divergence(got["reference"].reshape(n, 4)) if reference else None,
+            divergence=Divergence(*rows) if rows is not None else None,
             rollouts=_rollouts(got, rollout_steps) if rollout_steps else None,
-            decode_ns=head["decode_ns"],
-            reduce_ns=head["reduce_ns"],
         )
 
-    def bare(self, prompt: Tokens, emitted: Tokens, *, width: int | None = None) -> Bare:
-        """The same batches and logits mask as :meth:`replay` with nothing reduced."""
-        fields: dict[str, Any] = {"bare": True}
-        if width is not None:
-            fields["width"] = width
+    def bare(self, prompt: Tokens, emitted: Tokens, *, width: int | None = None) -> int:
+        """Nanoseconds of the bare ``llama_decode`` calls of a :meth:`replay`: the same batches and
+        logits mask with nothing reduced."""
         arrays = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
-        head, _ = self._request("replay", fields, arrays)
-        return Bare(head["decode_ns"])
+        head, _ = self._request("replay", arrays, bare=True, width=width)
+        return int(head["decode_ns"])
 
     def live_shapes(
         self,
@@ -289,29 +272,18 @@ class Worker(Closing):
         ``emitted`` is what the target said; ``n_predict`` the request's limit (default: its
         length); ``server_context`` the server's slot context; ``width`` its batch size.
         """
-        fields: dict[str, Any] = {
-            "profile": profile,
-            "n_max": n_max,
-            "n_min": n_min,
-            "p_min": p_min,
-            "n_predict": n_predict if n_predict is not None else len(emitted),
-        }
-        if server_context is not None:
-            fields["server_ctx"] = server_context
-        if width is not None:
-            fields["width"] = width
-        arrays = {"prompt": _ids(prompt), "emitted": _ids(emitted)}
-        head, got = self._request("live_shapes", fields, arrays)
-        return LiveCycles(
-            start=got["start"],
-            length=got["length"],
-            accepted=got["accepted"],
-            tokens=got["tokens"],
-            confidence=got["confidence"],
-            draft_n=head["draft_n"],
-            draft_n_accepted=head["draft_n_accepted"],
-            plain_steps=head["plain_steps"],
+        head, got = self._request(
+            "live_shapes",
+            {"prompt": _ids(prompt), "emitted": _ids(emitted)},
+            profile=profile,
+            n_max=n_max,
+            n_min=n_min,
+            p_min=p_min,
+            n_predict=n_predict if n_predict is not None else len(emitted),
+            server_ctx=server_context,
+            width=width,
         )
+        return _record(LiveCycles, head, got)
 
     def generate(
         self,
@@ -329,28 +301,22 @@ class Worker(Closing):
         of a step's batch, of which all but the first are dropped again; more than one only of
         models without a recurrent state.
         """
-        fields: dict[str, Any] = {
-            "n_predict": n_predict,
-            "top": top,
-            "extra": extra,
-            "width": width,
-        }
-        if chain is not None:
-            fields |= chain.worker_fields()
-        head, got = self._request("generate", fields, {"prompt": _ids(prompt)})
+        head, got = self._request(
+            "generate",
+            {"prompt": _ids(prompt)},
+            n_predict=n_predict,
+            top=top,
+            extra=extra,
+            width=width,
+            **(chain.worker_fields() if chain is not None else {}),
+        )
         n = len(got["tokens"])
-        return Generation(
-            tokens=got["tokens"],
-            emitted=head["emitted"],
-            stop=head["stop"],
-            logp=got["logp"],
-            chain_logp=got["chain_logp"],
-            logsumexp=got["logsumexp"],
-            margin=got["margin"],
+        return _record(
+            Generation,
+            head,
+            got,
             top_ids=got["top_ids"].reshape(n, top) if top else None,
             top_logits=got["top_logits"].reshape(n, top) if top else None,
-            prefill_ns=head["prefill_ns"],
-            decode_ns=head["decode_ns"],
         )
 
     def read(self, text: Tokens, known: int = 0) -> float:
@@ -358,7 +324,7 @@ class Worker(Closing):
 
         Those are not read again where this or :meth:`time_batch` has just left them.
         """
-        head, _ = self._request("read", {"known": known}, {"text": _ids(text)})
+        head, _ = self._request("read", {"text": _ids(text)}, known=known)
         return float(head["read_ns"] / 1e9)
 
     def time_batch(
@@ -376,15 +342,16 @@ class Worker(Closing):
         ``all_outputs``: logits for every token (a target verifying), else for the last (a draft,
         or a prompt). ``sample_k`` > 0 also times the engine's top-k sampler on each output.
         """
-        fields = {
-            "depth": depth,
-            "tokens": tokens,
-            "repeats": repeats,
-            "all_outputs": all_outputs,
-            "sample_k": sample_k,
-        }
-        _, got = self._request("time", fields, {"text": _ids(text)})
-        return DecodeTimes(decode_ns=got["decode_ns"], sample_ns=got["sample_ns"])
+        _, got = self._request(
+            "time",
+            {"text": _ids(text)},
+            depth=depth,
+            tokens=tokens,
+            repeats=repeats,
+            all_outputs=all_outputs,
+            sample_k=sample_k,
+        )
+        return _record(DecodeTimes, got)
 
     def time_slots(
         self,
@@ -401,17 +368,18 @@ class Worker(Closing):
         batch has of it; ``all_outputs`` as in :meth:`time_batch`. The model was loaded for so many
         ``slots``.
         """
-        fields = {
-            "slots": len(before),
-            "sequences": sequences,
-            "repeats": repeats,
-            "all_outputs": all_outputs,
-        }
         arrays = {
             "before": _ids([token for text in before for token in text]),
             "next": _ids([token for text in following for token in text]),
         }
-        _, got = self._request("time_slots", fields, arrays)
+        _, got = self._request(
+            "time_slots",
+            arrays,
+            slots=len(before),
+            sequences=sequences,
+            repeats=repeats,
+            all_outputs=all_outputs,
+        )
         return tuple(got["decode_ns"].tolist())
 
     def quantize(
@@ -450,7 +418,7 @@ class Worker(Closing):
         for first in range(0, total, some):
             end = min(first + some, total)
             try:
-                self._request("quantize", {**fields, "first": first, "end": end}, arrays)
+                self._request("quantize", arrays, **fields, first=first, end=end)
             except StepError as error:
                 if not tells_of_full_disk(error.message):
                     raise
@@ -465,27 +433,28 @@ class Worker(Closing):
     def _request(
         self,
         op: str,
-        fields: Mapping[str, Any] | None = None,
         arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
         *,
         timeout_s: float | None = None,
+        **fields: Any,
     ) -> tuple[dict[str, Any], Arrays]:
+        """The reply's header and arrays; ``fields`` of None are left out."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        return self._pipe.request(op, fields or {}, arrays or {}, limit_s)
+        given = {name: value for name, value in fields.items() if value is not None}
+        return self._pipe.request(op, given, arrays or {}, limit_s)
 
 
-def _since(log: Path, offset: int) -> str:
-    with log.open("rb") as stream:
-        stream.seek(offset)
-        return stream.read(_MAX_HEADER).decode(errors="replace")
+R = TypeVar("R")
+
+
+def _record(kind: type[R], *parts: Mapping[str, Any], **more: Any) -> R:
+    """A ``kind`` of what the parts of a reply call by its fields' names."""
+    given = {name: value for part in (*parts, more) for name, value in part.items()}
+    return kind(**{name: given[name] for name in kind.__dataclass_fields__})  # type: ignore[attr-defined]
 
 
 def _ids(tokens: Tokens) -> Ids:
     return np.ascontiguousarray(tokens, "<i4")
-
-
-def _divergence(rows: Floats32) -> Divergence:
-    return Divergence(kld=rows[:, 0], rest=rows[:, 1], alpha_low=rows[:, 2], alpha_high=rows[:, 3])
 
 
 def _rollouts(got: Mapping[str, np.ndarray[Any, Any]], steps: int) -> Rollouts:
@@ -521,7 +490,10 @@ class WorkerPipe:
     ) -> None:
         # An idle worker is silent and uses no processor: requests have time-outs, the process none.
         spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
-        self._running: Running = supervisor.start(spec)
+        self._running = supervisor.start(spec)
+        if self._running.stdin is None or self._running.stdout is None:
+            raise InternalError("worker started without pipes")
+        self._to, self._from = self._running.stdin, self._running.stdout
         self.broken = False
 
     @property
@@ -530,9 +502,8 @@ class WorkerPipe:
 
     def close(self) -> None:
         """End the process (its whole group)."""
-        for pipe in (self._running.stdin, self._running.stdout):
-            if pipe is not None and not pipe.closed:
-                pipe.close()
+        self._to.close()
+        self._from.close()
         self.broken = True
         self._running.stop()
 
@@ -577,7 +548,7 @@ class WorkerPipe:
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        fd = _pipe(self._running.stdin).fileno()
+        fd = self._to.fileno()
         try:
             while view:
                 view = view[os.write(fd, view) :]
@@ -585,7 +556,7 @@ class WorkerPipe:
             raise self._died("request") from None
 
     def _read(self, n: int, op: str, deadline: float) -> bytes:
-        fd = _pipe(self._running.stdout).fileno()
+        fd = self._from.fileno()
         data = bytearray()
         while len(data) < n:
             left = deadline - time.monotonic()
@@ -603,12 +574,6 @@ class WorkerPipe:
         how = signal_name(code) if code < 0 else f"exit status {code}"
         told = tail(result.stderr_tail)
         return StepError(f"worker: {op}: the engine died ({how})\n{told}".rstrip(), log=self.log)
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise InternalError("worker started without pipes")
-    return pipe
 
 
 def _unpack(listed: list[list[Any]], body: bytes) -> Arrays:
