@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats.file_kind import IMATRIX_TYPE, no_model
 from cook.formats.gguf import GgufFile, TensorInfo, is_gguf, read_gguf, read_tensor_list
 from cook.formats.trace_file import TraceFile, TraceHeader
 from cook.recipe.active import ActiveBytes, active_bytes
@@ -151,9 +152,6 @@ def _columns() -> list[npt.NDArray[Any]]:
     return [np.zeros(0)]
 
 
-IMATRIX_TYPE = "imatrix"  # general.type of an importance matrix in GGUF
-
-
 @dataclass(frozen=True)
 class TensorShare:
     """Tensors taken together: by type, or by group. ``size_bytes`` is None for unknown types."""
@@ -287,7 +285,7 @@ def _model(file: GgufFile) -> ModelReport:
         file.tensors, architecture or "", number("block_count"), number("nextn_predict_layers")
     )
     return ModelReport(
-        kind="model",
+        kind=found.what if (found := no_model(file)) is not None else "model",
         path=file.path,
         architecture=architecture,
         name=file.string("general.name"),

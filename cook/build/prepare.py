@@ -155,7 +155,9 @@ def _lay(
         *_output_problems(loaded, engine, reader),
     )
     raise_problems((*found, *variants))
-    warnings = [str(p) for p in found]
+    traps = _traps(loaded, engine, reader)
+    raise_problems(traps, strict=strict)
+    warnings = [str(p) for p in (*found, *traps)]
     corpus = reader.text(recipe.evaluate.corpus, "evaluate.corpus") if recipe.evaluate else None
     drafting = DraftLayout(engine, recipe, reader, source, corpus, suffix)
     imatrix, reference = drafting.imatrix(), drafting.reference()
@@ -168,9 +170,6 @@ def _lay(
     first = as_rivals(engine, recipe.score.draft.after, suffix) if recipe.score is not None else ()
     drafts = drafting.behind(drafting.in_contexts(files), first)
     scored = lay_score(engine, recipe, reader, drafts, suffix)
-    traps = _traps(loaded, engine, reader)
-    raise_problems(traps, strict=strict)
-    warnings += [str(p) for p in traps]
     if scored is not None:
         _check_arguments(engine, (scored.baseline, *scored.grid))
         if scored.forecast is not None:

@@ -15,6 +15,7 @@ text.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -415,7 +416,7 @@ def _read_shard(path: Path, index: int, complete: bool) -> GgufFile:
         tensors = _read_tensors(cursor, tensor_count, index, alignment)
         data_offset = _padded(cursor.position, alignment)
         if complete:
-            _check_data(cursor, tensors, data_offset)
+            _check_data(cursor, tensors, data_offset, alignment)
         return GgufFile(
             path=path,
             version=version,
@@ -431,9 +432,24 @@ def _read_shard(path: Path, index: int, complete: bool) -> GgufFile:
         )
 
 
+_FOREIGN = (
+    (rb"version https://git-lfs", "a Git LFS pointer, not the file it stands for", "git lfs pull"),
+    (rb"\s*<(?:!doctype|html|\?xml)", "a web page", "download the file itself"),
+    (rb'\s*\{\s*"(?:error|message)"', "a server's error answer", "log in, then download it again"),
+    (rb".{8}\{\s*\"", "safetensors", "convert it: convert_hf_to_gguf.py, or name its folder"),
+    (rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ|7z\xbc\xaf", "an archive", "unpack it"),
+)
+"""First bytes of what is downloaded in a GGUF's place, what it is, and the mend."""
+
+
 def _read_preamble(cursor: Cursor) -> int:
     magic = cursor.take(4, "magic")
     if magic != MAGIC:
+        cursor.position = 0
+        head = cursor.take(min(64, cursor.file_bytes), "magic")
+        for pattern, what, mend in _FOREIGN:
+            if re.match(pattern, head, re.IGNORECASE | re.DOTALL):
+                raise InputError(f"{cursor.path}: this is {what}", hint=mend)
         cursor.fail("magic", f"is {ascii(magic)[1:]}, not 'GGUF': not a GGUF file", at=0)
     version = cursor.u32("version")
     if version and version & 0xFFFF == 0:
@@ -510,8 +526,17 @@ def _read_tensor(cursor: Cursor, name: str, shard: int, alignment: int) -> Tenso
     return TensorInfo(name, shape, type_id, offset, shard)
 
 
-def _check_data(cursor: Cursor, tensors: tuple[TensorInfo, ...], data_offset: int) -> None:
+def _check_data(
+    cursor: Cursor, tensors: tuple[TensorInfo, ...], data_offset: int, alignment: int
+) -> None:
     """Every tensor lies inside the file and apart from the others."""
+    needed = max((t.offset + (t.size_bytes or 0) for t in tensors), default=0) + data_offset
+    written = sum(t.size_bytes or 0 for t in tensors) + data_offset  # without paddings
+    if tensors and cursor.file_bytes < needed <= written + len(tensors) * alignment:
+        raise InputError(
+            f"{cursor.path}: cut short: {cursor.file_bytes} of {needed} bytes are here",
+            hint="download it again",
+        )
     end, before = 0, ""
     for tensor in sorted(tensors, key=lambda t: t.offset):
         size = tensor.size_bytes or 0

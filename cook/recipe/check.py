@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cook.errors import Problem
+from cook.errors import InputError, Problem
 from cook.formats.gguf import is_gguf, read_gguf, read_tensor_list
 from cook.recipe.lint import flavour_of, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
@@ -77,8 +76,11 @@ def check_recipe(
         )
     if any(p.kind == "prerequisite" for p in problems):
         raise_problems(problems)
-    traps = trap_problems(loaded.recipe, loaded.locations, flavour, _headers(loaded))
-    problems = tuple(sorted({*problems, *traps}, key=lambda p: (p.line, p.column, p.message)))
+    headers, unread = _headers(loaded)
+    traps = trap_problems(loaded.recipe, loaded.locations, flavour, headers)
+    problems = tuple(
+        sorted({*problems, *unread, *traps}, key=lambda p: (p.line, p.column, p.message))
+    )
     quants = tuple(_quants(loaded, model, flavour, found, tensors)) if model is not None else ()
     return CheckResult(loaded.path, flavour, problems, quants)
 
@@ -91,16 +93,21 @@ def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
     return read_imatrix(path) if isinstance(path, Path) and path.is_file() else None
 
 
-def _headers(loaded: LoadedRecipe) -> Mapping[Keys, GgufFile]:
-    """Of every model that the recipe names and that is on this disk and sound."""
-    from cook.errors import InputError
-
+def _headers(
+    loaded: LoadedRecipe,
+) -> tuple[Mapping[Keys, GgufFile], list[Problem]]:
+    """Of every model that the recipe names and that is on this disk, and those that cannot be
+    read."""
     found: dict[Keys, GgufFile] = {}
+    unread = []
     for place, ref in models_at(loaded.recipe).items():
-        if isinstance(ref, Path) and ref.is_file() and is_gguf(ref):
-            with suppress(InputError):
-                found[place] = read_gguf(ref, complete=False)
-    return found
+        if isinstance(ref, Path) and ref.is_file():
+            try:
+                found[place] = read_gguf(ref)
+            except InputError as error:
+                at = loaded.locations.at(*place)
+                unread.append(at.problem(error.message, hint=error.hint))
+    return found, unread
 
 
 def read_tensors(path: Path) -> ModelTensors:

@@ -18,6 +18,7 @@ from cook.documents.places import Locations
 from cook.documents.tree import Keys
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
+from cook.formats.file_kind import head_is_absent, no_model
 from cook.formats.quant_types import Flavour, by_name
 from cook.units import size
 
@@ -41,8 +42,6 @@ _WITH_STATE = frozenset(
 )
 """llm_arch_is_recurrent and llm_arch_is_hybrid of mainline's src/llama-arch.cpp at 0c1e570."""
 _STATE_TENSORS = (".ssm_", ".time_mix_", ".shortconv.")
-_HEADS = {"dflash": "a DFlash head", "eagle3": "an EAGLE-3 head"}
-"""Architectures of files that draft only from inside of another model's run."""
 _MUCH_CACHE = 0.5
 _LEAST_CACHE_BYTES = 1 << 30
 """A draft's KV cache of this size, and of this part of its weights, is worth a word."""
@@ -56,7 +55,7 @@ def trap_problems(
     recipe: Recipe, locations: Locations, flavour: str, headers: Mapping[Keys, GgufFile]
 ) -> Iterator[Problem]:
     """Every trap of ``recipe`` on ``flavour``, each with its place and its mend."""
-    yield from _heads(locations, headers, flavour)
+    yield from _files(locations, headers, flavour)
     if recipe.score is None:
         return
     yield from _inert(recipe, recipe.score, locations, flavour)
@@ -132,20 +131,27 @@ def _wide_trace(
         )
 
 
-def _heads(
+def _files(
     locations: Locations, headers: Mapping[Keys, GgufFile], flavour: str
 ) -> Iterator[Problem]:
+    """Files that are no model, and models that are taken for another kind of file."""
     for place, file in headers.items():
-        if place == TARGET:
-            continue
         at = locations.at(*place)
-        if (what := _HEADS.get(file.architecture)) is not None:
+        if (found := no_model(file)) is not None:
+            yield at.problem(f"this is {found.what}, no model", hint=found.mend)
+        elif (count := head_is_absent(file)) is not None:
             yield at.problem(
-                f"this is {what}, no model: it drafts only from the layers of its own target, "
-                "which cook does not score",
-                hint="name a whole model of the target's vocabulary",
+                f"the header counts {count} multi-token-prediction layers of which the file has "
+                "no tensor: this is a trunk without its head, which engines may refuse to load",
+                hint="name the file that has them, or write it anew with `convert_hf_to_gguf.py "
+                "--no-mtp`",
+                severity="warning",
             )
-        elif flavour == Flavour.LLAMA_CPP and (tensor := head_tensor(file)) is not None:
+        elif (
+            place != TARGET
+            and flavour == Flavour.LLAMA_CPP
+            and (tensor := head_tensor(file)) is not None
+        ):
             yield at.problem(
                 f"the file holds {tensor}: `-md` alone takes the whole model for a "
                 "multi-token-prediction head",
@@ -231,7 +237,7 @@ def _draft_context(
     types = (own,) if own else score.draft.cache_types
     for place, file in headers.items():
         weights = file.tensor_bytes
-        if place == TARGET or weights is None or file.architecture in _HEADS:
+        if place == TARGET or weights is None or no_model(file) is not None:
             continue
         known = [(b, t) for t in types if (b := cache_bytes_per_token(file, t)) is not None]
         per_token, largest = max(known, default=(0.0, ""))

@@ -51,6 +51,7 @@ def opened(
 def _local(
     how: Opening, engine: Engine | None, supervisor: Supervisor, stack: ExitStack
 ) -> RecordingTarget:
+    from cook.formats.file_kind import no_model
     from cook.formats.gguf import read_gguf
     from cook.graph.step import source
     from cook.trace.worker_target import WorkerTarget
@@ -58,6 +59,8 @@ def _local(
     if engine is None:
         raise InputError(f"{how.target}: no engine to run it")
     file = read_gguf(Path(how.target))
+    if (found := no_model(file)) is not None:
+        raise InputError(f"{how.target}: this is {found.what}, no model", hint=found.mend)
     chat = not how.raw and bool(file.string("tokenizer.chat_template"))
     workers = stack.enter_context(KeptWorkers(supervisor.log_dir))
     return stack.enter_context(

@@ -381,7 +381,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "misaligned": (one_tensor(offset=4), "t: offset at byte .*: 4 is not a multiple of 32"),
     "offset outside": (one_tensor(offset=1 << 40), "t: data at byte .*: the file ends after"),
     "unknown outside": (one_tensor(type_id=UNKNOWN, offset=1 << 40), "the file ends after"),
-    "data cut": (one_tensor((1000,)), "t: data at byte .*4000 bytes: the file ends after"),
+    "data cut": (one_tensor((1000,)), "cut short: 128 of 4064 bytes are here"),
     "overlap": (
         file_of(tensors=2, body=tensor("a", (16,)) + tensor("b", (4,), offset=32)),
         "b: data at byte .*: overlaps 'a'",
@@ -406,7 +406,7 @@ def test_broken_files(tmp_path: Path, case: str) -> None:
 def test_a_header_alone(tmp_path: Path) -> None:
     path = tmp_path / "header.gguf"
     path.write_bytes(encode_header(META, TENSORS))
-    with pytest.raises(InputError, match="the file ends after"):
+    with pytest.raises(InputError, match="cut short: "):
         read_gguf(path)
     assert read_gguf(path, complete=False).tensor_bytes == 492
 

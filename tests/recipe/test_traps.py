@@ -103,13 +103,14 @@ def test_a_target_with_state_is_recorded_a_token_at_a_time() -> None:
 
 
 def test_a_draft_that_mainline_takes_for_a_head() -> None:
-    whole = file("qwen35moe", "blk.31.nextn.eh_proj.weight", gib=4)
+    names = ("blk.0.attn_q.weight", "blk.31.nextn.eh_proj.weight")
+    whole = file("qwen35moe", *names, gib=4)
     (found,) = traps(Flavour.LLAMA_CPP, {DRAFT: whole, TARGET: file(gib=40)})
     assert (found.line, found.severity) == (4, "warning")
     assert "blk.31.nextn.eh_proj.weight" in found.message
     assert "--spec-type draft-simple" in (found.hint or "")
     # In another layer it is none, and the target's own head is its own.
-    inner = file("qwen3", "blk.7.nextn.eh_proj.weight", gib=4)
+    inner = file("qwen3", names[0], "blk.7.nextn.eh_proj.weight", gib=4)
     assert traps(Flavour.LLAMA_CPP, {DRAFT: inner, TARGET: file("qwen3")}) == []
 
 
@@ -228,7 +229,8 @@ def test_recipes_check_reads_the_headers_of_files_that_are_there(
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     loaded = parse_recipe(text.replace(str(tiny_draft), str(broken)), tmp_path / "r.yaml")
-    assert check_recipe(loaded).problems == ()
+    (found,) = check_recipe(loaded).problems
+    assert (found.line, found.message.rpartition(": ")[0]) == (4, f"{broken}: version at byte 4")
 
 
 @pytest.mark.engine

@@ -1,0 +1,83 @@
+"""What a file is that was named as a model: asked of its header, not of its name.
+
+A GGUF holds a model, or a part of one (a head alone, a vocabulary), or what is added to one (a LoRA
+adapter, a control vector, a projector). What is no GGUF at all: :mod:`cook.formats.gguf`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cook.errors import InputError
+from cook.formats.gguf import GgufFile
+
+IMATRIX_TYPE = "imatrix"
+"""``general.type`` of an importance matrix in GGUF."""
+_BLOCK = re.compile(r"blk\.(\d{1,6})\.")
+
+
+@dataclass(frozen=True)
+class NoModel:
+    """``what`` a file is in place of a model (``a LoRA adapter``), and the ``mend``."""
+
+    what: str
+    mend: str
+
+
+def no_model(file: GgufFile) -> NoModel | None:
+    """What this GGUF is where no engine can run it as a model of its own; None for a model.
+
+    As the engines and their converters write them: ``general.type`` and ``adapter.type``
+    (gguf-py/gguf/constants.py), and the architectures of llama.cpp's src/llama-arch.cpp.
+    """
+    kind, architecture = _string(file, "general.type"), _string(file, "general.architecture")
+    blocks = {int(m[1]) for tensor in file.tensors if (m := _BLOCK.match(tensor.name))}
+    if kind == IMATRIX_TYPE:
+        return NoModel("an importance matrix", "name it under `imatrix: {file: ...}`")
+    if architecture == "controlvector":
+        return NoModel(
+            "a control vector", "name a model, and give the vector to its server in `args.extra`"
+        )
+    if kind == "adapter" or any(t.name.endswith(".lora_a") for t in file.tensors):
+        return NoModel(
+            "a LoRA adapter",
+            "merge it into its model first: llama-export-lora -m MODEL --lora FILE",
+        )
+    if kind == "mmproj" or architecture == "clip":
+        return NoModel("a multimodal projector", "name the language model that it belongs to")
+    if architecture == "eagle3":
+        return NoModel("an EAGLE-3 head", _OF_ITS_TARGET)
+    if architecture == "dflash":
+        return NoModel("a DFlash head", _OF_ITS_TARGET)
+    if not file.tensors:
+        return NoModel("a vocabulary without weights", "name the model's own file")
+    if blocks and 0 not in blocks and any(".nextn." in tensor.name for tensor in file.tensors):
+        first, last = min(blocks), max(blocks)
+        held = f"block {first}" if first == last else f"blocks {first} to {last}"
+        return NoModel(
+            f"a multi-token-prediction head alone: {held} of {last + 1}, without those before",
+            _OF_ITS_TARGET,
+        )
+    return None
+
+
+_OF_ITS_TARGET = (
+    "it drafts only from inside of its own target's run, which cook does not score: name a whole "
+    "model of the target's vocabulary"
+)
+
+
+def head_is_absent(file: GgufFile) -> int | None:
+    """How many head layers the header counts where the file has none of their tensors."""
+    try:
+        count = file.integer(f"{file.architecture}.nextn_predict_layers")
+    except InputError:
+        return None
+    has_one = any(".nextn." in tensor.name for tensor in file.tensors)
+    return count if count and not has_one else None
+
+
+def _string(file: GgufFile, key: str) -> str | None:
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) else None
