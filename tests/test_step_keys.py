@@ -37,7 +37,7 @@ from cook.scoring.simulate import Profile
 from cook.steps.control import ControlStep
 from cook.steps.convert import Converter, ConvertStep
 from cook.steps.corpus import TraceCorpusStep
-from cook.steps.curve import CurveStep
+from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
 from cook.steps.differences import CompareStep
 from cook.steps.head import HeadStep
@@ -50,7 +50,6 @@ from cook.steps.quantize import QuantizeStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
-from cook.steps.slot_curve import SlotCurveStep
 from cook.steps.trace import RecordedTraceStep, TraceStep
 from cook.steps.variant import TOP, VariantCurveStep, VariantStep
 

@@ -28,9 +28,8 @@ from cook.scoring.figures import figures
 from cook.scoring.price import BatchCurve, SimulatedReply
 from cook.scoring.simulate import plain_steps, simulate
 from cook.scoring.slots import ServedInParallel, SlotCurves, SlotPrices, require_room, serve
-from cook.steps.curve import CurveStep, widths_for
+from cook.steps.curve import CurveStep, SlotCurveStep, sequences_for, widths_for
 from cook.steps.live import LiveOutcome, LiveStep
-from cook.steps.slot_curve import SlotCurveStep, sequences_for
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,9 @@ class Step(ABC, Generic[R]):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for base in getattr(cls, "__orig_bases__", ()):
-            if get_origin(base) is Step:
-                (cls.result_type,) = get_args(base)
+            origin, args = get_origin(base), get_args(base)
+            if origin is not None and issubclass(origin, Step) and isinstance(args[0], type):
+                cls.result_type = args[0]
 
     @property
     @abstractmethod

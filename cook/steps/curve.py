@@ -3,16 +3,21 @@
 Verification is far from flat in b (docs/internals/scoring.md#prices), a mixture of experts pays for
 every expert that the batch touches, so real windows are timed and not repeated ids; and cost grows
 with the context. Alone on the machine, repeats interleaved over widths, medians.
+
+Batches of several slots are timed the same way: so many tokens of each slot in one batch, of a
+stretch of text of its own. One slot is timed in the same context, so that what differs between the
+two is the slots alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.worker.loading import model_load
@@ -23,12 +28,16 @@ from cook.formats.quant_types import Flavour
 from cook.graph.cost import COMPUTE_BYTES_S, READ_BYTES_S, Cost
 from cook.graph.step import Input, JsonValue, Step, Workbench
 from cook.scoring.price import BatchCurve
-from cook.steps.live import Watch, told
+from cook.steps.live import Timed, Watch
 from cook.steps.made_model import model_path
 from cook.steps.phase import Phase
 from cook.steps.trace import Trace, TraceStep, read_trace
 from cook.steps.work import computed_bytes, model_bytes, read_bytes, wide
 
+R = TypeVar("R")
+
+SEQUENCES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of slots: between these the price of a batch is drawn as a line."""
 WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
 """Where cliffs were seen (4 to 5, 8 to 9, 16 to 17 tokens: kernels change) both sides are timed."""
 WINDOWS = 3
@@ -57,7 +66,7 @@ bend upwards, so that a line over a factor of 4 lies up to a third too high."""
 
 
 @dataclass(frozen=True)
-class CurveOutcome:
+class CurveOutcome(Timed):
     """Seconds of one decode [depth][width]; ``sample_s`` of the engine's sampler for one token;
     ``prompt_seconds`` of whole prompts of ``prompt_tokens`` tokens."""
 
@@ -88,15 +97,11 @@ class CurveOutcome:
         sizes = sorted(points)
         return BatchCurve((0,), tuple(sizes), (tuple(points[n] for n in sizes),))
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        contention = told(self.others_cores)
-        return (contention,) if contention else ()
-
 
 @dataclass(frozen=True)
-class CurveStep(Step[CurveOutcome]):
-    """The curve of ``model``; ``verifies``: logits for every token, as a target's batch has."""
+class _TimedModel(Step[R]):
+    """Batches of ``model`` are timed; ``verifies``: logits for every token, as a target's batch
+    has, or else a draft's."""
 
     engine: Engine
     name: str
@@ -105,6 +110,27 @@ class CurveStep(Step[CurveOutcome]):
     args: ModelArgs
     verifies: bool
     widths: tuple[int, ...]
+
+    phase: ClassVar[str] = Phase.TIMES
+    timed: ClassVar[bool] = True
+    in_worker: ClassVar[bool] = True
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "args": asdict(self.args),
+            "verifies": self.verifies,
+            "widths": list(self.widths),
+            "windows": WINDOWS,
+            "repeats": REPEATS,
+            "steady_s": STEADY_S,
+            "slow_s": SLOW_S,
+        }
+
+
+@dataclass(frozen=True)
+class CurveStep(_TimedModel[CurveOutcome]):
+    """The curve of ``model``: one slot, and whole prompts."""
+
     turn: int = 0
     """Which of the passes this is: each is a measurement of its own."""
     rows: tuple[int, ...] = ()
@@ -113,14 +139,11 @@ class CurveStep(Step[CurveOutcome]):
     of the server with the fewest that needs it, prompts in the first. () where it does not."""
 
     kind: ClassVar[str] = "curve"
-    phase: ClassVar[str] = Phase.TIMES
     version: ClassVar[int] = 6
     """2: prompts of the lengths that occur, not of full batches alone. 3: with the parameters and
     the threads of the servers, short batches in the midst of many, and prompts and depths from the
     least that occurs to the greatest. 4: windows go on from one text, long batches once each.
     5: long prompts once a pass. 6: windows more often at depths that take long to read."""
-    timed: ClassVar[bool] = True
-    in_worker: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -129,18 +152,8 @@ class CurveStep(Step[CurveOutcome]):
         return f"{what} {self.name}{again} ({self.engine.name})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        return {
-            "args": asdict(self.args),
-            "verifies": self.verifies,
-            "widths": list(self.widths),
-            "windows": WINDOWS,
-            "rounds": MOST_ROUNDS,
-            "repeats": REPEATS,
-            "steady_s": STEADY_S,
-            "slow_s": SLOW_S,
-            "pass": self.turn,
-            **({"rows": list(self.rows)} if self.rows else {}),
-        }
+        rows = {"rows": list(self.rows)} if self.rows else {}
+        return {**super().params(), "rounds": MOST_ROUNDS, "pass": self.turn, **rows}
 
     def cost(self) -> Cost | None:
         """Batches of every width at a few depths, and prompts of a few lengths."""
@@ -187,7 +200,7 @@ class CurveStep(Step[CurveOutcome]):
         load = contexts[0].load
         with bench.workers.loaded(self.engine, load, place=place) as (worker, _):
             grid = grid_of(prompts, ends, load.ubatch)
-            watch = WorkerWatch(worker)
+            watch = Watch(partial(_cpu_s, worker))
             times = _Times(worker, texts, self.verifies, load.ubatch)
             rows: list[tuple[float, ...]] = []
             for stop in grid.stops:
@@ -393,9 +406,9 @@ class _Times:
         return float(median(found))
 
     def _batch(self, text: list[int], depth: int, width: int) -> tuple[float, float]:
-        """Median seconds of one batch, as it takes in the midst of many, and of its sampling."""
-        repeats = 1
-        while True:
+        """Median seconds of one batch and of its sampling."""
+
+        def timed(repeats: int) -> tuple[float, float]:
             timing = self.worker.time_batch(
                 text,
                 depth=depth,
@@ -404,10 +417,12 @@ class _Times:
                 all_outputs=self.verifies,
                 sample_k=40 if self.verifies else 10,
             )
-            decode_s = median(timing.decode_ns.tolist()) / 1e9
-            if repeats > 1 or decode_s >= SLOW_S:
-                return decode_s, median(timing.sample_ns.tolist()) / 1e9
-            repeats = max(REPEATS, min(MOST_REPEATS, math.ceil(STEADY_S / decode_s)))
+            decode_s, sample_s = (
+                median(ns.tolist()) / 1e9 for ns in (timing.decode_ns, timing.sample_ns)
+            )
+            return decode_s, sample_s
+
+        return _steady(timed)
 
     def sample_s(self) -> float:
         return float(median(self.samples))
@@ -426,18 +441,13 @@ class _Times:
         return (self.joined * 2)[start : start + tokens]
 
 
-class WorkerWatch:
-    """What others take of the processors while ``worker`` is timed; from now on."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker, self._watch, self._before_s = worker, Watch.start(), _cpu_s(worker)
-
-    def others_cores(self) -> float | None:
-        """As :meth:`Watch.others_cores` has it."""
-        after_s = _cpu_s(self._worker)
-        if self._before_s is None or after_s is None:
-            return None
-        return self._watch.others_cores(after_s - self._before_s)
+def _steady(timed: Callable[[int], tuple[float, float]]) -> tuple[float, float]:
+    """What ``timed`` says of a batch, its seconds first, as it takes in the midst of many: with as
+    many repeats as that needs."""
+    once = timed(1)
+    if once[0] >= SLOW_S:
+        return once
+    return timed(max(REPEATS, min(MOST_REPEATS, math.ceil(STEADY_S / once[0]))))
 
 
 def _cpu_s(worker: Worker) -> float | None:
@@ -445,3 +455,150 @@ def _cpu_s(worker: Worker) -> float | None:
 
     activity = group_activity(worker.pid)
     return activity.cpu_s if activity else None
+
+
+@dataclass(frozen=True)
+class SlotCurveOutcome(Timed):
+    """Seconds of one decode [sequences][depth][width tokens of each sequence]."""
+
+    sequences: tuple[int, ...]
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    seconds: tuple[tuple[tuple[float, ...], ...], ...]
+    others_cores: float | None
+
+    @property
+    def batches(self) -> dict[int, BatchCurve]:
+        """By the number of sequences."""
+        return {
+            count: BatchCurve(self.depths, self.widths, rows)
+            for count, rows in zip(self.sequences, self.seconds, strict=True)
+        }
+
+
+def sequences_for(slots: Iterable[int]) -> tuple[int, ...]:
+    """Numbers of sequences to time for servers of so many ``slots`` each."""
+    wanted = set(slots)
+    return tuple(sorted({s for s in SEQUENCES if s <= max(wanted)} | wanted | {1}))
+
+
+@dataclass(frozen=True)
+class SlotCurveStep(_TimedModel[SlotCurveOutcome]):
+    """Batches of several slots; ``widths``: tokens of each.
+
+    ``sequences``: how many slots decode together, rising from 1.
+    """
+
+    sequences: tuple[int, ...]
+
+    kind: ClassVar[str] = "slot-curve"
+
+    @property
+    def label(self) -> str:
+        what = "verification" if self.verifies else "draft times"
+        return f"{what} {self.name} by slots, up to {self.sequences[-1]} ({self.engine.name})"
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {**super().params(), "sequences": list(self.sequences)}
+
+    def cost(self) -> Cost | None:
+        """Batches of every width and number of slots at two depths."""
+        size = model_bytes(self.model)
+        if size is None:
+            return None
+        each, lengths = read_bytes(self.model), self.trace.prompt_tokens()
+        batches = 2 * WINDOWS * repeats_of(each)
+        sizes = [wide(slots * width) for slots in self.sequences for width in self.widths]
+        depth = self.sequences[-1] * (min(lengths) + max(lengths) + self.trace.max_tokens)
+        return Cost(
+            read_bytes=sum(sizes) * batches * each,
+            decodes=len(sizes) * batches,
+            computed_bytes=depth * computed_bytes(self.model),
+            memory_bytes=size,
+        )
+
+    def run(self, bench: Workbench) -> SlotCurveOutcome:
+        trace = read_trace(bench, self.trace)
+        texts = [token for reply in trace for token in (*reply.prompt, *reply.tokens)]
+        least = min(head.prompt_tokens for head in trace.heads)
+        deepest = max(head.prompt_tokens + head.tokens for head in trace.heads)
+        depths = tuple(sorted({least, max(deepest, least + 1)}))
+        slots, beyond = self.sequences[-1], max(self.widths)
+        load = model_load(
+            self.engine,
+            model_path(bench, self.model),
+            self.args,
+            trace.header.context,
+            beyond=beyond,
+            outputs=beyond if self.verifies else 1,
+            slots=slots,
+        )
+        with bench.workers.loaded(self.engine, load) as (worker, _):
+            watch = Watch(partial(_cpu_s, worker))
+            times = _SlotTimes(worker, texts, self.verifies, slots, beyond)
+            rows: dict[int, list[tuple[float, ...]]] = {s: [] for s in self.sequences}
+            for index, depth in enumerate(depths):
+                for count, row in times.rows(depth, self.sequences, self.widths).items():
+                    rows[count].append(row)
+                bench.advance((index + 1) / len(depths))
+            others = watch.others_cores()
+        return SlotCurveOutcome(
+            sequences=self.sequences,
+            depths=depths,
+            widths=self.widths,
+            seconds=tuple(tuple(rows[s]) for s in self.sequences),
+            others_cores=others,
+        )
+
+
+class _SlotTimes:
+    """Times batches of one loaded model, each of ``slots`` slots holding its own stretch of
+    ``text``."""
+
+    def __init__(
+        self, worker: Worker, text: Sequence[int], verifies: bool, slots: int, beyond: int
+    ) -> None:
+        self.worker, self.verifies, self.slots, self.beyond = worker, verifies, slots, beyond
+        if len(text) < beyond:
+            raise StepError(
+                f"the trace has {len(text)} tokens; timing {beyond} at once needs as many",
+                hint="record more or longer replies",
+            )
+        self.text = text
+
+    def rows(
+        self, depth: int, sequences: Sequence[int], widths: Sequence[int]
+    ) -> dict[int, tuple[float, ...]]:
+        """Median seconds by the number of sequences, for each width; windows outside, so that a
+        drift of the machine falls on all alike."""
+        before = [self._stretch(slot, depth, 0) for slot in range(self.slots)]
+        found: dict[tuple[int, int], list[float]] = {(s, w): [] for s in sequences for w in widths}
+        for window in range(WINDOWS):
+            after = [self._stretch(slot, self.beyond, 1 + window) for slot in range(self.slots)]
+            for count in sequences:
+                for width in widths:
+                    following = [text[:width] for text in after]
+                    found[count, width].append(self._batch(before, following, count))
+        return {s: tuple(median(found[s, w]) for w in widths) for s in sequences}
+
+    def _batch(
+        self, before: Sequence[Sequence[int]], following: Sequence[Sequence[int]], count: int
+    ) -> float:
+        """Median seconds of one batch."""
+        # A draft gives logits for the token of each slot, and when it mirrors a verification for
+        # the last alone.
+        every = self.verifies or len(following[0]) == 1
+
+        def timed(repeats: int) -> tuple[float, float]:
+            times = self.worker.time_slots(
+                before, following, sequences=count, repeats=repeats, all_outputs=every
+            )
+            return median(times) / 1e9, 0.0
+
+        return _steady(timed)[0]
+
+    def _stretch(self, slot: int, tokens: int, window: int) -> list[int]:
+        """So many tokens of the text, around its end, that no other slot or window begins with."""
+        places = self.slots * (WINDOWS + 1)
+        start = len(self.text) * (slot * (WINDOWS + 1) + window) // places
+        return [self.text[(start + i) % len(self.text)] for i in range(tokens)]

@@ -37,7 +37,6 @@ from cook.steps.live import (
     LiveOutcome,
     LiveStep,
     Watch,
-    cpu_difference,
 )
 from cook.steps.made_model import made_bytes
 from cook.steps.phase import Phase
@@ -361,15 +360,19 @@ class _Block:
         streamed = seat.step.is_streamed(server, warmed, text)
         alive = [s.server for s in seats if s.server is not None and s.failure is None]
         self.waited_s += _wait_for_rest([one for one in alive if one is not server])
-        watch, before = Watch.start(), [one.cpu_s for one in alive]
+        watch = Watch(lambda: _cpu_s(alive))
         run = seat.step.ask(server, prompt, text, streamed)
-        taken = [cpu_difference(one.cpu_s, then) for one, then in zip(alive, before, strict=True)]
-        known = [one for one in taken if one is not None]
-        cores = watch.others_cores(sum(known)) if len(known) == len(taken) else None
+        cores = watch.others_cores()
         if cores is not None:
             cores = max(0.0, cores - TICK_S / max(run.wall_ms / 1000, TICK_S))
         self.asked += 1
         return replace(run, block=self.step.block, order=self.asked, others_cores=cores)
+
+
+def _cpu_s(servers: Sequence[Server]) -> float | None:
+    """Processor seconds of all of them; None where one is unknown."""
+    each = [one.cpu_s for one in servers]
+    return None if None in each else sum(cpu_s for cpu_s in each if cpu_s is not None)
 
 
 def _wait_for_rest(servers: Sequence[Server]) -> float:
@@ -378,8 +381,8 @@ def _wait_for_rest(servers: Sequence[Server]) -> float:
     while servers:
         before = [one.cpu_s for one in servers]
         time.sleep(REST_S)
-        used = [cpu_difference(one.cpu_s, then) for one, then in zip(servers, before, strict=True)]
-        if all(cpu is None or cpu <= REST_SHARE * REST_S for cpu in used):
+        used = zip(before, [one.cpu_s for one in servers], strict=True)
+        if all(b is None or a is None or a - b <= REST_SHARE * REST_S for b, a in used):
             break
         if time.monotonic() - started > MOST_REST_S:
             break

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -39,41 +39,43 @@ from cook.steps.work import (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
 class Watch:
-    """A point in time to measure others' use of the processors from."""
+    """What others take of the processors from now on, while the processes whose processor seconds
+    ``timed_cpu_s`` gives are timed."""
 
-    wall_s: float
-    machine_cpu_s: float | None
-    own_cpu_s: float
+    def __init__(self, timed_cpu_s: Callable[[], float | None]) -> None:
+        self._timed_cpu_s = timed_cpu_s
+        self._started_s, self._before_s = time.monotonic(), self._others_s()
 
-    @classmethod
-    def start(cls) -> Watch:
-        """Begin now."""
-        return cls(time.monotonic(), _machine_cpu_s(), time.process_time())
-
-    def others_cores(self, timed_cpu_s: float | None) -> float | None:
-        """Cores kept busy by others since the start, on average.
-
-        ``timed_cpu_s`` is the processor time that the timed processes took since then. None
-        where the kernel does not tell (not Linux), or that time is unknown.
-        """
-        now = _machine_cpu_s()
-        wall = time.monotonic() - self.wall_s
-        if now is None or self.machine_cpu_s is None or timed_cpu_s is None or wall <= 0:
+    def _others_s(self) -> float | None:
+        machine_s, timed_s = _machine_cpu_s(), self._timed_cpu_s()
+        if machine_s is None or timed_s is None:
             return None
-        ours = timed_cpu_s + time.process_time() - self.own_cpu_s
-        return max(0.0, (now - self.machine_cpu_s - ours) / wall)
+        return machine_s - timed_s - time.process_time()
+
+    def others_cores(self) -> float | None:
+        """Cores kept busy by others since the start, on average; None where the kernel does not
+        say (not Linux), or the time of the timed processes is unknown."""
+        now_s, wall_s = self._others_s(), time.monotonic() - self._started_s
+        if now_s is None or self._before_s is None or wall_s <= 0:
+            return None
+        return max(0.0, (now_s - self._before_s) / wall_s)
 
 
-def told(others_cores: float | None) -> str | None:
-    """A warning about contention, or None when there was none to speak of."""
-    if others_cores is None or others_cores <= TOLERATED_CORES:
-        return None
-    return (
-        f"other programs kept {others_cores:.1f} of {len(os.sched_getaffinity(0))} cores busy "
-        "while this was timed; its speeds are not to be trusted"
-    )
+class Timed:
+    """The result of a timing. ``others_cores``: cores that other programs kept busy meanwhile; None
+    where the kernel does not say."""
+
+    others_cores: float | None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.others_cores is None or self.others_cores <= TOLERATED_CORES:
+            return ()
+        return (
+            f"other programs kept {self.others_cores:.1f} of {len(os.sched_getaffinity(0))} cores "
+            "busy while this was timed; its speeds are not to be trusted",
+        )
 
 
 def _machine_cpu_s() -> float | None:
@@ -120,7 +122,7 @@ def run_of(prompt: Prompt, answer: Completion, wall_ms: float) -> PromptRun:
 
 
 @dataclass(frozen=True)
-class LiveOutcome:
+class LiveOutcome(Timed):
     """All requests of one server, with its own cost."""
 
     runs: tuple[PromptRun, ...]
@@ -128,7 +130,6 @@ class LiveOutcome:
     peak_rss_bytes: int
     command: tuple[str, ...]
     others_cores: float | None
-    """Cores that other programs kept busy meanwhile; None where the kernel does not tell."""
     log: str | None = None
     """The folder of its log, among the logs of ``COOK_HOME``."""
     warm_up: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -136,11 +137,6 @@ class LiveOutcome:
     seen; None where that does not matter, or the engine does not tell."""
     busy_s: float | None = None
     """From the first request to the last answer, where several clients asked in parallel."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        contention = told(self.others_cores)
-        return (contention,) if contention else ()
 
 
 @dataclass(frozen=True)
@@ -179,8 +175,6 @@ class LiveStep(Step[LiveOutcome]):
         return f"live {self.name} ({self.engine.name}{at_once})"
 
     def params(self) -> Mapping[str, JsonValue]:
-        from dataclasses import asdict
-
         return {
             "target_args": asdict(self.target_args),
             "draft_args": asdict(self.draft_args) if self.draft is not None else None,
@@ -244,15 +238,12 @@ class LiveStep(Step[LiveOutcome]):
             warm_up = None
             if self.ngram is not None and warmed.tokens is not None:
                 warm_up = server.tokenize(WARM_UP, add_special=True), warmed.tokens
-            watch, cpu_before = Watch.start(), server.cpu_s
-            busy_s = None
+            watch, busy_s = Watch(lambda: server.cpu_s), None
             if self.slots == 1:
                 runs = list(self._one_by_one(server, bench, warmed))
             else:
                 runs, busy_s = self._in_parallel(server, bench)
-            log = server.log.parent.name
-            taken = cpu_difference(server.cpu_s, cpu_before)
-            others = watch.others_cores(taken)
+            others, log = watch.others_cores(), server.log.parent.name
         self.require_drafting(runs)
         return LiveOutcome(
             runs=tuple(runs),
@@ -374,8 +365,3 @@ class LiveStep(Step[LiveOutcome]):
                 f"{self.label}: the server ran, but drafted nothing: speculation is off",
                 hint="compare the vocabularies: cook inspect TARGET.gguf DRAFT.gguf",
             )
-
-
-def cpu_difference(after: float | None, before: float | None) -> float | None:
-    """Processor seconds between two readings; None where either is missing."""
-    return None if after is None or before is None else after - before

@@ -29,14 +29,13 @@ from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, Sel
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.ngram import NgramRequest, NgramServer
 from cook.steps.control import ControlStep
-from cook.steps.curve import CurveOutcome, CurveStep
+from cook.steps.curve import CurveOutcome, CurveStep, SlotCurveOutcome, SlotCurveStep
 from cook.steps.deal import DealOutcome, DealStep, DealtServer
 from cook.steps.differences import CompareStep
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.memory import MemoryOutcome, MemoryStep
 from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import REPLAY_FILE, ReplayOutcome, ReplayStep
-from cook.steps.slot_curve import SlotCurveOutcome, SlotCurveStep
 from cook.steps.trace import TRACE_FILE, RecordedTraceStep, TraceOutcome, TraceStep
 from tests.traces import server_header
 

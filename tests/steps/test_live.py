@@ -24,7 +24,7 @@ from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt, load_prompts
 from cook.record.prompt_runs import TOLERATED_CORES
 from cook.steps import live
-from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Watch, told
+from cook.steps.live import PARTING_TOKENS, WARM_UP, LiveStep, Timed, Watch
 from tests.pieces import pieces_in
 
 PROMPT = 'def add(a, b):\n    """Return the sum of a and b.\n'
@@ -165,11 +165,12 @@ SPIN = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end:
 
 
 def test_a_busy_neighbour_is_seen_and_our_own_child_is_not() -> None:
-    watch = Watch.start()
+    ours_s = iter([0.0, 0.0, 1.1])
+    watch = Watch(lambda: next(ours_s))
     spinner = subprocess.Popen([sys.executable, "-c", SPIN])
     time.sleep(1.2)
-    with_it = watch.others_cores(0.0)
-    without_it = watch.others_cores(1.1)
+    with_it = watch.others_cores()
+    without_it = watch.others_cores()
     spinner.wait()
     if with_it is None or without_it is None:
         pytest.skip("the kernel does not tell processor time here")
@@ -177,14 +178,14 @@ def test_a_busy_neighbour_is_seen_and_our_own_child_is_not() -> None:
     assert without_it < with_it
 
 
-def test_unknown_is_unknown() -> None:
-    assert Watch.start().others_cores(None) is None
-    assert told(None) is None
-
-
-def test_little_is_not_told() -> None:
-    assert told(TOLERATED_CORES) is None
-    assert "other programs kept 1.0 of" in str(told(1.0))
+def test_unknown_is_unknown_and_little_is_no_warning() -> None:
+    assert Watch(lambda: None).others_cores() is None
+    timed = Timed()
+    for cores in (None, TOLERATED_CORES):
+        timed.others_cores = cores
+        assert timed.warnings == ()
+    timed.others_cores = 1.0
+    assert "other programs kept 1.0 of" in timed.warnings[0]
 
 
 @pytest.mark.engine
