@@ -33,8 +33,8 @@ from cook.graph.step import Source
 from cook.recipe.load import parse_recipe
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.simulate import PROFILES, positions_of, simulate
+from cook.steps.checks import emitted_tokens
 from cook.steps.made_model import MODEL_FILE
-from cook.steps.recount import emitted_tokens
 from cook.steps.trace import TRACE_FILE
 
 TOKENS, LENGTH = 256, 8

@@ -34,12 +34,11 @@ from cook.graph.step import Source, Step
 from cook.prompts.prompt_set import Prompt
 from cook.provenance import Machine
 from cook.scoring.simulate import Profile
-from cook.steps.control import ControlStep
+from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
 from cook.steps.convert import Converter, ConvertStep
 from cook.steps.corpus import TraceCorpusStep
 from cook.steps.curve import CurveStep, SlotCurveStep
 from cook.steps.deal import DealStep, Dealt
-from cook.steps.differences import CompareStep
 from cook.steps.head import HeadStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
@@ -47,7 +46,6 @@ from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
-from cook.steps.recount import SelfCheckStep
 from cook.steps.reduce import ReduceStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import RecordedTraceStep, TraceStep

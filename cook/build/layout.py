@@ -16,16 +16,14 @@ from cook.recipe.active import ActiveBytes
 from cook.recipe.schema import ModelArgsSpec, ScoreSpec
 from cook.record.record import CandidateKey
 from cook.scoring.simulate import Profile
-from cook.steps.control import ControlStep
+from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
 from cook.steps.curve import CurveStep
 from cook.steps.deal import Dealt
-from cook.steps.differences import CompareStep
 from cook.steps.imatrix import ImatrixStep
 from cook.steps.live import LiveStep
 from cook.steps.memory import MemoryStep
 from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.quantize import QuantizeStep
-from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
 

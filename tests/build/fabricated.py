@@ -28,13 +28,11 @@ from cook.prompts.prompt_set import Prompt, PromptSet, subset
 from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
 from cook.record.prompt_runs import PromptRun
 from cook.scoring.ngram import NgramRequest, NgramServer
-from cook.steps.control import ControlStep
+from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
 from cook.steps.curve import CurveOutcome, CurveStep, SlotCurveOutcome, SlotCurveStep
 from cook.steps.deal import DealOutcome, DealStep, DealtServer
-from cook.steps.differences import CompareStep
 from cook.steps.live import LiveOutcome, LiveStep
 from cook.steps.memory import MemoryOutcome, MemoryStep
-from cook.steps.recount import SelfCheckStep
 from cook.steps.replay import REPLAY_FILE, ReplayOutcome, ReplayStep
 from cook.steps.trace import TRACE_FILE, RecordedTraceStep, TraceOutcome, TraceStep
 from tests.traces import server_header

@@ -1,0 +1,532 @@
+"""Steps: are the counts and the output of live runs those of the target alone?
+
+*Recount* (`selfcheck`): a live run recounted from its own tokens. Counts are called exact only
+where this has passed (docs/internals/scoring.md#recount). The requests are those that were run live
+anyway. ik returns no token ids, and leaves out of the text some that it counted: there only replies
+are recounted whose text is that of the trace, or has as many tokens as the server counted. Even so
+a request may differ there that we count rightly: ik's draft keeps what its cache holds of the
+request before wherever tokens match by chance, though computed behind another text.
+
+*Compare*: where drafting changed the output, how near a tie was it? Greedy output under batched
+verification can differ from single decoding, since kernels differ by batch width
+(docs/internals/scoring.md#same-output-as-without-a-draft). So a difference is not called wrong: it
+is reported with its first position and the gap between the two tokens, as the target itself,
+decoding without a draft, sees them after the same tokens. Under greedy decoding that is the
+difference of their logits; above temperature 0 the same draw gives another token where
+probabilities shift, however far apart the two tokens' are, so that it is the shift that takes. What
+a difference costs is bounded: it is looked up once, a few of each kind are controlled, and there
+the prompt is read in whole batches, only the last tokens at the width of a verification.
+
+*Control*: what batch width alone does to the target, which reads its own trace again, without a
+draft, prompts in whole batches and replies in batches as wide as a verification; where the trace
+was recorded in wide batches itself, a token at a time, too. Where its log-probabilities differ from
+those of single decoding, only kernels differ. Twice the 99th percentile of that difference is the
+line below which a changed token is a near tie, measured on this engine instead of assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from cook.engines.base import DraftSettings, Engine, ModelArgs, ServerJob
+from cook.engines.server import Server
+from cook.engines.worker.loading import model_load
+from cook.engines.worker.messages import ModelInfo, Replay
+from cook.engines.worker.worker import Worker
+from cook.errors import PrerequisiteError, StepError
+from cook.formats.arrays import Floats32, Ids
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, TraceFile
+from cook.graph.cost import Cost
+from cook.graph.step import Input, JsonValue, Source, Step, Workbench
+from cook.record.outcomes import CompareOutcome, ControlOutcome, Difference, SelfCheckOutcome
+from cook.record.prompt_runs import PromptRun
+from cook.scoring.count_check import LiveReply, check_counts
+from cook.scoring.figures import NEAR_TIE_GAP
+from cook.scoring.simulate import Profile
+from cook.steps.deal import Dealt
+from cook.steps.made_model import model_path
+from cook.steps.phase import Phase
+from cook.steps.trace import Trace, read_trace
+from cook.steps.work import (
+    CHUNK_TOKENS,
+    TOKENS_A_CYCLE,
+    computed_bytes,
+    model_bytes,
+    prompt_tokens,
+    read_bytes,
+    wide,
+)
+from cook.trace.chain import Draws
+from cook.trace.rendering import rendered
+
+REQUESTS = 8
+"""Most live requests recounted at the server's own batch shapes, which costs about a live run."""
+N_PROBS = 64
+"""How many of the target's candidates to ask for when looking a rejected token up."""
+LOOKED_UP = 12
+"""Differences whose gap is looked up, those with the shortest texts: each reads one anew."""
+CONTROLLED = 3
+"""Differences of a kind (near ties, wider gaps, unknown ones) that are held against batch width."""
+WIDE_TOKENS = 64
+"""Tokens before a difference that the control reads at the width of a verification."""
+CONTROL_S = 900.0
+"""Seconds that one difference may take to be controlled."""
+REPLIES = 12
+"""Most replies that are read again, those with the shortest prompts: these cost, and show
+nothing."""
+ENOUGH = 1_000
+"""Tokens of replies that show a 99th percentile: no further prompt is read for more."""
+REPLY_S = 900.0
+"""Seconds that one reply may take."""
+
+
+@dataclass(frozen=True)
+class SelfCheckStep(Step[SelfCheckOutcome]):
+    """Recount the first requests of ``live`` with its draft.
+
+    ``trace`` gives the prompts' tokens. No request is recounted where no reply's tokens are known.
+    """
+
+    engine: Engine
+    name: str
+    draft: Input
+    args: ModelArgs
+    settings: DraftSettings
+    profile: Profile
+    trace: Trace
+    live: Dealt
+
+    kind: ClassVar[str] = "selfcheck"
+    phase: ClassVar[str] = Phase.CHECKS
+    version: ClassVar[int] = 3
+    """2: ik's text tokenized again. 3: of what was dealt."""
+    in_worker: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return f"recount of live requests {self.name} ({self.engine.name})"
+
+    def inputs(self) -> Mapping[str, Input]:
+        return {**super().inputs(), **self.live.inputs("live")}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "args": asdict(self.args),
+            "settings": asdict(self.settings),
+            "profile": str(self.profile),
+            "requests": REQUESTS,
+            "candidate": self.live.name,
+        }
+
+    def cost(self) -> Cost | None:
+        size = model_bytes(self.draft)
+        if size is None:
+            return None
+        requests = min(REQUESTS, len(self.live.prompts))
+        cycles = requests * self.live.live.max_tokens / TOKENS_A_CYCLE
+        tokens = cycles * (self.settings.n_max + 1)
+        computed = requests * CHUNK_TOKENS * computed_bytes(self.draft)
+        return Cost((), tokens * read_bytes(self.draft), tokens, computed, memory_bytes=size)
+
+    def run(self, bench: Workbench) -> SelfCheckOutcome:
+        trace = read_trace(bench, self.trace)
+        recorded = {reply.head.id: reply for reply in trace}
+        runs = [run for run in self.live.read(bench) if run.id in recorded]
+        path = model_path(bench, self.draft)
+        load = model_load(self.engine, path, self.args, self.live.live.context)
+        with bench.workers.loaded(self.engine, load) as (worker, info):
+            replies: list[LiveReply] = []
+            passed_over = 0
+            for run in runs:
+                reply = recorded[run.id]
+                tokens = emitted_tokens(run, reply, worker, info, self.settings.n_max)
+                if tokens is None:
+                    passed_over += 1
+                elif len(replies) < REQUESTS:
+                    prompt = tuple(reply.prompt.tolist())
+                    replies.append(_as_reply(run, prompt, tokens, self.live.live.max_tokens))
+            found = check_counts(
+                worker, info, replies, self.settings, self.profile, context=self.live.live.context
+            )
+        return replace(found, passed_over=passed_over)
+
+
+def emitted_tokens(
+    run: PromptRun, recorded: Reply, worker: Worker, info: ModelInfo, n_max: int
+) -> tuple[int, ...] | None:
+    """The tokens of a reply as the server counted them; None where they are not known.
+
+    ik leaves out of the text what follows an end of generation or, at the limit, the first token
+    of the last cycle, and counts it all the same: up to ``n_max`` tokens, which the trace knows
+    where it says the same until there.
+    """
+    if run.tokens is not None:
+        return run.tokens
+    said = recorded.tokens[: run.predicted_n]
+    if len(said) == run.predicted_n:
+        whole, least = (
+            worker.detokenize(part, special=False).rstrip("\ufffd")
+            for part in (said, said[:-n_max])
+        )
+        if whole.startswith(run.text) and run.text.startswith(least):
+            return tuple(said.tolist())
+    tokens = worker.tokenize(run.text, add_special=False, parse_special=False)
+    if worker.detokenize(tokens, special=False) != run.text:
+        return None
+    if run.stop == "eos" and len(info.eog) == 1:
+        tokens = (*tokens, *info.eog)
+    return tokens if len(tokens) == run.predicted_n else None
+
+
+def _as_reply(
+    run: PromptRun, prompt: tuple[int, ...], tokens: tuple[int, ...], n_predict: int
+) -> LiveReply:
+    return LiveReply(
+        prompt=prompt,
+        tokens=tokens,
+        n_predict=n_predict,
+        draft_n=run.draft_n or 0,
+        draft_n_accepted=run.draft_n_accepted or 0,
+        decode_s=run.predicted_ms / 1e3,
+        stop=run.stop,
+    )
+
+
+@dataclass(frozen=True)
+class CompareStep(Step[CompareOutcome]):
+    """Compare the replies that ``live`` was dealt with those of ``baseline``."""
+
+    engine: Engine
+    name: str
+    target: Input
+    target_args: ModelArgs
+    context: int
+    baseline: Dealt
+    live: Dealt
+
+    kind: ClassVar[str] = "compare"
+    phase: ClassVar[str] = Phase.CHECKS
+    version: ClassVar[int] = 4
+    """2: the same-width control; an ik reply cut at the limit is no difference. 3: gaps under the
+    sampling chain; a bounded control that reads prompts in whole batches. 4: of what was dealt."""
+    in_worker: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return f"compare output {self.name} ({self.engine.name})"
+
+    def inputs(self) -> Mapping[str, Input]:
+        dealt = {**self.baseline.inputs("baseline"), **self.live.inputs("live")}
+        return {**super().inputs(), **dealt}
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {"n_probs": N_PROBS, "names": [self.baseline.name, self.live.name]}
+
+    def cost(self) -> Cost | None:
+        """Some of the replies differ: they are looked up, and a few controlled."""
+        target = model_bytes(self.target)
+        if target is None:
+            return None
+        dealt, most = tuple(self.live.prompts.values()), self.live.live.max_tokens
+        texts = sorted(tokens + most for tokens in prompt_tokens(dealt, self.target))
+        # Two thirds of what may be: replies are alike as often as not.
+        computed = 0.7 * sum(texts[:LOOKED_UP]) * computed_bytes(self.target)
+        return Cost((), 60 * read_bytes(self.target), 60, computed, memory_bytes=target)
+
+    def run(self, bench: Workbench) -> CompareOutcome:
+        baseline = {run.id: run for run in self.baseline.read(bench)}
+        others = {run.id: run for run in self.live.read(bench)}
+        pairs = [(baseline[key], others[key]) for key in others if key in baseline]
+        differing = [(a, b) for a, b in pairs if not _same(a, b)]
+        differing.sort(key=lambda pair: pair[0].prompt_n + pair[0].predicted_n)
+        differences: tuple[Difference, ...] = ()
+        uncontrolled = None
+        if differing:
+            differences, uncontrolled = self._found(bench, differing)
+        return CompareOutcome(len(pairs), len(pairs) - len(differing), differences, uncontrolled)
+
+    def _found(
+        self, bench: Workbench, differing: Sequence[tuple[PromptRun, PromptRun]]
+    ) -> tuple[tuple[Difference, ...], str | None]:
+        """What is known of each difference, and why none is held against batch width: a control
+        that fails is reported, and fails nothing."""
+        path = model_path(bench, self.target)
+        texts = self._texts(bench, path, [a.id for a, _ in differing])
+        try:
+            load = model_load(self.engine, path, self.target_args, self.context)
+            with bench.workers.loaded(self.engine, load, CONTROL_S) as (worker, _):
+                seen = self._seen(worker, texts, differing)
+                return tuple(self._controlled(worker, seen)), None
+        except (PrerequisiteError, StepError) as error:  # no worker here, or none that can follow
+            bench.workers.close()  # the server needs their memory
+            job = ServerJob(path, target_args=self.target_args, context=self.context)
+            with Server(self.engine, job, bench.supervisor) as server:
+                seen = self._seen(server, texts, differing)
+                return tuple(s.difference for s in seen), error.message.splitlines()[0]
+
+    def _texts(self, bench: Workbench, path: Path, ids: Sequence[str]) -> list[str]:
+        """The prompts of those ``ids`` as the server saw them."""
+        prompts = self.baseline.prompts
+        texts = [prompts[one].text for one in ids]
+        if not self.baseline.live.chat:
+            return texts
+        return rendered(self.engine, path, self.target_args.extra, texts, bench.supervisor)
+
+    def _seen(
+        self,
+        target: Worker | Server,
+        texts: Sequence[str],
+        differing: Sequence[tuple[PromptRun, PromptRun]],
+    ) -> Iterator[Seen]:
+        for number, (text, (a, b)) in enumerate(zip(texts, differing, strict=True)):
+            yield _first_difference(target, text, a, b, self._chain(), number < LOOKED_UP)
+
+    def _chain(self) -> Sampling | None:
+        """The chain that tokens are drawn under, with a server's defaults; None: greedy."""
+        sampling = self.live.live.sampling
+        return sampling.applied("server") if sampling.temperature else None
+
+    def _controlled(self, worker: Worker, seen: Iterable[Seen]) -> Iterator[Difference]:
+        """Each difference; of the first few of each kind, whether batch width alone makes it.
+
+        Right after each is looked up, so that the worker still holds the text before it.
+        """
+        settings = self.live.live.settings
+        n_max = settings.n_max if settings is not None else 0
+        widths = sorted({2, n_max // 2 + 1, n_max + 1}, reverse=True)
+        kinds: Counter[bool | None] = Counter()
+        for one in seen:
+            found = one.difference
+            if n_max and found.baseline_token is not None and found.other_token is not None:
+                kinds[one.near_tie] += 1
+                if kinds[one.near_tie] <= CONTROLLED:
+                    innocent = _changes_its_mind(worker, one, widths, self._chain())
+                    found = replace(found, without_draft=innocent)
+            yield found
+
+
+def _likely(target: Worker | Server, text: Sequence[int]) -> Mapping[int, float]:
+    """Log-probabilities of the :data:`N_PROBS` tokens that the target holds likeliest next."""
+    if isinstance(target, Server):
+        answer = target.complete(text, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
+        top = answer.probabilities[0].top if answer.probabilities else ()
+        return {c.id: c.logprob for c in top if c.id is not None}
+    found = target.replay(text, text[-1:], width=1, ahead=len(text) - 1, top=N_PROBS)
+    ids, logits = _top(found)
+    return dict(zip(ids.tolist(), (logits - found.logsumexp[0]).tolist(), strict=True))
+
+
+def _top(found: Replay) -> tuple[Ids, Floats32]:
+    """The likeliest tokens at the first position, and their logits."""
+    assert found.top_ids is not None, "asked for"
+    assert found.top_logits is not None, "asked for"
+    return found.top_ids[0], found.top_logits[0]
+
+
+def _same(a: PromptRun, b: PromptRun) -> bool:
+    if a.tokens is not None and b.tokens is not None:
+        return a.tokens == b.tokens
+    if a.stop == b.stop == "limit":
+        # ik leaves the last drafted tokens out of a text that the token limit ends.
+        return a.text.startswith(b.text) or b.text.startswith(a.text)
+    return a.text == b.text
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A difference, the text before it and the baseline's from there on; above temperature 0 also
+    the draws that were there."""
+
+    difference: Difference
+    text: tuple[int, ...]
+    after: tuple[int, ...]
+    draws: Draws | None = None
+
+    @property
+    def near_tie(self) -> bool | None:
+        """None where the gap is not known."""
+        gap = self.difference.gap
+        return None if gap is None else abs(gap) <= NEAR_TIE_GAP
+
+    def with_gap(self, gap: float | None, at_least: float | None) -> Seen:
+        return replace(self, difference=replace(self.difference, gap=gap, gap_at_least=at_least))
+
+
+def _changes_its_mind(
+    worker: Worker, seen: Seen, widths: Sequence[int], chain: Sampling | None
+) -> bool:
+    """Whether the target alone changes its mind at one of ``widths``: prefers the other token or,
+    above temperature 0, gives it by a draw that gave the baseline's."""
+    ours, theirs = seen.difference.baseline_token, seen.difference.other_token
+    assert ours is not None, "only differences with both tokens are chosen"
+    assert theirs is not None, "only differences with both tokens are chosen"
+    ahead = max(len(seen.text) - WIDE_TOKENS, 0)
+    for width in widths:
+        # The batch goes on behind the place, as a verification does.
+        found = worker.replay(
+            seen.text,
+            seen.after[:width],
+            width=width,
+            ahead=ahead,
+            top=N_PROBS if chain else 0,
+        )
+        if chain is None:
+            changed = int(found.argmax[0]) == theirs
+        else:
+            there = Draws.of(chain, *_top(found))
+            changed = seen.draws is not None and seen.draws.may_become(ours, there, theirs)
+        if changed:
+            return True
+    return False
+
+
+def _first_difference(
+    target: Worker | Server,
+    prompt: str,
+    a: PromptRun,
+    b: PromptRun,
+    chain: Sampling | None,
+    looked_up: bool,
+) -> Seen:
+    left, right = _tokens(target, a), _tokens(target, b)
+    position = next(
+        (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y),
+        min(len(left), len(right)),
+    )
+    ours = left[position] if position < len(left) else None
+    theirs = right[position] if position < len(right) else None
+    text = (*target.tokenize(prompt, add_special=True), *left[:position])
+    seen = Seen(
+        Difference(a.id, position, len(left), ours, theirs, None, None), text, left[position:]
+    )
+    if ours is None or theirs is None or not looked_up:
+        return seen
+    known = _likely(target, text)
+    if ours not in known:
+        return seen
+    if chain is not None:
+        return _drawn(seen, ours, theirs, known, chain)
+    if theirs in known:
+        return seen.with_gap(known[ours] - known[theirs], None)
+    return seen.with_gap(None, known[ours] - min(known.values()))
+
+
+def _drawn(seen: Seen, ours: int, theirs: int, known: Mapping[int, float], chain: Sampling) -> Seen:
+    """``seen`` as one draw sees it; unknown where ``known`` does not tell all that is drawn of."""
+    if chain.repeat_penalty != 1.0 or not 0 < chain.whole_request()["top_k"] <= len(known):
+        return seen
+    ids = sorted(known, key=lambda token: -known[token])
+    draws = Draws.of(chain, np.array(ids, np.int32), np.array([known[i] for i in ids], np.float32))
+    at_least = None if theirs in known or ours not in draws.ranges else draws.gap_at_least()
+    return replace(seen, draws=draws).with_gap(draws.gap(ours, theirs), at_least)
+
+
+def _tokens(target: Worker | Server, run: PromptRun) -> tuple[int, ...]:
+    """Emitted ids; re-tokenized from the text where the engine returns none (ik)."""
+    if run.tokens is not None:
+        return run.tokens
+    return tuple(target.tokenize(run.text, add_special=False))
+
+
+@dataclass(frozen=True)
+class ControlStep(Step[ControlOutcome]):
+    """``target`` over ``trace`` again, without a draft, ``width`` tokens at once."""
+
+    engine: Engine
+    target: Source
+    args: ModelArgs
+    trace: Trace
+    width: int
+
+    kind: ClassVar[str] = "control"
+    phase: ClassVar[str] = Phase.CHECKS
+    version: ClassVar[int] = 4
+    """2: prompts in whole batches, and no more replies than it takes. 3: all widths together.
+    4: one, the served draft's."""
+    optional: ClassVar[bool] = True
+    in_worker: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return f"no-draft control at width {self.width} ({self.engine.name})"
+
+    def params(self) -> Mapping[str, JsonValue]:
+        return {
+            "width": self.width,
+            "replies": REPLIES,
+            "enough": ENOUGH,
+            **self.args.numerics(),
+        }
+
+    def cost(self) -> Cost:
+        tokens = min(float(ENOUGH), self.trace.tokens)
+        replies = max(tokens / max(self.trace.max_tokens, 1), 1.0)
+        prompts = sum(sorted(self.trace.prompt_tokens())[: math.ceil(replies)])
+        singly = 0.0 if self.trace.batch_width == 1 else tokens
+        batches = tokens / self.width
+        return Cost(
+            read_bytes=(batches * wide(self.width + 1) + singly) * read_bytes(self.target),
+            decodes=batches + singly,
+            computed_bytes=prompts * computed_bytes(self.target),
+            memory_bytes=self.target.size_bytes,
+        )
+
+    def run(self, bench: Workbench) -> ControlOutcome:
+        trace = read_trace(bench, self.trace)
+        load = model_load(self.engine, self.target.path, self.args, trace.header.context)
+        chosen = _chosen(trace)
+        found, margins = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+        with bench.workers.loaded(self.engine, load, REPLY_S) as (worker, _):
+            for index, reply in enumerate(trace):
+                if index in chosen:
+                    differences, flipped = self._differences(worker, trace, reply)
+                    found.append(differences)
+                    margins.append(flipped)
+                bench.advance((index + 1) / len(trace))
+        every, flips = np.concatenate(found), np.concatenate(margins)
+        if not len(every) or not np.isfinite(every).all():
+            raise StepError(f"{self.label}: the trace has no log-probabilities to compare with")
+        return ControlOutcome(
+            width=self.width,
+            positions=len(every),
+            flips=len(flips),
+            p50=float(np.quantile(every, 0.5)),
+            p99=float(np.quantile(every, 0.99)),
+            largest=float(every.max()),
+            largest_flip=float(flips.max()) if len(flips) else None,
+        )
+
+    def _differences(
+        self, worker: Worker, trace: TraceFile, reply: Reply
+    ) -> tuple[Floats32, Floats32]:
+        """Absolute differences of log-probabilities in ``reply``, and under greedy decoding the
+        margins of the tokens that changed."""
+        count = reply.head.emitted
+        tokens, known, ahead = reply.tokens[:count], reply.known[:count], len(reply.prompt) - 1
+        batched = worker.replay(reply.prompt, tokens, width=self.width, ahead=ahead)
+        logp, margin, likeliest = reply.logp[:count], reply.margin[:count], tokens
+        if trace.header.batch_width > 1:
+            single = worker.replay(reply.prompt, tokens, width=1, ahead=ahead)
+            logp, margin, likeliest = single.logq, single.margin, single.argmax
+        changed = known & (batched.argmax != likeliest)
+        greedy = not trace.header.sampler.temperature
+        return np.abs(batched.logq - logp)[known], margin[changed & greedy]
+
+
+def _chosen(trace: TraceFile) -> set[int]:
+    """The replies with the shortest prompts, as many as it takes."""
+    order = sorted(range(len(trace)), key=lambda index: trace.heads[index].prompt_tokens)
+    chosen: set[int] = set()
+    for index in order[:REPLIES]:
+        chosen.add(index)
+        if sum(trace.heads[i].emitted for i in chosen) >= ENOUGH:
+            break
+    return chosen

@@ -1,0 +1,286 @@
+"""What is recounted, compared and controlled of live runs, at what cost, and with what result."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from cook.engines.base import Engine, ModelArgs
+from cook.engines.worker.messages import ModelInfo
+from cook.engines.worker.worker import Worker
+from cook.errors import StepError
+from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply, TraceFile
+from cook.graph.execute import Executor
+from cook.graph.step import Source, source
+from cook.graph.store import Store
+from cook.output import Output
+from cook.prompts.prompt_set import Prompt
+from cook.record.outcomes import Difference, SelfCheckOutcome
+from cook.record.prompt_runs import PromptRun
+from cook.steps import checks
+from cook.steps.checks import (
+    CONTROLLED,
+    ENOUGH,
+    REPLIES,
+    CompareStep,
+    ControlStep,
+    Seen,
+    _changes_its_mind,
+    _chosen,
+    emitted_tokens,
+)
+from cook.steps.trace import TraceStep
+from cook.trace.chain import Draws
+
+END = 0
+PIECES = {END: "", 1: "a", 2: "b", 3: "c", 4: "ab", 5: "\ufffd"}
+
+
+class Letters:
+    """A worker whose tokens are letters; ``ab`` is one token as well, but never tokenized to."""
+
+    def tokenize(self, text: str, **_: Any) -> tuple[int, ...]:
+        return tuple({"a": 1, "b": 2, "c": 3}.get(letter, 5) for letter in text)
+
+    def detokenize(self, tokens: Sequence[int], **_: Any) -> str:
+        return "".join(PIECES[int(token)] for token in tokens)
+
+
+@dataclass(frozen=True)
+class Info:
+    eog: frozenset[int] = frozenset({END})
+
+
+def live(text: str, predicted_n: int, stop: str = "limit") -> PromptRun:
+    return PromptRun("p", "c", 3, 1.0, predicted_n, 9.0, 10.0, 8, 5, None, text, stop)
+
+
+def emitted(
+    run: PromptRun, trace: Sequence[int], n_max: int = 3, eog: frozenset[int] = frozenset({END})
+) -> tuple[int, ...] | None:
+    recorded = cast(Reply, Recorded(np.array(trace, np.int32)))
+    return emitted_tokens(
+        run, recorded, cast(Worker, Letters()), cast(ModelInfo, Info(eog=eog)), n_max
+    )
+
+
+@dataclass(frozen=True)
+class Recorded:
+    tokens: Any
+
+
+def test_the_servers_own_come_first() -> None:
+    run = replace(live("abc", 3), tokens=(4, 3, 9))
+    assert emitted(run, [1, 2, 3]) == (4, 3, 9)
+
+
+def test_a_text_cut_within_the_last_draft_is_the_traces() -> None:
+    trace = [4, 3, 1, 2, 3, 1]
+    assert emitted(live("abca", 6), trace) == tuple(trace)
+    assert emitted(live("abcabca", 6), trace) == tuple(trace)
+    assert emitted(live("ab", 6), trace) is None, "more is missing than one draft can hide"
+    assert emitted(live("abcac", 6), trace) is None, "another text, and its tokens are hidden"
+
+
+def test_counts_past_an_end_are_in_the_trace() -> None:
+    assert emitted(live("ab", 5, "eos"), [4, END, 1, 2, 3, 1]) == (4, END, 1, 2, 3)
+
+
+def test_a_text_of_its_own_is_tokenized_where_that_leaves_no_doubt() -> None:
+    assert emitted(live("cab", 3), [1, 1, 1]) == (3, 1, 2)
+    assert emitted(live("cab", 4), [1, 1, 1, 1]) is None
+    assert emitted(live("cab", 4, "eos"), [1, 1, 1, 1]) == (3, 1, 2, END)
+    assert emitted(live("cab", 4, "eos"), [1, 1, 1, 1], eog=frozenset({END, 9})) is None
+    assert emitted(live("c?b", 3), [1, 1, 1]) is None
+
+
+@pytest.mark.parametrize(("requests", "exact", "passed"), [(4, 4, True), (4, 3, False)])
+def test_passed(requests: int, exact: int, passed: bool) -> None:
+    assert SelfCheckOutcome(requests, exact, 9, 5, 9, 5).passed is passed
+    assert not SelfCheckOutcome(0, 0, 0, 0, 0, 0, passed_over=4).passed
+
+
+FOUND = Difference("p", 3, 40, 7, 8, 0.02, None)
+SAMPLER = Sampling(0.8, 40, 1.0, 0.0, 1.0)
+
+
+@dataclass
+class Asked:
+    """A worker that says ``argmax`` at each width, and keeps what it was asked."""
+
+    argmax: dict[int, int] = field(default_factory=dict)
+    logits: dict[int, list[float]] = field(default_factory=dict)
+    requests: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def replay(self, prompt: Any, emitted: Any, *, width: int, ahead: int = 0, top: int = 0) -> Any:
+        self.requests.append((len(prompt), width, ahead))
+        row = np.array(self.logits.get(width, [0.0, -1.0]))
+        order = np.argsort(-row)
+        return SimpleNamespace(
+            argmax=np.array([self.argmax.get(width, 7)]),
+            top_ids=order[None, :].astype(np.int32) if top else None,
+            top_logits=row[order][None, :].astype(np.float32) if top else None,
+        )
+
+
+def seen(prompt: int = 22_000, **changes: Any) -> Seen:
+    return Seen(replace(FOUND, **changes), tuple(range(prompt)), tuple(range(40)))
+
+
+def test_a_control_reads_the_prompt_in_whole_batches() -> None:
+    """22,000 tokens at the width of a verification were 76 minutes a difference."""
+    worker = Asked()
+    assert _changes_its_mind(cast(Worker, worker), seen(), (5, 3, 2), None) is False
+    assert worker.requests == [(22_000, width, 22_000 - 64) for width in (5, 3, 2)]
+    worker = Asked(argmax={3: 8})
+    assert _changes_its_mind(cast(Worker, worker), seen(20), (5, 3, 2), None) is True
+    assert worker.requests == [(20, 5, 0), (20, 3, 0)], "it ends where the question is decided"
+
+
+def test_above_temperature_0_a_control_asks_for_the_same_draw() -> None:
+    ids = np.arange(2, dtype=np.int32)
+    here = Draws.of(SAMPLER, ids, np.log(np.array([0.6, 0.4], np.float32)))
+    one = replace(seen(20, baseline_token=0, other_token=1), draws=here)
+    less, more = np.log([0.59, 0.41]).tolist(), np.log([0.61, 0.39]).tolist()
+    # The border moved down: draws just below it gave 0, and give 1. Both argmaxes are 0.
+    assert _changes_its_mind(cast(Worker, Asked(logits={5: less})), one, (5,), SAMPLER)
+    assert not _changes_its_mind(cast(Worker, Asked(logits={5: more})), one, (5,), SAMPLER)
+
+
+STEP = cast(
+    CompareStep,
+    SimpleNamespace(
+        live=SimpleNamespace(
+            live=SimpleNamespace(settings=SimpleNamespace(n_max=4), sampling=Sampling())
+        ),
+        _chain=lambda: None,
+    ),
+)
+
+
+def test_a_few_of_each_kind_are_controlled() -> None:
+    near = [seen(prompt_id=f"near {i}") for i in range(9)]
+    wide = [seen(prompt_id=f"wide {i}", gap=2.0) for i in range(9)]
+    unknown = [seen(prompt_id=f"unknown {i}", gap=None) for i in range(2)]
+    ended = seen(prompt_id="one ended", other_token=None)
+    every = [ended, *near, *wide, *unknown]
+    found = list(CompareStep._controlled(STEP, cast(Worker, Asked()), every))
+    assert [d.prompt_id for d in found] == [one.difference.prompt_id for one in every]
+    assert [d.prompt_id for d in found if d.without_draft is not None] == [
+        *(f"near {i}" for i in range(CONTROLLED)),
+        *(f"wide {i}" for i in range(CONTROLLED)),
+        "unknown 0",
+        "unknown 1",
+    ]
+
+
+def test_a_control_comes_right_after_its_look_up() -> None:
+    """The worker still holds the text then, and need not read it again."""
+    worker, order = Asked(), []
+
+    def looked_up() -> Iterator[Seen]:
+        for name in ("a", "b"):
+            order.append(name)
+            yield seen(prompt_id=name)
+
+    for found in CompareStep._controlled(STEP, cast(Worker, worker), looked_up()):
+        order.append(f"{found.prompt_id}: {len(worker.requests)}")
+    assert order == ["a", "a: 3", "b", "b: 6"]
+
+
+def test_what_no_worker_can_control_is_looked_up_by_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A control that takes too long is reported, and fails nothing; so is a missing worker."""
+
+    class Kept:
+        def close(self) -> None: ...
+
+        def loaded(self, *_: object) -> Any:
+            raise StepError("worker: replay: no answer within 900 s\n log")
+
+    class Serving:
+        def __init__(self, *_: object) -> None: ...
+
+        def __enter__(self) -> Serving:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(checks, "model_load", lambda *_: None)
+    monkeypatch.setattr(checks, "Server", Serving)
+    step = cast(
+        CompareStep,
+        SimpleNamespace(
+            target=Source(Path("t"), "sha256:0", 1),
+            target_args=None,
+            context=4096,
+            engine=None,
+            _texts=lambda *_: ["text"],
+            _seen=lambda target, *_: [seen(prompt_id=type(target).__name__)],
+        ),
+    )
+    bench: Any = SimpleNamespace(supervisor=None, workers=Kept())
+    pair: Any = SimpleNamespace(id="a")
+    found, uncontrolled = CompareStep._found(step, bench, [(pair, pair)])
+    assert uncontrolled == "worker: replay: no answer within 900 s"
+    assert [(d.prompt_id, d.without_draft) for d in found] == [("Serving", None)]
+
+
+class Heads:
+    def __init__(self, *sizes: tuple[int, int]) -> None:
+        self.heads = [SimpleNamespace(prompt_tokens=p, emitted=e) for p, e in sizes]
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+
+def chosen(*sizes: tuple[int, int]) -> set[int]:
+    trace: Any = Heads(*sizes)
+    return _chosen(cast(TraceFile, trace))
+
+
+def test_the_shortest_prompts_until_there_is_enough() -> None:
+    """Twelve prompts of 22,000 tokens were read where three replies show as much."""
+    half = ENOUGH // 2
+    assert chosen((9_000, half), (22_000, half), (50, half), (300, half)) == {2, 3}
+    assert chosen(*((100 + i, 10) for i in range(40))) == set(range(REPLIES))
+    assert chosen((22_000, 4 * ENOUGH)) == {0}
+
+
+def test_a_control_that_fails_is_told_where_its_result_would_be() -> None:
+    assert ControlStep.optional
+
+
+@pytest.mark.engine
+def test_wide_batches_are_compared_with_single_tokens_whatever_the_trace_is(
+    bundled: Engine, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Of a trace in wide batches the line of near ties was 0, and every other text a larger gap."""
+    target, args = source([tiny_model]), ModelArgs(threads=1)
+    prompts = tuple(Prompt(f"p{i}", "code", f"def area_{i}(width):", "pick") for i in range(3))
+    single = TraceStep(bundled, target, args, 512, prompts, 40, Sampling(), chat=False)
+    steps = [
+        ControlStep(bundled, target, args, trace, 5)
+        for trace in (single, replace(single, batch_width=2))
+    ]
+    quiet = Output(stdout=io.StringIO(), stderr=io.StringIO())
+    with Executor(Store(tmp_path / "store"), quiet, logs=tmp_path / "logs", threads=1) as executor:
+        executor.run(steps)
+        assert not executor.outcomes.failures
+        found = [executor.outcomes.result(step) for step in steps]
+    of_single, of_wide = found
+    assert of_single is not None
+    assert of_wide is not None
+    assert (of_wide.width, of_wide.positions) == (of_single.width, of_single.positions) == (5, 120)
+    assert of_single.p50 > 0
+    assert of_wide.p50 == pytest.approx(of_single.p50, rel=0.2)
+    assert of_wide.near_tie_gap == pytest.approx(of_single.near_tie_gap, rel=0.2)
