@@ -22,7 +22,7 @@ from cook.steps.work import computed_bytes, model_bytes, read_bytes
 from cook.trace.compatible import require_draft
 
 if TYPE_CHECKING:
-    from cook.formats.arrays import Floats32, Ids
+    from cook.formats.arrays import Floats, Floats32, Ids
     from cook.formats.sampling import Sampling
     from cook.graph.store import Artifact
     from cook.scoring.chains import Chances
@@ -215,7 +215,7 @@ def divergences(
     step: ReplayStep, trace: TraceFile, replay: Artifact
 ) -> Iterator[tuple[Reply, Floats32 | None]]:
     """The draft's divergence from its reference at every token of every reply, in nats; None
-    without a reference, and where a cook that kept their mean alone made the replay."""
+    without a reference."""
     import numpy as np
 
     with np.load(replay.file(REPLAY_FILE), allow_pickle=False) as arrays:
@@ -269,24 +269,14 @@ def end_of(reply: Reply) -> frozenset[int]:
 
 def sampled_reply(trace: TraceFile, reply: Reply, found: Replay) -> SampledReply | None:
     """The chance of each emitted token under rejection sampling; None where nothing is known,
-    and for a greedy trace, where the two rules are one.
-
-    A hole takes the mean chance of the reply's other tokens.
-    """
-    import numpy as np
-
-    from cook.scoring.sampled import SampledReply, acceptance_probabilities
+    and for a greedy trace, where the two rules are one."""
+    from cook.scoring.sampled import acceptance_probabilities
 
     emitted = slice(0, reply.head.emitted)
-    known = reply.known[emitted]
-    if not trace.header.sampler.temperature or not known.any():
+    if not trace.header.sampler.temperature or not reply.known[emitted].any():
         return None
     accept = acceptance_probabilities(reply.chain_logp[emitted], found.logq_t[emitted])
-    accept = np.where(known, accept, accept[known].mean())
-    head = reply.head
-    return SampledReply(
-        head.prompt_tokens, accept, trace.header.n_predict, head.category, head.weight
-    )
+    return _sampled(trace, reply, accept)
 
 
 def expected_reply(
@@ -296,16 +286,14 @@ def expected_reply(
     the text as it was recorded; None where nothing is known of the target or of the draft.
 
     The draft is taken to draw at the same temperature, its tail not cut, as in
-    :func:`sampled_reply`. A hole takes the mean chance of the reply's other tokens.
+    :func:`sampled_reply`.
     """
-    import numpy as np
-
     from cook.scoring.chains import under
-    from cook.scoring.sampled import ExpectedReply, SampledReply
+    from cook.scoring.sampled import ExpectedReply
 
-    end, head, size = reply.head.emitted, reply.head, trace.header.vocabulary_size
-    known = reply.known[:end]
-    if found.top_ids is None or found.top_logits is None or not trace.header.top or not known.any():
+    end, size = reply.head.emitted, trace.header.vocabulary_size
+    known = reply.known[:end].any()
+    if found.top_ids is None or found.top_logits is None or not trace.header.top or not known:
         return None
     uncut = replace(sampling, top_k=0, top_p=1.0, min_p=0.0)
     target = under(sampling, reply.top_ids[:end], reply.top_logp[:end], size)
@@ -313,19 +301,21 @@ def expected_reply(
     draft = under(uncut, found.top_ids[:end], draft_logp, size)
 
     def ends(chances: Chances) -> tuple[SampledReply, SampledReply]:
-        low, high = (
-            SampledReply(
-                head.prompt_tokens,
-                np.where(known, one, one[known].mean()),
-                trace.header.n_predict,
-                head.category,
-                head.weight,
-            )
-            for one in (chances.low, chances.high)
-        )
-        return low, high
+        return _sampled(trace, reply, chances.low), _sampled(trace, reply, chances.high)
 
     return ExpectedReply(ends(target.of(found.argmax[:end])), ends(target.overlap(draft)))
+
+
+def _sampled(trace: TraceFile, reply: Reply, chances: Floats) -> SampledReply:
+    """``chances`` of the emitted tokens of ``reply``; a hole takes the mean of the others."""
+    import numpy as np
+
+    from cook.scoring.sampled import SampledReply
+
+    head, known = reply.head, reply.known[: reply.head.emitted]
+    filled = np.where(known, chances, chances[known].mean())
+    n_predict = trace.header.n_predict
+    return SampledReply(head.prompt_tokens, filled, n_predict, head.category, head.weight)
 
 
 class _Totals:
@@ -364,58 +354,43 @@ class _Totals:
         )
 
 
+_BY_TOKEN = ["argmax", "confidence", "logsumexp", "logq", "logq_t", "rank", "margin", "entropy"]
+_ROLLOUTS = {
+    "position": "rolled_position",
+    "length": "rolled_length",
+    "tokens": "rolled_tokens",
+    "confidence": "rolled_confidence",
+    "tail_tokens": "tail_tokens",
+    "tail_confidence": "tail_confidence",
+}
+"""What the arrays of rollouts are called in the file."""
+
+
 def _columns(found: Replay) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        name: getattr(found, name)
-        for name in ("argmax", "confidence", "logsumexp", "logq", "logq_t", "rank", "margin")
-    }
-    columns["entropy"] = found.entropy
+    columns: dict[str, Any] = {name: getattr(found, name) for name in _BY_TOKEN}
     if found.top_ids is not None:
         columns |= {"top_ids": found.top_ids, "top_logits": found.top_logits}
     if found.divergence is not None:
         columns["kld"] = found.divergence.kld
     if found.rollouts is not None:
-        rolled = found.rollouts
-        columns |= {
-            "rolled_position": rolled.position,
-            "rolled_length": rolled.length,
-            "rolled_tokens": rolled.tokens,
-            "rolled_confidence": rolled.confidence,
-            "tail_tokens": rolled.tail_tokens,
-            "tail_confidence": rolled.tail_confidence,
-        }
+        columns |= {stored: getattr(found.rollouts, name) for name, stored in _ROLLOUTS.items()}
     return columns
 
 
 def _replay_of(arrays: Mapping[str, Any], index: int, step: ReplayStep) -> Replay:
     from cook.engines.worker.messages import Rollouts
 
-    def column(name: str) -> Any:
-        return arrays[f"{index}.{name}"]
-
-    rollouts = None
-    if step.rollout_steps:
-        rollouts = Rollouts(
-            position=column("rolled_position"),
-            length=column("rolled_length"),
-            tokens=column("rolled_tokens"),
-            confidence=column("rolled_confidence"),
-            tail_tokens=column("tail_tokens"),
-            tail_confidence=column("tail_confidence"),
-        )
+    rolled = {name: f"{index}.{stored}" for name, stored in _ROLLOUTS.items()}
     return Replay(
-        argmax=column("argmax"),
-        confidence=column("confidence"),
-        logsumexp=column("logsumexp"),
-        logq=column("logq"),
-        logq_t=column("logq_t"),
-        rank=column("rank"),
-        margin=column("margin"),
-        entropy=column("entropy"),
-        top_ids=column("top_ids") if step.top else None,
-        top_logits=column("top_logits") if step.top else None,
+        **{name: arrays[f"{index}.{name}"] for name in _BY_TOKEN},
+        top_ids=arrays[f"{index}.top_ids"] if step.top else None,
+        top_logits=arrays[f"{index}.top_logits"] if step.top else None,
         divergence=None,
-        rollouts=rollouts,
+        rollouts=(
+            Rollouts(**{name: arrays[stored] for name, stored in rolled.items()})
+            if step.rollout_steps
+            else None
+        ),
         decode_ns=0,
         reduce_ns=0,
     )
