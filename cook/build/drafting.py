@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cook.build.layout import DraftPlan, Rival
 from cook.build.locate import IMATRIX_ROLE, ModelFile, SourceReader
@@ -15,16 +14,18 @@ from cook.engines.arguments import placement
 from cook.engines.base import Engine
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError
-from cook.formats.gguf import GgufFile
+from cook.formats.gguf import GgufFile, TensorInfo
 from cook.formats.output_head import is_head, with_head
 from cook.formats.quant_types import LLAMA_CPP, bytes_as
 from cook.formats.reduction import Reduction, kept_tensors
 from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
-from cook.recipe.active import ActiveBytes, TokenReads, active_bytes
+from cook.prompts.calibration import split_for_calibration
+from cook.prompts.prompt_set import Prompt, PromptSet, load_prompts
+from cook.recipe.active import TokenReads
 from cook.recipe.engine_rules import to_engine_rules
-from cook.recipe.rules import Quant, Resolution, predicted_bytes, some
-from cook.recipe.schema import Recipe
+from cook.recipe.rules import Quant, Resolution, TensorsFrom, some
+from cook.recipe.schema import EvaluateSpec, Recipe, ScoreSpec
 from cook.recipe.sources import HubRef
 from cook.steps.corpus import TraceCorpusStep, corpus_args
 from cook.steps.head import HeadStep
@@ -34,10 +35,7 @@ from cook.steps.perplexity import DivergenceStep, PerplexityStep
 from cook.steps.published_tensor import PublishedTensor
 from cook.steps.quantize import QuantizeStep
 from cook.steps.reduce import ReduceStep
-
-if TYPE_CHECKING:
-    from cook.prompts.prompt_set import PromptSet
-    from cook.recipe.schema import Recipe, ScoreSpec
+from cook.steps.trace import TraceStep
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ class DraftLayout:
     recipe: Recipe
     reader: SourceReader
     source: ModelFile | None
-    corpus: Source | None
     suffix: str = ""
 
+    @cached_property
     def imatrix(self) -> ImatrixStep | Source | None:
         """The importance matrix: a step, a ready file, or none."""
         spec = self.recipe.imatrix
@@ -83,49 +81,37 @@ class DraftLayout:
             args=args,
         )
 
+    @cached_property
     def reference(self) -> PerplexityStep | None:
         """The source's own perplexity, and its logits where divergence is asked for."""
         spec = self.recipe.evaluate
-        if spec is None or self.source is None or self.corpus is None:
+        if spec is None or self.source is None:
             return None
         tokens = len(read_vocabulary(self.source.file).tokens) if spec.divergence else None
-        return PerplexityStep(
-            engine=self.engine,
-            name="source",
-            model=self.source.source,
-            corpus=self.corpus,
-            context=spec.context,
-            chunks=spec.chunks,
-            vocabulary_size=tokens,
-            args=placement(self.engine, "perplexity", spec.args.to_model_args()),
-        )
+        return self._perplexity("source", self.source.source, spec, tokens)
 
-    def quants(
-        self,
-        resolved: Sequence[tuple[Quant, Resolution]],
-        imatrix: ImatrixStep | Source | None,
-        reference: PerplexityStep | None,
-    ) -> Iterator[DraftPlan]:
+    def quants(self, resolved: Iterable[tuple[Quant, Resolution]]) -> Iterator[DraftPlan]:
         """A plan for every quant and all that is tried of it, in the recipe's order."""
         for quant, resolution in resolved:
             assert self.source is not None, "quants have a source"
-            plan, types = self._quant(quant, resolution, imatrix, reference)
+            plan, types = self._quant(quant, resolution, self.source)
             for reduction in quant.candidates:
-                yield self._reduced(plan, quant.name, self.source.file, types, reduction, reference)
+                yield self._reduced(plan, quant.name, self.source.file, types, reduction)
 
-    def ready(self, reference: PerplexityStep | None) -> Iterator[DraftPlan]:
+    def ready(self) -> Iterator[DraftPlan]:
         """A plan for the source, where it is a candidate, and for every ready file and all that
         is tried of it."""
         if self.recipe.include_source and self.source is not None:
-            yield self._file("source", self.source.source, self.source.file, reference)
+            file = self.source.file
+            yield self._draft("source", self.source.source, file, _types(file), TokenReads(file))
         for draft in self.recipe.drafts:
             model = self.reader.model(draft.source, draft.name)
             for output in draft.output or (None,):
                 name, made, file = self._with_output(draft.name, model, output)
-                plan = replace(self._file(name, made, file, reference), output=output)
-                types = {t.name: t.type_name for t in file.tensors}
+                plan = self._draft(name, made, file, _types(file), TokenReads(file))
+                plan = replace(plan, output=output)
                 for reduction in draft.candidates:
-                    yield self._reduced(plan, name, file, types, reduction, reference)
+                    yield self._reduced(plan, name, file, _types(file), reduction)
 
     def behind(self, plans: Sequence[DraftPlan], first: Sequence[Rival]) -> tuple[DraftPlan, ...]:
         """``plans``, and each behind every one of ``first``: the same files."""
@@ -172,20 +158,28 @@ class DraftLayout:
         step = HeadStep(self.engine, name, model.source, output, file.tensor_bytes)
         return name, step, file
 
-    def _file(
-        self, name: str, model: Input, file: GgufFile, reference: PerplexityStep | None
+    def _draft(
+        self,
+        name: str,
+        model: Input,
+        file: GgufFile,
+        types: Mapping[str, str],
+        reads: TokenReads,
+        kept: Collection[str] | None = None,
     ) -> DraftPlan:
-        """A plan of a whole file that no quant of the recipe is."""
+        """The plan of ``model``, which has the tensors of ``file``, or those that are ``kept``, as
+        far as is known in ``types``."""
+        tensors = [t for t in file.tensors if kept is None or t.name in kept]
+        sizes = _sizes(tensors, types)
         return DraftPlan(
             name=name + self.suffix,
             model=model,
-            quantize=None,
-            quality=self._quality(name, model, reference),
+            quality=self._quality(name, model),
             memory=self._memory(name, model),
-            predicted_tensor_bytes=file.tensor_bytes,
-            elements=_elements(file),
-            active=active_bytes(file),
-            type_counts=dict(Counter(t.type_name for t in file.tensors)),
+            predicted_tensor_bytes=sum(sizes.values()) if sizes is not None else None,
+            elements=sum(t.elements for t in tensors),
+            active=reads.of(sizes) if sizes is not None and reads.known else None,
+            type_counts=dict(Counter(types[t.name] for t in tensors if t.name in types)),
         )
 
     def _reduced(
@@ -195,7 +189,6 @@ class DraftLayout:
         file: GgufFile,
         types: Mapping[str, str],
         reduction: Reduction,
-        reference: PerplexityStep | None,
     ) -> DraftPlan:
         """``whole``, a plan of ``file`` in ``types`` that the recipe calls ``name``, with
         ``reduction``; the same file where that changes nothing."""
@@ -206,114 +199,85 @@ class DraftLayout:
         if changes is None:
             return replace(whole, name=named + self.suffix, reduction=reduction)
         kept = kept_tensors(file, changes)
-        sizes = _sizes(file, types)
-        sizes = {t: n for t, n in sizes.items() if t in kept} if sizes is not None else None
-        reads = TokenReads(file, changes.experts)
-        total = sum(sizes.values()) if sizes is not None else None
-        step = ReduceStep(named, whole.model, changes, total)
-        return replace(
-            whole,
-            name=named + self.suffix,
-            model=step,
-            reduction=reduction,
-            quality=self._quality(named, step, reference),
-            memory=self._memory(named, step),
-            predicted_tensor_bytes=total,
-            elements=sum(t.elements for t in file.tensors if t.name in kept),
-            active=reads.of(sizes) if sizes is not None and reads.known else None,
-            type_counts=dict(Counter(types[t] for t in kept if t in types)),
-        )
+        sizes = _sizes([t for t in file.tensors if t.name in kept], types)
+        step = ReduceStep(named, whole.model, changes, sum(sizes.values()) if sizes else None)
+        plan = self._draft(named, step, file, types, TokenReads(file, changes.experts), kept)
+        return replace(plan, quantize=whole.quantize, output=whole.output, reduction=reduction)
 
     def _quant(
-        self,
-        quant: Quant,
-        resolution: Resolution,
-        imatrix: ImatrixStep | Source | None,
-        reference: PerplexityStep | None,
+        self, quant: Quant, resolution: Resolution, source: ModelFile
     ) -> tuple[DraftPlan, Mapping[str, str]]:
         """The plan, and the types as far as they are known."""
-        assert self.source is not None, "quants have a source"
         assert self.recipe.model is not None, "quants have a source"
-        known = {name: t for name, t in resolution.types.items() if t is not None}
+        types = {name: t for name, t in resolution.types.items() if t is not None}
         step = QuantizeStep(
             engine=self.engine,
             quant=quant.name,
-            source=self.source.source,
-            imatrix=imatrix if quant.use_imatrix else None,
+            source=source.source,
+            imatrix=self.imatrix if quant.use_imatrix else None,
             ftype=quant.ftype,
             rules=to_engine_rules(resolution),
-            expected=tuple(sorted(known.items())),
-            predicted_tensor_bytes=predicted_bytes(self.source.file.tensors, resolution),
+            expected=tuple(sorted(types.items())),
+            predicted_tensor_bytes=None,
             allow_requantize=self.recipe.model.allow_requantize,
             split=quant.split,
         )
         if not resolution.complete:
-            step, known = self._with_mixture(step, self.source.file, known)
+            # What the engine's own mixture gives the tensors that no rule hits.
+            anything = Path("imatrix") if step.imatrix is not None else None
+            job = step.job(Path("unused"), anything, 1)
+            types = dict(mixture_types(self.engine, job, step.source.key))
+            step = replace(step, expected=tuple(sorted(types.items())))
         if quant.tensors_from is not None:
-            step = replace(step, imatrix=None, published=self._published(quant, known))
-        plan = DraftPlan(
-            name=quant.name + self.suffix,
-            model=step,
-            quantize=step,
-            quality=self._quality(quant.name, step, reference),
-            memory=self._memory(quant.name, step),
-            predicted_tensor_bytes=step.predicted_tensor_bytes,
-            elements=_elements(self.source.file),
-            active=self._active(known),
-            type_counts=dict(Counter(known.values())),
-        )
-        return plan, known
+            published = self._published(quant, quant.tensors_from, source.file, types)
+            step = replace(step, imatrix=None, published=published)
+        sizes = _sizes(source.file.tensors, types)
+        step = replace(step, predicted_tensor_bytes=sum(sizes.values()) if sizes else None)
+        plan = self._draft(quant.name, step, source.file, types, self._reads)
+        return replace(plan, quantize=step), types
 
-    def _published(self, quant: Quant, types: Mapping[str, str]) -> tuple[PublishedTensor, ...]:
+    def _published(
+        self, quant: Quant, origin: TensorsFrom, file: GgufFile, types: Mapping[str, str]
+    ) -> tuple[PublishedTensor, ...]:
         """The tensors of ``quant`` that change their type, as somebody published them.
 
         InputError where the engine's own mixture would decide on some.
         """
-        assert self.source is not None, "quants have a source"
-        assert quant.tensors_from is not None, "asked for"
-        if undecided := [t.name for t in self.source.file.tensors if t.name not in types]:
+        if undecided := [t.name for t in file.tensors if t.name not in types]:
             raise InputError(
                 f"quant {quant.name}: `tensors_from` needs every type stated, and the engine's "
                 f"mixture decides on {some(undecided)}",
                 hint="write `mixture: pure`, or rules for them",
             )
-        changed = (t for t in self.source.file.tensors if types[t.name] != t.type_name)
-        return self.reader.published(quant.tensors_from, [(t, types[t.name]) for t in changed])
+        changed = (t for t in file.tensors if types[t.name] != t.type_name)
+        return self.reader.published(origin, [(t, types[t.name]) for t in changed])
 
     @cached_property
     def _reads(self) -> TokenReads:
         assert self.source is not None, "asked of quants, which have a source"
         return TokenReads(self.source.file)
 
-    def _active(self, types: Mapping[str, str]) -> ActiveBytes | None:
-        """What a token reads of a quant of these types, by tensor."""
-        assert self.source is not None, "asked of quants, which have a source"
-        sizes = _sizes(self.source.file, types)
-        return self._reads.of(sizes) if sizes is not None and self._reads.known else None
-
-    def _with_mixture(
-        self, step: QuantizeStep, file: GgufFile, known: dict[str, str]
-    ) -> tuple[QuantizeStep, dict[str, str]]:
-        """``step`` with what the engine's own mixture gives the tensors that no rule hits."""
-        anything = Path("imatrix") if step.imatrix is not None else None
-        job = step.job(Path("unused"), anything, 1)
-        types = mixture_types(self.engine, job, step.source.key)
-        sizes = _sizes(file, types)
-        total = sum(sizes.values()) if sizes is not None else None
-        stated = tuple(sorted(types.items()))
-        return replace(step, expected=stated, predicted_tensor_bytes=total), dict(types)
-
-    def _quality(
-        self, name: str, model: Input, reference: PerplexityStep | None
-    ) -> DivergenceStep | PerplexityStep | None:
+    def _quality(self, name: str, model: Input) -> DivergenceStep | PerplexityStep | None:
         spec = self.recipe.evaluate
-        if spec is None or self.corpus is None:
+        if spec is None:
             return None
-        args = placement(self.engine, "perplexity", spec.args.to_model_args())
-        if reference is not None and spec.divergence:
-            return DivergenceStep(self.engine, name, model, reference, args)
+        if self.reference is not None and spec.divergence:
+            args = placement(self.engine, "perplexity", spec.args.to_model_args())
+            return DivergenceStep(self.engine, name, model, self.reference, args)
+        return self._perplexity(name, model, spec, None)
+
+    def _perplexity(
+        self, name: str, model: Input, spec: EvaluateSpec, vocabulary_size: int | None
+    ) -> PerplexityStep:
         return PerplexityStep(
-            self.engine, name, model, self.corpus, spec.context, spec.chunks, None, args
+            engine=self.engine,
+            name=name,
+            model=model,
+            corpus=self.reader.text(spec.corpus, "evaluate.corpus"),
+            context=spec.context,
+            chunks=spec.chunks,
+            vocabulary_size=vocabulary_size,
+            args=placement(self.engine, "perplexity", spec.args.to_model_args()),
         )
 
     def _memory(self, name: str, model: Input) -> MemoryStep | None:
@@ -325,10 +289,14 @@ class DraftLayout:
         return MemoryStep(self.engine, name, model, args, score.context)
 
 
-def _sizes(file: GgufFile, types: Mapping[str, str]) -> dict[str, int] | None:
+def _types(file: GgufFile) -> dict[str, str]:
+    return {tensor.name: tensor.type_name for tensor in file.tensors}
+
+
+def _sizes(tensors: Iterable[TensorInfo], types: Mapping[str, str]) -> dict[str, int] | None:
     """Bytes of every tensor's data as ``types`` say; None where one is not known."""
     sizes: dict[str, int] = {}
-    for tensor in file.tensors:
+    for tensor in tensors:
         wanted = types.get(tensor.name)
         if wanted is None:
             return None
@@ -339,10 +307,6 @@ def _sizes(file: GgufFile, types: Mapping[str, str]) -> dict[str, int] | None:
     return sizes
 
 
-def _elements(file: GgufFile) -> int:
-    return sum(tensor.elements for tensor in file.tensors)
-
-
 def target_corpus(
     engine: Engine, model: Source, target: ModelFile, score: ScoreSpec
 ) -> TraceCorpusStep:
@@ -351,28 +315,35 @@ def target_corpus(
 
     InputError when none are left.
     """
-    from cook.prompts.calibration import split_for_calibration
-    from cook.prompts.prompt_set import load_prompts
-    from cook.steps.trace import TraceStep
-
     split = split_for_calibration(score.prompts, load_prompts(score.prompts))
-    trace = TraceStep(
+    trace = lay_trace(engine, score, target, split.calibration.prompts)
+    return TraceCorpusStep(engine, model, replace(trace, batch_width=1))
+
+
+def lay_trace(
+    engine: Engine, score: ScoreSpec, target: ModelFile, prompts: tuple[Prompt, ...]
+) -> TraceStep:
+    """The recording of what ``target`` says to ``prompts`` on ``engine``."""
+    return TraceStep(
         engine=engine,
         target=target.source,
         args=score.target.args.to_model_args(),
         context=score.context,
-        prompts=split.calibration.prompts,
+        prompts=prompts,
         max_tokens=score.max_tokens,
         sampling=score.sampling.to_sampling(),
-        chat="tokenizer.chat_template" in target.file.metadata,
+        chat=has_template(target.file),
+        batch_width=score.batch_width,
     )
-    return TraceCorpusStep(engine, model, trace)
+
+
+def has_template(file: GgufFile) -> bool:
+    """Whether prompts are rendered by the target's own chat template."""
+    return "tokenizer.chat_template" in file.metadata
 
 
 def left_to_score(recipe: Recipe, prompts: PromptSet) -> PromptSet:
     """``prompts`` without those that ``imatrix.corpus: trace`` calibrates on, before any limit."""
-    from cook.prompts.calibration import split_for_calibration
-
     spec = recipe.imatrix
     if spec is None or spec.corpus != "trace" or recipe.score is None:
         return prompts

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cook.build.adopt import Adopted, adopt
-from cook.build.drafting import left_to_score
+from cook.build.drafting import has_template, lay_trace, left_to_score
 from cook.build.layout import (
     NO_DRAFT,
-    Configuration,
     DraftForecast,
     DraftPlan,
     ForecastPlan,
+    Layout,
     LiveGrid,
     OtherChain,
     Rival,
@@ -40,90 +41,75 @@ FLOOR_WIDTH = 24
 """Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
 
 
-@dataclass(frozen=True)
-class ScoreLayout:
-    """The score's part of a layout."""
-
-    target: ModelFile
-    prompts: PromptSet
-    baseline: Configuration
-    grid: tuple[Configuration, ...]
-    forecast: ForecastPlan | None
-    rivals: tuple[Rival, ...]
-
-
-def lay_score(
-    engine: Engine,
-    recipe: Recipe,
-    reader: SourceReader,
-    drafts: tuple[DraftPlan, ...],
-    suffix: str,
-) -> ScoreLayout | None:
-    """How ``drafts`` are scored on ``engine``; None for a recipe without `score`.
+def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str) -> Layout:
+    """``layout`` with the steps that score its drafts, and the warnings of these alone; as it is
+    for a recipe without `score`.
 
     InputError for a draft whose vocabulary is not the target's, and for prompts that replay
     cannot split in two.
     """
-    score = recipe.score
+    score, engine, drafts = recipe.score, layout.engine, layout.drafts
     if score is None:
-        return None
+        return layout
     target = reader.model(score.target.source, "target")
     require_one_vocabulary(recipe, target.file, reader)
     reader.files.append(prompts_file(score.prompts))
     apart = left_to_score(recipe, load_prompts(score.prompts))
     prompts = select(apart, score.limit, score.categories)
-    forecast = None
     settings = settings_on(engine, score)
     if max(score.slots) > 1 and engine.flavour is Flavour.LLAMA_CPP:
         longest = max(s.n_max for s in settings)
         require_room(max(score.slots), longest, score.target.args.batch or BATCH)
     rivals = rivals_on(engine, score, suffix)
-    if score.method == "replay":
-        adopted = _adopted(score, target, prompts, reader)
-        prompts = in_halves(adopted.prompts if adopted else prompts)
-        trace = adopted.step if adopted else lay_trace(engine, score, target, prompts)
-        forecast = lay_forecast(
-            *(engine, score, target.source, prompts, drafts, trace), rivals=rivals, suffix=suffix
-        )
-        chains = lay_chains(lay_trace(engine, score, target, prompts), score)
-        forecast = replace(forecast, chains=chains if drafts else ())
-    grid = LiveGrid(engine, score, target.source, has_template(target.file), prompts.prompts)
-    baseline = grid.configuration(None, None, None, NO_DRAFT + suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
-    return ScoreLayout(
-        target, prompts, baseline, grid.all(drafts, settings, rivals), forecast, rivals
+    forecast, recorded = None, None
+    if score.method == "replay":
+        if score.trace is not None:
+            recorded = _recorded(score, local_path(score.trace), target, prompts, reader)
+            prompts = recorded.prompts
+        prompts = in_halves(prompts)
+        deployed = lay_trace(engine, score, target, prompts.prompts)
+        forecast = lay_forecast(
+            *(engine, score, target.source, prompts, drafts),
+            recorded.step if recorded is not None else deployed,
+            rivals=rivals,
+            suffix=suffix,
+        )
+        forecast = replace(forecast, chains=lay_chains(deployed, score) if drafts else ())
+    grid = LiveGrid(engine, score, target.source, has_template(target.file), prompts.prompts)
+    before = [draft.after for draft in drafts if draft.after is not None]
+    return replace(
+        layout,
+        target=target.source,
+        prompts=prompts,
+        baseline=grid.configuration(None, None, None, NO_DRAFT + suffix),
+        grid=grid.all(drafts, settings, rivals),
+        forecast=forecast,
+        slots=score.slots,
+        target_description=target.file.string("general.description"),
+        warnings=(
+            *(
+                f"{rival.name}: {doubt}"
+                for rival in dict.fromkeys((*rivals, *before))
+                if (doubt := doubts(rival.settings, Flavour(engine.flavour))) is not None
+            ),
+            *_shared_device(score),
+            *(_cut_short(recorded.trace) if recorded is not None else ()),
+        ),
     )
 
 
-def _adopted(
-    score: ScoreSpec, target: ModelFile, prompts: PromptSet, reader: SourceReader
-) -> Adopted | None:
+def _recorded(
+    score: ScoreSpec, path: Path, target: ModelFile, prompts: PromptSet, reader: SourceReader
+) -> Adopted:
     """The trace that the recipe names, checked against target, prompts and sampling."""
-    if score.trace is None:
-        return None
-    path = local_path(score.trace)
     reader.files.append(path)
     return adopt(
         path,
         target=(target.file.path, target.source),
         prompts=prompts,
         sampler=score.sampling.to_sampling().applied(),
-    )
-
-
-def lay_trace(engine: Engine, score: ScoreSpec, target: ModelFile, prompts: PromptSet) -> TraceStep:
-    """The recording of what ``target`` says to ``prompts`` on ``engine``."""
-    return TraceStep(
-        engine=engine,
-        target=target.source,
-        args=score.target.args.to_model_args(),
-        context=score.context,
-        prompts=prompts.prompts,
-        max_tokens=score.max_tokens,
-        sampling=score.sampling.to_sampling(),
-        chat=has_template(target.file),
-        batch_width=score.batch_width,
     )
 
 
@@ -295,15 +281,6 @@ def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> t
     return tuple(Rival(f"{one}{suffix}", one.of(flavour)) for one in dict.fromkeys(settings))
 
 
-def rival_warnings(engine: Engine, rivals: Sequence[Rival]) -> list[str]:
-    """What is to be known of ``rivals``."""
-    return [
-        f"{rival.name}: {told}"
-        for rival in dict.fromkeys(rivals)
-        if (told := doubts(rival.settings, Flavour(engine.flavour))) is not None
-    ]
-
-
 def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:
     """The settings that ``score`` asks for, those that are one on ``engine`` once.
 
@@ -314,11 +291,6 @@ def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:
         return asked
     apart = {(one.n_max, one.n_min): one for one in reversed(asked)}
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
-
-
-def has_template(file: GgufFile) -> bool:
-    """Whether prompts are rendered by the target's own chat template."""
-    return "tokenizer.chat_template" in file.metadata
 
 
 def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: SourceReader) -> None:
@@ -341,25 +313,20 @@ def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: SourceReade
             )
 
 
-def shared_device_warning(score: ScoreSpec) -> str | None:
+def _shared_device(score: ScoreSpec) -> Iterator[str]:
     """A warning where the draft takes memory that the baseline was not given."""
     uses_gpu = bool(score.draft.args.n_gpu_layers or score.draft.args.devices)
-    if not uses_gpu or (score.baseline is not None and score.baseline.args != score.target.args):
-        return None
-    return (
-        "score.baseline: without a draft the device memory that it takes is free; give "
-        "score.baseline.args that offload more, or the speedup flatters the draft"
-    )
+    if uses_gpu and (score.baseline is None or score.baseline.args == score.target.args):
+        yield (
+            "score.baseline: without a draft the device memory that it takes is free; give "
+            "score.baseline.args that offload more, or the speedup flatters the draft"
+        )
 
 
-def trace_warning(score: ScoreSpec) -> str | None:
+def _cut_short(trace: TraceFile) -> Iterator[str]:
     """A warning where the trace that the recipe names ends in the middle of a reply."""
-    if score.trace is None:
-        return None
-    trace = TraceFile(local_path(score.trace))
-    if not trace.cut_short:
-        return None
-    return (
-        f"{trace.path}: was cut short after {len(trace)} whole replies, and these are scored; "
-        "`cook trace` with the same options goes on where it stopped"
-    )
+    if trace.cut_short:
+        yield (
+            f"{trace.path}: was cut short after {len(trace)} whole replies, and these are scored; "
+            "`cook trace` with the same options goes on where it stopped"
+        )

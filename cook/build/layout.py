@@ -145,11 +145,11 @@ class Layout:
     imatrix: ImatrixStep | None
     reference: PerplexityStep | None
     drafts: tuple[DraftPlan, ...]
-    target: Source | None
-    prompts: PromptSet | None
-    baseline: Configuration | None
-    grid: tuple[Configuration, ...]
-    warnings: tuple[str, ...]
+    target: Source | None = None
+    prompts: PromptSet | None = None
+    baseline: Configuration | None = None
+    grid: tuple[Configuration, ...] = ()
+    warnings: tuple[str, ...] = ()
     forecast: ForecastPlan | None = None
     left_out: tuple[LeftOut, ...] = ()
     slots: tuple[int, ...] = (1,)

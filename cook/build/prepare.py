@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.build.drafting import DraftLayout
-from cook.build.lay_score import (
-    as_rivals,
-    lay_score,
-    rival_warnings,
-    shared_device_warning,
-    trace_warning,
-)
+from cook.build.lay_score import as_rivals, lay_score
 from cook.build.layout import Configuration, ForecastPlan, Layout, LeftOut
 from cook.build.locate import ModelFile, SourceReader, local_path
 from cook.engines.base import Engine, ServerJob
@@ -157,45 +151,28 @@ def _lay(
     raise_problems((*found, *variants))
     traps = _traps(loaded, engine, reader)
     raise_problems(traps, strict=strict)
-    warnings = [str(p) for p in (*found, *traps)]
-    corpus = reader.text(recipe.evaluate.corpus, "evaluate.corpus") if recipe.evaluate else None
-    drafting = DraftLayout(engine, recipe, reader, source, corpus, suffix)
-    imatrix, reference = drafting.imatrix(), drafting.reference()
+    drafting = DraftLayout(engine, recipe, reader, source, suffix)
     resolved = [
         (quant, model.resolve(quant, engine.flavour))
         for quant in loaded.quants
         if model is not None
     ]
-    files = (*drafting.quants(resolved, imatrix, reference), *drafting.ready(reference))
+    files = (*drafting.quants(resolved), *drafting.ready())
     first = as_rivals(engine, recipe.score.draft.after, suffix) if recipe.score is not None else ()
-    drafts = drafting.behind(drafting.in_contexts(files), first)
-    scored = lay_score(engine, recipe, reader, drafts, suffix)
-    if scored is not None:
-        _check_arguments(engine, (scored.baseline, *scored.grid))
-        if scored.forecast is not None:
-            warnings += _left_to_the_server(engine, scored.forecast)
-        warnings += rival_warnings(engine, (*scored.rivals, *first))
-    if recipe.score is not None:
-        found_too = (
-            shared_device_warning(recipe.score),
-            trace_warning(recipe.score),
-        )
-        warnings += [warning for warning in found_too if warning is not None]
-    return Layout(
+    layout = Layout(
         engine=engine,
-        imatrix=imatrix if isinstance(imatrix, ImatrixStep) else None,
-        reference=reference,
-        drafts=drafts,
-        target=scored.target.source if scored else None,
-        prompts=scored.prompts if scored else None,
-        baseline=scored.baseline if scored else None,
-        grid=scored.grid if scored else (),
-        warnings=tuple(dict.fromkeys(warnings)),
-        forecast=scored.forecast if scored else None,
+        imatrix=drafting.imatrix if isinstance(drafting.imatrix, ImatrixStep) else None,
+        reference=drafting.reference,
+        drafts=drafting.behind(drafting.in_contexts(files), first),
         left_out=left_out,
-        slots=recipe.score.slots if recipe.score is not None else (1,),
-        target_description=scored.target.file.string("general.description") if scored else None,
     )
+    layout = lay_score(layout, recipe, reader, suffix)
+    warnings = [str(problem) for problem in (*found, *traps)]
+    if layout.baseline is not None:
+        _check_arguments(engine, (layout.baseline, *layout.grid))
+    if layout.forecast is not None:
+        warnings += _left_to_the_server(engine, layout.forecast)
+    return replace(layout, warnings=tuple(dict.fromkeys((*warnings, *layout.warnings))))
 
 
 def _traps(loaded: LoadedRecipe, engine: Engine, reader: SourceReader) -> tuple[Problem, ...]:
