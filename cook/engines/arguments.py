@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -25,38 +26,45 @@ class Arguments:
         self._engine, self._tool = engine, tool
         self._argv = [str(engine.tool(tool))]
 
-    def add(self, flag: str, value: str | int | float | None) -> None:
-        """``flag value``; nothing for None (the engine's default)."""
-        if value is None:
+    def add(
+        self,
+        flags: str | tuple[str, ...],
+        value: str | float | Path | tuple[str, ...] | None = True,
+        *,
+        if_known: bool = False,
+    ) -> None:
+        """``flag value``, of several ``flags`` the first that the tool has: versions rename flags.
+
+        True is the flag alone; nothing for None, False and () (the engine's default). Several words
+        get commas between them, a path becomes absolute (tools run in a directory of their own).
+        ``if_known``: only where the tool has the flag.
+        """
+        names = (flags,) if isinstance(flags, str) else flags
+        known = [name for name in names if self._engine.has_flag(self._tool, name)]
+        if value is None or value is False or value == () or (if_known and not known):
             return
-        self._need(flag)
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        self._argv += [flag, text]
+        if not known:
+            self._need(names[0])
+        self._argv.append(known[0])
+        if isinstance(value, Path):
+            self._argv.append(absolute(value))
+        elif isinstance(value, tuple):
+            self._argv.append(",".join(value))
+        elif value is not True:
+            self._argv.append(f"{value:g}" if isinstance(value, float) else str(value))
 
-    def add_first(self, flags: tuple[str, ...], value: str | int | float | None) -> None:
-        """``value`` after the first of ``flags`` that the tool has: versions rename flags."""
-        known = (flag for flag in flags if self._engine.has_flag(self._tool, flag))
-        self.add(next(known, flags[0]), value)
-
-    def add_cache_type(self, flags: tuple[str, ...], value: str | None, what: str) -> None:
-        """A type of the KV cache; PrerequisiteError for one that this flavour has not."""
-        if value is not None and value not in CACHE_TYPES[self._engine.flavour]:
-            raise PrerequisiteError(
-                f"{self._engine.flavour} has no KV cache of type {value} (the {what})",
-                hint=f"it has {', '.join(CACHE_TYPES[self._engine.flavour])}",
-            )
-        self.add_first(flags, value)
-
-    def add_flag(self, flag: str, wanted: bool) -> None:
-        """``flag`` alone, if wanted."""
-        if wanted:
-            self._need(flag)
-            self._argv.append(flag)
-
-    def add_first_flag(self, flags: tuple[str, ...], wanted: bool) -> None:
-        """The first of ``flags`` that the tool has, alone, if wanted."""
-        known = (flag for flag in flags if self._engine.has_flag(self._tool, flag))
-        self.add_flag(next(known, flags[0]), wanted)
+    def add_cache_types(self, flags: tuple[str, ...], types: Mapping[str, str | None]) -> None:
+        """Types of the KV cache by ``k`` and ``v``, which stand for ``{}`` in ``flags``;
+        PrerequisiteError for one that this flavour does not have."""
+        whose = "draft's " if "draft" in flags[0] else ""
+        for half, name in types.items():
+            if name is not None and name not in CACHE_TYPES[self._engine.flavour]:
+                raise PrerequisiteError(
+                    f"{self._engine.flavour} has no KV cache of type {name} (the {whose}"
+                    f"cache_type_{half})",
+                    hint=f"it has {', '.join(CACHE_TYPES[self._engine.flavour])}",
+                )
+            self.add(tuple(flag.format(half) for flag in flags), name)
 
     def add_words(self, words: tuple[str, ...]) -> None:
         """Raw flags, each of which the tool must have; other words are their values."""
@@ -64,20 +72,6 @@ class Arguments:
             if word.startswith("--"):
                 self._need(word.split("=", 1)[0])
         self._argv += words
-
-    def add_path(self, flag: str, path: Path) -> None:
-        """``flag`` with an absolute path (tools run in a directory of their own)."""
-        self.add(flag, absolute(path))
-
-    def add_if_known(self, flag: str, value: str) -> None:
-        """``flag value`` where the engine has the flag."""
-        if self._engine.has_flag(self._tool, flag):
-            self._argv += [flag, value]
-
-    def add_flag_if_known(self, flag: str) -> None:
-        """``flag`` where the engine has it."""
-        if self._engine.has_flag(self._tool, flag):
-            self._argv.append(flag)
 
     def argv(self, extra: tuple[str, ...]) -> tuple[str, ...]:
         """The whole list; ``extra`` last, so that the user's word is the final one."""
@@ -96,11 +90,10 @@ class Arguments:
 def common_server_args(args: Arguments, job: ServerJob, port: int, key_file: Path | None) -> None:
     """What both flavours spell the same: model, address, slots, placement of the target."""
     given = job.target_args
-    args.add_path("--model", job.target)
+    args.add("--model", job.target)
     args.add("--host", LOOPBACK)
     args.add("--port", port)
-    if key_file is not None:
-        args.add_path("--api-key-file", key_file)
+    args.add("--api-key-file", key_file)
     args.add("--parallel", job.slots)
     # Shared out among the slots, each of which has a KV cache of its own.
     args.add("--ctx-size", job.context * job.slots)
@@ -108,7 +101,7 @@ def common_server_args(args: Arguments, job: ServerJob, port: int, key_file: Pat
         # A process that may not use every core: the engine would take threads for all of them.
         given = replace(given, threads=given.filled().threads)
     # Otherwise both keep past requests in host memory, up to 8 GiB.
-    args.add_if_known("--cache-ram", "0")
+    args.add("--cache-ram", "0", if_known=True)
     place(args, given)
 
 
@@ -117,18 +110,17 @@ def place(args: Arguments, given: ModelArgs) -> None:
     args.add("--n-gpu-layers", given.n_gpu_layers)
     for override in given.override_tensor:
         args.add("--override-tensor", override)
-    args.add_flag("--cpu-moe", given.cpu_moe)
+    args.add("--cpu-moe", given.cpu_moe)
     args.add("--n-cpu-moe", given.n_cpu_moe)
-    args.add("--device", ",".join(given.devices) or None)
-    args.add_cache_type(("--cache-type-k",), given.cache_type_k, "cache_type_k")
-    args.add_cache_type(("--cache-type-v",), given.cache_type_v, "cache_type_v")
+    args.add("--device", given.devices)
+    args.add_cache_types(("--cache-type-{}",), {"k": given.cache_type_k, "v": given.cache_type_v})
     if given.flash_attention is not None:
         args.add("--flash-attn", "on" if given.flash_attention else "off")
     args.add("--threads", given.threads)
     args.add("--threads-batch", given.threads_batch)
     args.add("--batch-size", given.batch)
     args.add("--ubatch-size", given.ubatch)
-    args.add("--rpc", ",".join(given.rpc) or None)
+    args.add("--rpc", given.rpc)
 
 
 def placement(engine: Engine, tool: str, given: ModelArgs) -> tuple[str, ...]:

@@ -110,15 +110,23 @@ class IkLlamaCpp(Engine):
             )
 
     def without_inherited_overrides(self, job: ServerJob) -> ServerJob:
-        """``job`` as ik can run it; PrerequisiteError where RPC is asked of a build without."""
-        self._need_rpc(job)
-        return without_inherited_overrides(job, cpu_only=self._cpu_only)
+        """``job`` as ik can run it; PrerequisiteError where RPC is asked of a build without, which
+        takes ``--rpc`` and ignores it."""
+        wanted = (*job.target_args.rpc, *(job.draft_args.rpc if job.draft else ()))
+        if wanted and not any(b"ggml_backend_rpc" in path.read_bytes() for path in self.files):
+            raise PrerequisiteError(
+                f"engine {self.name} was built without RPC and would ignore {wanted[0]}",
+                hint="build it with -DGGML_RPC=ON, or leave out rpc",
+            )
+        # A build that offloads to nothing names no layers for a GPU in its help.
+        cpu_only = not super().has_flag("server", "-ngl")
+        return without_inherited_overrides(job, cpu_only=cpu_only)
 
     def add_draft(self, args: Arguments, job: ServerJob) -> None:
         """The draft of ``job``, if it has one, with its settings and placement."""
         if job.draft is None:
             return
-        args.add_path("--model-draft", job.draft)
+        args.add("--model-draft", job.draft)
         keys, settings = "", job.settings
         if settings is not None:
             p_min = f"{settings.p_min:g}"
@@ -126,20 +134,6 @@ class IkLlamaCpp(Engine):
         # -md alone does not even load the draft.
         args.add("--spec-type", f"{BY_DRAFT[self.flavour]}{keys}")
         add_draft_args(self, args, job)
-
-    @property
-    def _cpu_only(self) -> bool:
-        """Whether the build offloads to nothing: its help then names no layers for a GPU."""
-        return not super().has_flag("server", "-ngl")
-
-    def _need_rpc(self, job: ServerJob) -> None:
-        """Raise where RPC is asked of a build that takes ``--rpc`` and ignores it."""
-        wanted = (*job.target_args.rpc, *(job.draft_args.rpc if job.draft else ()))
-        if wanted and not any(b"ggml_backend_rpc" in path.read_bytes() for path in self.files):
-            raise PrerequisiteError(
-                f"engine {self.name} was built without RPC and would ignore {wanted[0]}",
-                hint="build it with -DGGML_RPC=ON, or leave out rpc",
-            )
 
 
 # Names for which a pattern that means "all routed experts" must be true, and must not be.
@@ -207,15 +201,13 @@ def add_draft_args(engine: Engine, args: Arguments, job: ServerJob) -> None:
     PrerequisiteError for a setting that this build has no way to say.
     """
     given, target = job.draft_args, job.target_args
-    args.add_first(("--n-gpu-layers-draft", "--gpu-layers-draft", "-ngld"), given.n_gpu_layers)
-    args.add_first(("--device-draft", "-devd"), ",".join(given.devices) or None)
-    for half in ("k", "v"):
-        wanted = getattr(given, f"cache_type_{half}")
-        if wanted is None and getattr(target, f"cache_type_{half}") is not None:
-            wanted = "f16"  # the engines' default, not the target's
-        args.add_cache_type(
-            (f"--cache-type-{half}-draft", f"-ct{half}d"), wanted, f"draft's cache_type_{half}"
-        )
+    args.add(("--n-gpu-layers-draft", "--gpu-layers-draft", "-ngld"), given.n_gpu_layers)
+    args.add(("--device-draft", "-devd"), given.devices)
+    types = {  # the engines' default, not the target's
+        "k": given.cache_type_k or (target.cache_type_k and "f16"),
+        "v": given.cache_type_v or (target.cache_type_v and "f16"),
+    }
+    args.add_cache_types(("--cache-type-{}-draft", "-ct{}d"), types)
     words = _Words(engine, args)
     if given.override_tensor and given.override_tensor != target.override_tensor:
         for override in given.override_tensor:
@@ -268,7 +260,7 @@ class _Words:
         placed = flag in ("-ot", "-cmoe", "-ncmoe")
         for name in own:
             if self._engine.has_flag("server", name) and (placed or not self._inside):
-                self._args.add_flag(name, True) if value is None else self._args.add(name, value)
+                self._args.add(name, True if value is None else value)
                 return
         if not self._inside:
             field = {"-b": "batch", "-ub": "ubatch", "-c": "context", "--rpc": "rpc"}

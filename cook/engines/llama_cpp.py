@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cook.engines.arguments import Arguments, common_server_args, refuse
-from cook.engines.base import Engine, QuantizeJob, ServerJob, absolute
+from cook.engines.base import Engine, QuantizeJob, ServerJob
 from cook.engines.ngram_settings import mainline_flags
 from cook.engines.speculation import NGRAMS, unwanted
 from cook.errors import InputError
@@ -31,15 +31,10 @@ class LlamaCpp(Engine):
         return tuple(flags)
 
     def text_flags(self, tool: str) -> tuple[str, ...]:
-        wanted = (
-            ("--no-log-prefix", ("--no-log-prefix",)),
-            ("--no-log-timestamps", ("--no-log-timestamps",)),
-            # --fit may change the context and the placement of layers behind our back.
-            ("--fit", ("--fit", "off")),
-            # Nothing that cook runs may fetch anything.
-            ("--offline", ("--offline",)),
-        )
-        return tuple(f for flag, words in wanted if self.has_flag(tool, flag) for f in words)
+        # --fit may change the context and the placement of layers behind our back; and nothing
+        # that cook runs may fetch anything.
+        wanted = (("--no-log-prefix",), ("--no-log-timestamps",), ("--fit", "off"), ("--offline",))
+        return tuple(word for words in wanted if self.has_flag(tool, words[0]) for word in words)
 
     def imatrix_flags(self) -> tuple[str, ...]:
         if self.has_flag("imatrix", "--output-format"):
@@ -49,20 +44,17 @@ class LlamaCpp(Engine):
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)
-        args.add_flag_if_known("--no-log-prefix")
-        args.add_flag_if_known("--no-log-timestamps")
-        args.add_if_known("--fit", "off")
-        args.add_flag_if_known("--offline")
+        args.add_words(self.text_flags("server"))
         # Where a build speculates unless told otherwise, --spec-type only adds to that.
         kinds = self.facts.speculators or NGRAMS
         others = unwanted(kinds, job.speculators(self.flavour))
-        args.add_if_known("--no-spec-type", ",".join(others))
+        args.add("--no-spec-type", ",".join(others), if_known=True)
         if job.draft is not None:
             # The counters of every kind of speculation are told at trace level only.
-            args.add_if_known("--verbosity", "4")
+            args.add("--verbosity", "4", if_known=True)
             self._draft_args(args, job, job.draft)
         elif job.ngram is not None:
-            args.add("--spec-type", ",".join(job.speculators(self.flavour)))
+            args.add("--spec-type", job.speculators(self.flavour))
         if job.ngram is not None:
             for flag, number in mainline_flags(job.ngram.of(self.flavour)):
                 args.add(flag, number)
@@ -70,27 +62,24 @@ class LlamaCpp(Engine):
 
     def _draft_args(self, args: Arguments, job: ServerJob, draft: Path) -> None:
         given, settings = job.draft_args, job.settings
-        args.add_first(("--spec-draft-model", "--model-draft"), absolute(draft))
+        args.add(("--spec-draft-model", "--model-draft"), draft)
         # -md alone loads the draft and then ignores it.
-        args.add("--spec-type", ",".join(job.speculators(self.flavour)))
+        args.add("--spec-type", job.speculators(self.flavour))
         if settings is not None:
             args.add("--spec-draft-n-max", settings.n_max)
             args.add("--spec-draft-n-min", settings.n_min)
             args.add("--spec-draft-p-min", settings.p_min)
-        args.add_first(("--spec-draft-ngl", "--n-gpu-layers-draft"), given.n_gpu_layers)
+        args.add(("--spec-draft-ngl", "--n-gpu-layers-draft"), given.n_gpu_layers)
         for override in given.override_tensor:
-            args.add_first(("--spec-draft-override-tensor", "--override-tensor-draft"), override)
-        args.add_first_flag(("--spec-draft-cpu-moe", "--cpu-moe-draft"), given.cpu_moe)
-        args.add_first(("--spec-draft-n-cpu-moe", "--n-cpu-moe-draft"), given.n_cpu_moe)
-        devices = ",".join(given.devices) or None
-        args.add_first(("--spec-draft-device", "--device-draft"), devices)
-        for half in ("k", "v"):
-            flags = (f"--spec-draft-type-{half}", f"--cache-type-{half}-draft")
-            wanted = getattr(given, f"cache_type_{half}")
-            args.add_cache_type(flags, wanted, f"draft's cache_type_{half}")
-        args.add_first(("--spec-draft-threads", "--threads-draft"), given.threads)
+            args.add(("--spec-draft-override-tensor", "--override-tensor-draft"), override)
+        args.add(("--spec-draft-cpu-moe", "--cpu-moe-draft"), given.cpu_moe)
+        args.add(("--spec-draft-n-cpu-moe", "--n-cpu-moe-draft"), given.n_cpu_moe)
+        args.add(("--spec-draft-device", "--device-draft"), given.devices)
+        types = {"k": given.cache_type_k, "v": given.cache_type_v}
+        args.add_cache_types(("--spec-draft-type-{}", "--cache-type-{}-draft"), types)
+        args.add(("--spec-draft-threads", "--threads-draft"), given.threads)
         batch = ("--spec-draft-threads-batch", "--threads-batch-draft")
-        args.add_first(batch, given.threads_batch)
+        args.add(batch, given.threads_batch)
         if job.draft_context is not None:
             refuse(self, "draft", "context", "llama-server gives the draft the target's")
         # llama-server has one setting for both models here; silence would be a lie.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cook.engines.process.supervisor import Supervisor
@@ -19,7 +18,7 @@ from cook.engines.process.supervisor import Supervisor
 _PREFIX = re.compile(r"^\d+\.\d{2}\.\d{3}\.\d{3} [IWED] ", re.MULTILINE)
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
 _HEAD = re.compile(
-    r"\[\s{0,8}(\d{1,7})/\s{0,8}(\d{1,7})\]\s+(\S{1,256})\s+- \[([\d, ]{1,80})\],"
+    r"\[\s{0,8}(\d{1,7})/\s{0,8}(\d{1,7})\]\s+(\S{1,256})\s+- \[[\d, ]{1,80}\],"
     r" type =\s*(\S{1,32}), "
 )
 _CONVERTING = re.compile(r"converting to (\S{1,32}) \.\.")
@@ -53,28 +52,11 @@ _KLD_FIELDS = {
 
 
 @dataclass(frozen=True)
-class TensorLine:
-    """One tensor of a quantization log; ``shape`` ne0 first, without trailing ones."""
-
-    index: int
-    total: int
-    name: str
-    shape: tuple[int, ...]
-    source_type: str
-    type: str
-    size_mib: float | None
-
-
-@dataclass(frozen=True)
 class QuantizeLog:
-    """What llama-quantize did, tensor by tensor, and what it warned of."""
+    """What llama-quantize did: tensor name -> type, and what it warned of."""
 
-    tensors: tuple[TensorLine, ...]
+    types: dict[str, str]
     warnings: tuple[str, ...]
-
-    @property
-    def types(self) -> dict[str, str]:
-        return {line.name: line.type for line in self.tensors}
 
 
 @dataclass(frozen=True)
@@ -97,21 +79,23 @@ def parse_quantize_log(text: str) -> QuantizeLog:
     tensor in work has no size yet (it is left out).
     """
     heads = list(_HEAD.finditer(text))
-    lines: list[TensorLine] = []
-    for number, head in enumerate(heads):
-        end = heads[number + 1].start() if number + 1 < len(heads) else len(text)
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    types: dict[str, str] = {}
+    for head, end in zip(heads, ends, strict=False):
         body = text[head.end() : min(end, head.end() + 4096)]
-        size = _SIZE.search(body)
-        if size is None:
-            continue
-        converting = _CONVERTING.search(body, 0, size.start())
-        index, total, name, shape, source = head.groups()
-        # A dry run names the new type in parentheses after the sizes.
-        new_type = converting.group(1) if converting else size.group(3) or source
-        dims = tuple(int(n) for n in shape.replace(",", " ").split())
-        mib = float(size.group(2) or size.group(1))
-        lines.append(TensorLine(int(index), int(total), name, _trim(dims), source, new_type, mib))
-    return QuantizeLog(tuple(lines), tuple(_quantize_warnings(text)))
+        if size := _SIZE.search(body):
+            converting = _CONVERTING.search(body, 0, size.start())
+            # A dry run names the new type in parentheses after the sizes.
+            types[head[3]] = converting[1] if converting else size[3] or head[4]
+    warnings = [
+        f"{name}: rows of {columns} do not divide by {block}: {wanted} became {got}"
+        for name, columns, block, wanted, got in _FALLBACK_ML.findall(text)
+    ]
+    warnings += [
+        f"a tensor's rows do not divide: fallback to {got}" for got in _FALLBACK_IK.findall(text)
+    ]
+    warnings += [f"{name}: no imatrix data" for name in _NO_WEIGHTS.findall(text)]
+    return QuantizeLog(types, tuple(warnings))
 
 
 def quantize_finished(stdout: str) -> bool:
@@ -121,19 +105,16 @@ def quantize_finished(stdout: str) -> bool:
 
 def parse_final_estimate(text: str) -> Estimate | None:
     """``Final estimate: PPL = a +/- b`` of perplexity or imatrix; None if absent or not finite."""
-    found = _FINAL.search(text)
-    if found is None:
-        return None
-    value, error = _finite(found.group(1)), _finite(found.group(2))
-    if value is None or error is None or value <= 0 or error < 0:
-        return None
-    return Estimate(value, error)
+    if found := _FINAL.search(text):
+        value, error = _finite(found[1]), _finite(found[2])
+        if value is not None and error is not None and value > 0 and error >= 0:
+            return Estimate(value, error)
+    return None
 
 
 def parse_chunks(text: str) -> int | None:
     """Number of the last ``[n]ppl,`` printed."""
-    numbers = [int(found.group(1)) for found in _CHUNK.finditer(text)]
-    return max(numbers) if numbers else None
+    return max((int(found[1]) for found in _CHUNK.finditer(text)), default=None)
 
 
 def parse_planned_chunks(text: str) -> int | None:
@@ -187,8 +168,7 @@ def parse_divergence(stdout: str) -> dict[str, float] | None:
 
 def parse_divergence_chunks(stdout: str) -> int | None:
     """Number of the last row of the ``--kl-divergence`` table."""
-    numbers = [int(found.group(1)) for found in _KLD_ROW.finditer(stdout)]
-    return max(numbers) if numbers else None
+    return max((int(found[1]) for found in _KLD_ROW.finditer(stdout)), default=None)
 
 
 def progress_of(text: str, total: int | None) -> tuple[int, int | None] | None:
@@ -198,22 +178,6 @@ def progress_of(text: str, total: int | None) -> tuple[int, int | None] | None:
         return int(heads[-1].group(1)), int(heads[-1].group(2))
     done = parse_chunks(text) or parse_divergence_chunks(text)
     return (done, total) if done is not None else None
-
-
-def _quantize_warnings(text: str) -> Iterator[str]:
-    for found in _FALLBACK_ML.finditer(text):
-        name, columns, block, wanted, got = found.groups()
-        yield f"{name}: rows of {columns} do not divide by {block}: {wanted} became {got}"
-    for found in _FALLBACK_IK.finditer(text):
-        yield f"a tensor's rows do not divide: fallback to {found.group(1)}"
-    for found in _NO_WEIGHTS.finditer(text):
-        yield f"{found.group(1)}: no imatrix data"
-
-
-def _trim(dims: tuple[int, ...]) -> tuple[int, ...]:
-    while len(dims) > 1 and dims[-1] == 1:
-        dims = dims[:-1]
-    return dims
 
 
 def _finite(text: str) -> float | None:

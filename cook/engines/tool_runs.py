@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,22 +105,24 @@ def check_job(engine: Engine, job: QuantizeJob) -> None:
                 f"engine {engine.name} ({engine.flavour}) has no type {rule.type}",
                 hint="choose another type, or the other engine with --engine",
             )
-    if job.imatrix is not None:
-        _check_imatrix(engine, job.imatrix)
-
-
-def _check_imatrix(engine: Engine, imatrix: Path) -> None:
+    if job.imatrix is None:
+        return
     try:
-        with imatrix.open("rb") as file:
+        with job.imatrix.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise InputError(f"imatrix {imatrix} cannot be read: {error.strerror}") from None
+        raise InputError(f"imatrix {job.imatrix} cannot be read: {error.strerror}") from None
     if magic == b"GGUF" and engine.flavour is Flavour.IK_LLAMA_CPP:
         # ik does not look at the magic and aborts on its own length check.
         raise InputError(
-            f"{imatrix} is a GGUF imatrix; ik_llama.cpp reads only the legacy .dat",
+            f"{job.imatrix} is a GGUF imatrix; ik_llama.cpp reads only the legacy .dat",
             hint="`cook inspect` shows the format; cook converts its own",
         )
+
+
+def _silent(result: ProcessResult, why: str, hint: str | None = None) -> CookError:
+    """The tool exited 0 and did not do its work."""
+    return failure(result, Outcome.SILENT_FAILURE, why, hint)
 
 
 def _verify(
@@ -129,9 +131,9 @@ def _verify(
     from cook.formats.gguf import read_gguf
 
     if not tool_output.quantize_finished(result.stdout_tail):
-        raise failure(result, Outcome.SILENT_FAILURE, "its last line, the time it took, is missing")
+        raise _silent(result, "its last line, the time it took, is missing")
     if not partial.is_file():
-        raise failure(result, Outcome.SILENT_FAILURE, "it wrote no file")
+        raise _silent(result, "it wrote no file")
     log = tool_output.parse_quantize_log(
         result.stderr.read_text(encoding="utf-8", errors="replace")
     )
@@ -139,11 +141,10 @@ def _verify(
         file = read_gguf(partial)
         source = read_gguf(job.source)
     except CookError as error:
-        told = error.message.replace(str(partial), "its output")
-        raise failure(result, Outcome.SILENT_FAILURE, told) from None
+        raise _silent(result, error.message.replace(str(partial), "its output")) from None
     if len(file.tensors) != len(source.tensors):
         count = f"{len(file.tensors)} of {len(source.tensors)} tensors are in its output"
-        raise failure(result, Outcome.SILENT_FAILURE, count)
+        raise _silent(result, count)
     written = {tensor.name: tensor.type_name for tensor in file.tensors}
     differences = compare(job.expected, log.types, written)
     if differences:
@@ -160,7 +161,7 @@ def _verify(
 def compare(
     expected: Mapping[str, str], logged: Mapping[str, str], written: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Every tensor whose type differs between recipe, log and file, told in words."""
+    """A line for every tensor whose type differs between recipe, log and file."""
     differences: list[str] = []
     for name in sorted(set(expected) | set(logged) | set(written)):
         want, log, file = expected.get(name), logged.get(name), written.get(name)
@@ -175,12 +176,11 @@ def compare(
 
 def same_type(one: str, other: str) -> bool:
     """Whether two spellings mean one type (id 41 is q1_0 to mainline, q1_0_g128 to ik)."""
-    if one.lower() == other.lower():
-        return True
     from cook.formats.quant_types import TYPES
 
-    ids = [next((t.id for t in TYPES.values() if t.name == name), None) for name in (one, other)]
-    return ids[0] is not None and ids[0] == ids[1]
+    if one.lower() == other.lower():
+        return True
+    return len({t.id for t in TYPES.values() if t.name in (one, other)}) == 1
 
 
 _HEAP = re.compile(
@@ -206,13 +206,9 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
                 break
             ended = "hung" if result.outcome is Outcome.STALLED else "crashed"
             warnings.append(f"llama-imatrix {ended} with {' '.join(extra) or 'its defaults'}")
-        result.check()
-        err, out = _texts(result)
-        _refuse_not_finite(result, err, out)
-        if short := _TOO_SHORT.search(err):
-            raise failure(result, Outcome.TOOL_ERROR, short.group(), "give it a longer corpus")
+        err, out = _output(result.check())
         if not partial.is_file() or partial.stat().st_size < 16:
-            raise failure(result, Outcome.SILENT_FAILURE, "it wrote no imatrix")
+            raise _silent(result, "it wrote no imatrix")
         chunks = _imatrix_chunks(engine, partial, result)
         if engine.flavour is Flavour.IK_LLAMA_CPP:
             # ik's trailer counts differently (8 for 4 chunks), and its log is complete; of
@@ -225,8 +221,7 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
             # the 6 that are left are too few for it to collect (below 16, llama-imatrix).
             chunks = planned
         if chunks < (planned or 1):
-            told = f"it computed {chunks} of {planned or 'the'} chunks"
-            raise failure(result, Outcome.SILENT_FAILURE, told)
+            raise _silent(result, f"it computed {chunks} of {planned or 'the'} chunks")
         publish(partial, job.output)
     if warnings:
         warnings.append(f"it was collected with {' '.join(extra)}")
@@ -265,18 +260,20 @@ def _imatrix_chunks(engine: Engine, path: Path, result: ProcessResult) -> int:
     with path.open("rb") as file:
         is_gguf = file.read(4) == b"GGUF"
     if is_gguf != (engine.flavour is Flavour.LLAMA_CPP):
-        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix is not of the engine's format")
+        raise _silent(result, "the imatrix is not of the engine's format")
     try:
         imatrix = read_imatrix(path)
     except CookError as error:
-        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
+        raise _silent(result, error.message) from None
     if not imatrix.entries:
-        raise failure(result, Outcome.SILENT_FAILURE, "the imatrix has no entries")
+        raise _silent(result, "the imatrix has no entries")
     return imatrix.chunk_count
 
 
 def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> PerplexityResult:
     """Perplexity over ``job.corpus``; the base-logits file too where ``job.save_base`` is set."""
+    from cook.formats.kld_base import read_base_header
+
     _need(job.model, job.corpus)
     keep = temporary_beside(job.save_base) if job.save_base else contextlib.nullcontext()
     with keep as partial:
@@ -285,19 +282,21 @@ def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> Pe
         result = _run_to_last_line(
             engine, supervisor, command, name, job.save_base, "Final estimate: PPL"
         )
-        err, out = _texts(result)
-        _refuse_not_finite(result, err, out)
-        if short := _TOO_SHORT.search(err):
-            raise failure(result, Outcome.TOOL_ERROR, short.group(), "give it a longer corpus")
+        err, out = _output(result)
         estimate = tool_output.parse_final_estimate(err) or tool_output.parse_final_estimate(out)
         chunks, planned = tool_output.parse_chunks(out), tool_output.parse_planned_chunks(err)
         if estimate is None:
-            raise failure(result, Outcome.SILENT_FAILURE, "its final estimate is missing")
+            raise _silent(result, "its final estimate is missing")
         if chunks is None or (planned is not None and chunks != planned):
-            told = f"it computed {chunks or 0} of {planned or '?'} chunks"
-            raise failure(result, Outcome.SILENT_FAILURE, told)
+            raise _silent(result, f"it computed {chunks or 0} of {planned or '?'} chunks")
         if job.save_base is not None and partial is not None:
-            _check_base(partial, result, chunks)
+            try:
+                base = read_base_header(partial)
+            except CookError as error:
+                raise _silent(result, error.message) from None
+            if not base.complete or base.chunks != chunks:
+                size = f"{base.file_bytes} of {base.expected_bytes} bytes"
+                raise _silent(result, f"the base file has {size}")
             publish(partial, job.save_base)
     return PerplexityResult(
         perplexity=estimate.value,
@@ -307,18 +306,6 @@ def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> Pe
         peak_rss_bytes=result.peak_rss_bytes,
         command=engine.perplexity_command(job),
     )
-
-
-def _check_base(path: Path, result: ProcessResult, chunks: int) -> None:
-    from cook.formats.kld_base import read_base_header
-
-    try:
-        base = read_base_header(path)
-    except CookError as error:
-        raise failure(result, Outcome.SILENT_FAILURE, error.message) from None
-    if not base.complete or base.chunks != chunks:
-        told = f"the base file has {base.file_bytes} of {base.expected_bytes} bytes"
-        raise failure(result, Outcome.SILENT_FAILURE, told)
 
 
 _BROKEN_BASE = re.compile(
@@ -337,26 +324,21 @@ def divergence(engine: Engine, job: DivergenceJob, supervisor: Supervisor) -> Di
     _need(job.model)
     base = read_base_header(job.base)
     if not base.complete:
-        told = f"{base.file_bytes} of {base.expected_bytes} bytes"
-        raise InputError(f"{job.base} is incomplete: {told}", hint="make it again")
+        size = f"{base.file_bytes} of {base.expected_bytes} bytes"
+        raise InputError(f"{job.base} is incomplete: {size}", hint="make it again")
     if base.context != job.context:
         raise InputError(f"{job.base} was made with context {base.context}, not {job.context}")
     command = engine.divergence_command(job)
     name = f"divergence-{job.model.stem}"
     result = _run_to_last_line(engine, supervisor, command, name, None, "Same top p:")
-    err, out = _texts(result)
-    if broken := _BROKEN_BASE.search(err) or _BROKEN_BASE.search(out):
-        hint = "the base was made from a model with another vocabulary"
-        raise failure(result, Outcome.TOOL_ERROR, broken.group(), hint)
-    _refuse_not_finite(result, err, out)
+    _, out = _output(result)
     values = tool_output.parse_divergence(out)
     chunks = tool_output.parse_divergence_chunks(out)
     if values is None:
-        told = "its statistics are missing or not finite (they need 100 tokens)"
-        raise failure(result, Outcome.SILENT_FAILURE, told)
+        why = "its statistics are missing or not finite (they need 100 tokens)"
+        raise _silent(result, why)
     if chunks != base.chunks:
-        told = f"it compared {chunks or 0} of {base.chunks} chunks"
-        raise failure(result, Outcome.SILENT_FAILURE, told)
+        raise _silent(result, f"it compared {chunks or 0} of {base.chunks} chunks")
     ratio_error = values.pop("perplexity_ratio_error", None)
     return DivergenceResult(
         **values,
@@ -378,28 +360,18 @@ def _run_to_last_line(
     out: Path | None,
     last_line: str,
 ) -> ProcessResult:
-    def told(result: ProcessResult) -> bool:
-        said = result.stderr_tail + "\n" + result.stdout_tail
-        complaint = (
-            tool_output.not_finite(said) or _TOO_SHORT.search(said) or _BROKEN_BASE.search(said)
-        )
-        return last_line in said or bool(complaint)
-
-    def run() -> ProcessResult:
-        return _run(engine, supervisor, command, name, out).check()
-
-    return until_told(engine, run, told)
-
-
-def until_told(
-    engine: Engine, run: Callable[[], ProcessResult], told: Callable[[ProcessResult], bool]
-) -> ProcessResult:
     """Run; again, where mainline exited 0 without its last line and without a complaint."""
-    for _ in range(_ATTEMPTS - 1):
-        result = run()
-        if engine.flavour is not Flavour.LLAMA_CPP or told(result):
-            return result
-    return run()
+    for _ in range(_ATTEMPTS if engine.flavour is Flavour.LLAMA_CPP else 1):
+        result = _run(engine, supervisor, command, name, out).check()
+        text = result.stderr_tail + "\n" + result.stdout_tail
+        if (
+            last_line in text
+            or tool_output.not_finite(text)
+            or _TOO_SHORT.search(text)
+            or _BROKEN_BASE.search(text)
+        ):
+            break
+    return result
 
 
 def _run(
@@ -412,9 +384,19 @@ def _run(
 _TOO_SHORT = re.compile(r"you need at least \d+ tokens[^\n]*|the data file you provided[^\n]*")
 
 
-def _texts(result: ProcessResult) -> tuple[str, str]:
+def _output(result: ProcessResult) -> tuple[str, str]:
+    """Standard error and standard output; the failure where either has a complaint."""
     err = result.stderr.read_text(encoding="utf-8", errors="replace")
     out = result.stdout.read_text(encoding="utf-8", errors="replace")
+    broken = _BROKEN_BASE.search(err) or _BROKEN_BASE.search(out)
+    if broken and "--kl-divergence" in result.argv:
+        hint = "the base was made from a model with another vocabulary"
+        raise failure(result, Outcome.TOOL_ERROR, broken.group(), hint)
+    if sign := tool_output.not_finite(err) or tool_output.not_finite(out):
+        hint = "a tensor is broken: quantize it to another type, or check the source"
+        raise _silent(result, f"the computation is not finite: {sign}", hint)
+    if short := _TOO_SHORT.search(err):
+        raise failure(result, Outcome.TOOL_ERROR, short.group(), "give it a longer corpus")
     return err, out
 
 
@@ -422,13 +404,3 @@ def _need(*paths: Path) -> None:
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path} does not exist")
-
-
-def _refuse_not_finite(result: ProcessResult, err: str, out: str) -> None:
-    if sign := tool_output.not_finite(err) or tool_output.not_finite(out):
-        raise failure(
-            result,
-            Outcome.SILENT_FAILURE,
-            f"the computation is not finite: {sign}",
-            "a tensor is broken: quantize it to another type, or check the source",
-        )

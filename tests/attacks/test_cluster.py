@@ -145,7 +145,7 @@ def programs_of_steps(home: Path) -> list[tuple[str, str]]:
     """Programs that ran for a step, by its folder and their own in it, without its number.
 
     llama-perplexity at times exits 0 without its last line, and is run again within its step
-    (:func:`cook.engines.tool_runs.until_told`): such a run does not count.
+    (:mod:`cook.engines.tool_runs`): such a run does not count.
     """
     folders = [path.parent for path in (home / "logs").glob("*--bundled--*/*/command.json")]
     return [

@@ -349,8 +349,8 @@ def test_ik_refuses_before_it_starts(ik_engine: Any, tmp_path: Path) -> None:
 def test_a_flag_that_the_tool_has_not_is_refused_by_name(standin_engine: Make) -> None:
     args = Arguments(standin_engine("silent", "server"), "server")
     args.add("--no-such-flag", None)
-    args.add_if_known("--no-such-flag", "1")
-    args.add_flag("--no-such-flag", wanted=False)
+    args.add("--no-such-flag", "1", if_known=True)
+    args.add("--no-such-flag", False)
     assert len(args.argv(())) == 1
     with pytest.raises(PrerequisiteError, match=r"llama-server of engine .* has no --no-such-flag"):
         args.add("--no-such-flag", 1)
@@ -360,7 +360,7 @@ def test_a_flag_that_the_tool_has_not_is_refused_by_name(standin_engine: Make) -
 
 def test_the_first_name_of_a_flag_that_the_tool_has(standin_engine: Make) -> None:
     args = Arguments(standin_engine("silent", "server"), "server")
-    args.add_first(("--no-such-flag", "--threads"), 3)
+    args.add(("--no-such-flag", "--threads"), 3)
     assert args.argv(("--last",))[1:] == ("--threads", "3", "--last")
 
 

@@ -301,9 +301,9 @@ def dry_run(engine: Any, options: list[str], base: str, folder: Path) -> dict[st
     done = subprocess.run(
         argv, capture_output=True, text=True, timeout=120, check=True, env=engine.environment()
     )
-    lines = parse_quantize_log(done.stderr + done.stdout).tensors
-    assert lines
-    return {line.name: line.type for line in lines}
+    types = parse_quantize_log(done.stderr + done.stdout).types
+    assert types
+    return types
 
 
 def resolved(loaded: LoadedRecipe, flavour: str) -> dict[str, str | None]:
