@@ -313,65 +313,47 @@ class Engine(ABC):
     flavour: Flavour
 
     def __init__(self, name: str, facts: Facts) -> None:
-        self._name, self._facts = name, facts
-        self._identity = EngineIdentity(self.flavour, facts.build, facts.commit, facts.digest)
-        self._capabilities = Capabilities(
+        self.name = name
+        self.facts = facts
+        """Everything known of the build: files and hashes, directories, type ids."""
+        self.identity = EngineIdentity(self.flavour, facts.build, facts.commit, facts.digest)
+        self.capabilities = Capabilities(
             quant_types=frozenset(facts.types),
             ftypes=frozenset(facts.ftypes),
             flags={tool: frozenset(flags) for tool, flags in facts.flags.items()},
         )
+        self.defaults: Mapping[str, str] = facts.defaults
+        """What its server does where nothing is said, by its help: flag -> value."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name}: {self._facts.build} in {self._facts.bin_dir}>"
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def identity(self) -> EngineIdentity:
-        return self._identity
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
-
-    @property
-    def facts(self) -> Facts:
-        """Everything known of the build: files and hashes, directories, type ids."""
-        return self._facts
+        return f"<{type(self).__name__} {self.name}: {self.facts.build} in {self.facts.bin_dir}>"
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Executables and engine libraries whose bytes the identity covers."""
-        folders = [Path(self._facts.bin_dir), *map(Path, self._facts.library_dirs)]
-        places = (folder / name for name in self._facts.files for folder in folders)
+        folders = [Path(self.facts.bin_dir), *map(Path, self.facts.library_dirs)]
+        places = (folder / name for name in self.facts.files for folder in folders)
         return tuple(path for path in places if path.is_file())
-
-    @property
-    def defaults(self) -> Mapping[str, str]:
-        """What its server does where nothing is said, by its help: flag -> value."""
-        return self._facts.defaults
 
     def tool(self, name: str) -> Path:
         """Path of ``llama-<name>``; PrerequisiteError with the mending line when absent."""
-        path = Path(self._facts.bin_dir) / f"llama-{name}"
-        if name not in self._facts.flags or not path.is_file():
-            bundled = self._name == "bundled"
+        path = Path(self.facts.bin_dir) / f"llama-{name}"
+        if name not in self.facts.flags or not path.is_file():
+            bundled = self.name == "bundled"
             raise PrerequisiteError(
-                f"engine {self._name} has no llama-{name} ({path})",
+                f"engine {self.name} has no llama-{name} ({path})",
                 hint="`make setup` builds it" if bundled else "build all targets of the engine",
             )
         return path
 
     def has_flag(self, tool: str, flag: str) -> bool:
         """Whether the help of ``llama-<tool>`` offers ``flag``."""
-        return flag in self._capabilities.flags.get(tool, frozenset())
+        return flag in self.capabilities.flags.get(tool, frozenset())
 
     def environment(self) -> Mapping[str, str]:
         """Scrubbed environment for every tool of this engine (no LLAMA_ARG_*, own HOME)."""
-        paths = tuple(Path(path) for path in self._facts.library_path)
-        return engine_environment(paths, repack=self._facts.repack)
+        paths = tuple(Path(path) for path in self.facts.library_path)
+        return engine_environment(paths, repack=self.facts.repack)
 
     def run(
         self,

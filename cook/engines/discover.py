@@ -7,7 +7,9 @@ file (table ``[engines]``: ``ik = "~/ik_llama.cpp/build"``).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from pathlib import Path
 
 from cook.config import load
@@ -28,10 +30,22 @@ def discover(spec: str | None = None) -> Engine:
     what is not there or cannot run, InputError for a broken configuration file.
     """
     if spec is None:
-        return _default()
+        try:
+            return discover(BUNDLED)
+        except PrerequisiteError as error:
+            others = discover_all()
+            if len(others) == 1:
+                return others[0]
+            if not others:
+                raise
+            names = ", ".join(engine.name for engine in others)
+            hint = f"choose one: --engine {names}"
+            raise PrerequisiteError(error.message, hint=hint) from None
     if "=" in spec:
         name, _, directory = spec.partition("=")
-        return engine_at(_checked_name(name), Path(directory))
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,39}", name) or name == BUNDLED:
+            raise InputError(f"{name!r} cannot name an engine", hint="letters, digits, . _ -")
+        return engine_at(name, Path(directory))
     if spec == BUNDLED:
         return engine_at(BUNDLED, _bundled_dir())
     known = configured()
@@ -66,10 +80,8 @@ def discover_all() -> tuple[Engine, ...]:
     """Every engine that is configured and runs, bundled first; broken ones are left out."""
     found: list[Engine] = []
     for name in (BUNDLED, *configured()):
-        try:
+        with contextlib.suppress(CookError):
             found.append(discover(name))
-        except CookError:
-            continue
     return tuple(found)
 
 
@@ -108,24 +120,8 @@ def engine_at(name: str, directory: Path) -> Engine:
         if name == BUNDLED and "make setup" not in (error.hint or ""):
             raise PrerequisiteError(error.message, hint="`make setup` builds it") from None
         raise
-    adapters: dict[Flavour, type[Engine]] = {
-        Flavour.LLAMA_CPP: LlamaCpp,
-        Flavour.IK_LLAMA_CPP: IkLlamaCpp,
-    }
-    return adapters[Flavour(facts.flavour)](name, facts)
-
-
-def _default() -> Engine:
-    try:
-        return discover(BUNDLED)
-    except PrerequisiteError as error:
-        others = discover_all()
-        if len(others) == 1:
-            return others[0]
-        if not others:
-            raise
-        names = ", ".join(engine.name for engine in others)
-        raise PrerequisiteError(error.message, hint=f"choose one: --engine {names}") from None
+    is_ik = Flavour(facts.flavour) is Flavour.IK_LLAMA_CPP
+    return IkLlamaCpp(name, facts) if is_ik else LlamaCpp(name, facts)
 
 
 def _bundled_dir() -> Path:
@@ -145,19 +141,8 @@ def _bundled_dir() -> Path:
 
 def _unknown(spec: str) -> PrerequisiteError:
     names = ", ".join([BUNDLED, *configured()])
+    variable = spec.upper().replace("-", "_")
     return PrerequisiteError(
         f"no engine is called {spec!r} (known: {names})",
-        hint=f"name its build directory: --engine {spec}=DIR, or {_PREFIX}{_variable(spec)}=DIR",
+        hint=f"name its build directory: --engine {spec}=DIR, or {_PREFIX}{variable}=DIR",
     )
-
-
-def _checked_name(name: str) -> str:
-    import re
-
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,39}", name) or name == BUNDLED:
-        raise InputError(f"{name!r} cannot name an engine", hint="letters, digits, . _ -")
-    return name
-
-
-def _variable(name: str) -> str:
-    return name.upper().replace("-", "_")

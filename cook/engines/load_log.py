@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from cook.engines.base import ModelArgs
 
@@ -19,7 +20,7 @@ MASK_TOKENS = 64
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """One loaded model; None for what was not told.
+    """One loaded model; None for what the log does not tell.
 
     ``context``, ``batch`` and ``ubatch`` in tokens; ``offloaded`` layers of the model, the output
     counted as one. Of threads a server tells its target's only.
@@ -59,74 +60,66 @@ _THREADS = re.compile(
 
 
 def read_load_log(log: str) -> tuple[LoadedModel, ...]:
-    """Every model that ``log`` tells of, in the order in which they were loaded."""
-    found: list[LoadedModel] = []
-    threads = LoadedModel()
+    """Every model of which ``log`` tells, in the order in which they were loaded."""
+    models: list[dict[str, Any]] = []
+    threads: dict[str, int] = {}
     offloaded = slot = None
     devices: set[str] = set()
     for line in log.splitlines():
-        if (told := _BUFFER.search(line)) and not _OWN_MEMORY.match(told[1]):
-            devices.add(told[1])
-        if size := _SIZE.search(line):
-            tokens = int(size[2])
-            if size[1] == "ctx":
-                found.append(LoadedModel(context=tokens, offloaded=offloaded))
-            elif found and size[1] == "batch":
-                found[-1] = replace(found[-1], batch=tokens)
-            elif found:
-                found[-1] = replace(found[-1], ubatch=tokens)
-        elif told := _OFFLOADED.search(line):
-            offloaded = int(told[1])
-        elif told := _THREADS.search(line):
-            threads = _threads(told) if threads.threads is None else threads
-        elif told := _SLOT.search(line):
-            slot = int(told[1])
-        elif found:
-            found[-1] = _more(found[-1], line)
-    if not found:
-        found = [LoadedModel(context=slot)]
-    found[0] = replace(found[0], threads=threads.threads, threads_batch=threads.threads_batch)
-    return tuple(replace(one, devices=frozenset(devices)) for one in found)
+        if (found := _BUFFER.search(line)) and not _OWN_MEMORY.match(found[1]):
+            devices.add(found[1])
+        if found := _SIZE.search(line):
+            if found[1] == "ctx":
+                models.append({"context": int(found[2]), "offloaded": offloaded})
+            elif models:
+                models[-1][found[1]] = int(found[2])
+        elif found := _OFFLOADED.search(line):
+            offloaded = int(found[1])
+        elif found := _THREADS.search(line):
+            threads = threads or _threads(found)
+        elif found := _SLOT.search(line):
+            slot = int(found[1])
+        elif not models:
+            continue
+        elif found := _CACHE.search(line):
+            models[-1] |= {"cache_type_k": found[1], "cache_type_v": found[2]}
+        elif found := _MLA_CACHE.search(line):
+            models[-1]["cache_type_k"] = found[1]
+        elif found := _FLASH.search(line):
+            models[-1]["flash_attention"] = (found[1] or found[2]) in ("1", "enabled")
+    models = models or [{"context": slot}]
+    models[0] |= threads
+    return tuple(LoadedModel(**model, devices=frozenset(devices)) for model in models)
 
 
-def _threads(told: re.Match[str]) -> LoadedModel:
-    if told["pool"] is not None:
-        return LoadedModel(threads=int(told["pool"]))
-    one = int(told["one"] or told["ik"])
-    batch = int(told["batch"] or told["ik_batch"])
-    return LoadedModel(threads=one, threads_batch=one if batch < 1 else batch)
+def _threads(found: re.Match[str]) -> dict[str, int]:
+    if found["pool"] is not None:
+        return {"threads": int(found["pool"])}
+    one = int(found["one"] or found["ik"])
+    batch = int(found["batch"] or found["ik_batch"])
+    return {"threads": one, "threads_batch": one if batch < 1 else batch}
 
 
-def _more(known: LoadedModel, line: str) -> LoadedModel:
-    if told := _CACHE.search(line):
-        return replace(known, cache_type_k=told[1], cache_type_v=told[2])
-    if told := _MLA_CACHE.search(line):
-        return replace(known, cache_type_k=told[1])
-    if told := _FLASH.search(line):
-        return replace(known, flash_attention=(told[1] or told[2]) in ("1", "enabled"))
-    return known
-
-
-def contradictions(told: LoadedModel, args: ModelArgs, context: int) -> Iterator[str]:
-    """Where what was ``told`` is not what ``args`` and ``context`` say, in words.
+def contradictions(loaded: LoadedModel, args: ModelArgs, context: int) -> Iterator[str]:
+    """Where the ``loaded`` model is not what ``args`` and ``context`` say, in words.
 
     Sizes and threads only: an engine may have its reasons to keep another KV type or no flash
     attention for some model, and has them in the server and in the worker alike.
     """
     known = args.filled()
     batch, ubatch = known.batch or 0, known.ubatch or 0
-    tokens = told.context or context
-    if told.context is not None and told.context < context:
-        yield f"a context of {told.context} tokens, not {context}"
+    tokens = loaded.context or context
+    if loaded.context is not None and loaded.context < context:
+        yield f"a context of {loaded.context} tokens, not {context}"
     # An engine may enlarge the context, and cuts batches to what was asked for or to what it made.
     batches = {min(batch, context), min(batch, tokens)}
-    if min(batches) < MASK_TOKENS and told.batch is not None:
-        batches.add(min(told.batch, MASK_TOKENS))
-    if told.batch is not None and told.batch not in batches:
-        yield f"batches of {told.batch} tokens, not {min(batch, context)}"
-    if told.ubatch is not None and told.ubatch not in {min(ubatch, size) for size in batches}:
-        yield f"physical batches of {told.ubatch} tokens, not {min(ubatch, batch, context)}"
-    if told.threads is not None and told.threads != known.threads:
-        yield f"{told.threads} threads, not {known.threads}"
-    if told.threads_batch is not None and told.threads_batch != known.threads_batch:
-        yield f"{told.threads_batch} threads for batches, not {known.threads_batch}"
+    if min(batches) < MASK_TOKENS and loaded.batch is not None:
+        batches.add(min(loaded.batch, MASK_TOKENS))
+    if loaded.batch is not None and loaded.batch not in batches:
+        yield f"batches of {loaded.batch} tokens, not {min(batch, context)}"
+    if loaded.ubatch is not None and loaded.ubatch not in {min(ubatch, size) for size in batches}:
+        yield f"physical batches of {loaded.ubatch} tokens, not {min(ubatch, batch, context)}"
+    if loaded.threads is not None and loaded.threads != known.threads:
+        yield f"{loaded.threads} threads, not {known.threads}"
+    if loaded.threads_batch is not None and loaded.threads_batch != known.threads_batch:
+        yield f"{loaded.threads_batch} threads for batches, not {known.threads_batch}"

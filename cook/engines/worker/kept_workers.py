@@ -32,6 +32,19 @@ FREE_SHARE = 0.9
 """Of the memory that was available at first, what models may take together."""
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A worker with the model file that it holds, if any."""
+
+    worker: Worker
+    path: Path = Path()
+    file_bytes: int = 0
+    on_device: bool = False
+
+
+_Pool = dict[tuple[str, str], _Kept]
+
+
 class KeptWorkers(Closing):
     """Loaded workers by engine and weights. Safe to use from threads.
 
@@ -40,8 +53,8 @@ class KeptWorkers(Closing):
 
     def __init__(self, log_dir: Path) -> None:
         self._supervisor = Supervisor(log_dir)
-        self._waiting: dict[tuple[str, str], _Waiting] = {}
-        self._unloaded: dict[str, Worker] = {}
+        self._loaded: _Pool = {}
+        self._unloaded: _Pool = {}
         self._lock = threading.Lock()
         self._capacity = available_memory_bytes()
         self.loads: dict[Path, int] = {}
@@ -65,30 +78,20 @@ class KeptWorkers(Closing):
         """
         key = engine.identity.digest, place or load.weights
         with self._lock:
-            waiting = self._waiting.pop(key, None)
-        if waiting is not None:
-            worker = waiting.worker
-            file_bytes = waiting.file_bytes if place is None else read_gguf(load.path).file_bytes
-            info = self._load(worker, load)
-        else:
+            kept = self._loaded.pop(key, None)
+        if kept is None:
             file_bytes = read_gguf(load.path).file_bytes
             self.make_room({load.path: file_bytes})
             worker, info = self._opened(engine, load)
+        else:
+            worker = kept.worker
+            file_bytes = kept.file_bytes if place is None else read_gguf(load.path).file_bytes
+            info = self._load(worker, load)
         usual_s, worker.timeout_s = worker.timeout_s, timeout_s
-        try:
+        kept = _Kept(worker, load.path, file_bytes, bool(info.running.devices))
+        with self._lent(self._loaded, key, kept):
             yield worker, info
-        except BaseException:
-            worker.close()
-            raise
-        if worker.gone:
-            return
-        worker.timeout_s = usual_s
-        kept = _Waiting(worker, load.path, file_bytes, bool(info.running.devices))
-        with self._lock:
-            earlier = self._waiting.pop(key, None)  # another step's, side by side with this one
-            self._waiting[key] = kept
-        if earlier is not None:
-            earlier.worker.close()
+            worker.timeout_s = usual_s
 
     @contextmanager
     def unloaded(self, engine: Engine) -> Iterator[Worker]:
@@ -99,24 +102,32 @@ class KeptWorkers(Closing):
         """
         from cook.engines.worker.worker import Worker
 
-        digest = engine.identity.digest
+        key = engine.identity.digest, ""
         with self._lock:
-            worker = self._unloaded.pop(digest, None)
-        if worker is not None and (worker.gone or not forget_peak_rss(worker.pid)):
-            worker.close()
-            worker = None
-        if worker is None:
-            worker = Worker.open(engine, self._supervisor, name="quantize")
+            kept = self._unloaded.pop(key, None)
+        if kept is not None and (kept.worker.gone or not forget_peak_rss(kept.worker.pid)):
+            kept.worker.close()
+            kept = None
+        if kept is None:
+            kept = _Kept(Worker.open(engine, self._supervisor, name="quantize"))
+        with self._lent(self._unloaded, key, kept):
+            yield kept.worker
+
+    @contextmanager
+    def _lent(self, pool: _Pool, key: tuple[str, str], kept: _Kept) -> Iterator[None]:
+        """It waits in ``pool`` after the block, unless it failed in it."""
         try:
-            yield worker
+            yield
         except BaseException:
-            worker.close()
+            kept.worker.close()
             raise
+        if kept.worker.gone:
+            return
         with self._lock:
-            earlier = self._unloaded.pop(digest, None)  # another step's, side by side with this one
-            self._unloaded[digest] = worker
+            earlier = pool.pop(key, None)  # another step's, side by side with this one
+            pool[key] = kept
         if earlier is not None:
-            earlier.close()
+            earlier.worker.close()
 
     def make_room(self, files: Mapping[Path, int], *, devices: bool = False) -> None:
         """End those that wait until ``files``, with their bytes, fit into memory beside the rest.
@@ -126,10 +137,10 @@ class KeptWorkers(Closing):
         """
         with self._lock:
             if devices:
-                for key in [k for k, w in self._waiting.items() if w.on_device]:
-                    self._waiting.pop(key).worker.close()
-            while self._waiting and not self._fits(files):
-                self._waiting.pop(next(iter(self._waiting))).worker.close()
+                for key in [k for k, w in self._loaded.items() if w.on_device]:
+                    self._loaded.pop(key).worker.close()
+            while self._loaded and not self._fits(files):
+                self._loaded.pop(next(iter(self._loaded))).worker.close()
 
     def cancel(self, *, now: bool = False) -> None:
         """End every worker, waiting or not, and refuse new ones (see :meth:`Supervisor.cancel`)."""
@@ -138,12 +149,10 @@ class KeptWorkers(Closing):
     def close(self) -> None:
         """End those that wait."""
         with self._lock:
-            for waiting in self._waiting.values():
-                waiting.worker.close()
-            self._waiting.clear()
-            for worker in self._unloaded.values():
-                worker.close()
-            self._unloaded.clear()
+            for pool in (self._loaded, self._unloaded):
+                for kept in pool.values():
+                    kept.worker.close()
+                pool.clear()
 
     def _opened(self, engine: Engine, load: ModelLoad) -> tuple[Worker, ModelInfo]:
         from cook.engines.worker.worker import Worker
@@ -152,7 +161,7 @@ class KeptWorkers(Closing):
         try:
             return worker, self._load(worker, load)
         except StepError:
-            if not self._waiting:
+            if not self._loaded:
                 raise
         # It may be that all together do not fit: nobody tells beforehand what a device holds.
         self.close()
@@ -177,16 +186,6 @@ class KeptWorkers(Closing):
         """
         if self._capacity is None:
             return False
-        every = {**files, **{w.path: w.file_bytes for w in self._waiting.values()}}
-        own = sum(anonymous_bytes(w.worker.pid) for w in self._waiting.values())
+        every = {**files, **{w.path: w.file_bytes for w in self._loaded.values()}}
+        own = sum(anonymous_bytes(w.worker.pid) for w in self._loaded.values())
         return sum(every.values()) + own <= FREE_SHARE * self._capacity
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """A worker that no step uses now, with the model file that it holds."""
-
-    worker: Worker
-    path: Path
-    file_bytes: int
-    on_device: bool

@@ -58,10 +58,8 @@ def model_load(
         overrides=_overrides(flavour, args),
         devices=args.devices,
     )
-    load = replace(
-        load, parameters=_parameters(engine, flavour, args, load, context, outputs, slots)
-    )
-    return follow(flavour, args.extra, load, path.name)
+    parameters = _parameters(engine, args, load, context, outputs, slots)
+    return follow(flavour, args.extra, replace(load, parameters=parameters), path.name)
 
 
 def _overrides(flavour: Flavour, args: ModelArgs) -> tuple[str, ...]:
@@ -77,51 +75,38 @@ def _overrides(flavour: Flavour, args: ModelArgs) -> tuple[str, ...]:
 
 
 def _parameters(
-    engine: Engine,
-    flavour: Flavour,
-    args: ModelArgs,
-    load: ModelLoad,
-    context: int,
-    outputs: int | None,
-    slots: int,
+    engine: Engine, args: ModelArgs, load: ModelLoad, context: int, outputs: int | None, slots: int
 ) -> tuple[LibraryParameter, ...]:
-    found = [LibraryParameter(name, value) for name, value in _SERVERS[flavour].items()]
+    found: list[LibraryParameter] = []
+
+    def add(name: str, value: float | str | None, flag: str | None = None) -> None:
+        if value is not None:
+            found.append(LibraryParameter(name, value, flag))
+
+    is_ik = engine.flavour is Flavour.IK_LLAMA_CPP
+    flash = None if args.flash_attention is None else int(args.flash_attention)
+    for name, value in _SERVERS[engine.flavour].items():
+        add(name, value)
     if engine.environment().get("LLAMA_ARG_REPACK") == "0":
-        found.append(LibraryParameter("model.use_extra_bufts", 0))
-    if args.n_gpu_layers is not None:
-        found.append(LibraryParameter("model.n_gpu_layers", args.n_gpu_layers, "--n-gpu-layers"))
-    for half, kind in (("k", args.cache_type_k), ("v", args.cache_type_v)):
-        if kind is not None:
-            flag = f"--cache-type-{half}"
-            found.append(LibraryParameter(f"context.type_{half}", kind, flag))
-    if args.flash_attention is not None:
-        name = "flash_attn_type" if flavour is Flavour.LLAMA_CPP else "flash_attn"
-        on = int(args.flash_attention)
-        found.append(LibraryParameter(f"context.{name}", on, "--flash-attn"))
-    if flavour is Flavour.IK_LLAMA_CPP:
-        found += _of_ik(args, load, context)
+        add("model.use_extra_bufts", 0)
+    add("model.n_gpu_layers", args.n_gpu_layers, "--n-gpu-layers")
+    add("context.type_k", args.cache_type_k, "--cache-type-k")
+    add("context.type_v", args.cache_type_v, "--cache-type-v")
+    add("context.flash_attn" if is_ik else "context.flash_attn_type", flash, "--flash-attn")
+    if is_ik:  # what it wants to know of the context when it loads the weights
+        layers = _ALL_LAYERS if args.cpu_moe else None
+        add("model.max_ctx_size", context)
+        add("model.n_ubatch", min(load.ubatch, load.batch, context))
+        add(
+            "model.ncmoe", layers if args.n_cpu_moe is None else args.n_cpu_moe or None, "--cpu-moe"
+        )
+        add("model.flash_attn", flash)
+        add("model.type_k", args.cache_type_k)
+        add("model.type_v", args.cache_type_v)
     elif outputs is not None:
-        found.append(LibraryParameter("context.n_outputs_max", min(outputs * slots, load.batch)))
-        found.append(LibraryParameter("context.n_outputs_max_per_seq", outputs))
+        add("context.n_outputs_max", min(outputs * slots, load.batch))
+        add("context.n_outputs_max_per_seq", outputs)
     if slots > 1:
-        found.append(LibraryParameter("context.n_seq_max", slots))
-        found.append(LibraryParameter("context.kv_unified", 0))
+        add("context.n_seq_max", slots)
+        add("context.kv_unified", 0)
     return tuple(found)
-
-
-def _of_ik(args: ModelArgs, load: ModelLoad, context: int) -> list[LibraryParameter]:
-    """What ik wants to know of the context when it loads the weights."""
-    layers = args.n_cpu_moe if args.n_cpu_moe is not None else _ALL_LAYERS if args.cpu_moe else 0
-    ubatch = min(load.ubatch, load.batch, context)
-    found = [
-        LibraryParameter("model.max_ctx_size", context),
-        LibraryParameter("model.n_ubatch", ubatch),
-    ]
-    if layers:
-        found.append(LibraryParameter("model.ncmoe", layers, "--cpu-moe"))
-    if args.flash_attention is not None:
-        found.append(LibraryParameter("model.flash_attn", int(args.flash_attention)))
-    for half, kind in (("k", args.cache_type_k), ("v", args.cache_type_v)):
-        if kind is not None:
-            found.append(LibraryParameter(f"model.type_{half}", kind))
-    return found

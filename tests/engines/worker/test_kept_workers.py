@@ -93,11 +93,9 @@ def test_what_lies_on_a_device_gives_way_to_programs(
     """No build here has a device: what the library would log of one is put in its place."""
     with workers.loaded(engine, ModelLoad(tiny_model, context=256)) as (worker, _):
         pass
-    ((key, waiting),) = workers._waiting.items()
-    on_device = kept_workers._Waiting(
-        waiting.worker, waiting.path, waiting.file_bytes, on_device=True
-    )
-    monkeypatch.setitem(workers._waiting, key, on_device)
+    ((key, waiting),) = workers._loaded.items()
+    on_device = kept_workers._Kept(waiting.worker, waiting.path, waiting.file_bytes, on_device=True)
+    monkeypatch.setitem(workers._loaded, key, on_device)
     workers.make_room({})
     assert alive(worker.pid)
     workers.make_room({}, devices=True)
