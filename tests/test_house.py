@@ -38,7 +38,7 @@ ROOMS = {
     "trace": 1_298,
     "graph": 2_244,
     "engine_setup": 290,
-    "engines": 6_665,
+    "engines": 6_510,
     "config": 137,
     "prompts": 405,
     "demo": 253,

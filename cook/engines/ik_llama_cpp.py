@@ -208,76 +208,68 @@ def add_draft_args(engine: Engine, args: Arguments, job: ServerJob) -> None:
         "v": given.cache_type_v or (target.cache_type_v and "f16"),
     }
     args.add_cache_types(("--cache-type-{}-draft", "-ct{}d"), types)
-    words = _Words(engine, args)
-    if given.override_tensor and given.override_tensor != target.override_tensor:
-        for override in given.override_tensor:
-            words.add("-ot", override, ("--override-tensor-draft", "-otd"))
     if given.cpu_moe:
-        words.add("-cmoe", None, ("--cpu-moe-draft", "-cmoed"))
-    elif given.n_cpu_moe is not None:
-        words.add("-ncmoe", given.n_cpu_moe, ("--n-cpu-moe-draft", "-ncmoed"))
-    elif target.cpu_moe or target.n_cpu_moe:
-        words.add("-ncmoe", 0, ("--n-cpu-moe-draft", "-ncmoed"))
-    words.add("-t", given.threads, ("--threads-draft", "-td"))
+        moe: tuple[_DraftFlag, ...] = (("-cmoe", True, ("--cpu-moe-draft", "-cmoed")),)
+    else:
+        layers = 0 if target.cpu_moe or target.n_cpu_moe else None
+        layers = layers if given.n_cpu_moe is None else given.n_cpu_moe
+        moe = (("-ncmoe", layers, ("--n-cpu-moe-draft", "-ncmoed")),)
+    same_overrides = given.override_tensor == target.override_tensor
     # Without a number of its own a batch uses the draft's threads, not the target's for batches.
     inherits = given.threads is not None and target.threads_batch is not None
     batch_threads = given.threads_batch or (given.threads if inherits else None)
-    words.add("-tb", batch_threads, ("--threads-batch-draft", "-tbd"))
     batch = draft_batch(given, target, job.context)
-    if given.batch is not None or (batch != target.batch and words.possible):
-        words.add("-b", batch)
-    words.add("-ub", given.ubatch)
-    # -cd counts only where nothing is said of the target's context: the copy has that already.
-    words.add("-c", job.draft_context)
-    if given.flash_attention is not None:
-        words.add("-fa", "on" if given.flash_attention else "off")
-    if given.rpc != target.rpc:
-        words.add("--rpc", ",".join(given.rpc) or None)
-    words.finish(given.extra)
-
-
-class _Words:
-    """Flags for ``--draft-params``; on a build without it, flags of the draft's own."""
-
-    def __init__(self, engine: Engine, args: Arguments) -> None:
-        self._engine, self._args = engine, args
-        self._inside = [
-            flag for flag in ("--draft-params", "-draft") if engine.has_flag("server", flag)
-        ]
-        self._words: list[str] = []
-
-    @property
-    def possible(self) -> bool:
-        """Whether the build takes flags of the draft's own."""
-        return bool(self._inside)
-
-    def add(self, flag: str, value: str | int | None, own: tuple[str, ...] = ()) -> None:
-        """``flag value`` (``-cmoe`` has no value); nothing for a value of None otherwise."""
-        if value is None and flag != "-cmoe":
-            return
+    inside = next((f for f in ("--draft-params", "-draft") if engine.has_flag("server", f)), None)
+    says_batch = given.batch is not None or (batch != target.batch and inside)
+    flash = {None: None, True: "on", False: "off"}[given.flash_attention]
+    wanted: tuple[_DraftFlag, ...] = (
+        *(
+            ("-ot", override, ("--override-tensor-draft", "-otd"))
+            for override in (() if same_overrides else given.override_tensor)
+        ),
+        *moe,
+        ("-t", given.threads, ("--threads-draft", "-td")),
+        ("-tb", batch_threads, ("--threads-batch-draft", "-tbd")),
+        ("-b", batch if says_batch else None, ()),
+        ("-ub", given.ubatch, ()),
+        # -cd counts only where nothing is said of the target's context: the copy has that already.
+        ("-c", job.draft_context, ()),
+        ("-fa", flash, ()),
+        ("--rpc", ",".join(given.rpc) if given.rpc and given.rpc != target.rpc else None, ()),
+    )
+    words: list[str] = []
+    for flag, value, own in wanted:
         # A flag of its own for placement is how other versions say it; -td and its like are
         # read by this version and then not used.
-        placed = flag in ("-ot", "-cmoe", "-ncmoe")
-        for name in own:
-            if self._engine.has_flag("server", name) and (placed or not self._inside):
-                self._args.add(name, True if value is None else value)
-                return
-        if not self._inside:
-            field = {"-b": "batch", "-ub": "ubatch", "-c": "context", "--rpc": "rpc"}
-            field["-fa"] = "flash_attention"
-            refuse(self._engine, "draft", field.get(flag, flag), "this build has no --draft-params")
-        self._words += [flag] if value is None else [flag, str(value)]
+        usable = own if flag in ("-ot", "-cmoe", "-ncmoe") or inside is None else ()
+        name = next((name for name in usable if engine.has_flag("server", name)), None)
+        if name is not None:
+            args.add(name, value)
+        elif value is not None and inside is None:
+            refuse(engine, "draft", _FIELDS.get(flag, flag), "this build has no --draft-params")
+        elif value is not None:
+            words += [flag] if value is True else [flag, str(value)]
+    words += given.extra
+    if words and inside is None:
+        refuse(engine, "draft", "extra", "this build has no --draft-params")
+    if words:
+        args.add(inside or "", " ".join(_quoted(engine, word) for word in words))
 
-    def finish(self, extra: Sequence[str]) -> None:
-        """Write them all as one argument, ``extra`` last."""
-        if extra and not self._inside:
-            refuse(self._engine, "draft", "extra", "this build has no --draft-params")
-        self._words += extra
-        if self._words:
-            self._args.add(self._inside[0], " ".join(map(self._quoted, self._words)))
 
-    def _quoted(self, word: str) -> str:
-        # The engine splits it at blanks and knows double quotes only, with no way to escape one.
-        if '"' in word or not word:
-            refuse(self._engine, "draft", word or "an empty word", "--draft-params cannot quote it")
-        return f'"{word}"' if " " in word else word
+_DraftFlag = tuple[str, str | int | None, tuple[str, ...]]
+"""A flag for ``--draft-params``, its value (True: it has none; None: nothing is said), and the
+flags of the draft's own that say the same where there are some."""
+_FIELDS = {
+    "-b": "batch",
+    "-ub": "ubatch",
+    "-c": "context",
+    "--rpc": "rpc",
+    "-fa": "flash_attention",
+}
+
+
+def _quoted(engine: Engine, word: str) -> str:
+    # The engine splits it at blanks and knows double quotes only, with no way to escape one.
+    if '"' in word or not word:
+        refuse(engine, "draft", word or "an empty word", "--draft-params cannot quote it")
+    return f'"{word}"' if " " in word else word

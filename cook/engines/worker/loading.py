@@ -83,7 +83,7 @@ def _parameters(
         if value is not None:
             found.append(LibraryParameter(name, value, flag))
 
-    is_ik = engine.flavour is Flavour.IK_LLAMA_CPP
+    is_ik = engine.flavour == Flavour.IK_LLAMA_CPP
     flash = None if args.flash_attention is None else int(args.flash_attention)
     for name, value in _SERVERS[engine.flavour].items():
         add(name, value)
