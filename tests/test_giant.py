@@ -9,12 +9,13 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cook.build.plan import plan
 from cook.build.prepare import prepare
-from cook.formats import gguf, headers
+from cook.formats import gguf
 from cook.inspection import ModelReport, inspect
 from tests.giant import VOCABULARY, write_giant
 
@@ -102,14 +103,14 @@ def test_a_plan_reads_every_header_once(
     path = tmp_path / "few.yaml"
     path.write_text(recipe(giant, FEW, scored=scored))
     read: Counter[Path] = Counter()
-    one = gguf._read_shard
+    one = gguf.read_shard
 
-    def counted(path: Path, index: int, complete: bool) -> gguf.GgufFile:
+    def counted(path: Path, **options: Any) -> gguf.GgufFile:
         read[path] += 1
-        return one(path, index, complete)
+        return one(path, **options)
 
-    monkeypatch.setattr(gguf, "_read_shard", counted)
-    headers._read.cache_clear()
+    monkeypatch.setattr(gguf, "read_shard", counted)
+    gguf._kept_header.cache_clear()
     planned = plan(prepare(path, engines=["bundled"], plan_only=True))
     assert sum(step.kind == "quantize" for step in planned.steps) == 3
     shards = {path: count for path, count in read.items() if path.parent == giant.parent}

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from cook.demo.smollm2 import is_smollm2, smollm2
 from cook.demo.unpack import is_unpacked, unpacked
 from cook.errors import InputError, PrerequisiteError
-from cook.formats.gguf import GgufFile, TensorInfo
-from cook.formats.headers import header
+from cook.formats.gguf import GgufFile, TensorInfo, header
 from cook.formats.naming import shards_of
 from cook.graph.step import Source, source
 from cook.hub.choice import ChosenFiles, DownloadKind, choose

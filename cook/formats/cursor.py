@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Container
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,12 +29,13 @@ def shown(text: str) -> str:
 
 
 class MalformedFile(InputError):
-    """``path`` does not hold what its format asks for, or ends before it does."""
+    """``path`` does not hold what its format asks for, or ends before it does; ``reason`` says
+    where."""
 
-    def __init__(self, path: Path, message: str) -> None:
-        super().__init__(f"{path}: {message}")
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
         self.path = path
-        self.said = message
+        self.reason = reason
 
 
 class Cursor(Closing):
@@ -68,19 +70,18 @@ class Cursor(Closing):
 
     def need(self, count: int, field: str) -> None:
         """Have ``count`` more bytes in the buffer, or fail without having allocated them."""
-        end = self.position + count
-        if end <= len(self.buffer):
-            return
-        if end > self._limit:
+        end, have = self.position + count, len(self.buffer)
+        if end > have:
+            self._check(count, field)
+            wanted = min(max(end, have + _WINDOW), self._limit) - have
+            self.buffer += _read(self._descriptor, self.path, have, wanted)
+
+    def _check(self, count: int, field: str) -> None:
+        if self.position + count > self._limit:
             left = self.file_bytes - self.position
             if count > left:
                 self.fail(field, f"needs {count} bytes and the file ends after {max(left, 0)}")
             self.fail(field, f"the header is larger than the {self._limit} bytes cook reads")
-        self._fetch(min(max(end, len(self.buffer) + _WINDOW), self._limit))
-
-    def _fetch(self, end: int) -> None:
-        have = len(self.buffer)
-        self.buffer += read_exactly(self._descriptor, self.path, have, end - have)
 
     def take(self, count: int, field: str) -> bytes:
         """The next ``count`` bytes."""
@@ -91,10 +92,8 @@ class Cursor(Closing):
 
     def stream(self, count: int, field: str) -> bytes:
         """The next ``count`` bytes, read straight from the file and not kept in ``buffer``."""
-        if self.position + count > self._limit:
-            left = self.file_bytes - self.position
-            self.fail(field, f"needs {count} bytes and the file ends after {max(left, 0)}")
-        data = read_exactly(self._descriptor, self.path, self.position, count)
+        self._check(count, field)
+        data = _read(self._descriptor, self.path, self.position, count)
         self.position += count
         return data
 
@@ -116,8 +115,19 @@ class Cursor(Closing):
         self.position += 8
         return value
 
-    def name(self, field: str, limit: int) -> str:
-        """The next string as a name: 1 to ``limit`` bytes of UTF-8 without control characters."""
+    def count(self, field: str, limit: int, least_bytes: int) -> int:
+        """The next u64 as the number of things to come, each of ``least_bytes`` or more."""
+        at = self.position
+        count = self.u64(field)
+        if count > limit:
+            self.fail(field, f"{count} is more than {limit}", at=at)
+        if count * least_bytes > self.file_bytes - self.position:
+            self.fail(field, f"{count} cannot fit in the file", at=at)
+        return count
+
+    def name(self, field: str, limit: int, taken: Container[str]) -> str:
+        """The next string as a name: 1 to ``limit`` bytes of UTF-8 without control characters,
+        and none of ``taken``."""
         start = self.position
         length = self.u64(field)
         if not 1 <= length <= limit:
@@ -129,6 +139,8 @@ class Cursor(Closing):
             self.fail(field, "is not UTF-8", at=start)
         if not text.isprintable():
             self.fail(field, f"{shown(text)} has control characters", at=start)
+        if text in taken:
+            self.fail(field, f"{shown(text)} occurs twice", at=start)
         return text
 
     def skip_strings(self, count: int, field: str) -> None:
@@ -155,32 +167,26 @@ def read_range(path: Path, offset: int, count: int) -> bytes:
     """``count`` bytes of ``path`` from ``offset``; InputError if the file has fewer."""
     try:
         with path.open("rb", buffering=0) as file:
-            return read_exactly(file.fileno(), path, offset, count)
+            return _read(file.fileno(), path, offset, count)
     except OSError as error:
         raise _cannot_read(path, error) from error
 
 
-def read_exactly(descriptor: int, path: Path, offset: int, count: int) -> bytes:
+def _read(descriptor: int, path: Path, offset: int, count: int) -> bytes:
     """``count`` bytes from ``offset``, allocated as they come; InputError if there are fewer."""
-    first = _pread(descriptor, path, count, offset)
-    if len(first) == count:
-        return first
-    data = bytearray(first)
-    while len(data) < count:
-        part = _pread(descriptor, path, count - len(data), offset + len(data))
+    parts, have = [], 0
+    while have < count:
+        try:
+            part = os.pread(descriptor, min(count - have, _LARGEST_READ), offset + have)
+        except OSError as error:
+            raise _cannot_read(path, error) from error
         if not part:
             raise InputError(
-                f"{path}: data at byte {offset}: needs {count} bytes and there are {len(data)}"
+                f"{path}: data at byte {offset}: needs {count} bytes and there are {have}"
             )
-        data += part
-    return bytes(data)
-
-
-def _pread(descriptor: int, path: Path, count: int, offset: int) -> bytes:
-    try:
-        return os.pread(descriptor, min(count, _LARGEST_READ), offset)
-    except OSError as error:
-        raise _cannot_read(path, error) from error
+        parts.append(part)
+        have += len(part)
+    return b"".join(parts)
 
 
 def _cannot_read(path: Path, error: Exception) -> InputError:

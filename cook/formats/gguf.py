@@ -17,18 +17,19 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
-from cook.errors import InputError
-from cook.files import FileRange
+from cook.errors import CookError, InputError
+from cook.files import FileRange, Identity, identity
 from cook.formats.cursor import Cursor, read_range, shown
-from cook.formats.naming import shard_path, split_name
+from cook.formats.naming import shards_of, split_name
 from cook.formats.quant_types import by_id, by_name
 
 
@@ -64,10 +65,17 @@ SCALARS = {
     ValueType.FLOAT64: "d",
 }
 
-# The largest vocabularies have 0.3 M tokens and 0.6 M merges: some 15 MiB.
+MAGIC = b"GGUF"
+MAX_HEADER_BYTES = 48 << 20
+"""The largest vocabularies have 0.3 M tokens and 0.6 M merges: some 15 MiB."""
 MAX_STRINGS = 1 << 21
-MAX_ARRAY_BYTES = 32 << 20
-MAX_STRING_BYTES = 8 << 20
+MAX_TENSORS = 1 << 18
+MAX_KEYS = 1 << 16
+MAX_NAME_BYTES = 1024
+MAX_ALIGNMENT = 1 << 24
+DEFAULT_ALIGNMENT = 32
+MAX_DIMS = 4
+_INT64_MAX = (1 << 63) - 1
 
 MetadataScalar = int | float | bool | str
 
@@ -79,12 +87,6 @@ class MetadataArray:
     element: ValueType
     count: int
     raw: bytes = field(repr=False)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[MetadataScalar]:
-        return iter(self.values())
 
     def values(self) -> tuple[MetadataScalar, ...]:
         """All elements; strings that are not UTF-8 have replacement characters."""
@@ -106,57 +108,7 @@ class MetadataArray:
 
 
 MetadataValue = MetadataScalar | MetadataArray
-
-
-def read_value(cursor: Cursor, field: str) -> MetadataValue:
-    """One typed value at the cursor; InputError if its type or size is impossible."""
-    kind = _value_type(cursor, field)
-    if kind is ValueType.ARRAY:
-        return _read_array(cursor, field)
-    if kind is ValueType.STRING:
-        length = cursor.u64(field)
-        if length > MAX_STRING_BYTES:
-            cursor.fail(field, f"string of {length} bytes (limit {MAX_STRING_BYTES})")
-        return cursor.take(length, field).decode(errors="replace")
-    layout = f"<{SCALARS[kind]}"
-    raw = cursor.take(struct.calcsize(layout), field)
-    value: MetadataScalar = struct.unpack(layout, raw)[0]
-    return value
-
-
-def _read_array(cursor: Cursor, field: str) -> MetadataArray:
-    element = _value_type(cursor, field)
-    if element is ValueType.ARRAY:
-        cursor.fail(field, "arrays of arrays are not supported by any engine")
-    count = cursor.u64(field)
-    start = cursor.position
-    if element is ValueType.STRING:
-        if count > MAX_STRINGS:
-            cursor.fail(field, f"{count} strings (limit {MAX_STRINGS})", at=start - 8)
-        if count * 8 > cursor.file_bytes - start:
-            cursor.fail(field, f"{count} strings cannot fit in the file", at=start - 8)
-        cursor.skip_strings(count, field)
-        if cursor.position - start > MAX_ARRAY_BYTES:
-            cursor.fail(field, f"array of more than {MAX_ARRAY_BYTES} bytes", at=start - 8)
-        raw = bytes(memoryview(cursor.buffer)[start : cursor.position])
-    else:
-        size = count * struct.calcsize(SCALARS[element])
-        if size > MAX_ARRAY_BYTES:
-            cursor.fail(field, f"array of {size} bytes (limit {MAX_ARRAY_BYTES})", at=start - 8)
-        raw = cursor.take(size, field)
-    return MetadataArray(element, count, raw)
-
-
-def _value_type(cursor: Cursor, field: str) -> ValueType:
-    at = cursor.position
-    number = cursor.u32(field)
-    try:
-        return ValueType(number)
-    except ValueError:
-        cursor.fail(field, f"unknown value type {number}", at=at)
-
-
-MAX_DIMS = 4
+_Value = TypeVar("_Value", int, bool, str, MetadataArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +156,6 @@ class GgufFile:
     data_offsets: tuple[int, ...]
     file_bytes: int
     shards: tuple[Path, ...]
-    shard_bytes: tuple[int, ...]
     header_digest: str
     value_spans: Mapping[str, tuple[int, int]] = field(repr=False)
 
@@ -243,14 +194,8 @@ class GgufFile:
 
     def read_tensor_bytes(self, name: str) -> bytes:
         """The data of one tensor; InputError if its type is unknown or the file too short."""
-        return b"".join(self.tensor_chunks(name))
-
-    def tensor_chunks(self, name: str, chunk_bytes: int = 1 << 24) -> Iterator[bytes]:
-        """The data of one tensor in pieces of at most ``chunk_bytes``."""
         place = self.place(name)
-        for done in range(0, place.size_bytes, chunk_bytes):
-            part = min(chunk_bytes, place.size_bytes - done)
-            yield read_range(place.path, place.offset + done, part)
+        return read_range(place.path, place.offset, place.size_bytes)
 
     def place(self, name: str) -> FileRange:
         """Where the data of one tensor lies; InputError if its type is unknown."""
@@ -267,24 +212,25 @@ class GgufFile:
 
     def string(self, key: str) -> str | None:
         """A metadata string, or None if absent; InputError if of another type."""
-        value = self.metadata.get(key)
-        if value is None or isinstance(value, str):
-            return value
-        raise InputError(f"{self.path}: {key}: is not a string")
+        return self._value(key, str, "a string")
 
     def integer(self, key: str) -> int | None:
         """A metadata integer, or None if absent; InputError if of another type."""
-        value = self.metadata.get(key)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-            return value
-        raise InputError(f"{self.path}: {key}: is not an integer")
+        return self._value(key, int, "an integer")
+
+    def boolean(self, key: str) -> bool | None:
+        """A metadata boolean, or None if absent; InputError if of another type."""
+        return self._value(key, bool, "a boolean")
 
     def array(self, key: str) -> MetadataArray | None:
         """A metadata array, or None if absent; InputError if of another type."""
+        return self._value(key, MetadataArray, "an array")
+
+    def _value(self, key: str, kind: type[_Value], what: str) -> _Value | None:
         value = self.metadata.get(key)
-        if value is None or isinstance(value, MetadataArray):
+        if value is None or (type(value) is kind and isinstance(value, kind)):
             return value
-        raise InputError(f"{self.path}: {key}: is not an array")
+        raise InputError(f"{self.path}: {key}: is not {what}")
 
 
 def read_tensor_list(path: Path | str) -> tuple[TensorInfo, ...]:
@@ -316,27 +262,6 @@ def read_tensor_list(path: Path | str) -> tuple[TensorInfo, ...]:
     return tuple(tensors.values())
 
 
-__all__ = [
-    "GgufFile",
-    "MetadataArray",
-    "MetadataValue",
-    "TensorInfo",
-    "is_gguf",
-    "read_gguf",
-    "read_shard",
-    "read_tensor_list",
-]
-
-MAGIC = b"GGUF"
-MAX_HEADER_BYTES = 48 << 20
-MAX_TENSORS = 1 << 18
-MAX_KEYS = 1 << 16
-MAX_NAME_BYTES = 1024
-MAX_ALIGNMENT = 1 << 24
-DEFAULT_ALIGNMENT = 32
-_INT64_MAX = (1 << 63) - 1
-
-
 def is_gguf(path: Path) -> bool:
     """Whether the file begins with the GGUF magic; InputError if it cannot be read."""
     with Cursor(path, len(MAGIC)) as cursor:
@@ -349,19 +274,40 @@ def read_gguf(path: Path | str, *, complete: bool = True) -> GgufFile:
     ``complete=False`` is for a header fetched alone: tensor data may then lie past the end.
     """
     path = Path(path)
-    header = _read_shard(path, 0, complete)
+    header = read_shard(path, complete=complete)
     count = header.integer("split.count") or 0
-    if count <= 1:
-        return header
-    return _join_shards(path, header, count, complete)
+    return header if count <= 1 else _join_shards(path, count, complete)
 
 
-def read_shard(path: Path) -> GgufFile:
-    """The header of this one file, whatever model it is a shard of; InputError likewise."""
-    return _read_shard(path, 0, complete=True)
+HEADERS_KEPT = 16
+"""Headers in memory at most: one with a large vocabulary takes some 10 MB."""
 
 
-def _join_shards(path: Path, header: GgufFile, count: int, complete: bool) -> GgufFile:
+def header(path: Path) -> GgufFile:
+    """:func:`read_gguf`, but once while the files of the model stay as they are.
+
+    A plan asks for the header of one source in many places, and of a model of terabytes that is
+    dozens of files and a vocabulary each time.
+    """
+    # A missing shard is reported by read_gguf.
+    shards = [file for file in shards_of(path) if file.exists()]
+    return _kept_header(path, tuple(identity(file) for file in shards or [path]))
+
+
+def header_if_there(path: Path) -> GgufFile | None:
+    """:func:`header`, or None for a file that is not there yet or is no model."""
+    try:
+        return header(path)
+    except CookError:
+        return None
+
+
+@lru_cache(maxsize=HEADERS_KEPT)
+def _kept_header(path: Path, files: tuple[Identity, ...]) -> GgufFile:
+    return read_gguf(path)
+
+
+def _join_shards(path: Path, count: int, complete: bool) -> GgufFile:
     name = split_name(path)
     if name is None or name.count != count:
         raise InputError(
@@ -369,64 +315,79 @@ def _join_shards(path: Path, header: GgufFile, count: int, complete: bool) -> Gg
             hint=f"name it <stem>-00001-of-{count:05d}.gguf, as llama-gguf-split did",
         )
     shards: list[GgufFile] = []
-    for index in range(count):
-        file = shard_path(path, index + 1, count)
+    for index, file in enumerate(shards_of(path)):
         if not file.exists():
             raise InputError(f"{file}: missing: {path.name} is one of {count} shards")
-        shard = _read_shard(file, index, complete)
+        shard = read_shard(file, index=index, complete=complete)
         for key, want in (("split.count", count), ("split.no", index)):
             if (got := shard.integer(key)) != want:
                 raise InputError(f"{file}: {key}: is {got}, expected {want}")
         shards.append(shard)
-    tensors = tuple(tensor for shard in shards for tensor in shard.tensors)
     first = shards[0]
+    tensors: dict[str, TensorInfo] = {}
+    for tensor in (tensor for shard in shards for tensor in shard.tensors):
+        if tensor.name in tensors:
+            raise InputError(f"{path}: tensor {shown(tensor.name)} is in two shards")
+        tensors[tensor.name] = tensor
     stated = first.integer("split.tensors.count")
-    if stated is not None and stated != len(tensors):
+    if stated not in (None, len(tensors)):
         raise InputError(
             f"{first.path}: split.tensors.count: is {stated}, the shards have {len(tensors)}"
         )
-    seen: set[str] = set()
-    for tensor in tensors:
-        if tensor.name in seen:
-            raise InputError(f"{path}: tensor {shown(tensor.name)} is in two shards")
-        seen.add(tensor.name)
     digest = hashlib.sha256("".join(shard.header_digest for shard in shards).encode())
-    return GgufFile(
-        path=first.path,
-        version=first.version,
-        metadata=first.metadata,
-        tensors=tensors,
-        alignment=first.alignment,
+    return replace(
+        first,
+        tensors=tuple(tensors.values()),
         data_offsets=tuple(shard.data_offset for shard in shards),
         file_bytes=sum(shard.file_bytes for shard in shards),
         shards=tuple(shard.path for shard in shards),
-        shard_bytes=tuple(shard.file_bytes for shard in shards),
         header_digest=digest.hexdigest(),
-        value_spans=first.value_spans,
     )
 
 
-def _read_shard(path: Path, index: int, complete: bool) -> GgufFile:
+_FOREIGN = (
+    (rb"version https://git-lfs", "a Git LFS pointer, not the file it stands for", "git lfs pull"),
+    (rb"\s*<(?:!doctype|html|\?xml)", "a web page", "download the file itself"),
+    (rb'\s*\{\s*"(?:error|message)"', "a server's error answer", "log in, then download it again"),
+    (rb".{8}\{\s*\"", "safetensors", "convert it: convert_hf_to_gguf.py, or name its folder"),
+    (rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ|7z\xbc\xaf", "an archive", "unpack it"),
+)
+"""First bytes of what is downloaded in a GGUF's place, what it is, and the mend."""
+
+
+def read_shard(path: Path, *, index: int = 0, complete: bool = True) -> GgufFile:
+    """The header of this one file, whatever model it is a shard of: the one of ``index`` there.
+
+    InputError as :func:`read_gguf`.
+    """
     with Cursor(path, MAX_HEADER_BYTES) as cursor:
         version = _read_preamble(cursor)
-        tensor_count = _count(cursor, "tensor count", MAX_TENSORS, least_bytes=24)
-        key_count = _count(cursor, "metadata count", MAX_KEYS, least_bytes=13)
-        metadata, spans = _read_metadata(cursor, key_count)
+        tensor_count = cursor.count("tensor count", MAX_TENSORS, least_bytes=24)
+        key_count = cursor.count("metadata count", MAX_KEYS, least_bytes=13)
+        metadata: dict[str, MetadataValue] = {}
+        spans: dict[str, tuple[int, int]] = {}
+        for number in range(key_count):
+            key = cursor.name(f"metadata key {number}", MAX_NAME_BYTES, metadata)
+            at = cursor.position
+            metadata[key] = _read_value(cursor, key)
+            spans[key] = at, cursor.position
         alignment = _alignment(cursor, metadata)
-        tensors = _read_tensors(cursor, tensor_count, index, alignment)
-        data_offset = _padded(cursor.position, alignment)
+        tensors: dict[str, TensorInfo] = {}
+        for number in range(tensor_count):
+            name = cursor.name(f"tensor name {number}", MAX_NAME_BYTES, tensors)
+            tensors[name] = _read_tensor(cursor, name, index, alignment)
+        data_offset = -(-cursor.position // alignment) * alignment
         if complete:
-            _check_data(cursor, tensors, data_offset, alignment)
+            _check_data(cursor, tuple(tensors.values()), data_offset, alignment)
         return GgufFile(
             path=path,
             version=version,
             metadata=MappingProxyType(metadata),
-            tensors=tensors,
+            tensors=tuple(tensors.values()),
             alignment=alignment,
             data_offsets=(data_offset,),
             file_bytes=cursor.file_bytes,
             shards=(path,),
-            shard_bytes=(cursor.file_bytes,),
             header_digest=hashlib.sha256(cursor.buffer[: cursor.position]).hexdigest(),
             value_spans=spans,
         )
@@ -443,8 +404,8 @@ _FOREIGN = (
 
 
 def _read_preamble(cursor: Cursor) -> int:
-    magic = cursor.take(4, "magic")
-    if magic != MAGIC:
+    """The version."""
+    if (magic := cursor.take(4, "magic")) != MAGIC:
         cursor.position = 0
         head = cursor.take(min(64, cursor.file_bytes), "magic")
         for pattern, what, mend in _FOREIGN:
@@ -459,30 +420,36 @@ def _read_preamble(cursor: Cursor) -> int:
     return version
 
 
-def _count(cursor: Cursor, field: str, limit: int, *, least_bytes: int) -> int:
+def _read_value(cursor: Cursor, field: str) -> MetadataValue:
+    """One typed value at the cursor, no larger than what is left of the header."""
+    kind = _value_type(cursor, field)
+    if kind is ValueType.STRING:
+        return cursor.take(cursor.u64(field), field).decode(errors="replace")
+    if kind is not ValueType.ARRAY:
+        raw = cursor.take(struct.calcsize(f"<{SCALARS[kind]}"), field)
+        value: MetadataScalar = struct.unpack(f"<{SCALARS[kind]}", raw)[0]
+        return value
+    element = _value_type(cursor, field)
+    if element is ValueType.ARRAY:
+        cursor.fail(field, "arrays of arrays are not supported by any engine")
+    if element is ValueType.STRING:
+        count = cursor.count(field, MAX_STRINGS, least_bytes=8)
+        start = cursor.position
+        cursor.skip_strings(count, field)
+        raw = bytes(memoryview(cursor.buffer)[start : cursor.position])
+        return MetadataArray(element, count, raw)
+    size = struct.calcsize(f"<{SCALARS[element]}")
+    count = cursor.count(field, MAX_HEADER_BYTES, least_bytes=size)
+    return MetadataArray(element, count, cursor.take(count * size, field))
+
+
+def _value_type(cursor: Cursor, field: str) -> ValueType:
     at = cursor.position
-    count = cursor.u64(field)
-    if count > limit:
-        cursor.fail(field, f"{count} is more than {limit}", at=at)
-    if count * least_bytes > cursor.file_bytes - cursor.position:
-        cursor.fail(field, f"{count} cannot fit in the file", at=at)
-    return count
-
-
-def _read_metadata(
-    cursor: Cursor, count: int
-) -> tuple[dict[str, MetadataValue], dict[str, tuple[int, int]]]:
-    metadata: dict[str, MetadataValue] = {}
-    spans: dict[str, tuple[int, int]] = {}
-    for index in range(count):
-        at = cursor.position
-        key = cursor.name(f"metadata key {index}", MAX_NAME_BYTES)
-        if key in metadata:
-            cursor.fail(f"metadata key {index}", f"{shown(key)} occurs twice", at=at)
-        at = cursor.position
-        metadata[key] = read_value(cursor, key)
-        spans[key] = at, cursor.position
-    return metadata, spans
+    number = cursor.u32(field)
+    try:
+        return ValueType(number)
+    except ValueError:
+        cursor.fail(field, f"unknown value type {number}", at=at)
 
 
 def _alignment(cursor: Cursor, metadata: Mapping[str, MetadataValue]) -> int:
@@ -492,17 +459,6 @@ def _alignment(cursor: Cursor, metadata: Mapping[str, MetadataValue]) -> int:
     if not 1 <= value <= MAX_ALIGNMENT or value & (value - 1):
         cursor.fail("general.alignment", f"{value} is not a power of two up to {MAX_ALIGNMENT}")
     return value
-
-
-def _read_tensors(cursor: Cursor, count: int, shard: int, alignment: int) -> tuple[TensorInfo, ...]:
-    tensors: dict[str, TensorInfo] = {}
-    for index in range(count):
-        at = cursor.position
-        name = cursor.name(f"tensor name {index}", MAX_NAME_BYTES)
-        if name in tensors:
-            cursor.fail(f"tensor name {index}", f"{shown(name)} occurs twice", at=at)
-        tensors[name] = _read_tensor(cursor, name, shard, alignment)
-    return tuple(tensors.values())
 
 
 def _read_tensor(cursor: Cursor, name: str, shard: int, alignment: int) -> TensorInfo:
@@ -548,7 +504,3 @@ def _check_data(
             cursor.fail(f"{tensor.name}: data", reason, at=data_offset + tensor.offset)
         if size:
             end, before = tensor.offset + size, tensor.name
-
-
-def _padded(position: int, alignment: int) -> int:
-    return -(-position // alignment) * alignment

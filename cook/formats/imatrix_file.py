@@ -336,7 +336,7 @@ def _from_gguf(file: GgufFile) -> Imatrix:
         # std::lround in both engines' loaders; in float64, where adding a half is exact.
         rounded = np.floor(seen.astype(np.float64) + 0.5).astype(np.float32)
         entries[name] = ImatrixEntry(sums.reshape(counts.elements, -1), rounded)
-    names = tuple(str(text) for text in datasets)
+    names = tuple(str(text) for text in datasets.values())
     return Imatrix(entries, names, chunk_count, chunk_size, "gguf")
 
 

@@ -99,7 +99,7 @@ def read_vocabulary(gguf: GgufFile) -> Vocabulary:
     """The vocabulary in a model's metadata, with the engines' defaults; InputError if none."""
     model = gguf.string("tokenizer.ggml.model")
     tokens = gguf.array("tokenizer.ggml.tokens")
-    if model is None or tokens is None or not len(tokens):
+    if model is None or tokens is None or not tokens.count:
         raise InputError(f"{gguf.path}: has no vocabulary (tokenizer.ggml.tokens)")
     if tokens.element is not ValueType.STRING:
         raise InputError(f"{gguf.path}: tokenizer.ggml.tokens: is not an array of strings")
@@ -110,13 +110,15 @@ def read_vocabulary(gguf: GgufFile) -> Vocabulary:
         pre = "gemma4" if model == "gemma4" else gguf.string("tokenizer.ggml.pre") or ""
         add_bos = add_bos or pre in _PRE_ADD_BOS
         bos = None if pre in _PRE_NO_BOS else bos
-    add_bos = _flag(gguf, "tokenizer.ggml.add_bos_token", add_bos) or model == "gemma4"
+    stated_bos = gguf.boolean("tokenizer.ggml.add_bos_token")
+    stated_eos = gguf.boolean("tokenizer.ggml.add_eos_token")
+    add_bos = add_bos if stated_bos is None else stated_bos
     return Vocabulary(
         kind=kind,
-        bos=_token(gguf, "tokenizer.ggml.bos_token_id", bos, len(tokens)),
-        eos=_token(gguf, "tokenizer.ggml.eos_token_id", eos, len(tokens)),
-        add_bos=add_bos,
-        add_eos=_flag(gguf, "tokenizer.ggml.add_eos_token", add_eos),
+        bos=_token(gguf, "tokenizer.ggml.bos_token_id", bos, tokens.count),
+        eos=_token(gguf, "tokenizer.ggml.eos_token_id", eos, tokens.count),
+        add_bos=add_bos or model == "gemma4",
+        add_eos=add_eos if stated_eos is None else stated_eos,
         tokens=tokens.strings(),
     )
 
@@ -215,13 +217,6 @@ def _c_text(token: bytes) -> bytes:
 
 def _shown(token: bytes) -> str:
     return shown(token.decode(errors="replace"))
-
-
-def _flag(gguf: GgufFile, key: str, default: bool) -> bool:
-    value = gguf.metadata.get(key, default)
-    if isinstance(value, bool):
-        return value
-    raise InputError(f"{gguf.path}: {key}: is not a boolean")
 
 
 def _token(gguf: GgufFile, key: str, default: int | None, size: int) -> int | None:

@@ -69,7 +69,7 @@ def _read(
             short = paths.index(error.path)
             most = min(MAX_HEADER_BYTES, files[short].size_bytes)
             if counts[short] >= most:
-                raise InputError(f"{listing.ref}: {files[short].path}: {error.said}") from None
+                raise InputError(f"{listing.ref}: {files[short].path}: {error.reason}") from None
             counts[short] = min(counts[short] * _GROWTH, most)
     for path, file in zip(paths, files, strict=True):
         if not path.is_symlink():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cook.demo.unpack import UNPACKED
 from cook.errors import InputError
-from cook.formats.headers import header
+from cook.formats.gguf import header
 from cook.formats.reduction import Reduction
 from cook.paths import demo_dir
 from cook.recipe.rules import Quant, some

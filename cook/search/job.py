@@ -15,7 +15,7 @@ from cook.build.prepare import Prepared
 from cook.engines.base import DraftSettings
 from cook.engines.mixture import mixture_types
 from cook.errors import InputError, StepError
-from cook.formats.headers import header
+from cook.formats.gguf import header
 from cook.formats.quant_types import by_name, bytes_as, ftype_by_name, needs_imatrix
 from cook.prompts.shares import race_shares
 from cook.record.objective import Objective

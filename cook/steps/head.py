@@ -20,7 +20,7 @@ from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.worker.compile import locate, quantization_version
 from cook.engines.worker.messages import RowsOfTensor
 from cook.files import FileRange
-from cook.formats.gguf import GgufFile, ValueType, read_gguf
+from cook.formats.gguf import GgufFile, ValueType, header_if_there, read_gguf
 from cook.formats.gguf_writer import (
     copy_of,
     encode,
@@ -28,7 +28,6 @@ from cook.formats.gguf_writer import (
     tensor_at,
     write_gguf_file,
 )
-from cook.formats.headers import header_if_there
 from cook.formats.output_head import OUTPUT, head_of, require_head
 from cook.formats.quant_types import by_id, by_name
 from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS

@@ -22,10 +22,9 @@ from cook.engines.base import Engine, QuantizeJob, QuantizeResult, TypeRule
 from cook.engines.worker.messages import RowsOfTensor
 from cook.errors import PrerequisiteError, StepError
 from cook.files import FileRange
-from cook.formats.gguf import GgufFile, TensorInfo, read_gguf
+from cook.formats.gguf import GgufFile, TensorInfo, header_if_there, read_gguf
 from cook.formats.gguf_split import SplitLimit, write_split_gguf
 from cook.formats.gguf_writer import NewTensor, copy_of, encode, tensor_at, write_gguf_file
-from cook.formats.headers import header_if_there
 from cook.formats.quant_types import (
     Flavour,
     QuantType,

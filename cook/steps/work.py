@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from cook.errors import CookError
-from cook.formats.headers import header, header_if_there
+from cook.formats.gguf import header, header_if_there
 from cook.formats.vocabulary import Vocabulary, read_vocabulary, tokens_about
 from cook.graph.cost import Cost
 from cook.graph.step import Input, Source
