@@ -26,6 +26,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
@@ -44,8 +45,6 @@ from cook.formats.vocabulary import Vocabulary
 # really applied, unknown facts of a remote target as null.
 TRACE_VERSION: Final = 2
 
-Sha256 = str
-
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -60,6 +59,11 @@ class TokenizerFacts(_Frozen):
     add_bos: bool
     add_eos: bool
     size: int = Field(gt=0, le=1 << 24)
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> TokenizerFacts:
+        """What a trace's header says of ``vocabulary``."""
+        return cls.model_validate(vocabulary, from_attributes=True)
 
 
 class TraceHeader(_Frozen):
@@ -81,16 +85,16 @@ class TraceHeader(_Frozen):
 
     version: Literal[2] = TRACE_VERSION
     target_name: str = Field(max_length=1000)
-    target_sha256: Sha256 | None
-    tokenizer_sha256: Sha256 | None
+    target_sha256: str | None
+    tokenizer_sha256: str | None
     tokenizer: TokenizerFacts | None = None
-    template_sha256: Sha256
-    prompts_sha256: Sha256
+    template_sha256: str
+    prompts_sha256: str
     vocabulary_size: int = Field(gt=0)
     eog: tuple[int, ...]
     flavour: str
     engine_build: str
-    engine_digest: Sha256 | None
+    engine_digest: str | None
     device: str | None
     cache_type_k: str | None
     cache_type_v: str | None
@@ -127,7 +131,7 @@ class ReplyHead(_Frozen):
     category: str = Field(max_length=1000)
     weight: float = Field(default=1.0, gt=0.0)
     half: Literal["pick", "report"] | None = None
-    rendered_sha256: Sha256 = ""
+    rendered_sha256: str = ""
     seed: int = Field(default=0, ge=0)
     stop: Literal["eog", "limit", "context", "word"]
     prompt_tokens: int = Field(gt=0, le=1 << 26)
@@ -172,21 +176,17 @@ class Reply:
                 raise InputError(f"reply {self.head.id!r}: a probability is not between 0 and 1")
 
 
-def _layout(prompt: int, tokens: int, top: int) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
-    f4, i4 = np.dtype("<f4"), np.dtype("<i4")
-    column = (tokens,)
-    return [
-        ("prompt", i4, (prompt,)),
-        ("tokens", i4, column),
-        ("logp", f4, column),
-        ("chain_logp", f4, column),
-        ("logsumexp", f4, column),
-        ("margin", f4, column),
-        ("top1_logp", f4, column),
-        ("top_ids", i4, (tokens, top)),
-        ("top_relative", np.dtype("<f2"), (tokens, top)),
-        ("known", np.dtype("u1"), column),
-    ]
+def _layout(prompt: int, tokens: int, top: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape of each array, in the order of the file."""
+    numbers = ("logp", "chain_logp", "logsumexp", "margin", "top1_logp")
+    return {
+        "prompt": ("<i4", (prompt,)),
+        "tokens": ("<i4", (tokens,)),
+        **dict.fromkeys(numbers, ("<f4", (tokens,))),
+        "top_ids": ("<i4", (tokens, top)),
+        "top_relative": ("<f2", (tokens, top)),
+        "known": ("u1", (tokens,)),
+    }
 
 
 def pack_reply(reply: Reply, top: int) -> bytes:
@@ -194,66 +194,33 @@ def pack_reply(reply: Reply, top: int) -> bytes:
     if reply.top_ids.shape[1] != top:
         raise InputError(f"reply {reply.head.id!r} has top-{reply.top_ids.shape[1]}, not {top}")
     best = reply.top_logp[:, :1] if top else np.zeros((len(reply.tokens), 1), np.float32)
-    values: dict[str, npt.NDArray[Any]] = {
-        "prompt": reply.prompt,
-        "tokens": reply.tokens,
-        "logp": reply.logp,
-        "chain_logp": reply.chain_logp,
-        "logsumexp": reply.logsumexp,
-        "margin": reply.margin,
-        "top1_logp": best[:, 0],
-        "top_ids": reply.top_ids,
-        "top_relative": np.maximum(reply.top_logp - best, -60000.0),
-        "known": reply.known,
-    }
+    relative = np.maximum(reply.top_logp - best, -60000.0)
+    values = vars(reply) | {"top1_logp": best[:, 0], "top_relative": relative}
     layout = _layout(len(reply.prompt), len(reply.tokens), top)
-    return b"".join(np.ascontiguousarray(values[n], t).tobytes() for n, t, _ in layout)
+    return b"".join(np.ascontiguousarray(values[n], t).tobytes() for n, (t, _) in layout.items())
 
 
 def unpack_reply(head: ReplyHead, top: int, payload: bytes, where: str) -> Reply:
     """The reply in ``payload``; InputError, with ``where``, for bytes of another length."""
-    layout = _layout(head.prompt_tokens, head.tokens, top)
-    need = sum(int(np.prod(shape, dtype=np.int64)) * t.itemsize for _, t, shape in layout)
-    if need != len(payload):
-        raise InputError(f"{where}: reply {head.id!r} has {len(payload)} bytes, not {need}")
-    got: dict[str, npt.NDArray[Any]] = {}
-    at = 0
-    for name, dtype, shape in layout:
-        count = int(np.prod(shape, dtype=np.int64))
-        got[name] = np.frombuffer(payload, dtype, count, at).reshape(shape)
-        at += count * dtype.itemsize
-    relative = got["top_relative"].astype(np.float32)
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    end = 0
+    for name, (kind, shape) in _layout(head.prompt_tokens, head.tokens, top).items():
+        start, end = end, end + np.dtype(kind).itemsize * prod(shape)
+        if end <= len(payload):
+            arrays[name] = np.frombuffer(payload[start:end], kind).reshape(shape)
+    if end != len(payload):
+        raise InputError(f"{where}: reply {head.id!r} has {len(payload)} bytes, not {end}")
+    best = arrays.pop("top1_logp")[:, None]
+    arrays["top_logp"] = arrays.pop("top_relative").astype(np.float32) + best
+    arrays["known"] = arrays["known"] != 0
     try:
-        return Reply(
-            head=head,
-            prompt=got["prompt"],
-            tokens=got["tokens"],
-            known=got["known"] != 0,
-            logp=got["logp"],
-            chain_logp=got["chain_logp"],
-            logsumexp=got["logsumexp"],
-            margin=got["margin"],
-            top_ids=got["top_ids"],
-            top_logp=relative + got["top1_logp"][:, None],
-        )
+        return Reply(head, **arrays)
     except InputError as error:
         raise InputError(f"{where}: {error.message}") from None
 
 
 _MAX_BYTES = 256 << 20
 _LENGTH = struct.Struct("<I")
-
-
-def tokenizer_facts(vocabulary: Vocabulary) -> TokenizerFacts:
-    """What a trace's header says of ``vocabulary``."""
-    return TokenizerFacts(
-        kind=vocabulary.kind,
-        bos=vocabulary.bos,
-        eos=vocabulary.eos,
-        add_bos=vocabulary.add_bos,
-        add_eos=vocabulary.add_eos,
-        size=vocabulary.size,
-    )
 
 
 def pack_vocabulary(vocabulary: Vocabulary) -> bytes:
@@ -267,52 +234,47 @@ def unpack_vocabulary(facts: TokenizerFacts, payload: bytes, path: Path) -> Voca
     try:
         data = inflate.decompress(payload, _MAX_BYTES)
     except zlib.error as error:
-        raise _damaged(path, str(error)) from None
+        raise _damaged(path, f"its vocabulary is damaged: {error}") from None
     if inflate.unconsumed_tail or not inflate.eof:
-        raise _damaged(path, "it does not end")
+        raise _damaged(path, "its vocabulary is damaged: it does not end")
     tokens: list[bytes] = []
     at = 0
     while at + _LENGTH.size <= len(data) and len(tokens) < facts.size:
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        tokens.append(data[at : at + length])
-        at += length
+        start = at + _LENGTH.size
+        at = start + _LENGTH.unpack_from(data, at)[0]
+        tokens.append(data[start:at])
     if len(tokens) != facts.size or at != len(data):
-        raise _damaged(path, f"it holds no {facts.size} tokens")
-    return Vocabulary(
-        kind=facts.kind,
-        bos=facts.bos,
-        eos=facts.eos,
-        add_bos=facts.add_bos,
-        add_eos=facts.add_eos,
-        tokens=tuple(tokens),
-    )
+        raise _damaged(path, f"its vocabulary is damaged: it holds no {facts.size} tokens")
+    return Vocabulary(**facts.model_dump(exclude={"size"}), tokens=tuple(tokens))
 
 
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path}: its vocabulary is damaged: {why}", hint="record the trace anew")
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(f"{path}: {reason}", hint="record the trace again")
 
-
-__all__ = ["Reply", "ReplyHead", "TraceFile", "TraceHeader", "TraceWriter"]
 
 MAGIC = b"COOKTRAC"
 _BLOCK = struct.Struct("<IQ")
+_CRC = struct.Struct("<I")
 _MAX_JSON, _MAX_PAYLOAD = 1 << 20, 1 << 30
 _MAX_VOCABULARY = 64 << 20
 
 
 def _block(text: bytes, payload: bytes) -> bytes:
     crc = zlib.crc32(payload, zlib.crc32(text))
-    return _BLOCK.pack(len(text), len(payload)) + text + payload + struct.pack("<I", crc)
+    return _BLOCK.pack(len(text), len(payload)) + text + payload + _CRC.pack(crc)
 
 
 @dataclass(frozen=True)
-class _Place:
-    head: ReplyHead
+class _Block:
+    """A whole block: its JSON, and where its payload lies."""
+
+    text: bytes
     payload_at: int
     payload_bytes: int
-    text_crc: int
-    crc: int
+
+    @property
+    def end(self) -> int:
+        return self.payload_at + self.payload_bytes + _CRC.size
 
 
 class TraceFile:
@@ -334,49 +296,45 @@ class TraceFile:
         size = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
             raise InputError(f"{self.path}: not a trace of cook")
-        head = self._next(file, size)
-        if head is None:
-            raise InputError(f"{self.path}: the trace has no whole header", hint="record it anew")
-        self.header = _header(self.path, head[0])
-        text, at, n_payload, crc = head
-        if n_payload > _MAX_VOCABULARY:
+        if (block := self._next(file, len(MAGIC), size)) is None:
+            raise _damaged(self.path, "the trace has no whole header")
+        self.header = _header(self.path, block.text)
+        if block.payload_bytes > _MAX_VOCABULARY:
             raise InputError(f"{self.path}: impossible size of its vocabulary")
-        after = file.tell()
-        file.seek(at)
-        self._vocabulary = file.read(n_payload)
-        file.seek(after)
-        if zlib.crc32(self._vocabulary, zlib.crc32(text)) != crc:
-            raise InputError(f"{self.path}: its header is damaged", hint="record the trace anew")
-        places: list[_Place] = []
-        self.whole_bytes = file.tell()
-        while (block := self._next(file, size)) is not None:
-            text, at, n_payload, crc = block
+        self._vocabulary = self._payload(file, block, "its header")
+        self._replies: dict[str, tuple[ReplyHead, _Block]] = {}
+        self.whole_bytes = block.end
+        while (block := self._next(file, self.whole_bytes, size)) is not None:
             try:
-                reply = ReplyHead.model_validate_json(text)
+                head = ReplyHead.model_validate_json(block.text)
             except ValidationError as error:
                 raise InputError(f"{self.path}: offset {self.whole_bytes}: {_why(error)}") from None
-            places.append(_Place(reply, at, n_payload, zlib.crc32(text), crc))
-            self.whole_bytes = file.tell()
+            if head.id in self._replies:
+                raise InputError(f"{self.path}: two replies have the same id")
+            self._replies[head.id] = head, block
+            self.whole_bytes = block.end
         self.cut_short = self.whole_bytes != size
-        self._places = {place.head.id: place for place in places}
-        if len(self._places) != len(places):
-            raise InputError(f"{self.path}: two replies have the same id")
 
-    def _next(self, file: IO[bytes], size: int) -> tuple[bytes, int, int, int] | None:
-        """(JSON, payload offset, payload bytes, CRC) of the next block; None if it is not whole."""
-        start = file.tell()
+    def _next(self, file: IO[bytes], start: int, size: int) -> _Block | None:
+        """The block at ``start``; None if it is not whole."""
+        file.seek(start)
         fixed = file.read(_BLOCK.size)
         if len(fixed) < _BLOCK.size:
             return None
-        n_text, n_payload = _BLOCK.unpack(fixed)
-        if n_text > _MAX_JSON or n_payload > _MAX_PAYLOAD:
+        text_bytes, payload_bytes = _BLOCK.unpack(fixed)
+        if text_bytes > _MAX_JSON or payload_bytes > _MAX_PAYLOAD:
             raise InputError(f"{self.path}: offset {start}: impossible block size")
-        if start + _BLOCK.size + n_text + n_payload + 4 > size:
+        payload_at = start + _BLOCK.size + text_bytes
+        if payload_at + payload_bytes + _CRC.size > size:
             return None
-        text = file.read(n_text)
-        at = file.tell()
-        file.seek(n_payload, os.SEEK_CUR)
-        return text, at, n_payload, struct.unpack("<I", file.read(4))[0]
+        return _Block(file.read(text_bytes), payload_at, payload_bytes)
+
+    def _payload(self, file: IO[bytes], block: _Block, what: str) -> bytes:
+        file.seek(block.payload_at)
+        payload, crc = file.read(block.payload_bytes), file.read(_CRC.size)
+        if _CRC.pack(zlib.crc32(payload, zlib.crc32(block.text))) != crc:
+            raise _damaged(self.path, f"offset {block.payload_at}: {what} is damaged")
+        return payload
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -387,32 +345,27 @@ class TraceFile:
     @property
     def heads(self) -> tuple[ReplyHead, ...]:
         """What is recorded, in order, without its arrays."""
-        return tuple(place.head for place in self._places.values())
+        return tuple(head for head, _ in self._replies.values())
 
     @property
     def ids(self) -> tuple[str, ...]:
-        return tuple(self._places)
+        """The prompts that are answered, in order."""
+        return tuple(self._replies)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._replies)
 
     def __iter__(self) -> Iterator[Reply]:
-        return (self.reply(name) for name in self._places)
+        return (self.reply(name) for name in self._replies)
 
     def reply(self, name: str) -> Reply:
-        """The reply called ``name``; its checksum is verified here."""
-        place = self._places.get(name)
-        if place is None:
+        """The reply to one prompt; InputError if there is none or its bytes are damaged."""
+        if name not in self._replies:
             raise InputError(f"{self.path}: no reply {name!r}")
+        head, block = self._replies[name]
         with self.path.open("rb") as file:
-            file.seek(place.payload_at)
-            payload = file.read(place.payload_bytes)
-        if zlib.crc32(payload, place.text_crc) != place.crc:
-            raise InputError(
-                f"{self.path}: offset {place.payload_at}: reply {name!r} is damaged",
-                hint="record the trace anew",
-            )
-        return unpack_reply(place.head, self.header.top, payload, str(self.path))
+            payload = self._payload(file, block, f"reply {name!r}")
+        return unpack_reply(head, self.header.top, payload, str(self.path))
 
     def require(
         self,
@@ -449,32 +402,26 @@ class TraceWriter(Closing):
         self, path: Path, header: TraceHeader, vocabulary: Vocabulary | None = None
     ) -> None:
         self.path, self.header = path, header
-        self._first = MAGIC + _block(
-            header.model_dump_json().encode(), pack_vocabulary(vocabulary) if vocabulary else b""
-        )
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab+")
         try:
-            self._lock()
-            self.done = self._resume()
+            self.done = self._resume(pack_vocabulary(vocabulary) if vocabulary else b"")
         except BaseException:
             self._file.close()
             raise
 
-    def _lock(self) -> None:
+    def _resume(self, vocabulary: bytes) -> set[str]:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{self.path}: another cook is recording this trace") from None
-
-    def _resume(self) -> set[str]:
-        # a crash may have cut even the header short
+        # A crash may have cut even the header short.
         if self._headless():
             os.ftruncate(self._file.fileno(), 0)
-            self._write(self._first)
+            self._write(MAGIC + _block(self.header.model_dump_json().encode(), vocabulary))
             return set()
         trace = TraceFile(self.path)
-        _same(self.path, trace.header, self.header)
+        _require_same(self.path, trace.header, self.header)
         os.ftruncate(self._file.fileno(), trace.whole_bytes)
         self._file.seek(0, os.SEEK_END)
         return set(trace.ids)
@@ -490,7 +437,7 @@ class TraceWriter(Closing):
             return True
         text, payload = _BLOCK.unpack_from(start, len(MAGIC))
         possible: bool = text <= _MAX_JSON and payload <= _MAX_PAYLOAD
-        return possible and size < len(start) + text + payload + 4
+        return possible and size < len(start) + text + payload + _CRC.size
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
@@ -519,7 +466,7 @@ def _header(path: Path, text: bytes) -> TraceHeader:
     if version != TRACE_VERSION:
         raise InputError(
             f"{path}: trace version {version}, this cook reads version {TRACE_VERSION}",
-            hint="record the trace anew: cook trace",
+            hint="record the trace again: cook trace",
         )
     try:
         return TraceHeader.model_validate_json(text)
@@ -536,7 +483,7 @@ def _why(error: ValidationError) -> str:
     return f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"
 
 
-def _same(path: Path, has: TraceHeader, wanted: TraceHeader) -> None:
+def _require_same(path: Path, has: TraceHeader, wanted: TraceHeader) -> None:
     old, new = has.conditions(), wanted.conditions()
     differing = [name for name in new if old[name] != new[name]]
     if differing:

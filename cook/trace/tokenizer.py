@@ -11,7 +11,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.formats.gguf import read_gguf
-from cook.formats.trace_file import TokenizerFacts, tokenizer_facts
+from cook.formats.trace_file import TokenizerFacts
 from cook.formats.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -36,7 +36,7 @@ class Tokenizer(Closing):
     @property
     def facts(self) -> TokenizerFacts:
         """For the header of a trace."""
-        return tokenizer_facts(self.vocabulary)
+        return TokenizerFacts.of(self.vocabulary)
 
     @cached_property
     def template(self) -> str | None:

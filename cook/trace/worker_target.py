@@ -16,7 +16,7 @@ from cook.engines.worker.messages import Generation, ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InternalError
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.formats.trace_file import Reply, ReplyHead, TraceHeader, tokenizer_facts
+from cook.formats.trace_file import Reply, ReplyHead, TokenizerFacts, TraceHeader
 from cook.formats.vocabulary import Vocabulary, read_vocabulary
 from cook.graph.step import Source
 from cook.prompts.prompt_set import Prompt
@@ -66,7 +66,7 @@ class WorkerTarget(Closing):
             target_name=self.source.path.name,
             target_sha256=self.source.digest,
             tokenizer_sha256=self.vocabulary.digest,
-            tokenizer=tokenizer_facts(self.vocabulary),
+            tokenizer=TokenizerFacts.of(self.vocabulary),
             template_sha256=sha256(self._template or ""),
             prompts_sha256=plan.prompts_sha256,
             vocabulary_size=info.n_vocab,

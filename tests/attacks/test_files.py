@@ -68,7 +68,7 @@ def use_gguf(path: Path) -> None:
     gguf = read_gguf(path)
     for value in gguf.metadata.values():
         if isinstance(value, MetadataArray):
-            assert len(value.values()) == len(value)
+            assert len(value.values()) == value.count
     for tensor in gguf.tensors:
         if tensor.size_bytes is not None:
             assert len(gguf.read_tensor_bytes(tensor.name)) == tensor.size_bytes

@@ -19,11 +19,11 @@ from cook.formats.sampling import Sampling
 from cook.formats.trace_file import (
     Reply,
     ReplyHead,
+    TokenizerFacts,
     TraceFile,
     TraceHeader,
     TraceWriter,
     pack_vocabulary,
-    tokenizer_facts,
     unpack_vocabulary,
 )
 from cook.formats.vocabulary import Vocabulary
@@ -53,7 +53,7 @@ def header(**changes: object) -> TraceHeader:
 
 
 VOCABULARY = Vocabulary("BPE", None, 2, False, False, (b"a", b"", b"\xff\0", b"bc" * 40))
-HEADER = header(tokenizer=tokenizer_facts(VOCABULARY))
+HEADER = header(tokenizer=TokenizerFacts.of(VOCABULARY))
 
 
 def reply(name: str, tokens: int = 9, top: int = 4, seed: int = 0) -> Reply:
@@ -258,7 +258,7 @@ def vocabulary(tokens: tuple[bytes, ...]) -> Vocabulary:
 def test_the_vocabulary_inside_is_read_as_it_was_packed(tokens: list[bytes]) -> None:
     given_one = vocabulary(tuple(tokens))
     packed = pack_vocabulary(given_one)
-    found = unpack_vocabulary(tokenizer_facts(given_one), packed, NOWHERE)
+    found = unpack_vocabulary(TokenizerFacts.of(given_one), packed, NOWHERE)
     assert found == given_one
     assert found.digest == given_one.digest
 
@@ -275,6 +275,6 @@ def test_the_vocabulary_inside_is_read_as_it_was_packed(tokens: list[bytes]) -> 
     ],
 )
 def test_damage_is_an_input_error(payload: bytes) -> None:
-    facts = tokenizer_facts(vocabulary((b"a", b"b")))
+    facts = TokenizerFacts.of(vocabulary((b"a", b"b")))
     with pytest.raises(InputError, match="vocabulary is damaged"):
         unpack_vocabulary(facts, payload, NOWHERE)
