@@ -345,16 +345,6 @@ def _join_shards(path: Path, count: int, complete: bool) -> GgufFile:
     )
 
 
-_FOREIGN = (
-    (rb"version https://git-lfs", "a Git LFS pointer, not the file it stands for", "git lfs pull"),
-    (rb"\s*<(?:!doctype|html|\?xml)", "a web page", "download the file itself"),
-    (rb'\s*\{\s*"(?:error|message)"', "a server's error answer", "log in, then download it again"),
-    (rb".{8}\{\s*\"", "safetensors", "convert it: convert_hf_to_gguf.py, or name its folder"),
-    (rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ|7z\xbc\xaf", "an archive", "unpack it"),
-)
-"""First bytes of what is downloaded in a GGUF's place, what it is, and the mend."""
-
-
 def read_shard(path: Path, *, index: int = 0, complete: bool = True) -> GgufFile:
     """The header of this one file, whatever model it is a shard of: the one of ``index`` there.
 

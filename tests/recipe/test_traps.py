@@ -54,7 +54,6 @@ def file(architecture: str = "qwen3", *names: str, gib: float = 1.0, **more: Any
         (0,),
         0,
         (),
-        (),
         "",
         {},
     )
