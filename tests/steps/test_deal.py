@@ -109,12 +109,11 @@ def answer(tokens: int, drafted: int | None) -> Completion:
 class Watched:
     """Others' use of the processors, as the farm has it for the request that is being asked."""
 
-    @classmethod
-    def start(cls) -> Watched:
-        return cls()
+    def __init__(self, own_s: Callable[[], float | None]) -> None:
+        self._own_s = own_s
 
-    def others_cores(self, taken: float | None) -> float | None:
-        return None if taken is None else FARM.busy.get(len(FARM.asked) - 1, 0.0)
+    def others_cores(self) -> float | None:
+        return None if self._own_s() is None else FARM.busy.get(len(FARM.asked) - 1, 0.0)
 
 
 @pytest.fixture
