@@ -22,6 +22,8 @@ from cook.nightly.history import append, read_history
 from cook.nightly.pipeline import load_pipeline
 from cook.nightly.tonight import NightRequest, tonight
 from cook.output import Mode, Output
+from cook.steps.memory import MemoryStep
+from cook.steps.quantize import QuantizeStep
 from tests import builds
 from tests.nightly.nights import Series, World
 
@@ -182,8 +184,8 @@ def test_a_cell_prints_its_start_and_each_phase_once(
     loaded = load_pipeline(pipeline)
 
     def build(*_: Any, watch: Any, **__: Any) -> Any:
-        for kind in ("quantize", "memory", "quantize"):
-            watch(SimpleNamespace(kind=kind))
+        for step in (QuantizeStep, MemoryStep, QuantizeStep):
+            watch(SimpleNamespace(phase=step.phase))
         raise StepError("enough")
 
     monkeypatch.setattr(
