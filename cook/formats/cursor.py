@@ -172,6 +172,20 @@ def read_range(path: Path, offset: int, count: int) -> bytes:
         raise _cannot_read(path, error) from error
 
 
+def read_text(path: Path, limit: int) -> str:
+    """A text of at most ``limit`` bytes in UTF-8; InputError for any other file."""
+    with Cursor(path, limit) as cursor:
+        if cursor.file_bytes > limit:
+            raise InputError(f"{path}: {cursor.file_bytes} bytes, and cook reads at most {limit}")
+        raw = cursor.stream(cursor.file_bytes, "text")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].split(b"\n")
+        place = f"{len(before)}:{len(before[-1]) + 1}"
+        raise InputError(f"{path}:{place}: not text in UTF-8: {error.reason}") from None
+
+
 def _read(descriptor: int, path: Path, offset: int, count: int) -> bytes:
     """``count`` bytes from ``offset``, allocated as they come; InputError if there are fewer."""
     parts, have = [], 0

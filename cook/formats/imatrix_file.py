@@ -92,45 +92,15 @@ class EntryCoverage:
         return self.covered if stored else 0
 
 
-@dataclass(frozen=True)
-class CoverageSummary:
-    """All entries with more than one expert, added up; ``fraction`` is covered / experts.
-
-    ``partial`` entries have gaps, ``dropped`` ones the engine would not store. ``worst`` is the
-    entry with the largest share missing, or None without gaps.
-    """
-
-    entries: int
-    experts: int
-    covered: int
-    partial: int
-    dropped: int
-    worst: EntryCoverage | None
-
-    @property
-    def fraction(self) -> float | None:
-        """Share of experts with data; None for a dense model."""
-        return self.covered / self.experts if self.experts else None
-
-
 def coverage(imatrix: Imatrix) -> tuple[EntryCoverage, ...]:
     """Coverage of every entry, in order; a .dat must have gone through ``with_experts`` before."""
-    return tuple(_entry(name, entry) for name, entry in imatrix.entries.items())
-
-
-def coverage_summary(imatrix: Imatrix, flavour: str) -> CoverageSummary:
-    """Coverage of the experts as ``flavour`` counts it."""
-    found = [item for item in coverage(imatrix) if item.experts > 1]
-    gaps = [item for item in found if item.missing]
-    ik = flavour == IK_LLAMA_CPP
-    return CoverageSummary(
-        entries=len(found),
-        experts=sum(item.experts for item in found),
-        covered=sum(item.usable(flavour) for item in found),
-        partial=len(gaps),
-        dropped=sum(not (item.stored_by_ik if ik else item.stored_by_llama_cpp) for item in found),
-        worst=max(gaps, key=lambda item: item.missing / item.experts, default=None),
-    )
+    found = []
+    for name, entry in imatrix.entries.items():
+        experts = entry.experts
+        missing = experts - int((entry.counts > 0).sum())
+        few = missing < experts and experts > 1 and missing < floor(experts * 0.05 + 0.5)
+        found.append(EntryCoverage(name, experts, missing, missing == 0 or few, missing < experts))
+    return tuple(found)
 
 
 def entry_for(imatrix: Imatrix, tensor: str, flavour: str) -> ImatrixEntry | None:
@@ -167,34 +137,6 @@ _ALIASES = (
 )
 
 
-def _entry(name: str, entry: ImatrixEntry) -> EntryCoverage:
-    experts = entry.experts
-    missing = experts - int((entry.counts > 0).sum())
-    few = experts > 1 and missing < floor(experts * 0.05 + 0.5)
-    return EntryCoverage(
-        name=name,
-        experts=experts,
-        missing=missing,
-        stored_by_ik=missing == 0 or (few and missing < experts),
-        stored_by_llama_cpp=missing < experts,
-    )
-
-
-__all__ = [
-    "CoverageSummary",
-    "EntryCoverage",
-    "Imatrix",
-    "ImatrixEntry",
-    "absent_entries",
-    "coverage",
-    "coverage_summary",
-    "entry_for",
-    "read_imatrix",
-    "with_experts",
-    "write_dat",
-    "write_gguf",
-]
-
 MAX_FILE_BYTES = 8 << 30
 MAX_NAME_BYTES = 1024
 _SUMS, _COUNTS = ".in_sum2", ".counts"
@@ -203,15 +145,21 @@ _F32 = 0
 
 def read_imatrix(path: Path | str) -> Imatrix:
     """Read either format; InputError for anything that an engine would refuse or misread."""
+    import numpy as np
+
     path = Path(path)
-    with Cursor(path, 4) as cursor:
+    with Cursor(path, MAX_FILE_BYTES) as cursor:
         if cursor.file_bytes > MAX_FILE_BYTES:
             cursor.fail("imatrix", f"{cursor.file_bytes} bytes is too large for an imatrix")
-    imatrix = _from_gguf(read_gguf(path)) if is_gguf(path) else _from_dat(path)
+        imatrix = _from_gguf(read_gguf(path)) if is_gguf(path) else _from_dat(cursor)
     if not imatrix.entries:
         raise InputError(f"{path}: has no imatrix entries")
     for name, entry in imatrix.entries.items():
-        _check_finite(path, name, entry)
+        for what, values in (("sum", entry.sums), ("count", entry.counts)):
+            finite = np.isfinite(values)
+            if not finite.all():
+                column = int(np.argmin(finite.reshape(-1)))
+                raise InputError(f"{path}: {name}: {what} {column} is not finite")
     return imatrix
 
 
@@ -256,22 +204,19 @@ def write_dat(imatrix: Imatrix, path: Path) -> None:
     """
     import numpy as np
 
-    stored = {n: e for n, e in sorted(imatrix.entries.items()) if e.counts.max() > 0}
-    if imatrix.format == "dat":
-        stored = {n: e for n, e in imatrix.entries.items() if n in stored}
+    stored = {n: e for n, e in imatrix.entries.items() if e.counts.max() > 0}
+    if imatrix.format == "gguf":
+        stored = dict(sorted(stored.items()))
     chunk = imatrix.chunk_size or 1
     with atomic_write(path) as file:
         file.write(struct.pack("<i", len(stored)))
         for name, entry in stored.items():
             calls = -(-int(entry.counts.max()) // chunk)
-            counts = entry.counts[:, None]
-            scaled = np.where(counts > 0, entry.sums / np.where(counts > 0, counts, 1), 1)
-            values = scaled * np.float32(calls)
+            values = entry.mean() * np.float32(calls)
             if imatrix.format == "dat":
-                values = np.where(counts == calls, entry.sums, values)
+                values = np.where(entry.counts[:, None] == calls, entry.sums, values)
             raw = name.encode()
-            file.write(struct.pack("<i", len(raw)) + raw)
-            file.write(struct.pack("<ii", calls, values.size))
+            file.write(struct.pack("<i", len(raw)) + raw + struct.pack("<ii", calls, values.size))
             file.write(values.astype("<f4").tobytes())
         dataset = imatrix.datasets[-1].encode() if imatrix.datasets else b""
         file.write(struct.pack("<ii", imatrix.chunk_count, len(dataset)) + dataset)
@@ -340,52 +285,40 @@ def _from_gguf(file: GgufFile) -> Imatrix:
     return Imatrix(entries, names, chunk_count, chunk_size, "gguf")
 
 
-def _from_dat(path: Path) -> Imatrix:
+def _from_dat(cursor: Cursor) -> Imatrix:
     import numpy as np
 
     entries: dict[str, ImatrixEntry] = {}
-    with Cursor(path, MAX_FILE_BYTES) as cursor:
-        count = cursor.i32("entry count")
-        if count < 1 or count * 13 > cursor.file_bytes:
-            cursor.fail("entry count", f"{count} is impossible: not an imatrix", at=0)
-        for index in range(count):
-            at = cursor.position
-            name = _dat_text(cursor, f"name of entry {index}", least=1)
-            if name in entries:
-                cursor.fail(f"name of entry {index}", f"{shown(name)} occurs twice", at=at)
-            at = cursor.position
-            calls, values = cursor.i32(f"{name}: calls"), cursor.i32(f"{name}: values")
-            if calls < 1 or values < 1:
-                cursor.fail(name, f"{calls} calls and {values} values are impossible", at=at)
-            raw = cursor.stream(4 * values, f"{name}: values")
-            sums = np.frombuffer(raw, dtype="<f4").reshape(1, values)
-            entries[name] = ImatrixEntry(sums, np.array([calls], dtype=np.float32))
-        chunks, datasets = 0, ""
-        if cursor.position < cursor.file_bytes:
-            # Imatrix files of early 2024 end here; ik reads a cut trailer as garbage.
-            chunks = cursor.i32("chunk count")
-            datasets = _dat_text(cursor, "dataset", least=0)
-        if cursor.position < cursor.file_bytes:
-            cursor.fail("end", f"{cursor.file_bytes - cursor.position} bytes more than expected")
-    return Imatrix(entries, (datasets,) if datasets else (), chunks, None, "dat")
+    count = cursor.i32("entry count")
+    if count < 1 or count * 13 > cursor.file_bytes:
+        cursor.fail("entry count", f"{count} is impossible: not an imatrix", at=0)
+    for index in range(count):
+        at, field = cursor.position, f"name of entry {index}"
+        name = _dat_text(cursor, field, 1, MAX_NAME_BYTES)
+        if not name.isprintable():
+            cursor.fail(field, f"{shown(name)} has control characters", at=at)
+        if name in entries:
+            cursor.fail(field, f"{shown(name)} occurs twice", at=at)
+        at = cursor.position
+        calls, values = cursor.i32(f"{name}: calls"), cursor.i32(f"{name}: values")
+        if calls < 1 or values < 1:
+            cursor.fail(name, f"{calls} calls and {values} values are impossible", at=at)
+        raw = cursor.stream(4 * values, f"{name}: values")
+        sums = np.frombuffer(raw, dtype="<f4").reshape(1, values)
+        entries[name] = ImatrixEntry(sums, np.array([calls], dtype=np.float32))
+    chunks, dataset = 0, ""
+    if cursor.position < cursor.file_bytes:
+        # Imatrix files of early 2024 end here; ik reads a cut trailer as garbage.
+        chunks = cursor.i32("chunk count")
+        dataset = _dat_text(cursor, "dataset", 0, 64 * MAX_NAME_BYTES)
+    if cursor.position < cursor.file_bytes:
+        cursor.fail("end", f"{cursor.file_bytes - cursor.position} bytes more than expected")
+    return Imatrix(entries, (dataset,) if dataset else (), chunks, None, "dat")
 
 
-def _dat_text(cursor: Cursor, field: str, *, least: int) -> str:
+def _dat_text(cursor: Cursor, field: str, least: int, most: int) -> str:
     at = cursor.position
     length = cursor.i32(field)
-    if not least <= length <= MAX_NAME_BYTES * (1 if least else 64):
+    if not least <= length <= most:
         cursor.fail(field, f"length {length} is impossible: not an imatrix", at=at)
-    text = cursor.stream(length, field).decode(errors="replace")
-    if least and not text.isprintable():
-        cursor.fail(field, f"{shown(text)} has control characters", at=at)
-    return text
-
-
-def _check_finite(path: Path, name: str, entry: ImatrixEntry) -> None:
-    import numpy as np
-
-    for what, values in (("sum", entry.sums), ("count", entry.counts)):
-        finite = np.isfinite(values)
-        if not finite.all():
-            column = int(np.argmin(finite.reshape(-1)))
-            raise InputError(f"{path}: {name}: {what} {column} is not finite")
+    return cursor.stream(length, field).decode(errors="replace")

@@ -7,7 +7,6 @@ a scale and a minimum of 4 bytes each, then log-probabilities in 16 bits).
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +50,11 @@ def read_base_header(path: Path | str) -> KldBase:
     with Cursor(path, HEADER_BYTES) as cursor:
         if cursor.take(len(MAGIC), "magic") != MAGIC:
             cursor.fail("magic", "is not '_logits_': not a base-logits file", at=0)
-        at = cursor.position
-        context, vocabulary, chunks = struct.unpack("<3i", cursor.take(12, "sizes"))
-        for index, (field, value, least) in enumerate(
-            (("n_ctx", context, 2), ("n_vocab", vocabulary, 1), ("n_chunk", chunks, 1))
-        ):
-            if not least <= value <= _LIMIT:
-                cursor.fail(field, f"{value} is not in {least} to {_LIMIT}", at=at + 4 * index)
+        sizes = []
+        for field, least in (("n_ctx", 2), ("n_vocab", 1), ("n_chunk", 1)):
+            at = cursor.position
+            sizes.append(cursor.i32(field))
+            if not least <= sizes[-1] <= _LIMIT:
+                cursor.fail(field, f"{sizes[-1]} is not in {least} to {_LIMIT}", at=at)
+        context, vocabulary, chunks = sizes
         return KldBase(path, context, vocabulary, chunks, cursor.file_bytes)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cook.errors import InputError
@@ -29,7 +29,7 @@ from cook.formats.splice import QUANTIZATION_VERSION, SPLIT_KEYS
 EXPERTS_USED = "expert_used_count"
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _LAST = (QUANTIZATION_VERSION, "general.file_type")
-"""What llama-quantize states anew, and so moves to the end."""
+"""What llama-quantize states again, and so moves to the end."""
 _NOT_BY_LAYER = ("rope.dimension_sections",)
 """Lists of as many values as a small model may happen to have layers."""
 
@@ -92,39 +92,34 @@ def reductions(
     )
 
 
-@dataclass(frozen=True)
-class ReducedModel:
-    """A reduced model, ready for :func:`cook.formats.gguf_writer.write_gguf_file`."""
-
-    metadata: Mapping[str, bytes]
-    tensors: tuple[NewTensor, ...]
-
-
-def reduced(file: GgufFile, reduction: Reduction) -> ReducedModel:
-    """``file`` with ``reduction``, whole where it was split, its tensors copied in their order.
+def reduced(file: GgufFile, reduction: Reduction) -> tuple[dict[str, bytes], tuple[NewTensor, ...]]:
+    """Metadata and tensors of ``file`` with ``reduction``, whole where it was split, its tensors
+    copied in their order: for :func:`cook.formats.gguf_writer.write_gguf_file`.
 
     InputError where the model has no such experts or layers, or a tensor of unknown size.
     """
     found = reduction.applied_to(file) or Reduction()
-    numbers = layer_numbers(file, found)
-    tensors = tuple(
-        replace(copy_of(file, tensor.name), name=name)
-        for tensor in file.tensors
-        if (name := _renamed(tensor.name, numbers)) is not None
-    )
-    metadata = _metadata(file, found, numbers)
-    metadata |= sharing_padding(metadata, tensors, file.alignment)
-    return ReducedModel(metadata, tensors)
+    names = kept_tensors(file, found)
+    tensors = tuple(replace(copy_of(file, old), name=new) for old, new in names.items())
+    metadata = _metadata(file, found)
+    return metadata | sharing_padding(metadata, tensors, file.alignment), tensors
 
 
 def kept_tensors(file: GgufFile, reduction: Reduction) -> dict[str, str]:
     """Name in ``file`` -> name in the reduced one, of every tensor that stays."""
-    numbers = layer_numbers(file, reduction)
-    names = ((t.name, _renamed(t.name, numbers)) for t in file.tensors)
-    return {old: new for old, new in names if new is not None}
+    numbers = _layer_numbers(file, reduction)
+    names = {}
+    for tensor in file.tensors:
+        name = tensor.name
+        if numbers and (found := _LAYER.search(name)) is not None:
+            if (number := numbers.get(int(found[1]))) is None:
+                continue
+            name = f"{name[: found.start(1)]}{number}{name[found.end(1) :]}"
+        names[tensor.name] = name
+    return names
 
 
-def layer_numbers(file: GgufFile, reduction: Reduction) -> dict[int, int]:
+def _layer_numbers(file: GgufFile, reduction: Reduction) -> dict[int, int]:
     """Number in ``file`` -> number in the reduced one, of every layer that stays."""
     count = file.integer(f"{file.architecture}.block_count") or 0
     stay = (layer for layer in range(count) if layer not in reduction.prune_layers)
@@ -153,24 +148,15 @@ def _require_layers(file: GgufFile, layers: Sequence[int]) -> None:
     ahead = file.integer(f"{name}.nextn_predict_layers") or 0
     own = max(count - ahead, 0)
     if unknown := [layer for layer in layers if not 0 <= layer < own]:
-        told = f"; the last {ahead} only predict ahead" if ahead else ""
+        more = f"; the last {ahead} only predict ahead" if ahead else ""
         raise InputError(
-            f"{file.path}: has layers 0 to {own - 1}, and no layer {unknown[0]} to leave out{told}"
+            f"{file.path}: has layers 0 to {own - 1}, and no layer {unknown[0]} to leave out{more}"
         )
     if len(layers) == own:
         raise InputError(f"{file.path}: would be left without a layer", hint="leave out fewer")
 
 
-def _renamed(name: str, numbers: Mapping[int, int]) -> str | None:
-    """A tensor's name under its layer's new number; None where the layer is left out."""
-    found = _LAYER.search(name)
-    if found is None or not numbers:
-        return name
-    number = numbers.get(int(found[1]))
-    return None if number is None else name[: found.start(1)] + str(number) + name[found.end(1) :]
-
-
-def _metadata(file: GgufFile, found: Reduction, numbers: Mapping[int, int]) -> dict[str, bytes]:
+def _metadata(file: GgufFile, found: Reduction) -> dict[str, bytes]:
     """Of the reduced file; what changes comes last, as llama-quantize has it."""
     architecture = file.architecture
     metadata = {key: file.raw_value(key) for key in file.metadata if key not in SPLIT_KEYS}
@@ -188,28 +174,23 @@ def _metadata(file: GgufFile, found: Reduction, numbers: Mapping[int, int]) -> d
         put(EXPERTS_USED, found.experts)
     if not found.prune_layers:
         return metadata
+    layers = _layer_numbers(file, found)
+    block_count = file.integer(f"{architecture}.block_count")
     for key, value in file.metadata.items():
-        if isinstance(value, MetadataArray) and _is_by_layer(key, value, file):
-            metadata[key] = encode(_of_layers(value, list(numbers)))
+        prefix, _, name = key.partition(".")
+        if (
+            prefix == architecture
+            and isinstance(value, MetadataArray)
+            and value.element in SCALARS
+            and value.count == block_count
+            and name not in _NOT_BY_LAYER
+        ):
+            size = struct.calcsize(f"<{SCALARS[value.element]}")
+            raw = b"".join(value.raw[layer * size : (layer + 1) * size] for layer in layers)
+            metadata[key] = encode(MetadataArray(value.element, len(layers), raw))
     dense = file.metadata.get(f"{architecture}.leading_dense_block_count")
-    left = sum(layer < dense for layer in numbers) if isinstance(dense, int) else None
+    left = sum(layer < dense for layer in layers) if isinstance(dense, int) else None
     if left is not None and left != dense:
         put("leading_dense_block_count", left)
-    put("block_count", len(numbers))
+    put("block_count", len(layers))
     return metadata
-
-
-def _is_by_layer(key: str, value: MetadataArray, file: GgufFile) -> bool:
-    architecture = file.architecture
-    return (
-        key.startswith(f"{architecture}.")
-        and value.element in SCALARS
-        and value.count == file.integer(f"{architecture}.block_count")
-        and key.removeprefix(f"{architecture}.") not in _NOT_BY_LAYER
-    )
-
-
-def _of_layers(value: MetadataArray, layers: Sequence[int]) -> MetadataArray:
-    size = struct.calcsize(f"<{SCALARS[value.element]}")
-    raw = b"".join(value.raw[layer * size : (layer + 1) * size] for layer in layers)
-    return MetadataArray(value.element, len(layers), raw)

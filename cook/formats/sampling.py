@@ -12,7 +12,7 @@ from cook.errors import InternalError, PrerequisiteError
 
 _SEEDS = 2**31
 SERVER_TOP_K, SERVER_TOP_P, SERVER_MIN_P = 40, 0.95, 0.05
-"""What llama-server of mainline samples with unless told otherwise (common/common.h)."""
+"""What llama-server of mainline samples with by default (common/common.h)."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,22 @@ class Sampling:
 
     @property
     def chain(self) -> str:
-        """``temperature 0.8, top_p 0.95``, as far as it is said; ``greedy``."""
+        """``temperature 0.8, top_p 0.95``, as far as it is stated; ``greedy``."""
         if not self.temperature:
             return "greedy"
-        parts = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
-        told = [f"{name} {value:g}" for name, value in parts.items() if value is not None]
-        return ", ".join([f"temperature {self.temperature:g}", *told])
+        parts = {"temperature": self.temperature, **self._stated}
+        return ", ".join(f"{n} {v:g}" for n, v in parts.items() if n != "repeat_penalty")
+
+    @property
+    def _stated(self) -> dict[str, float]:
+        """What of the chain is not left to the engine."""
+        chain = {
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repeat_penalty": self.repeat_penalty,
+        }
+        return {name: value for name, value in chain.items() if value is not None}
 
     def applied(self, draws: Literal["worker", "server"] = "worker") -> Sampling:
         """With a server's own defaults in place of None; greedy keeps the likeliest token alone."""
@@ -71,21 +81,13 @@ class Sampling:
     @property
     def is_whole(self) -> bool:
         """Nothing is left to the engine."""
-        return None not in (self.top_k, self.top_p, self.min_p, self.repeat_penalty)
+        return len(self._stated) == 4
 
     def asked(self) -> dict[str, float]:
         """What is not left to the engine, by the names that a server's request has."""
         # Greedy is top-k 1: the servers' default chain would sort candidates for nothing.
-        told = {"temperature": self.temperature, "seed": self.seed}
-        if not self.temperature:
-            return told | {"top_k": 1}
-        chain = {
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "repeat_penalty": self.repeat_penalty,
-        }
-        return told | {name: value for name, value in chain.items() if value is not None}
+        chain = self._stated if self.temperature else {"top_k": 1}
+        return {"temperature": self.temperature, "seed": self.seed, **chain}
 
     def whole_request(self) -> dict[str, float]:
         """The keys of a request that leaves nothing to the server: other samplers are off."""
@@ -112,14 +114,6 @@ class Sampling:
         return whole if self.temperature else {}
 
     def _whole(self) -> dict[str, float]:
-        top_k, top_p, min_p, penalty = self.top_k, self.top_p, self.min_p, self.repeat_penalty
-        if top_k is None or top_p is None or min_p is None or penalty is None:
+        if not self.is_whole:
             raise InternalError(f"what the engine decides is not known: {self!r}")
-        return {
-            "temperature": self.temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repeat_penalty": penalty,
-            "seed": self.seed,
-        }
+        return {"temperature": self.temperature, **self._stated, "seed": self.seed}

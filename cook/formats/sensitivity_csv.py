@@ -2,7 +2,7 @@
 
 A row a type, a column a tensor, each tensor quantized alone: mean KLD in nats, or the perplexity,
 absolute or as ``+2.1%`` of the baseline's. Tables of models hold one row as a rule, of a type so
-small that the loss can be told, and how types compare stands in ``group0/`` beside them: the same
+small that the loss shows, and how types compare stands in ``group0/`` next to them: the same
 columns for the whole model at once, a row a type (https://github.com/Thireus/GGUF-Tool-Suite,
 whose ``quant_assign.py`` reads them). A cell that is empty, or 404, was not measured.
 
@@ -21,7 +21,7 @@ from statistics import median
 from typing import Literal, NoReturn
 
 from cook.errors import InputError
-from cook.formats.cursor import shown
+from cook.formats.cursor import read_text, shown
 from cook.formats.gguf import MAX_TENSORS
 from cook.formats.quant_types import QuantType, by_name
 
@@ -40,7 +40,7 @@ _BASELINES = ("f32", "bf16", "f16")
 @dataclass(frozen=True, eq=False)
 class Sensitivities:
     """``rows``: nats by type, then by tensor; ``curve``: nats of the whole model by type, empty
-    where no table was beside; ``unknown``: rows of types that cook does not know."""
+    where there is no such table; ``unknown``: rows of types that cook does not know."""
 
     path: Path
     metric: Metric
@@ -69,14 +69,14 @@ class Sensitivities:
 
 
 def read_sensitivities(path: Path) -> Sensitivities:
-    """The table of ``path``, and how types compare by the one in ``group0/`` beside it.
+    """The table of ``path``, and how types compare by the one in ``group0/`` next to it.
 
     InputError says what is wrong with either, and where.
     """
     table = _Table(path)
     if table.whole_model:
         raise InputError(
-            f"{path}: tells how types compare over the whole model, and of no tensor",
+            f"{path}: compares types over the whole model, and has no tensor",
             hint=f"give the {path.name} with a column for each tensor",
         )
     beside = path.parent / "group0" / path.name
@@ -97,7 +97,14 @@ class _Table:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.metric = _metric(path)
+        kinds: dict[str, Metric] = {"kld": "kld", "ppl": "perplexity"}
+        found = [metric for word, metric in kinds.items() if word in path.name.lower()]
+        if not found:
+            raise InputError(
+                f"{path}: kld or ppl in the file's name says which figure it holds",
+                hint=f"mv {path.name} kld_{path.name}, if it holds KLD",
+            )
+        self.metric = found[0]
         self.rows: dict[QuantType, dict[str, float]] = {}
         self.relative = False
         """Perplexities are shares above the baseline's."""
@@ -141,18 +148,14 @@ class _Table:
             return {name: max(value, 0.0) for name, value in row.items()}
         if self.relative:
             return {name: log(max(1 + value, 1.0)) for name, value in row.items()}
-        plain = [self.rows[t] for t in self.rows if t.name in _BASELINES]
-        typical = median(row.values()) if row else 1.0
-        found = {}
-        for name, value in row.items():
-            base = next((known[name] for known in plain if name in known), typical)
-            found[name] = max(log(value / base), 0.0)
-        return found
+        base = dict.fromkeys(row, median(row.values())) if row else {}
+        for plain in reversed([r for t, r in self.rows.items() if t.name in _BASELINES]):
+            base |= plain
+        return {name: max(log(value / base[name]), 0.0) for name, value in row.items()}
 
     def _value(self, line: int, column: int, cell: str) -> float | None:
-        text = cell.strip()
-        relative = text.endswith("%")
-        text = text.removesuffix("%").strip()
+        text = cell.strip().removesuffix("%").strip()
+        relative = cell.strip().endswith("%")
         if not text:
             return None
         try:
@@ -175,38 +178,12 @@ class _Table:
         raise InputError(f"{self.path}:{line}:{column}: {what}")
 
 
-def _metric(path: Path) -> Metric:
-    name = path.name.lower()
-    if "kld" in name:
-        return "kld"
-    if "ppl" in name:
-        return "perplexity"
-    raise InputError(
-        f"{path}: kld or ppl in the file's name says which figure it holds",
-        hint=f"mv {path.name} kld_{path.name}, if it holds KLD",
-    )
-
-
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of lines that are not empty; InputError for what is no table."""
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise InputError(f"{path}: is no file")
-        with path.open("rb") as file:
-            data = file.read(MAX_TABLE_BYTES + 1)
-        if len(data) > MAX_TABLE_BYTES:
-            raise InputError(f"{path}: larger than {MAX_TABLE_BYTES >> 20} MiB, no such table")
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not text in UTF-8: {error.reason}") from None
-    reader = csv.reader(text.splitlines())
+    reader = csv.reader(read_text(path, MAX_TABLE_BYTES).splitlines())
     rows = 0
     try:
-        for cells in reader:
-            if not cells:
-                continue
+        for cells in filter(None, reader):
             rows += 1
             if rows > MAX_ROWS or len(cells) > MAX_TENSORS + 1:
                 raise InputError(

@@ -13,11 +13,11 @@ from functools import cache, cached_property
 from cook.errors import InputError
 from cook.formats.cursor import shown
 from cook.formats.gguf import GgufFile, ValueType
-from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+from cook.formats.quant_types import LLAMA_CPP
 
 MAX_SIZE_DIFFERENCE = 128
 FIRST_COMPARED_TOKEN = 5
-_BOTH = frozenset({LLAMA_CPP, IK_LLAMA_CPP})
+TOKENS_SHOWN = 5
 LONGEST_TOKEN = 32
 """Characters of a token that are looked for in a text whose tokens are only estimated."""
 
@@ -74,25 +74,6 @@ class Vocabulary:
     def size(self) -> int:
         """Number of tokens."""
         return len(self.tokens)
-
-
-@dataclass(frozen=True)
-class VocabularyDifference:
-    """One reason why ``engines`` find the two incompatible.
-
-    ``field`` is kind, bos, eos, add_bos, add_eos, size, token, or tokens (how many more differ);
-    ``target`` and ``draft`` are printable.
-    """
-
-    field: str
-    target: str
-    draft: str
-    token: int | None = None
-    engines: frozenset[str] = _BOTH
-
-    def __str__(self) -> str:
-        where = self.field if self.token is None else f"{self.field} {self.token}"
-        return f"{where}: target {self.target}, draft {self.draft}"
 
 
 def read_vocabulary(gguf: GgufFile) -> Vocabulary:
@@ -161,53 +142,41 @@ def _byte_letters() -> tuple[str, ...]:
     )
 
 
-def compare(
-    target: Vocabulary, draft: Vocabulary, *, flavour: str | None = None, limit: int = 5
-) -> tuple[VocabularyDifference, ...]:
+def compare(target: Vocabulary, draft: Vocabulary, flavour: str | None = None) -> tuple[str, ...]:
     """Why ``flavour`` (or either engine) would refuse this pair; empty if it would not.
 
-    At most ``limit`` differing tokens are listed, then one difference ``tokens`` with the rest.
+    At most :data:`TOKENS_SHOWN` differing tokens are listed, then how many more there are.
     """
-    found = [*_special(target, draft), *_texts(target, draft, limit)]
     if target.kind != draft.kind:
-        found = [VocabularyDifference("kind", target.kind, draft.kind)]
-    return tuple(d for d in found if flavour is None or flavour in d.engines)
-
-
-def _special(target: Vocabulary, draft: Vocabulary) -> list[VocabularyDifference]:
+        return (_difference("kind", target.kind, draft.kind),)
     found = []
     for field in ("bos", "eos"):
-        adds = bool(getattr(target, f"add_{field}")), bool(getattr(draft, f"add_{field}"))
-        ids: tuple[int | None, int | None] = (getattr(target, field), getattr(draft, field))
+        adds = [bool(getattr(one, f"add_{field}")) for one in (target, draft)]
+        ids = [getattr(one, field) for one in (target, draft)]
         if adds[0] != adds[1]:
-            found.append(VocabularyDifference(f"add_{field}", str(adds[0]), str(adds[1])))
-        if ids[0] != ids[1]:
-            # Mainline compares an id only where it is added; ik always.
-            engines = _BOTH if adds == (True, True) else frozenset({IK_LLAMA_CPP})
-            found.append(VocabularyDifference(field, str(ids[0]), str(ids[1]), engines=engines))
+            found.append(_difference(f"add_{field}", *adds))
+        # Mainline compares an id only where it is added; ik always.
+        if ids[0] != ids[1] and (all(adds) or flavour != LLAMA_CPP):
+            found.append(_difference(field, *ids))
     if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
-        found.append(VocabularyDifference("size", str(target.size), str(draft.size)))
-    return found
-
-
-def _texts(target: Vocabulary, draft: Vocabulary, limit: int) -> list[VocabularyDifference]:
+        found.append(_difference("size", target.size, draft.size))
     if target.tokens == draft.tokens:
-        return []
-    pairs = zip(target.tokens, draft.tokens, strict=False)
+        return tuple(found)
+    pairs = enumerate(zip(target.tokens, draft.tokens, strict=False))
     differing = [
-        index
-        for index, (one, other) in enumerate(pairs)
+        _difference(f"token {index}", _shown(one), _shown(other))
+        for index, (one, other) in pairs
         if index >= FIRST_COMPARED_TOKEN and one != other and _c_text(one) != _c_text(other)
     ]
-    found = [
-        VocabularyDifference("token", _shown(target.tokens[i]), _shown(draft.tokens[i]), token=i)
-        for i in differing[:limit]
-    ]
-    if more := len(differing) - len(found):
+    found += differing[:TOKENS_SHOWN]
+    if more := len(differing[TOKENS_SHOWN:]):
         compared = min(target.size, draft.size) - FIRST_COMPARED_TOKEN
-        text = f"{more} more of {compared} differ"
-        found.append(VocabularyDifference("tokens", text, text))
-    return found
+        found.append(f"tokens: {more} more of {compared} differ")
+    return tuple(found)
+
+
+def _difference(what: str, target: object, draft: object) -> str:
+    return f"{what}: target {target}, draft {draft}"
 
 
 def _c_text(token: bytes) -> bytes:

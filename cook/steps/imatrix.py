@@ -10,7 +10,7 @@ from cook.engines import tool_runs
 from cook.engines.base import Engine, ImatrixJob
 from cook.errors import StepError
 from cook.formats.gguf import read_gguf
-from cook.formats.imatrix_file import absent_entries, coverage_summary, read_imatrix, with_experts
+from cook.formats.imatrix_file import absent_entries, coverage, read_imatrix, with_experts
 from cook.formats.quant_types import Flavour
 from cook.graph.cost import Cost
 from cook.graph.step import Input, JsonValue, Source, Step, Workbench
@@ -126,19 +126,20 @@ class ImatrixStep(Step[ImatrixOutcome]):
         result = tool_runs.imatrix(self.engine, job, bench.supervisor)
         tensors = read_gguf(self.model.path).tensors
         matrix = with_experts(read_imatrix(output), tensors)
-        found = coverage_summary(matrix, self.engine.flavour)
-        # What the engine left out of the file is in no entry: the model's tensors tell of it.
+        flavour = self.engine.flavour
+        experts = [entry for entry in coverage(matrix) if entry.experts > 1]
+        # What the engine left out of the file is in no entry, only among the model's tensors.
         weights = [t for t in tensors if t.name.startswith("blk.") and len(t.shape) > 1]
         wanted = [t for t in weights if "_norm" not in t.name and "ffn_gate_inp" not in t.name]
-        absent = frozenset(absent_entries(matrix, wanted, self.engine.flavour))
+        absent = frozenset(absent_entries(matrix, wanted, flavour))
         lost = sum(t.shape[2] for t in wanted if t.name in absent and len(t.shape) > 2)
         return ImatrixOutcome(
             chunks=result.chunks,
             perplexity=result.perplexity,
             perplexity_error=result.perplexity_error,
             entries=len(matrix.entries),
-            experts_total=found.experts + lost,
-            experts_covered=found.covered,
+            experts_total=sum(entry.experts for entry in experts) + lost,
+            experts_covered=sum(entry.usable(flavour) for entry in experts),
             skipped=tuple(t.name for t in wanted if t.name in absent),
             seconds=result.seconds,
             peak_rss_bytes=result.peak_rss_bytes,

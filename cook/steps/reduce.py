@@ -70,11 +70,9 @@ class ReduceStep(ModelStep):
         started = time.monotonic()
         source = model_path(bench, self.model)
         file = read_gguf(source)
-        made = reduced(file, self.reduction)
+        metadata, kept = reduced(file, self.reduction)
         output = bench.directory / MODEL_FILE
-        write_gguf_file(
-            output, made.metadata, made.tensors, alignment=file.alignment, durable=False
-        )
+        write_gguf_file(output, metadata, kept, alignment=file.alignment, durable=False)
         tensors = read_gguf(output).tensors
         flags = self.reduction.flags(file.architecture)
         return QuantizeResult(

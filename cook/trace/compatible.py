@@ -29,11 +29,10 @@ def require_draft(trace: TraceFile, draft: Path, flavour: str | None = None) -> 
                 hint="a draft needs its target's vocabulary; choose one of the same family",
             )
         return
-    differences = compare(target, ours, flavour=flavour)
+    differences = compare(target, ours, flavour)
     if differences:
         raise InputError(
-            f"{draft}: cannot draft for {trace.header.target_name}: "
-            + "; ".join(str(d) for d in differences[:6]),
+            f"{draft}: cannot draft for {trace.header.target_name}: " + "; ".join(differences[:6]),
             hint="a draft needs its target's vocabulary; choose one of the same family",
         )
 

@@ -21,7 +21,6 @@ from cook.formats.imatrix_file import (
     ImatrixEntry,
     absent_entries,
     coverage,
-    coverage_summary,
     entry_for,
     read_imatrix,
     with_experts,
@@ -166,19 +165,6 @@ def test_the_engines_skip_rules(experts: int, missing: int, ik: bool, mainline: 
     assert (found.stored_by_ik, found.stored_by_llama_cpp) == (ik, mainline)
     assert found.usable(IK_LLAMA_CPP) == (experts - missing if ik else 0)
     assert found.usable(LLAMA_CPP) == (experts - missing if mainline else 0)
-
-
-def test_summary_counts_experts_only(collected: Imatrix) -> None:
-    here = coverage_summary(collected, LLAMA_CPP)
-    assert (here.entries, here.covered, here.experts, here.partial, here.dropped) == (1, 5, 6, 1, 0)
-    assert here.fraction == 5 / 6
-    assert here.worst is not None
-    assert here.worst.name == MOE
-    there = coverage_summary(collected, IK_LLAMA_CPP)
-    assert (there.covered, there.dropped, there.fraction) == (0, 1, 0.0)
-    dense = Imatrix({DENSE: entry([3])}, (), 1, 512, "gguf")
-    assert coverage_summary(dense, IK_LLAMA_CPP).fraction is None
-    assert coverage_summary(dense, IK_LLAMA_CPP).worst is None
 
 
 def test_aliases_of_ik() -> None:

@@ -39,7 +39,7 @@ def test_header_of_complete_and_cut_files(tmp_path: Path) -> None:
     [
         (b"", "magic at byte 0: needs 8 bytes"),
         (b"_logitz_" + bytes(12), "not a base-logits file"),
-        (header(1, 1, 1)[:15], "sizes at byte 8: needs 12 bytes"),
+        (header(512, 1, 1)[:15], "n_vocab at byte 12: needs 4 bytes"),
         (header(1, 1, 1), "n_ctx at byte 8: 1 is not in 2"),
         (header(512, 0, 1), "n_vocab at byte 12: 0 is not in 1"),
         (header(512, 9, -1), "n_chunk at byte 16: -1 is not in 1"),

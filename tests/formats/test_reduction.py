@@ -46,8 +46,7 @@ def model(path: Path, **more: Any) -> Path:
 
 
 def write(file: GgufFile, reduction: Reduction, path: Path) -> GgufFile:
-    made = reduced(file, reduction)
-    write_gguf_file(path, made.metadata, made.tensors, alignment=file.alignment)
+    write_gguf_file(path, *reduced(file, reduction), alignment=file.alignment)
     return read_gguf(path)
 
 
@@ -71,14 +70,14 @@ def test_layers_that_stay_are_renumbered_with_all_that_is_said_of_them(tmp_path:
     assert made.read_tensor_bytes("blk.1.ffn_up.weight") == file.read_tensor_bytes(
         "blk.3.ffn_up.weight"
     )
-    told = {k: v for k, v in made.metadata.items() if not k.startswith("cook.")}
-    lists = {k: v.values() for k, v in told.items() if isinstance(v, MetadataArray)}
+    stated = {k: v for k, v in made.metadata.items() if not k.startswith("cook.")}
+    lists = {k: v.values() for k, v in stated.items() if isinstance(v, MetadataArray)}
     assert lists == {
         "few.attention.head_count_kv": (1, 4, 5),
         "few.rope.dimension_sections": (9,) * LAYERS,
         "tokenizer.ggml.scores": (0.0,) * LAYERS,
     }
-    assert [(k, v) for k, v in told.items() if k not in lists] == [
+    assert [(k, v) for k, v in stated.items() if k not in lists] == [
         ("general.architecture", "few"),
         ("few.nextn_predict_layers", 1),
         ("general.file_type", 7),
@@ -108,7 +107,7 @@ def test_a_number_keeps_its_kind(tmp_path: Path) -> None:
         (Reduction(None, (0, 1, 2, 3)), "would be left without a layer"),
     ],
 )
-def test_what_a_model_has_not_is_told(tmp_path: Path, reduction: Reduction, message: str) -> None:
+def test_what_a_model_does_not_have(tmp_path: Path, reduction: Reduction, message: str) -> None:
     with pytest.raises(InputError, match=message):
         reduced(read_gguf(model(tmp_path / "whole.gguf")), reduction)
 
@@ -154,8 +153,8 @@ def copy(file: GgufFile, name: str) -> NewTensor:
 def test_most_data_lies_in_its_blocks_as_before(tmp_path: Path, reduction: Reduction) -> None:
     """Else no file system could share it: by whole layers of whole blocks, all of it does."""
     path = tmp_path / "whole.gguf"
-    told = read_gguf(model(path))
-    metadata = {key: told.raw_value(key) for key in told.metadata}
+    whole = read_gguf(model(path))
+    metadata = {key: whole.raw_value(key) for key in whole.metadata}
     block = bytes(range(256)) * (SHARED_BLOCK // 256)
     tensors = [
         tensor_of(f"blk.{n}.ffn_up.weight", (1024, n + 1), F32, block * (n + 1))
@@ -180,8 +179,8 @@ def test_a_file_system_that_shares_blocks_does() -> None:
     path = folder / "whole.gguf"
     data = os.urandom(16 << 20)
     tensors = [tensor_of(f"blk.{n}.ffn_up.weight", (1 << 22,), F32, data) for n in range(LAYERS)]
-    told = read_gguf(model(path))
-    metadata = {key: told.raw_value(key) for key in told.metadata}
+    whole = read_gguf(model(path))
+    metadata = {key: whole.raw_value(key) for key in whole.metadata}
     write_gguf_file(path, metadata, tensors)
     for reduction in (Reduction(2), Reduction(3, (0, 2))):
         os.sync()

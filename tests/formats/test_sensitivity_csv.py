@@ -83,7 +83,7 @@ def test_types_that_cook_does_not_know_are_named(tmp_path: Path) -> None:
         ("QTYPE,a.weight\niq1_m,1\n\nIQ1_M,2\n", r":4:1: iq1_m has a row already"),
         ("QTYPE,a.weight\niq1_m,404\n", r"holds no figure of a type that cook knows"),
         ("QTYPE,a.weight\nq9_z,1\n", r"holds no figure of a type that cook knows"),
-        (CURVE, r"tells how types compare over the whole model, and of no tensor"),
+        (CURVE, r"compares types over the whole model, and has no tensor"),
     ],
 )
 def test_what_is_no_table_says_where(tmp_path: Path, text: str, message: str) -> None:
@@ -117,10 +117,10 @@ def test_a_table_of_many_types_is_refused(tmp_path: Path) -> None:
 def test_what_has_no_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = tmp_path / "kld.csv"
     endless.symlink_to("/dev/zero")
-    with pytest.raises(InputError, match=r"kld\.csv: is no file"):
+    with pytest.raises(InputError, match=r"kld\.csv: not a regular file"):
         read_sensitivities(endless)
     monkeypatch.setattr(sensitivity_csv, "MAX_TABLE_BYTES", 1 << 20)
     large = tmp_path / "kld_large.csv"
     large.write_bytes(b"QTYPE,a.weight\n" + bytes(1 << 20))
-    with pytest.raises(InputError, match="larger than 1 MiB, no such table"):
+    with pytest.raises(InputError, match="bytes, and cook reads at most 1048576"):
         read_sensitivities(large)

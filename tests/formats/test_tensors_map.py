@@ -100,11 +100,13 @@ def test_counts_and_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match=r"map:2:1: more than 1 tensors"):
         read_tensors_map(written(tmp_path, two))
     monkeypatch.setattr(tensors_map, "MAX_MAP_BYTES", 100)
-    with pytest.raises(InputError, match="no map has more than 100"):
+    with pytest.raises(InputError, match="and cook reads at most 100"):
         read_tensors_map(written(tmp_path, two))
 
 
-@pytest.mark.parametrize(("text", "place"), [("", "1:1"), (f"{WHOLE}\nab\xe9\n", "2:3")])
-def test_no_map_at_all(tmp_path: Path, text: str, place: str) -> None:
+@pytest.mark.parametrize(("raw", "place"), [(b"", "1:1"), (b"a:b\nab\xff\n", "2:3")])
+def test_no_map_at_all(tmp_path: Path, raw: bytes, place: str) -> None:
+    path = written(tmp_path, "")
+    path.write_bytes(raw)
     with pytest.raises(InputError, match=rf"tensors\.map:{place}: "):
-        read_tensors_map(written(tmp_path, text))
+        read_tensors_map(path)
