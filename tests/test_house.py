@@ -31,11 +31,11 @@ ROOMS = {
     "hub": 1_651,
     "logs": 1_304,
     "report": 5_486,
-    "steps": 4_539,
+    "steps": 4_538,
     "scoring": 4_037,
     "record": 1_500,
     "recipe": 6_395,
-    "trace": 1_298,
+    "trace": 1_161,
     "graph": 2_244,
     "engine_setup": 290,
     "engines": 6_510,
@@ -43,7 +43,7 @@ ROOMS = {
     "prompts": 405,
     "demo": 253,
     "documents": 720,
-    "formats": 3_836,
+    "formats": 3_616,
     "output": 472,
     "text_table": 159,
     "provenance": 109,
@@ -87,7 +87,6 @@ UNIMPORTED = {
     "cook.documents.located": "tests/recipe/test_load.py: every place in a recipe is found by it",
     "cook.documents.spec": "the base of recipes, pipelines and configuration, tested as those",
     "cook.scoring.count_check": "compares with a real server's counts; without one it says nothing",
-    "cook.trace.request": "tests/trace/test_request.py: run in processes that can be killed",
 }
 """Modules that no test file without an engine imports, each with the reason."""
 ACROSS = {

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cook import units
 from cook.engines.base import Engine, ModelArgs
+from cook.engines.discover import discover
+from cook.engines.process.supervisor import Supervisor
+from cook.engines.remote import Remote, checked_url, is_loopback, is_url, read_key
+from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError, StepError
+from cook.formats.file_kind import no_model
+from cook.formats.gguf import is_gguf, read_gguf
 from cook.formats.sampling import Sampling
+from cook.graph.step import source
 from cook.output import Output
-from cook.trace.session import EXTRA, Recorded, TraceRequest, record
+from cook.paths import cook_home
+from cook.prompts.prompt_set import BUNDLED, load_prompts, select
+from cook.trace.server_target import ServerTarget, server_facts
+from cook.trace.session import EXTRA, Recorded, RecordingTarget, TraceRequest, record
+from cook.trace.tokenizer import Tokenizer
+from cook.trace.worker_target import WorkerTarget
 
 
 @dataclass(frozen=True)
@@ -39,12 +53,6 @@ class Recording:
 
 def trace(asked: Recording, output: Output) -> Recorded:
     """Record, or go on recording. StepError when not one prompt gave a usable reply."""
-    from cook.engines.process.supervisor import Supervisor
-    from cook.engines.remote import checked_url, is_url, read_key
-    from cook.paths import cook_home
-    from cook.prompts.prompt_set import load_prompts, select
-    from cook.trace.targets import Opening, opened
-
     if asked.max_tokens >= asked.context:
         raise InputError(f"{asked.max_tokens} tokens leave no room in a context of {asked.context}")
     if asked.output.is_dir():
@@ -56,28 +64,24 @@ def trace(asked: Recording, output: Output) -> Recorded:
             f"{name} computes one token at a time, whatever is asked of it",
             hint="leave --batch-width out, or record the target's file",
         )
-    chosen = select(load_prompts(_prompt_source(asked.prompts)), asked.limit)
+    prompts = asked.prompts if asked.prompts in BUNDLED else Path(asked.prompts)
+    sampling = Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p, seed=asked.seed)
     plan = TraceRequest(
-        chosen.prompts,
+        select(load_prompts(prompts), asked.limit).prompts,
         asked.max_tokens,
         asked.context,
-        _sampler(asked, remote),
+        sampling.applied("server" if remote else "worker"),
         asked.top,
         batch_width=asked.batch_width,
     )
-    how = Opening(
-        target=asked.target if remote else str(Path(asked.target).expanduser()),
-        context=asked.context,
-        args=asked.args,
-        tokenizer=asked.tokenizer,
-        raw=asked.raw,
-        key=read_key(asked.key_file) if remote else None,
-    )
-    _warn_of_open_key(how.target, how.key, output)
+    key = read_key(asked.key_file) if remote else None
+    if key is not None and asked.target.startswith("http://") and not is_loopback(asked.target):
+        output.warn("the key travels unencrypted to this address", hint="use https:// if it can")
+    engine = _engine(asked, remote, output)
     supervisor = Supervisor(cook_home() / "logs" / "trace")
     with (
         output.progress(len(plan.prompts), f"trace of {name}") as progress,
-        opened(how, _engine(asked, remote, output), supervisor) as target,
+        opened(asked, engine, supervisor, key) as target,
     ):
         found = record(target, plan, asked.output, progress.to)
     for dropped in found.dropped:
@@ -89,8 +93,6 @@ def trace(asked: Recording, output: Output) -> Recorded:
 
 def _engine(asked: Recording, remote: bool, output: Output) -> Engine | None:
     """The engine; an address whose tokenizer is not asked for does without one."""
-    from cook.engines.discover import discover
-
     try:
         return discover(asked.engine)
     except PrerequisiteError as error:
@@ -100,28 +102,65 @@ def _engine(asked: Recording, remote: bool, output: Output) -> Engine | None:
         return None
 
 
-def _sampler(asked: Recording, remote: bool) -> Sampling:
-    sampling = Sampling(
-        temperature=asked.temperature,
-        top_k=asked.top_k,
-        top_p=asked.top_p,
-        min_p=asked.min_p,
-        seed=asked.seed,
-    )
-    return sampling.applied("server" if remote else "worker")
+@contextmanager
+def opened(
+    asked: Recording, engine: Engine | None, supervisor: Supervisor, key: str | None = None
+) -> Iterator[RecordingTarget]:
+    """The target, for the time of the block.
+
+    ``engine`` runs a file, and tokenizes for an address; None where none is at hand, which an
+    address does without. Errors: InputError for a target that cannot be recorded, StepError
+    for an address that does not answer.
+    """
+    with ExitStack() as stack:
+        if is_url(asked.target):
+            yield _remote(asked, engine, supervisor, key, stack)
+            return
+        path = Path(asked.target).expanduser()
+        if engine is None:
+            raise InputError(f"{path}: no engine to run it")
+        file = read_gguf(path)
+        if (found := no_model(file)) is not None:
+            raise InputError(f"{path}: this is {found.what}, no model", hint=found.mend)
+        chat = not asked.raw and bool(file.string("tokenizer.chat_template"))
+        workers = stack.enter_context(KeptWorkers(supervisor.log_dir))
+        model = source(file.shards)
+        yield stack.enter_context(
+            WorkerTarget(engine, model, asked.args, asked.context, chat, supervisor, workers)
+        )
 
 
-def _prompt_source(prompts: str) -> str | Path:
-    from cook.prompts.prompt_set import BUNDLED
+def _remote(
+    asked: Recording,
+    engine: Engine | None,
+    supervisor: Supervisor,
+    key: str | None,
+    stack: ExitStack,
+) -> RecordingTarget:
+    url = checked_url(asked.target).removesuffix("/v1")
+    remote = stack.enter_context(Remote(url, key))
+    facts = server_facts(remote)
+    if facts is None:
+        raise InputError(
+            f"{url} is no llama-server, and others send text without token ids",
+            hint="serve it with llama-server of llama.cpp or ik_llama.cpp, or record its file",
+        )
+    path = asked.tokenizer or _own_file(url, facts.model_path)
+    tokenizer = None
+    if path is not None and engine is not None:
+        tokenizer = stack.enter_context(Tokenizer(engine, path, supervisor))
+    return ServerTarget(remote, facts, tokenizer, asked.raw)
 
-    return prompts if prompts in BUNDLED else Path(prompts)
 
-
-def _warn_of_open_key(target: str, key: str | None, output: Output) -> None:
-    from cook.engines.remote import is_loopback
-
-    if key is not None and target.startswith("http://") and not is_loopback(target):
-        output.warn("the key travels unencrypted to this address", hint="use https:// if it can")
+def _own_file(url: str, model_path: str | None) -> Path | None:
+    """The file of a server on this machine, where its path is that of a GGUF that is there."""
+    if model_path is None or not is_loopback(url):
+        return None
+    path = Path(model_path)
+    try:
+        return path if path.is_absolute() and path.is_file() and is_gguf(path) else None
+    except (OSError, ValueError, InputError):
+        return None
 
 
 def show(found: Recorded, output: Output) -> None:

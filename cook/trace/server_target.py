@@ -1,9 +1,9 @@
 """A target behind a running ``llama-server``, asked by token ids.
 
-What the server tells of itself is checked first. Drafting must be off there: with a draft loaded
+What the server states of itself is checked first. Drafting must be off there: with a draft loaded
 mainline reports log-probability 0 for every drafted token (#27972); a server that drafts is
 refused. Probabilities may be fewer than tokens, because entries are left out while the text ends
-inside a UTF-8 character: they are joined on token ids, and what cannot be told apart is marked as
+inside a UTF-8 character: they are joined on token ids, and what is ambiguous is marked as
 a hole (docs/internals/scoring.md#holes). ik's server returns no token ids, so its text is
 tokenized again by the server itself, and a reply whose tokens do not come out the same in number
 is dropped.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,17 +20,12 @@ from cook.engines.remote import Remote
 from cook.engines.server_api import Completion
 from cook.errors import InputError, StepError
 from cook.formats.quant_types import Flavour
-from cook.formats.trace_file import Reply, ReplyHead, TraceHeader
+from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 from cook.trace.chain import chain_logp
-from cook.trace.session import Dropped, TraceRequest, sha256
+from cook.trace.session import Dropped, TraceRequest, reply_head, sha256
 from cook.trace.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from cook.engines.server_api import Completion, TokenProbability
-    from cook.formats.sampling import Sampling
-    from cook.prompts.prompt_set import Half
 
 _FALLBACK = "{%- for message in messages -%}"
 """How the template begins that llama-server of mainline shows for a model without one: ChatML."""
@@ -42,7 +36,7 @@ _MAX_VOCABULARY = 1 << 24
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server tells of itself. ``None`` is not told."""
+    """What a server states of itself; None is not stated."""
 
     flavour: Flavour
     build: str
@@ -62,62 +56,57 @@ def server_facts(remote: Remote, *, may_draft: bool = False) -> ServerFacts | No
     settings = props.get("default_generation_settings") if isinstance(props, dict) else None
     if not isinstance(props, dict) or not isinstance(settings, dict):
         return None
-    if not may_draft:
-        _refuse_drafting(remote)
-    context = settings.get("n_ctx", props.get("n_ctx"))
-    if not isinstance(context, int) or not 0 < context <= _MAX_CONTEXT:
-        raise StepError(f"{remote.url} tells no context length in /props")
-    build = props.get("build_info")
-    path, template = props.get("model_path"), props.get("chat_template")
-    path = path if isinstance(path, str) and path else None
-    name = path.replace("\\", "/").rsplit("/", 1)[-1] if path else remote.url
-    return ServerFacts(
-        # only mainline tells its build
-        flavour=Flavour.LLAMA_CPP if isinstance(build, str) else Flavour.IK_LLAMA_CPP,
-        build=str(build)[:200] if isinstance(build, str) else "unknown",
-        model=name[:1000],
-        model_path=path,
-        context=context,
-        template=template if _is_own(template, remote) else None,
-        vocabulary_size=_vocabulary_size(remote),
-    )
-
-
-def _is_own(template: Any, remote: Remote) -> bool:
-    """Whether ``template`` is the model's: the fallback's marks are no tokens of most others."""
-    if not isinstance(template, str) or not template:
-        return False
-    if not template.startswith(_FALLBACK) or _FALLBACK_TOKEN not in template:
-        return True
-    return len(remote.tokenize(_FALLBACK_TOKEN, add_special=False)) == 1
-
-
-def _refuse_drafting(remote: Remote) -> None:
-    slots = remote.get("/slots")
+    slots = None if may_draft else remote.get("/slots")
     if isinstance(slots, list) and any(
         isinstance(slot, dict) and slot.get("speculative") is True for slot in slots
     ):
         raise drafts_error(remote.url, "/slots says speculative")
+    context = settings.get("n_ctx", props.get("n_ctx"))
+    if not isinstance(context, int) or not 0 < context <= _MAX_CONTEXT:
+        raise StepError(f"{remote.url} states no context length in /props")
+    build, path, template = (
+        value if isinstance(value, str) and value else None
+        for value in map(props.get, ("build_info", "model_path", "chat_template"))
+    )
+    # The fallback's marks are no tokens of most models.
+    if template and template.startswith(_FALLBACK) and _FALLBACK_TOKEN in template:
+        is_own = len(remote.tokenize(_FALLBACK_TOKEN, add_special=False)) == 1
+        template = template if is_own else None
+    return ServerFacts(
+        # Only mainline states its build.
+        flavour=Flavour.LLAMA_CPP if build is not None else Flavour.IK_LLAMA_CPP,
+        build=build[:200] if build is not None else "unknown",
+        model=(path.replace("\\", "/").rsplit("/", 1)[-1] if path else remote.url)[:1000],
+        model_path=path,
+        context=context,
+        template=template,
+        vocabulary_size=_vocabulary_size(remote),
+    )
 
 
-def drafts_error(url: str, told: str) -> InputError:
-    """The refusal of a server that drafts; ``told`` says where it shows."""
+def drafts_error(url: str, sign: str) -> InputError:
+    """The refusal of a server that drafts; ``sign`` says where it shows."""
     return InputError(
-        f"{url} drafts ({told}), and then its probabilities are not the target's",
+        f"{url} drafts ({sign}), and then its probabilities are not the target's",
         hint="start it without --spec-type and without a draft model while the trace is recorded",
     )
 
 
 def _vocabulary_size(remote: Remote) -> int | None:
-    models = remote.get("/v1/models")
-    data = models.get("data") if isinstance(models, dict) else None
-    first = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
-    meta = first.get("meta")
-    size = meta.get("n_vocab") if isinstance(meta, dict) else None
-    return size if isinstance(size, int) and 0 < size <= _MAX_VOCABULARY else None
+    found = remote.get("/v1/models")
+    for key in ("data", 0, "meta", "n_vocab"):
+        try:
+            found = found[key]
+        except (LookupError, TypeError):
+            return None
+    return found if isinstance(found, int) and 0 < found <= _MAX_VOCABULARY else None
 
 
-_STOPS = {"eos": "eog", "limit": "limit", "word": "word"}
+_STOPS = {
+    "eos": "eog",
+    "limit": "limit",
+    "word": "word",
+}
 
 
 def align(tokens: Sequence[int], entries: Sequence[int | None]) -> list[int | None]:
@@ -126,17 +115,13 @@ def align(tokens: Sequence[int], entries: Sequence[int | None]) -> list[int | No
     ``entries`` are ids of a subsequence of ``tokens``. Where the leftmost and the rightmost way
     to fit them differ, the token's entry is not known. All None if they do not fit at all.
     """
-    left = _fit(tokens, entries)
-    reverse = _fit(list(reversed(tokens)), list(reversed(entries)))
-    if left is None or reverse is None:
-        return [None] * len(tokens)
-    n, m = len(tokens), len(entries)
-    first = dict(enumerate(left))
-    last = {m - 1 - entry: n - 1 - at for entry, at in enumerate(reverse)}
-    found: list[int | None] = [None] * n
-    for entry, at in first.items():
-        if last[entry] == at:
-            found[at] = entry
+    found: list[int | None] = [None] * len(tokens)
+    first = _fit(tokens, entries)
+    last = _fit(tokens[::-1], entries[::-1])
+    if first is not None and last is not None:
+        for entry, (at, from_end) in enumerate(zip(first, reversed(last), strict=True)):
+            if at == len(tokens) - 1 - from_end:
+                found[at] = entry
     return found
 
 
@@ -155,73 +140,55 @@ def _fit(tokens: Sequence[int], entries: Sequence[int | None]) -> list[int] | No
 
 def reply_of_completion(
     completion: Completion,
-    prompt: Sequence[int],
-    *,
-    name: str,
-    category: str,
-    top: int,
-    sampler: Sampling,
-    half: Half | None = None,
-    rendered_sha256: str = "",
+    prompt: Prompt,
+    text: str,
+    ids: Sequence[int],
+    plan: TraceRequest,
+    beyond: Sequence[int] = (),
 ) -> Reply:
-    """The trace's reply from a server's answer to token ids with ``n_probs`` = ``top``.
+    """The trace's reply from a server's answer to ``ids``, the tokens of ``text``, with
+    ``n_probs`` = ``plan.top``; ``beyond`` are tokens past its end, without probabilities.
 
-    A server tells raw log-probabilities, so log-sum-exp is 0 (they are normalised already); those
+    A server states raw log-probabilities, so log-sum-exp is 0 (they are normalised already); those
     under the sampling chain follow from the stored candidates (:func:`chain_logp`). InputError
     when the server returned no token ids.
     """
     if completion.tokens is None:
         raise InputError(
-            f"prompt {name}: this server returns no token ids",
+            f"prompt {prompt.id}: this server returns no token ids",
             hint="record with llama-server of mainline, or with cook's own worker",
         )
-    tokens = np.array(completion.tokens, np.int32)
+    top = plan.top
+    tokens = np.array([*completion.tokens, *beyond], np.int32)
     n = len(tokens)
     logp, margin = np.zeros(n, np.float32), np.zeros(n, np.float32)
-    ids, values = np.full((n, top), -1, np.int32), np.full((n, top), -1e4, np.float32)
-    entries = [p.chosen.id for p in completion.probabilities]
+    top_ids, values = np.full((n, top), -1, np.int32), np.full((n, top), -1e4, np.float32)
     known = np.zeros(n, np.bool_)
+    entries = [p.chosen.id for p in completion.probabilities]
     for at, entry in enumerate(align(completion.tokens, entries)):
         if entry is None:
             continue
         known[at] = True
         one = completion.probabilities[entry]
         logp[at] = one.chosen.logprob
-        _fill(one, ids[at], values[at])
+        for k, candidate in enumerate(one.top[:top]):
+            if candidate.id is not None and np.isfinite(candidate.logprob):
+                top_ids[at, k], values[at, k] = candidate.id, candidate.logprob
         if top > 1:
             margin[at] = values[at, 0] - values[at, 1]
+    stop = _STOPS.get(completion.stop, "context")
     return Reply(
-        head=ReplyHead(
-            id=name,
-            category=category,
-            half=half,
-            rendered_sha256=rendered_sha256,
-            seed=sampler.seed,
-            stop=_STOPS.get(completion.stop, "context"),
-            prompt_tokens=len(prompt),
-            tokens=n,
-            emitted=n,
-        ),
-        prompt=np.array(prompt, np.int32),
+        head=reply_head(prompt, text, ids, plan, stop, n, len(completion.tokens)),
+        prompt=np.array(ids, np.int32),
         tokens=tokens,
         known=known,
         logp=logp,
-        chain_logp=chain_logp(sampler, tokens, logp, ids, values),
+        chain_logp=chain_logp(plan.sampler, tokens, logp, top_ids, values),
         logsumexp=np.zeros(n, np.float32),
         margin=margin,
-        top_ids=ids,
+        top_ids=top_ids,
         top_logp=values,
     )
-
-
-def _fill(
-    one: TokenProbability,
-    ids: np.ndarray[tuple[int], np.dtype[np.int32]],
-    values: np.ndarray[tuple[int], np.dtype[np.float32]],
-) -> None:
-    for k, candidate in enumerate(one.top[: len(ids)]):
-        if candidate.id is not None and np.isfinite(candidate.logprob):
-            ids[k], values[k] = candidate.id, candidate.logprob
 
 
 _CONTINUATIONS = 8
@@ -246,20 +213,19 @@ class ServerTarget:
 
     def header(self, plan: TraceRequest) -> TraceHeader:
         tokenizer, facts = self.tokenizer, self.facts
-        size = facts.vocabulary_size or (tokenizer.size if tokenizer else None)
-        if size is None:
+        if self._size is None:
             raise InputError(
-                f"{self.remote.url} does not tell the size of its vocabulary",
+                f"{self.remote.url} does not state the size of its vocabulary",
                 hint="give the target's file, or one with its tokenizer: --tokenizer GGUF",
             )
         return TraceHeader(
             target_name=facts.model,
             target_sha256=None,
             tokenizer_sha256=tokenizer.vocabulary.digest if tokenizer else None,
-            tokenizer=tokenizer.facts if tokenizer else None,
+            tokenizer=TokenizerFacts.of(tokenizer.vocabulary) if tokenizer else None,
             template_sha256=sha256(self._template or ""),
             prompts_sha256=plan.prompts_sha256,
-            vocabulary_size=size,
+            vocabulary_size=self._size,
             eog=tuple(sorted(tokenizer.eog)) if tokenizer else (),
             flavour=str(facts.flavour),
             engine_build=facts.build,
@@ -310,17 +276,8 @@ class ServerTarget:
             answer = replace(answer, tokens=found, probabilities=())
         if not answer.tokens:
             return Dropped(prompt.id, "the server wrote nothing")
-        reply = reply_of_completion(
-            answer,
-            ids,
-            name=prompt.id,
-            category=prompt.category,
-            top=plan.top,
-            sampler=plan.sampler,
-            half=prompt.half,
-            rendered_sha256=sha256(text),
-        )
-        return self._beyond(reply, plan) if reply.head.stop == "eog" else reply
+        beyond = self._beyond(ids, answer.tokens, plan) if answer.stop == "eos" else []
+        return reply_of_completion(answer, prompt, text, ids, plan, beyond)
 
     @property
     def _template(self) -> str | None:
@@ -359,65 +316,35 @@ class ServerTarget:
         return answer
 
     def _require_known(self, tokens: Sequence[int]) -> None:
-        size = self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else None)
+        size = self._size
         if size is not None and any(token >= size for token in tokens):
-            raise StepError(f"{self.remote.url} told a token beyond its vocabulary of {size}")
+            raise StepError(f"{self.remote.url} sent a token beyond its vocabulary of {size}")
+
+    @property
+    def _size(self) -> int | None:
+        return self.facts.vocabulary_size or (self.tokenizer.size if self.tokenizer else None)
 
     def _tokenized_again(self, ids: Sequence[int], answer: Completion) -> tuple[int, ...] | str:
-        """Ids of a reply told as text only, by the server's own tokenizer; else what is wrong."""
+        """Ids of a reply sent as text only, by the server's own tokenizer; else what is wrong."""
         found = self.remote.tokenize(answer.text, add_special=False)
         if self.remote.detokenize(found) != answer.text:
             return "its reply is another text after tokenizing and back"
         missing = answer.predicted_n - len(found)
-        if missing == 1 and answer.stop == "eos" and (eos := self._end_token()) is not None:
+        eos = self.tokenizer.vocabulary.eos if self.tokenizer else None
+        if missing == 1 and answer.stop == "eos" and eos is not None:
             return (*found, eos)
         if missing:
             return f"its reply is {len(found)} tokens here, {answer.predicted_n} there"
         return found
 
-    def _end_token(self) -> int | None:
-        return self.tokenizer.vocabulary.eos if self.tokenizer else None
-
-    def _beyond(self, reply: Reply, plan: TraceRequest) -> Reply:
-        """``reply`` with ``plan.extra`` tokens past its end: ik counts drafts there.
-
-        They are what the target writes on being asked to go on; their probabilities are left out.
-        """
-        text = [*reply.prompt.tolist(), *reply.tokens.tolist()]
-        more: list[int] = []
+    def _beyond(self, ids: Sequence[int], tokens: Sequence[int], plan: TraceRequest) -> list[int]:
+        """``plan.extra`` tokens past the end of a reply, since ik counts drafts there: what the
+        target writes when it is asked to go on."""
+        text, more = [*ids, *tokens], list[int]()
         for _ in range(_CONTINUATIONS):
-            want = min(plan.extra - len(more), self.facts.context - len(text) - 1)
-            if want <= 0:
-                break
-            got = self._ask(text, replace(plan, top=0), want).tokens
+            want = min(plan.extra - len(more), self.facts.context - len(text) - len(more) - 1)
+            got = self._ask([*text, *more], replace(plan, top=0), want).tokens if want > 0 else None
             if not got:
                 break
             more += got
-            text += got
-        return _lengthened(reply, more)
-
-
-def _lengthened(reply: Reply, more: Sequence[int]) -> Reply:
-    count = len(more)
-    if not count:
-        return reply
-
-    def zeros(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return np.concatenate([column, np.zeros((count, *column.shape[1:]), column.dtype)])
-
-    return replace(
-        reply,
-        head=reply.head.model_copy(update={"tokens": reply.head.tokens + count}),
-        tokens=np.concatenate([reply.tokens, np.array(more, np.int32)]),
-        known=zeros(reply.known),
-        logp=zeros(reply.logp),
-        chain_logp=zeros(reply.chain_logp),
-        logsumexp=zeros(reply.logsumexp),
-        margin=zeros(reply.margin),
-        top_ids=np.concatenate(
-            [reply.top_ids, np.full((count, reply.top_ids.shape[1]), -1, "<i4")]
-        ),
-        top_logp=np.concatenate(
-            [reply.top_logp, np.full((count, reply.top_logp.shape[1]), -1e4, "<f4")]
-        ),
-    )
+        return more

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cook.formats.sampling import Sampling
-from cook.formats.trace_file import Reply, TraceFile, TraceHeader, TraceWriter
+from cook.formats.trace_file import Reply, ReplyHead, TraceFile, TraceHeader, TraceWriter
 from cook.formats.vocabulary import Vocabulary
 from cook.prompts.prompt_set import Prompt
 
@@ -91,9 +91,9 @@ def record(
     path: Path,
     advance: Callable[[int], None] | None = None,
 ) -> Recorded:
-    """Record ``plan`` into ``path``, going on where an earlier recording of it ended.
+    """Record ``plan`` into ``path``; go on where an earlier recording of it ended.
 
-    Every reply is on the disk before the next is asked. ``advance`` is told how many prompts are
+    Every reply is on the disk before the next is asked. ``advance`` gets how many prompts are
     done. InputError when ``path`` holds something else.
     """
     dropped = []
@@ -129,6 +129,29 @@ def recorded(path: Path, asked: int = 0, dropped: tuple[Dropped, ...] = ()) -> R
         holes=holes,
         file_bytes=path.stat().st_size,
         dropped=dropped,
+    )
+
+
+def reply_head(
+    prompt: Prompt,
+    text: str,
+    ids: Sequence[int],
+    plan: TraceRequest,
+    stop: str,
+    tokens: int,
+    emitted: int,
+) -> ReplyHead:
+    """The head of a reply to ``prompt``, rendered as ``text``, which is ``ids``."""
+    return ReplyHead(
+        id=prompt.id,
+        category=prompt.category,
+        half=prompt.half,
+        rendered_sha256=sha256(text),
+        seed=plan.sampler.seed,
+        stop=stop,
+        prompt_tokens=len(ids),
+        tokens=tokens,
+        emitted=emitted,
     )
 
 

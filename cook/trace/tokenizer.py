@@ -11,8 +11,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.formats.gguf import read_gguf
-from cook.formats.trace_file import TokenizerFacts
-from cook.formats.vocabulary import Vocabulary, read_vocabulary
+from cook.formats.vocabulary import read_vocabulary
 
 
 class Tokenizer(Closing):
@@ -21,7 +20,7 @@ class Tokenizer(Closing):
     def __init__(self, engine: Engine, path: Path, supervisor: Supervisor) -> None:
         self.path = path
         self.file = read_gguf(path)
-        self.vocabulary: Vocabulary = read_vocabulary(self.file)
+        self.vocabulary = read_vocabulary(self.file)
         self._worker = Worker.open(engine, supervisor, name="tokenizer")
         try:
             info = self._worker.load(ModelLoad(path, vocabulary_only=True))
@@ -32,11 +31,6 @@ class Tokenizer(Closing):
 
     def close(self) -> None:
         self._worker.close()
-
-    @property
-    def facts(self) -> TokenizerFacts:
-        """For the header of a trace."""
-        return TokenizerFacts.of(self.vocabulary)
 
     @cached_property
     def template(self) -> str | None:

@@ -7,20 +7,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from cook.closing import Closing
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.messages import Generation, ModelLoad
+from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.errors import InternalError
 from cook.formats.gguf import GgufFile, read_gguf
-from cook.formats.trace_file import Reply, ReplyHead, TokenizerFacts, TraceHeader
+from cook.formats.trace_file import Reply, TokenizerFacts, TraceHeader
 from cook.formats.vocabulary import Vocabulary, read_vocabulary
 from cook.graph.step import Source
 from cook.prompts.prompt_set import Prompt
-from cook.trace.session import Dropped, TraceRequest, sha256
+from cook.trace.session import Dropped, TraceRequest, reply_head, sha256
 
 
 @dataclass
@@ -111,7 +113,7 @@ class WorkerTarget(Closing):
                 f"its {len(ids)} tokens and {plan.max_tokens} more do not fit a context of "
                 f"{self.context}",
             )
-        said = self._worker.generate(
+        reply = self._worker.generate(
             ids,
             n_predict=plan.max_tokens,
             chain=plan.sampler,
@@ -119,38 +121,19 @@ class WorkerTarget(Closing):
             extra=plan.extra,
             width=plan.batch_width,
         )
-        return _as_reply(prompt, text, ids, said, plan)
-
-
-def _as_reply(
-    prompt: Prompt, text: str, ids: Sequence[int], said: Generation, plan: TraceRequest
-) -> Reply:
-    import numpy as np
-
-    count = len(said.tokens)
-    top_ids, top_logits = said.top_ids, said.top_logits
-    if top_ids is None or top_logits is None:  # K = 0
-        top_ids, top_logits = np.zeros((count, 0), np.int32), np.zeros((count, 0), np.float32)
-    head = ReplyHead(
-        id=prompt.id,
-        category=prompt.category,
-        half=prompt.half,
-        rendered_sha256=sha256(text),
-        seed=plan.sampler.seed,
-        stop=said.stop,
-        prompt_tokens=len(ids),
-        tokens=count,
-        emitted=said.emitted,
-    )
-    return Reply(
-        head=head,
-        prompt=np.array(ids, np.int32),
-        tokens=said.tokens,
-        known=np.ones(count, np.bool_),
-        logp=said.logp,
-        chain_logp=said.chain_logp,
-        logsumexp=said.logsumexp,
-        margin=said.margin,
-        top_ids=top_ids,
-        top_logp=top_logits - said.logsumexp[:, None],
-    )
+        count = len(reply.tokens)
+        top_ids, top_logits = reply.top_ids, reply.top_logits
+        if top_ids is None or top_logits is None:  # K = 0
+            top_ids, top_logits = np.zeros((count, 0), np.int32), np.zeros((count, 0), np.float32)
+        return Reply(
+            head=reply_head(prompt, text, ids, plan, reply.stop, count, reply.emitted),
+            prompt=np.array(ids, np.int32),
+            tokens=reply.tokens,
+            known=np.ones(count, np.bool_),
+            logp=reply.logp,
+            chain_logp=reply.chain_logp,
+            logsumexp=reply.logsumexp,
+            margin=reply.margin,
+            top_ids=top_ids,
+            top_logp=top_logits - reply.logsumexp[:, None],
+        )

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from cook.engines.process.supervisor import Supervisor
+from cook.errors import CookError, InputError
 from cook.formats.trace_file import TraceFile
 from cook.paths import demo_dir
+from cook.trace.request import Recording, _own_file, opened
 
 TARGET = str(demo_dir() / "target-q8_0.gguf")
 ASK = ("--prompts", "demo", "--limit", "6", "--max-tokens", "24", "--threads", "1")
@@ -88,3 +91,43 @@ def test_bad_input_leaves_no_trace_and_no_traceback(
     assert "Traceback" not in done.stderr
     assert "secret" not in done.stderr
     assert not file.exists()
+
+
+def recording(target: str) -> Recording:
+    return Recording(target, Path("t.trace"), context=512)
+
+
+def test_a_file_needs_an_engine(tmp_path: Path, tiny_model: Path) -> None:
+    how = recording(str(tiny_model))
+    with (
+        pytest.raises(InputError, match="no engine to run it"),
+        opened(how, None, Supervisor(tmp_path)),
+    ):
+        pass
+
+
+def test_an_address_without_an_answer(tmp_path: Path) -> None:
+    how = recording("http://127.0.0.1:9")
+    with pytest.raises(CookError, match=r"127\.0\.0\.1:9"), opened(how, None, Supervisor(tmp_path)):
+        pass
+
+
+def test_a_server_s_file_is_taken_from_this_machine_only(tmp_path: Path, tiny_model: Path) -> None:
+    here, there = "http://127.0.0.1:8080", "http://10.0.0.7:8080"
+    assert _own_file(here, str(tiny_model)) == tiny_model
+    assert _own_file(there, str(tiny_model)) is None
+    assert _own_file(here, tiny_model.name) is None
+    assert _own_file(here, None) is None
+    (tmp_path / "text").write_text("no model")
+    assert _own_file(here, str(tmp_path / "text")) is None
+
+
+@pytest.mark.parametrize("end", ["", "/v1"])
+def test_a_server_that_sends_text_only_is_refused(fake: Any, tmp_path: Path, end: str) -> None:
+    how = recording(fake({}).url + end)
+    with (
+        pytest.raises(InputError, match="is no llama-server") as caught,
+        opened(how, None, Supervisor(tmp_path)),
+    ):
+        pass
+    assert "llama-server" in str(caught.value.hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def test_a_real_drafting_server_is_refused(bundled: Engine, tmp_path: Path) -> N
         server_facts(Remote(f"http://127.0.0.1:{port}", KEY))
 
 
-GREEDY = Sampling(0.0, seed=1).applied("server")
+ASKED = (PLAN.prompts[0], "hi", (1, 2))
 
 
 def test_alignment_marks_what_cannot_be_told_apart() -> None:
@@ -241,13 +242,13 @@ def chance(token: int, logprob: float) -> TokenProbability:
 
 def test_a_hole_is_marked() -> None:
     told = answer((4, 5, 6), [chance(4, -0.5), chance(6, -0.25)])
-    reply = reply_of_completion(told, (1, 2), name="x", category="c", top=2, sampler=GREEDY)
+    reply = reply_of_completion(told, *ASKED, PLAN)
     assert reply.known.tolist() == [True, False, True]
     assert reply.logp.tolist() == [-0.5, 0.0, -0.25]
     assert reply.margin.tolist() == [1.0, 0.0, 1.0]
     assert reply.top_ids.tolist() == [[4, 9], [-1, -1], [6, 9]]
     with pytest.raises(InputError, match="no token ids"):
-        reply_of_completion(answer(None, []), (1,), name="x", category="c", top=2, sampler=GREEDY)
+        reply_of_completion(answer(None, []), *ASKED, PLAN)
 
 
 @pytest.mark.engine
@@ -259,7 +260,8 @@ def test_a_server_and_the_worker_record_the_same(
     args = ModelArgs(threads=1, threads_batch=1)
     with Server(bundled, ServerJob(tiny_model, args, 512), supervisor) as server:
         told = server.complete(prompt, 24, n_probs=8)
-    over_http = reply_of_completion(told, prompt, name="x", category="c", top=8, sampler=GREEDY)
+    plan = replace(PLAN, top=8)
+    over_http = reply_of_completion(told, PLAN.prompts[0], "hi", prompt, plan)
     with Worker.open(bundled, supervisor) as worker:
         worker.load(ModelLoad(tiny_model, context=512))
         said = worker.generate(prompt, n_predict=24, top=8)
