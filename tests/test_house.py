@@ -21,13 +21,13 @@ import cook
 ROOT = Path(cook.__file__).parent
 ROOMS = {
     "__main__": 12,
-    "cli": 3_436,
+    "cli": 3_450,
     "nightly": 1_764,
     "service": 353,
     "inspection": 409,
     "score_url": 227,
     "search": 2_514,
-    "build": 7_163,
+    "build": 7_202,
     "hub": 1_651,
     "logs": 1_304,
     "report": 5_486,

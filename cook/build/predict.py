@@ -52,6 +52,12 @@ NAMED_PROFILES = {
     "mainline-2025": Profile.MAINLINE_2025,
     "ik": Profile.IK_2026_08,
 }
+SERVER_N_MAX = {
+    Profile.MAINLINE_2026_10: 3,
+    Profile.MAINLINE_2025: 16,
+    Profile.IK_2026_08: 16,
+}
+"""n_max of a llama-server that was given none."""
 CONSTANT = "every batch is taken to cost what one token costs; verification is dearer"
 NO_VOCABULARY = (
     "--link-mbit is left out: how large logits are is known with a trace only, 4 bytes for every "
@@ -78,6 +84,7 @@ class PredictRequest:
     overhead_ms: float = 0.0
     acceptance: float | None = None
     acceptance_at: int | None = None
+    token_acceptance: float | None = None
     temperature: tuple[float, ...] = ()
     top_k: tuple[int, ...] = ()
     top_p: tuple[float, ...] = ()
@@ -121,6 +128,11 @@ class PredictRequest:
             "min_p": self.min_p or None,
         }
         return _validated(SamplingSpec, lists, "sampling").chains
+
+    @property
+    def typed(self) -> bool:
+        """Whether an acceptance was typed, and so stands in for a trace."""
+        return self.acceptance is not None or self.token_acceptance is not None
 
     @property
     def draft_args(self) -> ModelArgs:
@@ -272,17 +284,16 @@ def predict_typed(request: PredictRequest) -> TypedPrediction:
     if request.trace is not None:
         raise InputError("--acceptance replaces the trace: give one of them")
     curve = request.verify_curve
-    if curve is None or request.draft_ms is None or request.acceptance is None:
+    if curve is None or request.draft_ms is None:
         raise InputError(
             "--acceptance needs the times of target and draft",
             hint="--target-ms 146 --draft-ms 12, and better --verify 1:146,2:170,5:220",
         )
     # Nothing typed tells the vocabulary: the logits' own way is left out.
     away_s = (request.link_ms or 0.0) / 1000
-    draft_s, alpha = request.draft_ms / 1000, request.acceptance
-    if request.acceptance_at is not None:
-        alpha = alpha_of(alpha, request.acceptance_at)
+    draft_s = request.draft_ms / 1000
     profile = request.named_profile or Profile.MAINLINE_2026_10
+    alpha, doubts = _one_token_acceptance(request, profile)
     plain_s = float(curve.at(1, 0))
     constant = len(curve.widths) == 1
     closed = constant and 0 < alpha < 1 and draft_s + away_s < plain_s
@@ -296,9 +307,37 @@ def predict_typed(request: PredictRequest) -> TypedPrediction:
         best_length=best_length(alpha, plain_s, draft_s + away_s) if closed else None,
         constant=constant,
         warnings=(
+            *doubts,
             *_beyond(curve, request.lengths),
             *((NO_VOCABULARY,) if request.link_mbit is not None else ()),
         ),
+    )
+
+
+def _one_token_acceptance(
+    request: PredictRequest, profile: Profile
+) -> tuple[float, tuple[str, ...]]:
+    """The chance of one drafted token, and what had to be assumed for it.
+
+    Accepted / drafted falls with the length of drafts, so it is of the n_max that it was measured
+    at: --acceptance-at, else the only --n-max, else what a server takes that was given none.
+    """
+    ratio, token = request.acceptance, request.token_acceptance
+    if ratio is None or token is not None:
+        if token is None or ratio is not None or request.acceptance_at is not None:
+            raise InputError(
+                "--token-acceptance is of one token, --acceptance (--acceptance-at) of all that "
+                "were drafted: give one of them"
+            )
+        return token, ()
+    if request.acceptance_at is not None:
+        return alpha_of(ratio, request.acceptance_at), ()
+    if len(request.lengths) == 1:
+        return alpha_of(ratio, request.lengths[0]), ()
+    length = SERVER_N_MAX[profile]
+    return alpha_of(ratio, length), (
+        f"--acceptance {ratio:g} is taken to be measured at n_max {length}, llama-server's own "
+        f"({profile.value}): --acceptance-at N says another",
     )
 
 

@@ -33,11 +33,11 @@ NOT_CHECKED = "counts are this engine's by its source; `cook score` checks them 
 
 
 def answer(request: PredictRequest, output: Output) -> None:
-    """Predict from a trace, or from ``--acceptance`` without one, and print it."""
-    if request.acceptance is None:
-        show(predict_on_trace(request, output), output)
-    else:
+    """Predict from a trace, or from a typed acceptance without one, and print it."""
+    if request.typed:
         _show_typed(request, output)
+    else:
+        show(predict_on_trace(request, output), output)
 
 
 def document(whole: TracePrediction) -> dict[str, Any]:

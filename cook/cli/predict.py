@@ -69,7 +69,12 @@ def command(
     ] = 0.0,
     acceptance: Annotated[
         float | None,
-        typer.Option("--acceptance", min=0.0, max=1.0, help="Predict from this, without a trace."),
+        typer.Option(
+            "--acceptance",
+            min=0.0,
+            max=1.0,
+            help="Predict from accepted / drafted, as logs print it, without a trace.",
+        ),
     ] = None,
     acceptance_at: Annotated[
         int | None,
@@ -77,7 +82,16 @@ def command(
             "--acceptance-at",
             min=1,
             max=256,
-            help="n_max at which --acceptance is accepted/drafted; absent: of one token.",
+            help="n_max at which --acceptance was measured; absent: that of --n-max.",
+        ),
+    ] = None,
+    token_acceptance: Annotated[
+        float | None,
+        typer.Option(
+            "--token-acceptance",
+            min=0.0,
+            max=1.0,
+            help="Instead of --acceptance: the chance of one drafted token.",
         ),
     ] = None,
     temperature: Annotated[
@@ -151,7 +165,7 @@ def command(
       cook predict ling.trace draft.gguf --target Ling-1T.gguf --link-ms 0.2 --link-mbit 10000
       cook predict ling.trace --rival all --rival ngram-map-k:size_n=8,size_m=16
       cook predict ling.trace draft.gguf --verify 1:146,2:170,5:220 --temperature 0.6 --top-p 0.8
-      cook predict --acceptance 0.62 --target-ms 146 --draft-ms 12 --verify 1:146,2:170,5:220
+      cook predict --acceptance 0.62 --acceptance-at 4 --target-ms 146 --draft-ms 12
       cook predict --acceptance 0.62 --target-speed 6.27 --draft-speed 100 --n-max 4
     """
     options = dict(locals())

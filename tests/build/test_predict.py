@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from cook.graph.step import source
 from cook.output import Mode, Output
 from cook.paths import demo_dir
 from cook.prompts.prompt_set import Prompt
+from cook.scoring.iid import tokens_per_cycle
 from cook.trace.compatible import require_draft, require_target
 from cook.trace.session import TraceRequest, record
 from cook.trace.worker_target import WorkerTarget
@@ -199,7 +201,11 @@ def test_another_target_is_refused(traces: dict[float, Path], tiny_model: Path) 
 def test_typed_numbers() -> None:
     out, err = io.StringIO(), io.StringIO()
     typed = PredictRequest(
-        acceptance=0.62, target_ms=146, draft_ms=12, verify="1:146,2:170,5:220", n_max=(1, 2, 3)
+        token_acceptance=0.62,
+        target_ms=146,
+        draft_ms=12,
+        verify="1:146,2:170,5:220",
+        n_max=(1, 2, 3),
     )
     show_answer(typed, Output(Mode.JSON, out, err))
     found = json.loads(out.getvalue())
@@ -208,6 +214,66 @@ def test_typed_numbers() -> None:
     assert first["acceptance_length"] == pytest.approx(1.62)
     assert found["no_draft_tokens_per_s"] == pytest.approx(1000 / 146)
     assert "pooled" in err.getvalue()
+
+
+LOGGED = PredictRequest(acceptance=102 / 168, target_ms=20.0, draft_ms=1.0)
+"""tests/data/server_logs/ik.log: 42 drafts of four tokens, 168 generated, 102 accepted."""
+
+
+def test_acceptance_is_what_a_log_prints() -> None:
+    """Tokens a step at the log's length are the log's; less is accepted of longer drafts."""
+    found = predict_typed(replace(LOGGED, n_max=(2, 4, 8), acceptance_at=4))
+    assert found.rows[1].acceptance == pytest.approx(102 / 168)
+    assert found.rows[1].acceptance_length == pytest.approx(1 + 102 / 42)
+    assert [row.acceptance for row in found.rows] == sorted(
+        (row.acceptance for row in found.rows), reverse=True
+    )
+    assert not [told for told in found.warnings if "--acceptance" in told]
+
+
+@pytest.mark.parametrize(
+    ("changed", "length", "assumed"),
+    [
+        ({"n_max": (4,)}, 4, False),
+        ({"n_max": (4,), "acceptance_at": 3}, 3, False),
+        ({}, 3, True),
+        ({"profile": "ik"}, 16, True),
+        ({"n_max": (2, 6)}, 3, True),
+    ],
+)
+def test_acceptance_is_of_a_length(changed: dict[str, Any], length: int, assumed: bool) -> None:
+    found = predict_typed(replace(LOGGED, **changed))
+    assert tokens_per_cycle(found.alpha, length) == pytest.approx(1 + length * 102 / 168)
+    assert any(f"at n_max {length}, llama-server's own" in w for w in found.warnings) == assumed
+
+
+def test_the_acceptance_of_one_token_has_a_flag_of_its_own() -> None:
+    """A server with n_max 3 printed 81.5 % accepted, and made 3.44 tokens a step."""
+    whole = predict_typed(replace(LOGGED, acceptance=0.815, n_max=(3,)))
+    assert whole.rows[0].acceptance_length == pytest.approx(3.445)
+    one = predict_typed(replace(LOGGED, acceptance=None, token_acceptance=0.815, n_max=(3,)))
+    assert one.alpha == 0.815
+    assert one.rows[0].acceptance_length == pytest.approx(3.02, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"token_acceptance": 0.8}, "give one of them"),
+        ({"acceptance": None, "token_acceptance": 0.8, "acceptance_at": 4}, "give one of them"),
+        ({"acceptance": math.nan}, "between 0 and 1"),
+        ({"acceptance": 62.0}, "between 0 and 1"),
+    ],
+)
+def test_an_acceptance_that_cannot_be(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        predict_typed(replace(LOGGED, **changed))
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_all_or_nothing_accepted_is_no_error(ratio: float) -> None:
+    row = predict_typed(replace(LOGGED, acceptance=ratio, n_max=(5,))).rows[0]
+    assert row.acceptance_length == pytest.approx(1 + 5 * ratio)
 
 
 @pytest.mark.parametrize(
