@@ -66,7 +66,7 @@ class DraftLayout:
         else:
             score = self.recipe.score
             assert score is not None, "the schema asks for a target to write the text"
-            target = self.reader.model(score.target.source)
+            target = self.reader.model(score.target.source, "target")
             corpus = target_corpus(self.engine, self.source.source, target, score)
             args = (*args, *corpus_args(self.engine))
         return ImatrixStep(

@@ -13,6 +13,7 @@ from cook.build.drafting import DraftLayout
 from cook.build.lay_score import as_rivals, lay_score
 from cook.build.layout import Configuration, ForecastPlan, Layout, LeftOut
 from cook.build.locate import ModelFile, SourceReader, local_path
+from cook.documents.tree import Keys
 from cook.engines.base import Engine, ServerJob
 from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
@@ -28,7 +29,7 @@ from cook.recipe.lint import lacks_of, lacks_types, lint, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, Quant
 from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
-from cook.recipe.traps import models_at, trap_problems
+from cook.recipe.traps import TARGET, models_at, trap_problems
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
 
@@ -178,8 +179,18 @@ def _lay(
 def _traps(loaded: LoadedRecipe, engine: Engine, reader: SourceReader) -> tuple[Problem, ...]:
     """What ``engine`` would do with the recipe's models without a word."""
     recipe = loaded.recipe
-    headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
+    headers = {
+        place: reader.model(ref, _role(place, recipe)).file
+        for place, ref in models_at(recipe).items()
+    }
     return tuple(trap_problems(recipe, loaded.locations, engine.flavour, headers))
+
+
+def _role(place: Keys, recipe: Recipe) -> str:
+    """What the record calls the model that a recipe names at ``place``."""
+    if place[0] == "drafts":
+        return recipe.drafts[int(place[1])].name
+    return "target" if place == TARGET else "model"
 
 
 def _reduction_problems(

@@ -89,8 +89,11 @@ def test_two_slots_are_predicted_and_run(record: Record) -> None:
     two = [s for s in speeds if s.slots == 2]
     assert {s.settings.n_max if s.settings else None for s in two} == {None, 2, 4}
     ran = [s for s in two if s.live_tokens_per_s is not None]
-    assert any(s.settings is None for s in ran)
-    assert any(s.settings is not None for s in ran)
+    # On a slow machine the blocks spend the budget: then the record says so of each run.
+    left_out = sum("score.live_budget is spent" in e.reason for e in record.left_out)
+    assert ran or left_out >= 2
+    if not left_out:
+        assert {s.settings is None for s in ran} == {True, False}
     for speed in ran:
         assert speed.off_by is not None
         assert abs(speed.off_by) < 0.5, "however busy the machine is"
