@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from cook.build.layout import (
     draft_args,
 )
 from cook.build.locate import ModelFile, SourceReader, local_path
+from cook.documents.tree import Keys
 from cook.engines.base import BATCH, DraftSettings, Engine, ModelArgs
 from cook.engines.ngram_settings import DEFAULTS, doubts
 from cook.errors import InputError
@@ -31,6 +32,7 @@ from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves
 from cook.recipe.schema import Recipe, RivalSpec, ScoreSpec
+from cook.recipe.traps import TARGET, models_at
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.scoring.slots import require_room
 from cook.steps.curve import CurveStep, rows_for, widths_for
@@ -45,22 +47,17 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
     """``layout`` with the steps that score its drafts, and the warnings of these alone; as it is
     for a recipe without `score`.
 
-    InputError for a draft whose vocabulary is not the target's, and for prompts that replay
-    cannot split in two.
+    InputError as by :func:`require_scorable`, and for a trace of something else.
     """
     score, engine, drafts = recipe.score, layout.engine, layout.drafts
     if score is None:
         return layout
+    headers = {place: reader.model(ref).file for place, ref in models_at(recipe).items()}
+    prompts = require_scorable(recipe, engine.flavour, headers)
     target = reader.model(score.target.source, "target")
-    require_one_vocabulary(recipe, target.file, reader)
     reader.files.append(prompts_file(score.prompts))
-    apart = left_to_score(recipe, load_prompts(score.prompts))
-    prompts = select(apart, score.limit, score.categories)
-    settings = settings_on(engine, score)
-    if max(score.slots) > 1 and engine.flavour is Flavour.LLAMA_CPP:
-        longest = max(s.n_max for s in settings)
-        require_room(max(score.slots), longest, score.target.args.batch or BATCH)
-    rivals = rivals_on(engine, score, suffix)
+    settings = settings_on(engine.flavour, score)
+    rivals = as_rivals(engine.flavour, score.rivals, suffix)
     if taken := {d.name for d in drafts} & {r.name for r in rivals}:
         raise InputError(f"{min(taken)} is a draft and a rival", hint="give the draft another name")
     forecast, recorded = None, None
@@ -98,6 +95,29 @@ def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str)
             *(_cut_short(recorded.trace) if recorded is not None else ()),
         ),
     )
+
+
+def require_scorable(recipe: Recipe, flavour: str, headers: Mapping[Keys, GgufFile]) -> PromptSet:
+    """The prompts that `score` asks for.
+
+    InputError for a draft whose vocabulary is not the target's, as far as ``headers`` are at hand,
+    for prompts that cannot be read or split in two, and for slots and rivals that an engine of
+    ``flavour`` cannot serve.
+    """
+    score = recipe.score
+    assert score is not None, "asked where there is one"
+    if TARGET in headers:
+        ours = headers[TARGET]
+        require_one_vocabulary(ours, [headers[at] for at in headers if at != TARGET])
+    apart = left_to_score(recipe, load_prompts(score.prompts))
+    prompts = select(apart, score.limit, score.categories)
+    if max(score.slots) > 1 and flavour == Flavour.LLAMA_CPP:
+        longest = max(s.n_max for s in settings_on(flavour, score))
+        require_room(max(score.slots), longest, score.target.args.batch or BATCH)
+    as_rivals(flavour, (*score.rivals, *score.draft.after))
+    if score.method == "replay" and score.trace is None:
+        in_halves(prompts)
+    return prompts
 
 
 def _recorded(
@@ -153,7 +173,7 @@ def lay_forecast(
         engine,
         trace,
         placed,
-        settings_on(engine, score),
+        settings_on(engine.flavour, score),
         target=(target, target_args),
         baseline=score.baseline.args.to_model_args() if score.baseline is not None else None,
         n_predict=score.max_tokens,
@@ -266,44 +286,35 @@ def forecast_plan(
     )
 
 
-def rivals_on(engine: Engine, score: ScoreSpec, suffix: str = "") -> tuple[Rival, ...]:
-    """The draft-free rivals that ``score`` asks for, with the numbers of ``engine``.
+def as_rivals(flavour: str, asked: Sequence[RivalSpec], suffix: str = "") -> tuple[Rival, ...]:
+    """The draft-free rivals that are ``asked`` for, with the numbers of ``flavour``; each once.
 
     Of `all` those that it has; InputError for one, asked for by name, that it has not.
     """
-    return as_rivals(engine, score.rivals, suffix)
+    known = Flavour(flavour)
+    settings = (one for spec in asked for one in spec.to_settings(tuple(DEFAULTS[known])))
+    return tuple(Rival(f"{one}{suffix}", one.of(known)) for one in dict.fromkeys(settings))
 
 
-def as_rivals(engine: Engine, asked: Sequence[RivalSpec], suffix: str = "") -> tuple[Rival, ...]:
-    """The same of a list of rivals; each once."""
-    flavour = Flavour(engine.flavour)
-    settings = (one for spec in asked for one in spec.to_settings(tuple(DEFAULTS[flavour])))
-    return tuple(Rival(f"{one}{suffix}", one.of(flavour)) for one in dict.fromkeys(settings))
-
-
-def settings_on(engine: Engine, score: ScoreSpec) -> tuple[DraftSettings, ...]:
-    """The settings that ``score`` asks for, those that are one on ``engine`` once.
+def settings_on(flavour: str, score: ScoreSpec) -> tuple[DraftSettings, ...]:
+    """The settings that ``score`` asks for, those that are one on ``flavour`` once.
 
     Where p_min never ends a draft, the first that was asked for stands for all.
     """
     asked = score.draft.settings(score.method)
-    if RULES[PROFILES[Flavour(engine.flavour)]].uses_p_min:
+    if RULES[PROFILES[Flavour(flavour)]].uses_p_min:
         return asked
     apart = {(one.n_max, one.n_min): one for one in reversed(asked)}
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
 
 
-def require_one_vocabulary(recipe: Recipe, target: GgufFile, reader: SourceReader) -> None:
+def require_one_vocabulary(target: GgufFile, drafts: Sequence[GgufFile]) -> None:
     """Refuse a draft that the engine would silently not use, or translate.
 
     docs/internals/engines.md#serving-without-drafting
     """
-    refs = [d.source for d in recipe.drafts]
-    if recipe.model is not None:
-        refs.append(recipe.model.source)
     ours = read_vocabulary(target)
-    for ref in refs:
-        file = reader.model(ref).file
+    for file in drafts:
         differences = compare(ours, read_vocabulary(file))
         if differences:
             listed = "; ".join(str(d) for d in differences[:5])

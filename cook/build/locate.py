@@ -251,9 +251,11 @@ class SourceReader:
         return found
 
     def imatrix(self, ref: Path | HubRef) -> Imatrix | None:
-        """A ready imatrix, read; None where a plan leaves it on the Hub."""
+        """A ready imatrix, read; None where a plan leaves it on the Hub, or it is not there."""
         from cook.formats.imatrix_file import read_imatrix
 
+        if isinstance(ref, Path) and not ref.is_file():
+            return None
         found = self._find(ref, IMATRIX_ROLE)
         if found.left_bytes:
             return None

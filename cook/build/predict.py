@@ -386,7 +386,7 @@ def predict_on_trace(request: PredictRequest, output: Output) -> TracePrediction
     # Where the engine's p_min never fires, one is as good as another.
     chances = request.p_min if RULES[profile].uses_p_min else (0.0,)
     target_args = ModelArgs(flash_attention=request.flash_attention, threads=request.threads)
-    rivals = as_rivals(engine, request.rivals)
+    rivals = as_rivals(engine.flavour, request.rivals)
     plan = forecast_plan(
         engine,
         step,

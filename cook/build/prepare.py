@@ -5,31 +5,33 @@ Nothing runs here but header reads, hashing of sources and the engines' own ``--
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cook.build.drafting import DraftLayout
-from cook.build.lay_score import as_rivals, lay_score
+from cook.build.lay_score import as_rivals, lay_score, require_scorable
 from cook.build.layout import Configuration, ForecastPlan, Layout, LeftOut
-from cook.build.locate import ModelFile, SourceReader, local_path
+from cook.build.locate import SourceReader, local_path
 from cook.documents.tree import Keys
 from cook.engines.base import Engine, ServerJob
 from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
 from cook.engines.worker.flags import of_the_server
 from cook.engines.worker.loading import model_load
-from cook.errors import InputError, PrerequisiteError, Problem
-from cook.formats.output_head import require_head
+from cook.errors import InputError, PrerequisiteError
+from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
 from cook.output import Output
 from cook.provenance import HubOrigin
-from cook.recipe.lint import lacks_of, lacks_types, lint, raise_problems
+from cook.recipe.check import headers_of, on_this_disk, recipe_problems
+from cook.recipe.lint import files_of, flavour_of, lacks_of, lacks_types, raise_problems
 from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, Quant
 from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
-from cook.recipe.traps import TARGET, models_at, trap_problems
+from cook.recipe.sources import HubRef
+from cook.recipe.traps import MODEL, TARGET
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
 
@@ -114,6 +116,40 @@ def prepare(
     )
 
 
+def engines_at_hand(loaded: LoadedRecipe, asked: Sequence[str] = ()) -> tuple[Engine, ...]:
+    """The engines that a plan would take; unless ``asked`` for, none where they are not here, or
+    are of another flavour than the recipe's types."""
+    try:
+        found = _engines(loaded, asked, discover)
+    except PrerequisiteError:
+        if asked:
+            raise
+        return ()
+    free = not (asked or loaded.recipe.engine)
+    return () if free and found[0].flavour != flavour_of(loaded) else found
+
+
+def require_plannable(
+    loaded: LoadedRecipe, engines: Sequence[str] = (), *, strict: bool = False
+) -> None:
+    """Raise what a plan of ``loaded`` on ``engines`` would refuse; nothing is fetched for it.
+
+    Where the engines or models are not at hand, what is known without them.
+    """
+    recipe = loaded.recipe
+    trace = recipe.score.trace if recipe.score is not None else None
+    elsewhere = any(
+        isinstance(file, HubRef) or (isinstance(file, Path) and file.is_dir())
+        for file in (*files_of(recipe).values(), trace)
+    ) or any(quant.tensors_from for quant in loaded.quants)
+    if engines_at_hand(loaded, engines) and not elsewhere:
+        prepare(loaded, engines=engines, strict=strict, plan_only=True)
+    elif recipe.score is not None:
+        recipe = recipe if isinstance(trace, HubRef) else _with_trace(recipe)
+        headers, _ = headers_of(loaded, on_this_disk)
+        require_scorable(recipe, flavour_of(loaded), headers)
+
+
 def _converter(recipe: Recipe, engines: Sequence[Engine]) -> Converter | None:
     """What converts safetensors: of COOK_CONVERTER, else beside the first engine that has one."""
     if recipe.model is None:
@@ -133,25 +169,28 @@ def _lay(
 ) -> Layout:
     """One engine's layout; every fault is raised, warnings are in the layout."""
     recipe = loaded.recipe
-    source = reader.model(recipe.model.source) if recipe.model else None
-    model = ModelTensors(source.file.tensors, source.file.architecture) if source else None
+
+    roles = {MODEL: "model", TARGET: "target"}
+    roles |= {("drafts", i, "source"): draft.name for i, draft in enumerate(recipe.drafts)}
+
+    def read(place: Keys, ref: Path | HubRef) -> GgufFile:
+        return reader.model(ref, roles[place]).file
+
+    headers, unread = headers_of(loaded, read)
+    own = headers.get(MODEL)
+    model = ModelTensors(own.tensors, own.architecture) if own is not None else None
     imatrix_file = recipe.imatrix.file if recipe.imatrix else None
-    found = lint(
+    found = recipe_problems(
         loaded,
+        engine.flavour,
+        headers,
+        engine=engine,
         model=model,
-        flavour=engine.flavour,
-        capabilities=engine.capabilities,
-        engine_name=engine.name,
-        imatrix=reader.imatrix(imatrix_file) if source and imatrix_file else None,
+        imatrix=reader.imatrix(imatrix_file) if own and imatrix_file else None,
         strict=strict,
     )
-    variants = (
-        *_reduction_problems(loaded, source, reader),
-        *_output_problems(loaded, engine, reader),
-    )
-    raise_problems((*found, *variants))
-    traps = _traps(loaded, engine, reader)
-    raise_problems(traps, strict=strict)
+    raise_problems((*found, *unread))
+    source = reader.model(recipe.model.source) if recipe.model is not None else None
     drafting = DraftLayout(engine, recipe, reader, source, suffix)
     resolved = [
         (quant, model.resolve(quant, engine.flavour))
@@ -159,7 +198,11 @@ def _lay(
         if model is not None
     ]
     files = (*drafting.quants(resolved), *drafting.ready())
-    first = as_rivals(engine, recipe.score.draft.after, suffix) if recipe.score is not None else ()
+    first = (
+        as_rivals(engine.flavour, recipe.score.draft.after, suffix)
+        if recipe.score is not None
+        else ()
+    )
     layout = Layout(
         engine=engine,
         imatrix=drafting.imatrix if isinstance(drafting.imatrix, ImatrixStep) else None,
@@ -168,72 +211,12 @@ def _lay(
         left_out=left_out,
     )
     layout = lay_score(layout, recipe, reader, suffix)
-    warnings = [str(problem) for problem in (*found, *traps)]
+    warnings = [str(problem) for problem in found]
     if layout.baseline is not None:
         _check_arguments(engine, (layout.baseline, *layout.grid))
     if layout.forecast is not None:
         warnings += _left_to_the_server(engine, layout.forecast)
     return replace(layout, warnings=tuple(dict.fromkeys((*warnings, *layout.warnings))))
-
-
-def _traps(loaded: LoadedRecipe, engine: Engine, reader: SourceReader) -> tuple[Problem, ...]:
-    """What ``engine`` would do with the recipe's models without a word."""
-    recipe = loaded.recipe
-    headers = {
-        place: reader.model(ref, _role(place, recipe)).file
-        for place, ref in models_at(recipe).items()
-    }
-    return tuple(trap_problems(recipe, loaded.locations, engine.flavour, headers))
-
-
-def _role(place: Keys, recipe: Recipe) -> str:
-    """What the record calls the model that a recipe names at ``place``."""
-    if place[0] == "drafts":
-        return recipe.drafts[int(place[1])].name
-    return "target" if place == TARGET else "model"
-
-
-def _reduction_problems(
-    loaded: LoadedRecipe, source: ModelFile | None, reader: SourceReader
-) -> Iterator[Problem]:
-    """Experts and layers that a model has not, each told once."""
-    tried = [
-        (quant.name, quant.at or loaded.locations.at("quants"), source.file, quant.candidates)
-        for quant in loaded.quants
-        if source is not None
-    ]
-    tried += [
-        (
-            draft.name,
-            loaded.locations.at("drafts", index, "name"),
-            reader.model(draft.source, draft.name).file,
-            draft.candidates,
-        )
-        for index, draft in enumerate(loaded.recipe.drafts)
-    ]
-    for name, at, file, candidates in tried:
-        told = set()
-        for reduction in candidates:
-            try:
-                reduction.applied_to(file)
-            except InputError as error:
-                if error.message not in told:
-                    yield at.problem(f"{name}: {error.message}", hint=error.hint)
-                told.add(error.message)
-
-
-def _output_problems(
-    loaded: LoadedRecipe, engine: Engine, reader: SourceReader
-) -> Iterator[Problem]:
-    """Output heads that ``engine`` cannot make of a ready draft's."""
-    for index, draft in enumerate(loaded.recipe.drafts):
-        for place, wanted in enumerate(draft.output):
-            try:
-                file = reader.model(draft.source, draft.name).file
-                require_head(file, wanted, engine.flavour)
-            except InputError as error:
-                at = loaded.locations.at("drafts", index, "output", place)
-                yield at.problem(f"{draft.name}: {error.message}", hint=error.hint)
 
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:

@@ -259,28 +259,34 @@ def check(
 ) -> None:
     """Find every fault of a recipe, with file, line and column.
 
-    With an engine its types are checked too; with a model's tensors, what each rule hits, rows
+    What `cook plan` refuses is refused here, too, as far as it can be known: nothing is fetched,
+    and an engine that is not there is left out. With a model's tensors, what each rule hits, rows
     that do not divide, and the exact size of every quant, also where a text is not there yet.
 
     Examples:
       cook recipes check my-recipe.yaml
       cook recipes check ling-flash-iq1kt --engine ik --tensors Ling-flash-BF16.gguf
     """
-    from dataclasses import replace
-
     from cook import units
+    from cook.build.prepare import engines_at_hand, require_plannable
     from cook.errors import RecipeError
     from cook.output import Column
     from cook.recipe.check import check_recipe
     from cook.recipe.load import load_recipe
 
     out = open_output(json, quiet)
-    result = check_recipe(load_recipe(recipe, unsafe_args=allow_unsafe_args), engine, tensors)
-    found = [replace(p, severity="error") if strict else p for p in result.problems]
+    loaded = load_recipe(recipe, unsafe_args=allow_unsafe_args)
+    asked = (engine,) if engine is not None else ()
+    engines = engines_at_hand(loaded, asked)
+    one = engines[0] if len(engines) == 1 else None
+    result = check_recipe(loaded, one, tensors, strict=strict)
+    found = result.problems
     wrong = any(p.severity == "error" for p in found)
     if wrong and not result.quants:
         raise RecipeError(found)
-    out.emit(replace(result, problems=tuple(found)))
+    if not wrong:
+        require_plannable(loaded, asked, strict=strict)
+    out.emit(result)
     if not wrong:
         for problem in found:
             out.say(str(problem))

@@ -1,19 +1,22 @@
-"""``cook recipes check``: every finding about a recipe, and what each quant would come to."""
+"""Every finding about a recipe, the same to ``cook plan`` and ``cook recipes check``, and what each
+quant would come to."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cook.errors import InputError, Problem
 from cook.formats.gguf import is_gguf, read_gguf, read_tensor_list
-from cook.recipe.lint import flavour_of, lint, raise_problems
+from cook.formats.output_head import require_head
+from cook.recipe.lint import flavour_of, is_here, lint, raise_problems
 from cook.recipe.load import LoadedRecipe
 from cook.recipe.rules import ModelTensors, Quant, Resolution, predicted_bpw, predicted_bytes
-from cook.recipe.traps import models_at, trap_problems
+from cook.recipe.sources import HubRef
+from cook.recipe.traps import MODEL, models_at, trap_problems
 
 if TYPE_CHECKING:
     from cook.documents.tree import Keys
@@ -49,40 +52,104 @@ class CheckResult:
 
 
 def check_recipe(
-    loaded: LoadedRecipe, engine: str | None = None, tensors: Path | None = None
+    loaded: LoadedRecipe,
+    engine: Engine | None = None,
+    tensors: Path | None = None,
+    *,
+    strict: bool = False,
 ) -> CheckResult:
-    """Check against an engine (by its specification) and a GGUF or a tensor list (.tsv).
+    """Check against an engine (else by the specification of the recipe's) and the models on this
+    disk, quants against a GGUF or a tensor list (.tsv) in their source's place.
 
     PrerequisiteError if nothing is wrong but that the engine lacks types.
     """
-    model = read_tensors(tensors) if tensors is not None else None
-    imatrix = _ready_imatrix(loaded) if model is not None else None
-    flavour = flavour_of(loaded)
-    found: Engine | None = None
-    if engine is None:
-        problems = lint(loaded, model=model, flavour=flavour, imatrix=imatrix)
-    else:
-        from cook.engines.discover import discover
+    flavour = str(engine.flavour) if engine is not None else flavour_of(loaded)
+    headers, unread = headers_of(loaded, on_this_disk)
+    model = own = None
+    if tensors is not None:
+        model = read_tensors(tensors)
+    elif (source := headers.get(MODEL)) is not None:
+        own = ModelTensors(source.tensors, source.architecture)
+    problems = recipe_problems(
+        loaded,
+        flavour,
+        headers,
+        engine=engine,
+        model=model or own,
+        imatrix=_ready_imatrix(loaded) if model or own else None,
+        strict=strict,
+    )
+    if any(p.kind == "prerequisite" for p in problems):
+        raise_problems(problems)
+    quants = tuple(_quants(loaded, model, flavour, engine, tensors)) if model is not None else ()
+    return CheckResult(loaded.path, flavour, _sorted({*problems, *unread}), quants)
 
-        found = discover(engine)
-        flavour = str(found.flavour)
-        problems = lint(
+
+def recipe_problems(
+    loaded: LoadedRecipe,
+    flavour: str,
+    headers: Mapping[Keys, GgufFile],
+    *,
+    engine: Engine | None = None,
+    model: ModelTensors | None = None,
+    imatrix: Imatrix | None = None,
+    strict: bool = False,
+) -> tuple[Problem, ...]:
+    """All that is wrong with ``loaded`` on ``flavour``, by place; ``headers`` as far as they are at
+    hand, ``strict`` makes warnings errors."""
+    found = {
+        *lint(
             loaded,
             model=model,
             flavour=flavour,
-            capabilities=found.capabilities,
-            engine_name=found.name,
+            capabilities=engine.capabilities if engine is not None else None,
+            engine_name=engine.name if engine is not None else None,
             imatrix=imatrix,
-        )
-    if any(p.kind == "prerequisite" for p in problems):
-        raise_problems(problems)
-    headers, unread = _headers(loaded)
-    traps = trap_problems(loaded.recipe, loaded.locations, flavour, headers)
-    problems = tuple(
-        sorted({*problems, *unread, *traps}, key=lambda p: (p.line, p.column, p.message))
-    )
-    quants = tuple(_quants(loaded, model, flavour, found, tensors)) if model is not None else ()
-    return CheckResult(loaded.path, flavour, problems, quants)
+        ),
+        *_reduction_problems(loaded, headers),
+        *_output_problems(loaded, flavour, headers),
+        *trap_problems(loaded.recipe, loaded.locations, flavour, headers),
+    }
+    return _sorted(replace(p, severity="error") if strict else p for p in found)
+
+
+def _sorted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(sorted(problems, key=lambda p: (p.line, p.column, p.severity, p.message)))
+
+
+def _reduction_problems(
+    loaded: LoadedRecipe, headers: Mapping[Keys, GgufFile]
+) -> Iterator[Problem]:
+    """Experts and layers that a model has not, each reported once."""
+    at = loaded.locations.at
+    tried = [(q.name, q.at or at("quants"), MODEL, q.candidates) for q in loaded.quants]
+    tried += [
+        (d.name, at("drafts", i, "name"), ("drafts", i, "source"), d.candidates)
+        for i, d in enumerate(loaded.recipe.drafts)
+    ]
+    for name, where, place, candidates in tried:
+        seen = set()
+        for reduction in candidates if place in headers else ():
+            try:
+                reduction.applied_to(headers[place])
+            except InputError as error:
+                if error.message not in seen:
+                    yield where.problem(f"{name}: {error.message}", hint=error.hint)
+                seen.add(error.message)
+
+
+def _output_problems(
+    loaded: LoadedRecipe, flavour: str, headers: Mapping[Keys, GgufFile]
+) -> Iterator[Problem]:
+    """Output heads that an engine of ``flavour`` cannot make of a ready draft's."""
+    for index, draft in enumerate(loaded.recipe.drafts):
+        source = ("drafts", index, "source")
+        for place, wanted in enumerate(draft.output if source in headers else ()):
+            try:
+                require_head(headers[source], wanted, flavour)
+            except InputError as error:
+                at = loaded.locations.at("drafts", index, "output", place)
+                yield at.problem(f"{draft.name}: {error.message}", hint=error.hint)
 
 
 def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
@@ -93,21 +160,31 @@ def _ready_imatrix(loaded: LoadedRecipe) -> Imatrix | None:
     return read_imatrix(path) if isinstance(path, Path) and path.is_file() else None
 
 
-def _headers(
-    loaded: LoadedRecipe,
+def headers_of(
+    loaded: LoadedRecipe, read: Callable[[Keys, Path | HubRef], GgufFile | None]
 ) -> tuple[Mapping[Keys, GgufFile], list[Problem]]:
-    """Of every model that the recipe names and that is on this disk, and those that cannot be
-    read."""
+    """What ``read`` gives of every model that the recipe names, and those that cannot be read.
+
+    A file that is not there is left to the lint.
+    """
     found: dict[Keys, GgufFile] = {}
     unread = []
     for place, ref in models_at(loaded.recipe).items():
-        if isinstance(ref, Path) and ref.is_file():
-            try:
-                found[place] = read_gguf(ref)
-            except InputError as error:
-                at = loaded.locations.at(*place)
-                unread.append(at.problem(error.message, hint=error.hint))
+        if isinstance(ref, Path) and not is_here(ref):
+            continue
+        try:
+            file = read(place, ref)
+        except InputError as error:
+            at = loaded.locations.at(*place)
+            unread.append(at.problem(error.message, hint=error.hint))
+        else:
+            found |= {place: file} if file is not None else {}
     return found, unread
+
+
+def on_this_disk(_: Keys, ref: Path | HubRef) -> GgufFile | None:
+    """The header of a file of the user's own."""
+    return read_gguf(ref) if isinstance(ref, Path) and ref.is_file() else None
 
 
 def read_tensors(path: Path) -> ModelTensors:

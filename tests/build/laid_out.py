@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from cook.build.lay_score import lay_chains, lay_forecast, rivals_on, settings_on
+from cook.build.lay_score import as_rivals, lay_chains, lay_forecast, settings_on
 from cook.build.layout import NO_DRAFT, DraftPlan, Layout, LiveGrid
 from cook.recipe.schema import ScoreSpec
 from cook.steps.memory import MemoryStep
@@ -45,7 +45,7 @@ def layout(
     fake: Any = engine or FakeEngine()
     prompts = prompt_set()
     drafts = tuple(draft_plan(fake, name + suffix, n) for name, n in (sizes or SIZES).items())
-    settings, rivals = settings_on(fake, spec), rivals_on(fake, spec, suffix)
+    settings, rivals = settings_on(fake.flavour, spec), as_rivals(fake.flavour, spec.rivals, suffix)
     trace = TraceStep(
         engine=fake,
         target=TARGET,

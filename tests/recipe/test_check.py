@@ -60,7 +60,7 @@ def test_an_engine_is_asked_for_its_mixture(bundled: Engine, tmp_path: Path) -> 
         "version: 1\nname: r\nmodel: {source: m.gguf}\n"
         "quants: [{name: A, type: Q8_0}, {name: B, type: Q4_0}, {name: C, type: Q4_K_M}]\n"
     )
-    result = check_recipe(load_recipe(recipe), "bundled", model)
+    result = check_recipe(load_recipe(recipe), bundled, model)
     for quant in result.quants:
         made = tmp_path / f"{quant.name}.gguf"
         command = [str(bundled.tool("quantize")), str(model), str(made), quant.type, "1"]
@@ -87,6 +87,6 @@ def test_a_ready_imatrix_without_what_a_type_needs(tmp_path: Path) -> None:
 @pytest.mark.engine
 def test_an_engine_without_the_types_is_a_prerequisite(bundled: Engine) -> None:
     with pytest.raises(PrerequisiteError) as caught:
-        check_recipe(load_recipe("ling-flash-iq1kt"), bundled.name)
+        check_recipe(load_recipe("ling-flash-iq1kt"), bundled)
     assert "ik_llama.cpp has it" in caught.value.message
     assert caught.value.exit_code == 5
