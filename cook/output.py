@@ -42,6 +42,11 @@ USUAL = 80
 """Of a terminal that does not say how wide it is."""
 
 
+def right(*titles: str) -> tuple[Column, ...]:
+    """Columns of numbers, which read best aligned right."""
+    return tuple(Column(title, "right") for title in titles)
+
+
 class Mode(StrEnum):
     HUMAN = "human"
     JSON = "json"

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 _PER_PROMPT = "`cook report --list --json` gives the record's path; its `candidates` hold {}"
 _AGAIN = "run `cook predict` a second time with"
+_IN_A_RECIPE = "write `score: {{{}}}` in a recipe, and name it with --recipe"
+_FLASH = "the engine decides; in a recipe it is `score: {target: {args: {flash_attention: true}}}`"
 OPTIONS: Mapping[tuple[str, str], str] = {
     ("report", "--as"): _PER_PROMPT.format("speed and acceptance of each prompt"),
     ("report", "--candidate"): _PER_PROMPT.format("the figures of every one"),
@@ -28,6 +30,14 @@ OPTIONS: Mapping[tuple[str, str], str] = {
     ("predict", "--lower-verify"): f"{_AGAIN} that quant's times: --verify",
     ("predict", "--lower-acceptance"): f"{_AGAIN} that quant's acceptance: --acceptance",
     ("trace", "--model"): "only a llama-server is recorded, and it serves one model: leave it out",
+    ("trace", "--top"): "64 candidates of each token are stored: leave it out",
+    ("trace", "--flash-attention"): _FLASH,
+    ("trace", "--no-flash-attention"): _FLASH,
+    ("recipes import", "--name"): "change `name` in the recipe that it writes",
+    ("score", "--seed"): _IN_A_RECIPE.format("sampling: {seed: 1}"),
+    ("score", "--target-cache-type"): _IN_A_RECIPE.format(
+        "target: {args: {cache_type_k: q8_0, cache_type_v: q8_0}}"
+    ),
     ("score", "--live"): "live runs always go through llama-server: leave it out",
 }
 """(command, option) -> hint."""

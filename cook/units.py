@@ -19,10 +19,10 @@ def size(size_bytes: int | None) -> str | None:
 
 def short_size(size_bytes: int | None) -> str | None:
     """As a person writes it: ``"4 MiB"``, ``"23.6 GiB"``; None stays None."""
-    told = size(size_bytes)
-    if told is None or told.endswith(" B"):
-        return told
-    amount, unit = told.split(" ")
+    exact = size(size_bytes)
+    if exact is None or exact.endswith(" B"):
+        return exact
+    amount, unit = exact.split(" ")
     return f"{float(amount):.1f}".removesuffix(".0") + f" {unit}"
 
 
@@ -34,6 +34,11 @@ def count(number: int | None) -> str | None:
         if number >= limit:
             return f"{number / limit:.1f} {unit}"
     return str(number)
+
+
+def number(value: float | None, form: str = ".2f") -> str | None:
+    """``value`` written as ``form`` says; None stays None."""
+    return None if value is None else format(value, form)
 
 
 def plural(number: int, noun: str, nouns: str | None = None) -> str:

@@ -3,57 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from cook.cli.options import (
-    DemoOption,
-    EnginesOption,
-    JobsOption,
-    JsonOption,
-    QuietOption,
-    RecipeArgument,
-    SchedulerOption,
-    StrictOption,
-    ThreadsOption,
-    UnsafeArgsOption,
-    WideOption,
-    open_output,
-)
+from cook.cli import options as opt
+from cook.output import Output
 
 if TYPE_CHECKING:
     from cook.build.run import Built
 
 
 def command(
-    recipe: RecipeArgument,
-    engine: EnginesOption = None,
-    demo: DemoOption = False,
-    strict: StrictOption = False,
-    jobs: JobsOption = 1,
-    threads: ThreadsOption = None,
-    scheduler: SchedulerOption = None,
-    allow_unsafe_args: UnsafeArgsOption = False,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh",
-            help="Hash every source and run every step again, stored or not.",
-            show_default=False,
-        ),
-    ] = False,
-    remeasure: Annotated[
-        bool,
-        typer.Option(
-            "--remeasure",
-            help="Time and run live again; what is not timed stays as it is stored.",
-            show_default=False,
-        ),
-    ] = False,
-    wide: WideOption = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    recipe: Path = opt.RECIPE,
+    engine: list[str] | None = opt.ENGINES,
+    demo: bool = opt.DEMO,
+    strict: bool = opt.STRICT,
+    jobs: int = opt.JOBS,
+    threads: int | None = opt.THREADS,
+    scheduler: str | None = opt.SCHEDULER,
+    allow_unsafe_args: bool = opt.UNSAFE_ARGS,
+    fresh: bool = opt.flag("--fresh", "Hash every source and run every step again, stored or not."),
+    remeasure: bool = opt.flag(
+        "--remeasure", "Time and run live again; what is not timed stays as it is stored."
+    ),
+    wide: bool = opt.WIDE,
 ) -> None:
     """Do everything a recipe asks for, and pick the best draft.
 
@@ -66,7 +39,6 @@ def command(
       cook build recipes/ling-flash-iq1kt.yaml --engine ik=~/ik_llama.cpp/build --demo
       cook build recipes/demo.yaml --scheduler tcp://10.0.0.1:8786
     """
-    output = open_output(json, quiet)
     from cook.build.answer import answer
 
     def build_it() -> Built:
@@ -80,11 +52,11 @@ def command(
             strict=strict,
             threads=threads,
             unsafe_args=allow_unsafe_args,
-            output=output,
+            output=out,
         )
         return build(
             prepared,
-            output,
+            out,
             jobs=jobs,
             threads=threads,
             fresh=fresh,
@@ -97,6 +69,8 @@ def command(
         "from": Path.cwd(),
         "engine": engine,
         "demo": demo,
+        "strict": strict,
+        "threads": threads,
+        "unsafe_args": allow_unsafe_args,
     }
-    question |= {"strict": strict, "threads": threads, "unsafe_args": allow_unsafe_args}
-    answer(question, build_it, output, fresh=fresh or remeasure, wide=wide)
+    answer(question, build_it, out, fresh=fresh or remeasure, wide=wide)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cook.cli.options import EngineOption, JsonOption, QuietOption, WideOption, open_output
+from cook.cli import options as opt
+from cook.output import Output
 
 if TYPE_CHECKING:
     from cook.build.run import Built
 
 
-def command(
-    engine: EngineOption = None,
-    wide: WideOption = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
+def command(out: Output, engine: str | None = opt.ENGINE, wide: bool = opt.WIDE) -> None:
     """Run the whole job on the bundled models: imatrix, quants, PPL, KLD, score, pick.
 
     The models are small and really trained; they show that the path works, and their numbers
@@ -26,13 +22,12 @@ def command(
       cook demo
       cook demo --json > record.json
     """
-    output = open_output(json, quiet)
     from cook.build.answer import answer
 
     def build_it() -> Built:
         from cook.build.prepare import prepare
         from cook.build.run import build
 
-        return build(prepare("demo", engines=[engine] if engine else (), output=output), output)
+        return build(prepare("demo", engines=[engine] if engine else (), output=out), out)
 
-    answer({"demo": engine}, build_it, output, wide=wide)
+    answer({"demo": engine}, build_it, out, wide=wide)

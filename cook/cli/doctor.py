@@ -12,7 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from cook import config, engine_setup, units
-from cook.cli.options import JsonOption, QuietOption, open_output
 from cook.engines import discover
 from cook.engines.base import Engine
 from cook.engines.environment import SYSTEM_CONFIG
@@ -20,6 +19,7 @@ from cook.engines.process.outcome import Outcome
 from cook.engines.process.supervisor import ask
 from cook.errors import ConfigError, CookError
 from cook.formats.quant_types import Flavour
+from cook.output import Output
 from cook.paths import cook_home, demo_dir, package_dir
 
 LOW_DISK_BYTES = 20 << 30
@@ -208,7 +208,7 @@ def _demo_models() -> Check:
     return Check("demo models", CheckStatus.OK, f"{demo_dir()} ({units.size(total)})")
 
 
-def command(json: JsonOption = False, quiet: QuietOption = False) -> None:
+def command(out: Output) -> None:
     """Check this machine; say what mends each fault.
 
     Exits 5 when the bundled engine, or another thing the main job needs, is unusable.
@@ -220,7 +220,6 @@ def command(json: JsonOption = False, quiet: QuietOption = False) -> None:
     from cook import __version__
     from cook.errors import PrerequisiteError
 
-    out = open_output(json, quiet)
     checks = tuple(examine())
     blocking = [check for check in checks if check.blocking]
     out.emit({"cook": __version__, "usable": not blocking, "checks": checks})

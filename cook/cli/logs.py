@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from cook.cli.options import JsonOption, QuietOption, open_output
+from cook.cli import options as opt
+from cook.output import Mode, Output, plain, right
+from cook.units import number, plural
 
 if TYPE_CHECKING:
     from cook.logs.log_figures import LogReport, Pair, PairFigure
-    from cook.output import Output
 
 
 def command(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Server logs; - is standard input.")
-    ],
-    each: Annotated[
-        bool,
-        typer.Option("--each", help="One row a request, not the figures.", show_default=False),
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", metavar="FILE", help="Scatter of acceptance and speed (.svg or .png)."
-        ),
-    ] = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    files: list[str] = opt.argument("FILE...", "Server logs; - is standard input."),
+    each: bool = opt.flag("--each", "One row a request, not the figures."),
+    plot: Path | None = opt.option(
+        "--plot", "Scatter of acceptance and speed (.svg or .png).", metavar="FILE"
+    ),
 ) -> None:
     """Show acceptance and speed from llama-server logs.
 
@@ -53,7 +43,6 @@ def command(
 
     from cook.logs.log_figures import read_logs
 
-    out = open_output(json, quiet)
     if plot is not None:
         from cook.logs.scatter import check_plot_path, write_scatter
 
@@ -74,8 +63,6 @@ def command(
 
 
 def _document(report: LogReport) -> dict[str, Any]:
-    from cook.output import plain
-
     document: dict[str, Any] = plain(report)
     for raw, pair in zip(document["pairs"], report.pairs, strict=True):
         for shown, figure in zip(raw["figures"], pair.figures, strict=True):
@@ -87,9 +74,6 @@ def _document(report: LogReport) -> dict[str, Any]:
 
 
 def _show_pair(out: Output, pair: Pair, first: bool) -> None:
-    from cook.output import Column, Mode
-    from cook.units import plural
-
     quiet = out.mode is Mode.QUIET
     if not quiet:
         if not first:
@@ -97,47 +81,36 @@ def _show_pair(out: Output, pair: Pair, first: bool) -> None:
         out.data(f"{pair.name}: {plural(len(pair.requests), 'request')}")
     titles = ("N", "mean", "median", "sd", "least", "most", "of totals", "95 % interval", "totals")
     rows = [_row(figure) for figure in pair.figures]
-    out.table(
-        [(pair.name, *row) for row in rows] if quiet else rows,
-        [*(["models"] if quiet else []), "figure", *(Column(t, "right") for t in titles)],
-    )
-    if pair.correlation is not None and not quiet:
+    if quiet:
+        out.table([(pair.name, *row) for row in rows], ["models", "figure", *titles])
+        return
+    out.table(rows, ["figure", *right(*titles)])
+    if pair.correlation is not None:
         out.data(f"acceptance and decode speed correlate by {pair.correlation:+.2f}")
-    if pair.by_depth and not quiet:
+    if pair.by_depth:
         shares = ", ".join(f"{d.accepted}/{d.drafted}" for d in pair.by_depth)
         out.data(f"accepted/drafted by position in the draft: {shares}")
 
 
 def _show_sweeps(out: Output, report: LogReport) -> None:
     """llama-sweep-bench: a row a depth, a column a table, so that models stand side by side."""
-    from cook.output import Column
-
     for file in report.files:
         depths = sorted({row.n_kv for rows in file.sweeps for row in rows})
         for what in ("decode", "prompt"):
-            columns = [{row.n_kv: row for row in rows} for rows in file.sweeps]
-            rows = [
-                (
-                    file.file,
-                    what,
-                    depth,
-                    *(
-                        _number(getattr(column[depth], f"{what}_tokens_per_s"))
-                        if depth in column
-                        else None
-                        for column in columns
-                    ),
+            speed = f"{what}_tokens_per_s"
+            columns = [{row.n_kv: getattr(row, speed) for row in rows} for rows in file.sweeps]
+            shown = [(d, *(number(column.get(d)) for column in columns)) for d in depths]
+            tables = [f"table {n}, t/s" for n in range(1, len(columns) + 1)]
+            if shown:
+                out.table(
+                    [(file.file, what, *row) for row in shown],
+                    ["file", "speed", *right("context", *tables)],
                 )
-                for depth in depths
-            ]
-            tables = (Column(f"table {n}, t/s", "right") for n in range(1, len(columns) + 1))
-            if rows:
-                out.table(rows, ["file", "speed", Column("context", "right"), *tables])
 
 
 def _row(figure: PairFigure) -> tuple[object, ...]:
     spread, total = figure.spread, figure.total
-    shown = _percent if figure.name == "acceptance" else _number
+    shown = _percent if figure.name == "acceptance" else number
     interval = None
     if total.low is not None and total.high is not None:
         interval = f"{shown(total.low)} to {shown(total.high)}"
@@ -146,7 +119,7 @@ def _row(figure: PairFigure) -> tuple[object, ...]:
         spread.n,
         shown(spread.mean),
         shown(spread.median),
-        shown(spread.stdev) if spread.stdev is not None else None,
+        shown(spread.stdev),
         shown(spread.low),
         shown(spread.high),
         shown(total.value),
@@ -157,8 +130,6 @@ def _row(figure: PairFigure) -> tuple[object, ...]:
 
 
 def _show_requests(out: Output, report: LogReport) -> None:
-    from cook.output import Column
-
     titles = (
         *("line", "prompt tokens", "prompt ms", "tokens", "decode ms"),
         *("drafted", "accepted", "acceptance", "t/s", "t/s as logged"),
@@ -169,27 +140,23 @@ def _show_requests(out: Output, report: LogReport) -> None:
             point.file,
             point.line,
             point.prompt_n,
-            _number(point.prompt_ms),
+            number(point.prompt_ms),
             point.predicted_n,
-            _number(point.predicted_ms),
+            number(point.predicted_ms),
             point.drafted,
             point.accepted,
-            f"{point.acceptance:.4f}" if point.acceptance is not None else None,
-            _number(point.decode_tokens_per_s),
-            _number(point.logged_tokens_per_s),
+            number(point.acceptance, ".4f"),
+            number(point.decode_tokens_per_s),
+            number(point.logged_tokens_per_s),
         )
         for pair in report.pairs
         for point in pair.requests
     ]
-    out.table(rows, ["models", "file", *(Column(title, "right") for title in titles)])
+    out.table(rows, ["models", "file", *right(*titles)])
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f} %"
-
-
-def _number(value: float | None) -> str | None:
-    return f"{value:.2f}" if value is not None else None
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.2f} %"
 
 
 def _amount(value: float) -> str:

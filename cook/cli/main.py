@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from keyword import iskeyword
 from typing import Annotated, NoReturn
@@ -13,7 +14,7 @@ import typer
 
 from cook import __version__
 from cook.cli.commands import COMMANDS
-from cook.cli.options import reset_output
+from cook.cli.options import reset_output, with_output
 from cook.signals import listening
 
 INTERRUPTED = 130
@@ -93,15 +94,18 @@ def build_app(only: str | None = None) -> typer.Typer:
             continue
         module = import_module(f"cook.cli.{name}")
         if not command.members:
-            app.command(name, help=_verbatim(inspect.getdoc(module.command)))(module.command)
+            _add(app, name, module.command)
             continue
         group = _group(command.summary)
         for member in command.members:
             # `import` is no name for a function of Python's.
-            function = getattr(module, f"{member}_" if iskeyword(member) else member)
-            group.command(member, help=_verbatim(inspect.getdoc(function)))(function)
+            _add(group, member, getattr(module, f"{member}_" if iskeyword(member) else member))
         app.add_typer(group, name=name)
     return app
+
+
+def _add(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
+    app.command(name, help=_verbatim(inspect.getdoc(function)))(with_output(function))
 
 
 def _unused() -> None:

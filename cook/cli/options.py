@@ -1,28 +1,52 @@
-"""Option types that several commands share, and the output that they select.
+"""Options that several commands share, short ways to declare others, and the output they select.
 
-A command takes ``json: JsonOption = False, quiet: QuietOption = False`` and starts with
-``out = open_output(json, quiet)``.
+A command's first parameter is its ``out``; :func:`with_output` gives it ``--json`` and ``--quiet``
+in its place.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    from cook.output import Output
+from cook.output import Mode, Output
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout.", show_default=False)
-]
-QuietOption = Annotated[
-    bool,
-    typer.Option(
-        "--quiet", "-q", help="Print the answer's rows only, tab-separated.", show_default=False
-    ),
-]
+
+def option(name: str, help: str, *short: str, default: Any = None, **settings: Any) -> Any:
+    """An option with a value, as a parameter's default; ``default`` is its own, ... for none."""
+    return typer.Option(default, name, *short, help=help, **settings)
+
+
+def flag(name: str, help: str, *short: str) -> Any:
+    """An option that is there or not, as a parameter's default."""
+    return typer.Option(False, name, *short, help=help, show_default=False)
+
+
+def argument(metavar: str, help: str, default: Any = ..., **settings: Any) -> Any:
+    """What stands without a name, as a parameter's default; ``default`` is its own."""
+    return typer.Argument(default, metavar=metavar, help=help, **settings)
+
+
+def with_output(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` as typer takes it: ``--json`` and ``--quiet`` stand for its parameter ``out``."""
+
+    def run(
+        json: bool = flag("--json", "Print one JSON document on stdout."),
+        quiet: bool = flag("--quiet", "Print the answer's rows only, tab-separated.", "-q"),
+        **options: Any,
+    ) -> None:
+        command(open_output(json, quiet), **options)
+
+    ours = list(inspect.signature(run, eval_str=True).parameters.values())[:2]
+    _, *theirs = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*theirs, *ours)]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def _shipped(kind: str, incomplete: str) -> list[str]:
@@ -67,112 +91,70 @@ def complete_engine(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-RecipeArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RECIPE",
-        help="Recipe file, or the name of a shipped recipe.",
-        autocompletion=complete_recipe,
-    ),
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        metavar="ENGINE",
-        autocompletion=complete_engine,
-        help="bundled, a build directory, or NAME=DIRECTORY (ik=~/ik_llama.cpp/build).",
-    ),
-]
-EnginesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--engine",
-        metavar="ENGINE",
-        autocompletion=complete_engine,
-        help="bundled, a build directory, or NAME=DIRECTORY; repeat it to sweep over several.",
-    ),
-]
-RivalOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rival",
-        metavar="TYPE[:KEY=N,...]",
-        help="Draft-free speculation, such as ngram-mod; `all` the engine has; repeatable.",
-    ),
-]
-DemoOption = Annotated[
-    bool,
-    typer.Option(
-        "--demo",
-        help="Use the demo's models, texts and prompts in place of the recipe's.",
-        show_default=False,
-    ),
-]
-
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Warnings of the recipe are errors.", show_default=False)
-]
-UnsafeArgsOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-unsafe-args",
-        help="Pass raw flags (`extra`) that cook refuses: they may write, download, listen.",
-        show_default=False,
-    ),
-]
-WideOption = Annotated[
-    bool,
-    typer.Option(
-        "--wide",
-        help="Show all there is of each candidate: PPL, KLD, bpw, counts, notes.",
-        show_default=False,
-    ),
-]
-JobsOption = Annotated[
-    int,
-    typer.Option(
-        "--jobs",
-        "-j",
-        min=1,
-        max=256,
-        metavar="N",
-        envvar="COOK_JOBS",
-        help="Quantize N candidates side by side.",
-    ),
-]
-SchedulerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="tcp://HOST:PORT of a dask scheduler whose workers share COOK_HOME: they run all that "
-        "is not timed.",
-    ),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        "-t",
-        min=1,
-        max=1024,
-        metavar="N",
-        envvar="COOK_THREADS",
-        help="Threads of every engine program; absent: as the recipe says, else all cores.",
-    ),
-]
+RECIPE = argument(
+    "RECIPE", "Recipe file, or the name of a shipped recipe.", autocompletion=complete_recipe
+)
+RECORD = argument(
+    "[RECORD]",
+    "Record file, or NAME or NAME@DATE of a recipe built here; absent: the last.",
+    default=None,
+)
+ENGINE = option(
+    "--engine",
+    "bundled, a build directory, or NAME=DIRECTORY (ik=~/ik_llama.cpp/build).",
+    metavar="ENGINE",
+    autocompletion=complete_engine,
+)
+ENGINES = option(
+    "--engine",
+    "bundled, a build directory, or NAME=DIRECTORY; repeat it to sweep over several.",
+    metavar="ENGINE",
+    autocompletion=complete_engine,
+)
+RIVALS = option(
+    "--rival",
+    "Draft-free speculation, such as ngram-mod; `all` the engine has; repeatable.",
+    metavar="TYPE[:KEY=N,...]",
+)
+LIMIT = option("--limit", "At most this many prompts.", min=1)
+DEMO = flag("--demo", "Use the demo's models, texts and prompts in place of the recipe's.")
+STRICT = flag("--strict", "Warnings of the recipe are errors.")
+UNSAFE_ARGS = flag(
+    "--allow-unsafe-args",
+    "Pass raw flags (`extra`) that cook refuses: they may write, download, listen.",
+)
+WIDE = flag("--wide", "Show all there is of each candidate: PPL, KLD, bpw, counts, notes.")
+FORCE = flag("--force", "Replace an output that exists.")
+SCHEDULER = option(
+    "--scheduler",
+    "tcp://HOST:PORT of a dask scheduler whose workers share COOK_HOME: they run all that is "
+    "not timed.",
+    metavar="ADDRESS",
+)
+_COUNT: dict[str, Any] = {"metavar": "N", "min": 1}
+JOBS = option(
+    *("--jobs", "Quantize N candidates side by side.", "-j"),
+    default=1,
+    max=256,
+    envvar="COOK_JOBS",
+    **_COUNT,
+)
+THREADS = option(
+    "--threads",
+    "Threads of every engine program; absent: as the recipe says, else all cores.",
+    "-t",
+    max=1024,
+    envvar="COOK_THREADS",
+    **_COUNT,
+)
 
 _current: Output | None = None
 
 
 def open_output(json: bool = False, quiet: bool = False) -> Output:
     """The sink of this invocation, also used by the error boundary."""
-    from cook.output import Mode, Output
-
     global _current
-    mode = Mode.JSON if json else Mode.QUIET if quiet else Mode.HUMAN
-    _current = Output(mode)
+    _current = Output(Mode.JSON if json else Mode.QUIET if quiet else Mode.HUMAN)
     return _current
 
 

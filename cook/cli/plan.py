@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
 import typer
 
-from cook.cli.options import (
-    DemoOption,
-    EnginesOption,
-    JsonOption,
-    QuietOption,
-    RecipeArgument,
-    StrictOption,
-    ThreadsOption,
-    UnsafeArgsOption,
-    open_output,
-)
+from cook.cli import options as opt
+from cook.output import Output
 
 
 def command(
-    recipe: RecipeArgument,
-    engine: EnginesOption = None,
-    demo: DemoOption = False,
-    strict: StrictOption = False,
-    threads: ThreadsOption = None,
-    allow_unsafe_args: UnsafeArgsOption = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Exit 1 when anything would run.", show_default=False),
-    ] = False,
-    steps: Annotated[
-        bool,
-        typer.Option("--steps", help="List every step, and why it runs.", show_default=False),
-    ] = False,
-    commands: Annotated[
-        bool,
-        typer.Option(
-            "--commands",
-            help="Print a command for every step, in an order in which they can run.",
-            show_default=False,
-        ),
-    ] = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    recipe: Path = opt.RECIPE,
+    engine: list[str] | None = opt.ENGINES,
+    demo: bool = opt.DEMO,
+    strict: bool = opt.STRICT,
+    threads: int | None = opt.THREADS,
+    allow_unsafe_args: bool = opt.UNSAFE_ARGS,
+    check: bool = opt.flag("--check", "Exit 1 when anything would run."),
+    steps: bool = opt.flag("--steps", "List every step, and why it runs."),
+    commands: bool = opt.flag(
+        "--commands", "Print a command for every step, in an order in which they can run."
+    ),
 ) -> None:
     """Show what a build would run, phase by phase: time, disk, memory, loads. Runs nothing.
 
@@ -57,7 +36,6 @@ def command(
       cook plan recipes/demo.yaml --check
       cook plan recipes/demo.yaml --commands | sh
     """
-    output = open_output(json, quiet)
     if commands:
         from cook.build.one_step import LaidOut, show_commands
         from cook.errors import InputError
@@ -65,7 +43,7 @@ def command(
         if check or steps or strict:
             raise InputError("--commands goes without --check, --steps and --strict")
         asked = LaidOut(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args)
-        show_commands(asked, output)
+        show_commands(asked, out)
         return
     from cook.build.plan import plan, show_plan
     from cook.build.prepare import prepare
@@ -80,6 +58,6 @@ def command(
         unsafe_args=allow_unsafe_args,
     )
     planned = plan(prepared)
-    show_plan(planned, output, steps=steps)
+    show_plan(planned, out, steps=steps)
     if check and planned.stale:
         raise typer.Exit(1)

@@ -3,56 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from cook.cli.options import (
-    EngineOption,
-    JsonOption,
-    QuietOption,
-    RecipeArgument,
-    StrictOption,
-    UnsafeArgsOption,
-    open_output,
-)
+from cook.cli import options as opt
+from cook.output import Output, right
 from cook.recipe.foreign.format import Format
 
-if TYPE_CHECKING:
-    from cook.output import Output
-
-
-_Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write it here, not to stdout."),
-]
-_Force = Annotated[
-    bool, typer.Option("--force", help="Replace an output that exists.", show_default=False)
-]
-_Model = Annotated[
-    Path | None,
-    typer.Option("--model", metavar="FILE", help="GGUF or tensor list (.tsv) of the model."),
-]
+_OUTPUT = opt.option("--output", "Write it here, not to stdout.", "-o", metavar="FILE")
+_MODEL = opt.option("--model", "GGUF or tensor list (.tsv) of the model.", metavar="FILE")
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Script, .recipe or list of rules.")],
-    output: _Output = None,
-    model: _Model = None,
-    type: Annotated[
-        str | None,
-        typer.Option("--type", metavar="TYPE", help="Base type, where the file names none."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of the recipe and its quant.")
-    ] = None,
-    kind: Annotated[
-        Format | None,
-        typer.Option("--from", help="What the file is, where its name does not tell."),
-    ] = None,
-    force: _Force = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    file: Path = opt.argument("FILE", "Script, .recipe or list of rules."),
+    output: Path | None = _OUTPUT,
+    model: Path | None = _MODEL,
+    type: str | None = opt.option(
+        "--type", "Base type, where the file names none.", metavar="TYPE"
+    ),
+    kind: Format | None = opt.option("--from", "What the file is, where its name does not tell."),
+    force: bool = opt.FORCE,
 ) -> None:
     """Turn a quantization script or a list of rules into a recipe.
 
@@ -66,10 +35,8 @@ def import_(
     """
     from cook.recipe.foreign.importing import Wishes, import_recipe
 
-    out = open_output(json, quiet)
-    wishes = Wishes(kind, name, type, model)
     _refuse_existing(output, force)
-    result = import_recipe(file, wishes, output)
+    result = import_recipe(file, Wishes(kind, None, type, model), output)
     out.emit(
         {
             "kind": result.format,
@@ -85,19 +52,17 @@ def import_(
 
 
 def export(
-    recipe: RecipeArgument,
-    format: Annotated[
-        Format, typer.Option("--format", "-f", help="What to write.", show_default=False)
-    ],
-    quant: Annotated[
-        str | None,
-        typer.Option("--quant", metavar="NAME", help="Which quant, where there are several."),
-    ] = None,
-    output: _Output = None,
-    model: _Model = None,
-    force: _Force = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    recipe: Path = opt.RECIPE,
+    format: Format = opt.option(
+        "--format", "What to write.", "-f", show_default=False, default=...
+    ),
+    quant: str | None = opt.option(
+        "--quant", "Which quant, where there are several.", metavar="NAME"
+    ),
+    output: Path | None = _OUTPUT,
+    model: Path | None = _MODEL,
+    force: bool = opt.FORCE,
 ) -> None:
     """Write a quant of a recipe as the engines' own tools read it.
 
@@ -113,7 +78,6 @@ def export(
     from cook.recipe.foreign.exporting import export_quant
     from cook.recipe.load import load_recipe
 
-    out = open_output(json, quiet)
     _refuse_existing(output, force)
     tensors = read_tensors(model) if model is not None else None
     result = export_quant(load_recipe(recipe), quant, format, tensors)
@@ -151,10 +115,7 @@ def _write(out: Output, text: str, output: Path | None) -> None:
     out.say(f"wrote {output}")
 
 
-__all__ = ["check", "export", "import_", "ls", "schema", "show"]
-
-
-def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
+def ls(out: Output) -> None:
     """List the recipes that come with cook.
 
     Examples:
@@ -162,46 +123,32 @@ def ls(json: JsonOption = False, quiet: QuietOption = False) -> None:
     """
     from cook.recipe.load import load_recipe, shipped_recipes
 
-    out = open_output(json, quiet)
-    loaded = [load_recipe(path) for path in shipped_recipes().values()]
-    out.emit(
-        {
-            "recipes": [
-                {
-                    "name": item.path.stem,
-                    "path": item.path,
-                    "engine": list(item.recipe.engine),
-                    "quants": [quant.name for quant in item.quants],
-                    "description": item.recipe.description,
-                }
-                for item in loaded
-            ]
-        }
-    )
-    rows = [
-        (
-            item.path.stem,
-            ", ".join(item.recipe.engine) or None,
-            len(item.quants),
-            (item.recipe.description or "").strip().partition("\n")[0],
+    documents: list[dict[str, object]] = []
+    rows = []
+    for path in shipped_recipes().values():
+        loaded = load_recipe(path)
+        recipe, text = loaded.recipe, loaded.recipe.description
+        documents.append(
+            {
+                "name": path.stem,
+                "path": path,
+                "engine": list(recipe.engine),
+                "quants": [quant.name for quant in loaded.quants],
+                "description": text,
+            }
         )
-        for item in loaded
-    ]
+        first_line = (text or "").strip().partition("\n")[0]
+        rows.append((path.stem, ", ".join(recipe.engine) or None, len(loaded.quants), first_line))
+    out.emit({"recipes": documents})
     out.table(rows, ["recipe", "engine", "quants", "description"])
 
 
 def show(
-    recipe: RecipeArgument,
-    resolve: Annotated[
-        bool,
-        typer.Option(
-            "--resolved",
-            help="Write out what is inherited, swept or a default: every quant, every setting.",
-            show_default=False,
-        ),
-    ] = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    recipe: Path = opt.RECIPE,
+    resolve: bool = opt.flag(
+        "--resolved", "Write out what is inherited, swept or a default: every quant, every setting."
+    ),
 ) -> None:
     """Print a recipe, as it is or resolved; with --json also what it expands to.
 
@@ -216,7 +163,6 @@ def show(
     """
     from cook.recipe.load import load_recipe, resolved, to_keep
 
-    out = open_output(json, quiet)
     loaded = load_recipe(recipe)
     out.emit(
         {
@@ -242,20 +188,14 @@ def show(
 
 
 def check(
-    recipe: RecipeArgument,
-    engine: EngineOption = None,
-    tensors: Annotated[
-        Path | None,
-        typer.Option(
-            "--tensors",
-            metavar="FILE",
-            help="GGUF or tensor list (.tsv) to check the rules against.",
-        ),
-    ] = None,
-    strict: StrictOption = False,
-    allow_unsafe_args: UnsafeArgsOption = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    recipe: Path = opt.RECIPE,
+    engine: str | None = opt.ENGINE,
+    tensors: Path | None = opt.option(
+        "--tensors", "GGUF or tensor list (.tsv) to check the rules against.", metavar="FILE"
+    ),
+    strict: bool = opt.STRICT,
+    allow_unsafe_args: bool = opt.UNSAFE_ARGS,
 ) -> None:
     """Find every fault of a recipe, with file, line and column.
 
@@ -270,11 +210,9 @@ def check(
     from cook import units
     from cook.build.prepare import engines_at_hand, require_plannable
     from cook.errors import RecipeError
-    from cook.output import Column
     from cook.recipe.check import check_recipe
     from cook.recipe.load import load_recipe
 
-    out = open_output(json, quiet)
     loaded = load_recipe(recipe, unsafe_args=allow_unsafe_args)
     asked = (engine,) if engine is not None else ()
     engines = engines_at_hand(loaded, asked)
@@ -291,16 +229,12 @@ def check(
         for problem in found:
             out.say(str(problem))
     if result.quants:
-        rows = [
-            (
-                quant.name,
-                units.size(quant.size_bytes),
-                None if quant.bpw is None else f"{quant.bpw:.4f}",
-                ", ".join(f"{count} {name}" for name, count in quant.tensors_of_type.items()),
-            )
-            for quant in result.quants
-        ]
-        out.table(rows, ["quant", Column("size", "right"), Column("bpw", "right"), "tensors"])
+        rows = []
+        for quant in result.quants:
+            types = ", ".join(f"{count} {name}" for name, count in quant.tensors_of_type.items())
+            size = units.size(quant.size_bytes)
+            rows.append((quant.name, size, units.number(quant.bpw, ".4f"), types))
+        out.table(rows, ["quant", *right("size", "bpw"), "tensors"])
         for reason in dict.fromkeys(q.size_absent for q in result.quants if q.size_absent):
             names = ", ".join(q.name for q in result.quants if q.size_absent == reason)
             out.say(f"no size of {names}: {reason}")
@@ -310,7 +244,7 @@ def check(
     out.say(f"{result.path}: no errors on {result.flavour}, {warnings}")
 
 
-def schema(json: JsonOption = False, quiet: QuietOption = False) -> None:
+def schema(out: Output) -> None:
     """Print the JSON Schema of recipes, for editors.
 
     Examples:
@@ -319,7 +253,6 @@ def schema(json: JsonOption = False, quiet: QuietOption = False) -> None:
     from cook.output import to_json
     from cook.recipe.json_schema import json_schema
 
-    out = open_output(json, quiet)
     document = json_schema()
     out.emit(document)
     out.block(to_json(document))

@@ -4,59 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Any
 
-import typer
-
-from cook.cli.options import JsonOption, QuietOption, open_output
-
-if TYPE_CHECKING:
-    from cook.output import Output
-    from cook.report.writing import ReportRequest
+from cook.cli import options as opt
+from cook.output import Output, right
 
 
 def command(
-    record: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RECORD]",
-            help="Record file, or NAME or NAME@DATE of a recipe built here; absent: the last.",
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the HTML report here.")
-    ] = None,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            "--markdown", metavar="FILE", help="Write the report as Markdown; - prints it."
-        ),
-    ] = None,
-    plots: Annotated[
-        Path | None,
-        typer.Option("--plots", metavar="DIR", help="Write every plot as SVG and PNG into DIR."),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against",
-            metavar="HISTORY|RECORD",
-            help="Compare with an earlier record, or a history's accepted night.",
-        ),
-    ] = None,
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search",
-            help="Show the last search of that recipe in place of its build.",
-            show_default=False,
-        ),
-    ] = False,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the records that are kept.", show_default=False)
-    ] = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    record: str | None = opt.RECORD,
+    html: Path | None = opt.option("--html", "Write the HTML report here.", metavar="FILE"),
+    markdown: Path | None = opt.option(
+        "--markdown", "Write the report as Markdown; - prints it.", metavar="FILE"
+    ),
+    plots: Path | None = opt.option(
+        "--plots", "Write every plot as SVG and PNG into DIR.", metavar="DIR"
+    ),
+    against: Path | None = opt.option(
+        "--against",
+        "Compare with an earlier record, or a history's accepted night.",
+        metavar="HISTORY|RECORD",
+    ),
+    search: bool = opt.flag(
+        "--search", "Show the last search of that recipe in place of its build."
+    ),
+    list_: bool = opt.flag("--list", "List the records that are kept."),
 ) -> None:
     """Show a record for people: one HTML file, Markdown, plots.
 
@@ -76,80 +48,58 @@ def command(
       cook report --markdown - >> "$GITHUB_STEP_SUMMARY"
       cook report --search demo --html search.html --plots plots
     """
-    output = open_output(json, quiet)
-    from cook.record.find import find_record
-    from cook.record.record import read_record
-    from cook.report.view import document
+    from cook.errors import InputError
+    from cook.record.find import find_record, find_search
     from cook.report.writing import ReportRequest, printed, write_report
 
     if list_:
-        _list(output, record)
+        _list(out, record)
         return
-    if search:
-        _show_search(output, record, ReportRequest(html, markdown, plots), against)
-        return
-    path = find_record(record)
-    found = read_record(path)
     judgement = None
-    if against is not None:
-        from cook.nightly import comparison
+    if search:
+        from cook.record.search_record import read_search_record
+        from cook.report.search_view import search_document
 
-        judgement = comparison.compare(found, against)
-    shown = document(found)
-    to_stdout = str(markdown) == "-"
-    asked = (html, markdown, plots, judgement)
-    if all(one is None for one in asked):
-        html = path.with_suffix(".html")
-    written = write_report(shown, ReportRequest(html, None if to_stdout else markdown, plots))
-    output.emit(
-        {
-            "record": path,
-            "written": written,
-            "markdown": printed(shown, plots) if to_stdout else None,
-            "against": comparison.as_document(judgement) if judgement is not None else None,
-        }
-    )
-    if to_stdout:
-        output.block(printed(shown, plots))
+        if against is not None:
+            raise InputError("--search goes with --html, --markdown and --plots alone")
+        path = find_search(record)
+        shown = search_document(read_search_record(path))
     else:
+        from cook.record.record import read_record
+        from cook.report.view import document
+
+        path = find_record(record)
+        found = read_record(path)
+        if against is not None:
+            from cook.nightly import comparison
+
+            judgement = comparison.compare(found, against)
+        shown = document(found)
+    wanted = ReportRequest(html, markdown, plots)
+    if wanted == ReportRequest() and judgement is None:
+        wanted = replace(wanted, html=path.with_suffix(".html"))
+    to_stdout = str(markdown) == "-"
+    written = write_report(shown, replace(wanted, markdown=None) if to_stdout else wanted)
+    text = printed(shown, plots) if to_stdout else None
+    answer: dict[str, Any] = {"record": path, "written": written, "markdown": text}
+    if not search:
+        answer["against"] = judgement and comparison.as_document(judgement)
+    out.emit(answer)
+    if text is not None:
+        out.block(text)
+    if text is None or search:
         for file in written:
-            output.data(str(file))
-        _print_other_records(output, path)
+            out.data(str(file))
+    if text is None and not search:
+        _print_other_records(out, path)
     if judgement is not None:
-        comparison.show(judgement, output)
+        comparison.show(judgement, out)
         comparison.raise_for(judgement)
 
 
-def _show_search(
-    output: Output, named: str | None, wanted: ReportRequest, against: Path | None
-) -> None:
-    """Writes a search's record as a report; InputError for ``against``, which builds alone have."""
-    from cook.errors import InputError
-    from cook.record.find import find_search
-    from cook.record.search_record import read_search_record
-    from cook.report.search_view import search_document
-    from cook.report.writing import ReportRequest, printed, write_report
-
-    if against is not None:
-        raise InputError("--search goes with --html, --markdown and --plots alone")
-    path = find_search(named)
-    shown = search_document(read_search_record(path))
-    to_stdout = str(wanted.markdown) == "-"
-    if wanted == ReportRequest():
-        wanted = replace(wanted, html=path.with_suffix(".html"))
-    written = write_report(shown, replace(wanted, markdown=None) if to_stdout else wanted)
-    text = printed(shown, wanted.plots) if to_stdout else None
-    output.emit({"record": path, "written": written, "markdown": text})
-    if text is not None:
-        output.block(text)
-    for file in written:
-        output.data(str(file))
-
-
-def _list(output: Output, recipe: str | None) -> None:
+def _list(out: Output, recipe: str | None) -> None:
     """Every kept record, the last made first, with what it picked."""
     from cook.errors import InputError
-    from cook.output import Column
     from cook.record.find import HINT, kept_records
     from cook.record.record import read_record
 
@@ -160,20 +110,19 @@ def _list(output: Output, recipe: str | None) -> None:
     rows: list[tuple[str | None, ...]] = []
     faults: list[InputError] = []
     for one in kept:
-        mark = "* " if one.newest else "  "
-        named: dict[str, object] = {"record": one.name, "path": one.path, "newest": one.newest}
+        name = f"{'*' if one.newest else ' '} {one.name}"
+        known: dict[str, object] = {"record": one.name, "path": one.path, "newest": one.newest}
         try:
             record = read_record(one.path)
         except InputError as error:
-            documents.append(named | {"error": error.message, "hint": error.hint})
-            rows.append((f"{mark}{one.name}", "cannot be read", None, None))
+            documents.append(known | {"error": error.message, "hint": error.hint})
+            rows.append((name, "cannot be read", None, None))
             faults.append(error)
             continue
         winner = record.candidate(record.pick.candidate) if record.pick.candidate else None
         speedup = winner.speedup if winner is not None else None
-        target = "demo" if record.demo else Path(record.target).name or None
         documents.append(
-            named
+            known
             | {
                 "created": record.created,
                 "pick": record.pick.candidate,
@@ -184,16 +133,17 @@ def _list(output: Output, recipe: str | None) -> None:
                 "recipe_sha256": record.recipe_sha256,
             }
         )
+        target = "demo" if record.demo else Path(record.target).name or None
         picked = record.pick.candidate or ("nothing" if record.candidates else None)
-        rows.append((f"{mark}{one.name}", picked, f"{speedup:.2f}x" if speedup else None, target))
-    output.emit({"records": documents})
-    output.table(rows, ("record", "pick", Column("speedup", "right"), "target"))
-    output.say("* is what the recipe's name alone means")
+        rows.append((name, picked, f"{speedup:.2f}x" if speedup else None, target))
+    out.emit({"records": documents})
+    out.table(rows, ("record", "pick", *right("speedup"), "target"))
+    out.say("* is what the recipe's name alone means")
     for fault in faults:
-        output.warn(f"{fault.message}; {fault.hint}" if fault.hint else fault.message)
+        out.warn(f"{fault.message}; {fault.hint}" if fault.hint else fault.message)
 
 
-def _print_other_records(output: Output, path: Path) -> None:
+def _print_other_records(out: Output, path: Path) -> None:
     """How many more records there are, where one was shown by its recipe's name."""
     from cook.paths import cook_home
     from cook.record.find import kept_records
@@ -201,4 +151,4 @@ def _print_other_records(output: Output, path: Path) -> None:
 
     more = len(kept_records(path.stem)) - 1
     if path.parent == cook_home() / "records" and more > 0:
-        output.say(f"{plural(more, 'earlier record')} of {path.stem}: `cook report --list`")
+        out.say(f"{plural(more, 'earlier record')} of {path.stem}: `cook report --list`")

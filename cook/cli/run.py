@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from cook.cli.options import (
-    DemoOption,
-    EnginesOption,
-    JsonOption,
-    QuietOption,
-    RecipeArgument,
-    ThreadsOption,
-    UnsafeArgsOption,
-    open_output,
-)
+from cook.cli import options as opt
+from cook.output import Output
 
 
 def command(
-    key: Annotated[
-        str,
-        typer.Argument(metavar="KEY", help="Key of the step, or what it alone begins with."),
-    ],
-    recipe: RecipeArgument,
-    engine: EnginesOption = None,
-    demo: DemoOption = False,
-    threads: ThreadsOption = None,
-    allow_unsafe_args: UnsafeArgsOption = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    key: str = opt.argument("KEY", "Key of the step, or what it alone begins with."),
+    recipe: Path = opt.RECIPE,
+    engine: list[str] | None = opt.ENGINES,
+    demo: bool = opt.DEMO,
+    threads: int | None = opt.THREADS,
+    allow_unsafe_args: bool = opt.UNSAFE_ARGS,
 ) -> None:
     """Make one step of a recipe, whose inputs are stored; prints where its artifact is.
 
@@ -42,8 +28,6 @@ def command(
       cook run 3f2a9c1e8b4d7a60 recipes/demo.yaml
       cook plan recipes/demo.yaml --commands | sh
     """
-    output = open_output(json, quiet)
     from cook.build.one_step import LaidOut, run_step
 
-    asked = LaidOut(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args)
-    run_step(key, asked, output)
+    run_step(key, LaidOut(recipe, tuple(engine or ()), demo, threads, allow_unsafe_args), out)

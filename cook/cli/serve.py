@@ -3,65 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from cook.cli.options import (
-    EngineOption,
-    JsonOption,
-    QuietOption,
-    UnsafeArgsOption,
-    open_output,
-)
+from cook.cli import options as opt
+from cook.output import Output
 
 if TYPE_CHECKING:
-    from cook.output import Output
     from cook.service import Service
 
 
 def command(
-    record: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RECORD]",
-            help="Record file, or NAME or NAME@DATE of a recipe built here; absent: the last.",
-        ),
-    ] = None,
-    candidate: Annotated[
-        str | None,
-        typer.Option("--candidate", metavar="NAME", help="Serve this one instead of the pick."),
-    ] = None,
-    engine: EngineOption = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 is a free one.")
-    ] = 8080,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            "--context", metavar="TOKENS", min=128, help="Context to serve; absent: as scored."
-        ),
-    ] = None,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key-file",
-            metavar="FILE",
-            help="Key that clients must send; absent: COOK_HOME/serve.key, made at first use.",
-        ),
-    ] = None,
-    print_: Annotated[
-        bool, typer.Option("--print", help="Print the command only.", show_default=False)
-    ] = False,
-    systemd: Annotated[
-        bool, typer.Option("--systemd", help="Print a systemd unit only.", show_default=False)
-    ] = False,
-    allow_unsafe_args: UnsafeArgsOption = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    record: str | None = opt.RECORD,
+    candidate: str | None = opt.option(
+        "--candidate", "Serve this one instead of the pick.", metavar="NAME"
+    ),
+    engine: str | None = opt.ENGINE,
+    host: str = opt.option(
+        "--host", "Address to listen on.", metavar="ADDRESS", default="127.0.0.1"
+    ),
+    port: int = opt.option(
+        "--port", "Port to listen on; 0 is a free one.", min=0, max=65535, default=8080
+    ),
+    context: int | None = opt.option(
+        "--context", "Context to serve; absent: as scored.", metavar="TOKENS", min=128
+    ),
+    api_key_file: Path | None = opt.option(
+        "--api-key-file",
+        "Key that clients must send; absent: COOK_HOME/serve.key, made at first use.",
+        metavar="FILE",
+    ),
+    print_: bool = opt.flag("--print", "Print the command only."),
+    systemd: bool = opt.flag("--systemd", "Print a systemd unit only."),
+    allow_unsafe_args: bool = opt.UNSAFE_ARGS,
 ) -> None:
     """Serve the target with the picked draft.
 
@@ -80,7 +56,6 @@ def command(
       cook serve record.json --systemd > ~/.config/systemd/user/llama-server.service
       curl -H "Authorization: Bearer $(cat ~/.local/share/cook/serve.key)" localhost:8080/props
     """
-    out = open_output(json, quiet)
     from cook.record.find import change_told, find_record
     from cook.record.record import read_record
     from cook.service import read_or_make_key, service_of, shell_text, systemd_unit
@@ -132,9 +107,8 @@ def _run(service: Service, out: Output) -> int:
         out.relay(clean(chunk.decode("utf-8", "replace")))
 
     def ready() -> None:
-        draft = service.job.draft
         out.say(
-            f"ready: {service.candidate}, {'drafting' if draft else 'no draft'}; "
+            f"ready: {service.candidate}, {'drafting' if service.job.draft else 'no draft'}; "
             f"key in {service.key_file}; Ctrl-C ends it"
         )
         out.data(service.url)

@@ -5,31 +5,26 @@ The store is COOK_HOME/store; nothing in it is needed that a build would not mak
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from cook.cli.options import JsonOption, QuietOption, open_output
+from cook import units
+from cook.cli import options as opt
+from cook.output import Output, right
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cook.graph.store import Artifact, Store
-    from cook.output import Output
 
-TOLD = 8
+MAX_NAMED = 8
 """Models named in a line at most."""
 RECORD = "record"
 """The kind of what is kept beside the store."""
 
 
 def ls(
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="Only artifacts of KIND.")
-    ] = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    kind: str | None = opt.option("--kind", "Only artifacts of KIND.", metavar="KIND"),
 ) -> None:
     """List the artifacts, what they are and their size.
 
@@ -41,11 +36,8 @@ def ls(
       cook store ls --kind tensor
       cook store ls --json | jq '[.artifacts[].size_bytes] | add'
     """
-    from cook import units
-    from cook.output import Column
     from cook.steps.tensors import KIND
 
-    out = open_output(json, quiet)
     store = _store()
     users = store.users()
     artifacts = sorted(
@@ -53,51 +45,37 @@ def ls(
         key=lambda a: (a.kind, a.label, a.key),
     )
     total = sum(a.size_bytes for a in artifacts)
+    fields = ("kind", "key", "label", "size_bytes", "seconds", "created", "directory")
     out.emit(
         {
             "root": store.root,
             "size_bytes": total,
             "artifacts": [
-                {
-                    "kind": a.kind,
-                    "key": a.key,
-                    "label": a.label,
-                    "size_bytes": a.size_bytes,
-                    "seconds": a.seconds,
-                    "created": a.created,
-                    "directory": a.directory,
-                    "part_of": [u.key for u in users.get(a.key, ())],
-                }
+                {name: getattr(a, name) for name in fields}
+                | {"part_of": [user.key for user in users.get(a.key, ())]}
                 for a in artifacts
             ],
         }
     )
-    folded = [a for a in artifacts if a.kind == KIND and kind is None]
-    rows = [
-        (a.kind, a.key[:12], units.size(a.size_bytes), a.created, _labels(a, users.get(a.key, ())))
-        for a in artifacts
-        if a not in folded
-    ]
-    if folded:
-        size_bytes, newest = sum(a.size_bytes for a in folded), max(a.created for a in folded)
-        unused = sum(a.key not in users for a in folded)
-        told = units.plural(len(folded), "tensor") + (f", {unused} of no model" if unused else "")
-        rows.append((KIND, "", units.size(size_bytes), newest, told))
-    out.table(rows, ("kind", "key", Column("size", "right"), "made", "label"))
+    tensors = [a for a in artifacts if a.kind == KIND and kind is None]
+    rows = []
+    for a in artifacts:
+        if a not in tensors:
+            of = "; ".join(sorted({user.label for user in users.get(a.key, ())}))
+            label = f"{a.label}, of {of}" if of else a.label
+            rows.append((a.kind, a.key[:12], units.size(a.size_bytes), a.created, label))
+    if tensors:
+        size, newest = sum(a.size_bytes for a in tensors), max(a.created for a in tensors)
+        unused = sum(a.key not in users for a in tensors)
+        label = units.plural(len(tensors), "tensor") + (f", {unused} of no model" if unused else "")
+        rows.append((KIND, "", units.size(size), newest, label))
+    out.table(rows, ("kind", "key", *right("size"), "made", "label"))
     out.say(f"{units.plural(len(artifacts), 'artifact')}, {units.size(total)} in {store.root}")
 
 
 def verify(
-    mend: Annotated[
-        bool,
-        typer.Option(
-            "--mend",
-            help="Remove what is damaged, and all that was made from it.",
-            show_default=False,
-        ),
-    ] = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    mend: bool = opt.flag("--mend", "Remove what is damaged, and all that was made from it."),
 ) -> None:
     """Hash every file again, sources as well, and compare with what was recorded.
 
@@ -108,18 +86,16 @@ def verify(
       cook store verify
       cook store verify --mend
     """
-    from cook import units
     from cook.errors import StepError
 
-    out = open_output(json, quiet)
     store = _store()
     faults = tuple(store.verify())
     spoilt = store.mend(faults) if mend else store.made_from(faults)
-    entries = list(store.entries())
+    count = len(list(store.entries()))
     out.emit(
         {
             "root": store.root,
-            "artifacts": len(entries),
+            "artifacts": count,
             "faults": [{"path": f.path, "message": f.message} for f in faults],
             "made_from_faults": [a.directory for a in spoilt],
             "mended": mend,
@@ -129,53 +105,34 @@ def verify(
         out.data(f"{fault.path}: {fault.message}")
     for artifact in spoilt:
         out.data(f"{artifact.directory}: was made from it ({artifact.label})")
+    found = f"{units.plural(len(faults), 'fault')}{' mended' if mend else ''} in {store.root}"
     if not faults:
-        out.say(f"{units.plural(len(entries), 'artifact')} in {store.root}: all as recorded")
+        out.say(f"{units.plural(count, 'artifact')} in {store.root}: all as recorded")
     elif mend:
         out.say(
-            f"{units.plural(len(faults), 'fault')} mended in {store.root}: the artifacts and "
-            f"{len(spoilt)} made from them are removed; the next build makes them again"
+            f"{found}: the artifacts and {len(spoilt)} made from them are removed; the next build "
+            "makes them again"
         )
     else:
         raise StepError(
-            f"{units.plural(len(faults), 'fault')} in {store.root}",
+            found,
             hint="`cook store verify --mend` removes what is damaged and what was made from it; "
             "the next build makes it again",
         )
 
 
 def gc(
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="Remove every artifact of KIND.")
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Remove every artifact.", show_default=False)
-    ] = False,
-    older: Annotated[
-        float | None,
-        typer.Option("--older", metavar="DAYS", help="Only artifacts made before that."),
-    ] = None,
-    named: Annotated[
-        bool,
-        typer.Option(
-            "--named",
-            help="Also models that a kept record names, and tensors of models that stay.",
-            show_default=False,
-        ),
-    ] = False,
-    recipe: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--recipe",
-            metavar="RECIPE",
-            help="Keep what a build of RECIPE would use; may be repeated.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go.", show_default=False)
-    ] = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    kind: str | None = opt.option("--kind", "Remove every artifact of KIND.", metavar="KIND"),
+    everything: bool = opt.flag("--all", "Remove every artifact."),
+    older: float | None = opt.option("--older", "Only artifacts made before that.", metavar="DAYS"),
+    named: bool = opt.flag(
+        "--named", "Also models that a kept record names, and tensors of models that stay."
+    ),
+    recipe: list[Path] | None = opt.option(
+        "--recipe", "Keep what a build of RECIPE would use; may be repeated.", metavar="RECIPE"
+    ),
+    dry_run: bool = opt.flag("--dry-run", "Say what would go."),
 ) -> None:
     """Remove leftovers, and the artifacts you name.
 
@@ -193,17 +150,16 @@ def gc(
     """
     import time
 
-    from cook import units
     from cook.errors import InputError
     from cook.recipe.rules import some
-    from cook.record.find import files_named
 
-    out = open_output(json, quiet)
     if older is not None and not (kind or everything):
         raise InputError("--older needs --kind or --all", hint="cook store gc --all --older 30")
-    before = "9" if older is None else _utc(time.time() - 86400 * older)
+    before = "9"
+    if older is not None:
+        before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 86400 * older))
     if kind == RECORD:
-        _drop_records(out, before, dry_run=dry_run)
+        _remove_records(out, before, dry_run=dry_run)
         return
     store = _store()
     artifacts = list(store.entries())
@@ -211,39 +167,15 @@ def gc(
         known = ", ".join(sorted({a.kind for a in artifacts})) or "none"
         raise InputError(f"no artifact of kind {kind!r} (kinds there: {known})")
     chosen = [a for a in artifacts if (everything or a.kind == kind) and a.created < before]
-    needed, unreadable = files_named() if chosen and not named else (frozenset(), ())
-    if unreadable:
-        out.warn(
-            f"{some(unreadable, TOLD)} cannot be read, so models that only such a record names do "
-            "not stay"
-        )
-    used = None
-    if recipe:
-        from cook.build.used import used_by
-
-        used = used_by(recipe, out)
-    spared = [
-        a
-        for a in chosen
-        if (used is not None and used.covers(a))
-        or any(path.is_relative_to(a.directory) for path in needed)
-    ]
-    parts: dict[str, list[Artifact]] = {}
-    if not named:
-        going = {a.directory for a in chosen if a not in spared}
-        users = store.users()
-        parts = {
-            a.key: stay
-            for a in chosen
-            if (stay := [u for u in users.get(a.key, ()) if u.directory not in going])
-        }
-        spared += [a for a in chosen if a.key in parts and a not in spared]
+    spared = _wanted(out, chosen, recipe, named=named)
+    parts = {} if named else _parts(store, chosen, spared)
+    spared += [a for a in chosen if a.key in parts and a not in spared]
     doomed = [a for a in chosen if a not in spared]
-    freed = 0 if dry_run else store.sweep_workspaces()
-    for artifact in doomed:
-        if not dry_run:
+    freed = sum(a.size_bytes for a in doomed)
+    if not dry_run:
+        freed += store.sweep_workspaces()
+        for artifact in doomed:
             store.remove(artifact)
-        freed += artifact.size_bytes
     out.emit(
         {
             "root": store.root,
@@ -251,11 +183,10 @@ def gc(
             "freed_bytes": freed,
             "removed": len(doomed),
             "named_by_records": len(spared),
-            "part_of": {key: [user.key for user in stay] for key, stay in parts.items()},
+            "part_of": {key: [user.key for user in users] for key, users in parts.items()},
         }
     )
-    verb = "would free" if dry_run else "freed"
-    out.data(f"{verb} {units.size(freed)}: {units.plural(len(doomed), 'artifact')} in {store.root}")
+    _show_freed(out, freed, f"{units.plural(len(doomed), 'artifact')} in {store.root}", dry_run)
     if spared:
         out.say(
             f"{units.plural(len(spared), 'artifact')} kept, named by records "
@@ -263,13 +194,48 @@ def gc(
             "--recipe"
         )
     if parts:
-        of = sorted({user.label for stay in parts.values() for user in stay})
-        out.say(f"{units.plural(len(parts), 'tensor')} of {some(of, TOLD)}")
+        of = sorted({user.label for users in parts.values() for user in users})
+        out.say(f"{units.plural(len(parts), 'tensor')} of {some(of, MAX_NAMED)}")
 
 
-def _drop_records(out: Output, before: str, *, dry_run: bool) -> None:
+def _wanted(
+    out: Output, chosen: Sequence[Artifact], recipes: Sequence[Path] | None, *, named: bool
+) -> list[Artifact]:
+    """Those of ``chosen`` that a kept record names (unless ``named``) or a recipe would use."""
+    from cook.recipe.rules import some
+    from cook.record.find import files_named
+
+    files, unreadable = files_named() if chosen and not named else (frozenset(), ())
+    if unreadable:
+        out.warn(
+            f"{some(unreadable, MAX_NAMED)} cannot be read, so models that only such a record "
+            "names do not stay"
+        )
+    used = None
+    if recipes:
+        from cook.build.used import used_by
+
+        used = used_by(recipes, out)
+    return [
+        a
+        for a in chosen
+        if (used is not None and used.covers(a))
+        or any(path.is_relative_to(a.directory) for path in files)
+    ]
+
+
+def _parts(
+    store: Store, chosen: Sequence[Artifact], spared: Sequence[Artifact]
+) -> Mapping[str, list[Artifact]]:
+    """Key of each of ``chosen`` that artifacts are made of which stay, with these."""
+    going = {a.directory for a in chosen if a not in spared}
+    users = store.users()
+    staying = {a.key: [u for u in users.get(a.key, ()) if u.directory not in going] for a in chosen}
+    return {key: found for key, found in staying.items() if found}
+
+
+def _remove_records(out: Output, before: str, *, dry_run: bool) -> None:
     """Remove records made before ``before`` that no recipe's name means."""
-    from cook import units
     from cook.record.find import kept_records
 
     doomed = [k for k in kept_records() if not k.newest and k.date < before]
@@ -278,14 +244,11 @@ def _drop_records(out: Output, before: str, *, dry_run: bool) -> None:
         if not dry_run:
             kept.path.unlink(missing_ok=True)
     out.emit({"dry_run": dry_run, "freed_bytes": freed, "removed": len(doomed)})
-    verb = "would free" if dry_run else "freed"
-    out.data(f"{verb} {units.size(freed)}: {units.plural(len(doomed), 'record')}")
+    _show_freed(out, freed, units.plural(len(doomed), "record"), dry_run)
 
 
-def _labels(artifact: Artifact, users: Sequence[Artifact]) -> str:
-    """What an artifact is called, and which it is part of."""
-    of = sorted({user.label for user in users})
-    return artifact.label + (f", of {'; '.join(of)}" if of else "")
+def _show_freed(out: Output, size_bytes: int, removed: str, dry_run: bool) -> None:
+    out.data(f"{'would free' if dry_run else 'freed'} {units.size(size_bytes)}: {removed}")
 
 
 def _store() -> Store:
@@ -293,9 +256,3 @@ def _store() -> Store:
     from cook.paths import cook_home
 
     return Store(cook_home() / "store")
-
-
-def _utc(seconds: float) -> str:
-    import time
-
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

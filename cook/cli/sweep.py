@@ -3,67 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from cook.cli.options import (
-    JobsOption,
-    JsonOption,
-    QuietOption,
-    SchedulerOption,
-    ThreadsOption,
-    UnsafeArgsOption,
-    complete_pipeline,
-    open_output,
-)
+from cook.cli import options as opt
+from cook.output import Output
 
 
 def command(
-    pipeline: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PIPELINE",
-            help="Pipeline file, or the name of a shipped one.",
-            autocompletion=complete_pipeline,
-        ),
-    ],
-    plan: Annotated[
-        bool,
-        typer.Option(
-            "--plan", help="Print the stale cells as a matrix; run nothing.", show_default=False
-        ),
-    ] = False,
-    cell: Annotated[
-        str | None,
-        typer.Option("--cell", metavar="NAME", help="Run this cell only, stale or not."),
-    ] = None,
-    report: Annotated[
-        list[Path] | None,
-        typer.Option("--report", metavar="DIR", help="Run nothing: report the cells found here."),
-    ] = None,
-    accept: Annotated[
-        str | None,
-        typer.Option(
-            "--accept", metavar="NAME", help="Compare later nights with this cell's last night."
-        ),
-    ] = None,
-    all_cells: Annotated[
-        bool, typer.Option("--all", help="Run fresh cells as well.", show_default=False)
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Write records and reports here."),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show each step as it runs.", show_default=False)
-    ] = False,
-    jobs: JobsOption = 1,
-    threads: ThreadsOption = None,
-    scheduler: SchedulerOption = None,
-    allow_unsafe_args: UnsafeArgsOption = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    output: Output,
+    pipeline: Path = opt.argument(
+        "PIPELINE",
+        "Pipeline file, or the name of a shipped one.",
+        autocompletion=opt.complete_pipeline,
+    ),
+    plan: bool = opt.flag("--plan", "Print the stale cells as a matrix; run nothing."),
+    cell: str | None = opt.option("--cell", "Run this cell only, stale or not.", metavar="NAME"),
+    report: list[Path] | None = opt.option(
+        "--report", "Run nothing: report the cells found here.", metavar="DIR"
+    ),
+    accept: str | None = opt.option(
+        "--accept", "Compare later nights with this cell's last night.", metavar="NAME"
+    ),
+    all_cells: bool = opt.flag("--all", "Run fresh cells as well."),
+    out: Path | None = opt.option("--out", "Write records and reports here.", metavar="DIR"),
+    verbose: bool = opt.flag("--verbose", "Show each step as it runs."),
+    jobs: int = opt.JOBS,
+    threads: int | None = opt.THREADS,
+    scheduler: str | None = opt.SCHEDULER,
+    allow_unsafe_args: bool = opt.UNSAFE_ARGS,
 ) -> None:
     """Run every recipe of a pipeline on every engine, and compare with the accepted night.
 
@@ -78,10 +44,9 @@ def command(
       cook sweep pipelines/nightly.yaml --cell qwen3-0.6b-dense-bundled --out night
       cook sweep pipelines/nightly.yaml --report night --out report
     """
-    output = open_output(json, quiet)
     from cook.nightly.tonight import NightRequest, tonight
 
-    asked = NightRequest(
+    request = NightRequest(
         pipeline=pipeline,
         plan=plan,
         cell=cell,
@@ -95,4 +60,4 @@ def command(
         scheduler=scheduler,
         unsafe_args=allow_unsafe_args,
     )
-    tonight(asked, output)
+    tonight(request, output)

@@ -3,93 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from cook.cli.options import EngineOption, JsonOption, QuietOption, ThreadsOption, open_output
+from cook.cli import options as opt
+from cook.output import Output
 
 
 def command(
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target", metavar="TARGET", help="GGUF (shard 1 if split), or http://HOST:PORT."
-        ),
-    ],
-    file: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="The trace to write or go on with."),
-    ],
-    prompts: Annotated[
-        str, typer.Option("--prompts", metavar="SET", help="default, long, demo, or a .jsonl file.")
-    ] = "default",
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most this many prompts.")
-    ] = None,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, max=131_072, help="Tokens of each reply.")
-    ] = 128,
-    context: Annotated[
-        int, typer.Option("--context", min=128, max=4_194_304, help="Context, in tokens.")
-    ] = 8192,
-    batch_width: Annotated[
-        int,
-        typer.Option(
-            "--batch-width",
-            min=1,
-            max=64,
-            help="Tokens of the batch that computes each token; 2: as servers with a draft write.",
-        ),
-    ] = 1,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, max=10.0, help="0 is greedy.")
-    ] = 0.0,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", min=0, help="Of the sampler; absent: the server's.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option("--top-p", min=0.0, max=1.0, help="Of the sampler.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option("--min-p", min=0.0, max=1.0, help="Of the sampler.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sampler.")] = 1,
-    top: Annotated[
-        int, typer.Option("--top", min=0, max=1024, help="Candidates stored for each token.")
-    ] = 64,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option("--tokenizer", metavar="GGUF", help="GGUF with an address's tokenizer."),
-    ] = None,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key-file", metavar="FILE", help="Key of an address; else $COOK_API_KEY."
-        ),
-    ] = None,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Send prompts without a chat template.", show_default=False),
-    ] = False,
-    flash_attention: Annotated[
-        bool | None,
-        typer.Option("--flash-attention/--no-flash-attention", help="Of a file's target."),
-    ] = None,
-    gpu_layers: Annotated[
-        int | None, typer.Option("--gpu-layers", min=0, help="Layers of a file on the GPU.")
-    ] = None,
-    override_tensor: Annotated[
-        list[str] | None,
-        typer.Option("--override-tensor", metavar="PATTERN=CPU", help="Placement; repeatable."),
-    ] = None,
-    cache_type: Annotated[
-        str | None, typer.Option("--cache-type", metavar="TYPE", help="Type of a file's KV cache.")
-    ] = None,
-    engine: EngineOption = None,
-    threads: ThreadsOption = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
+    out: Output,
+    target: str = opt.option(
+        "--target", "GGUF (shard 1 if split), or http://HOST:PORT.", metavar="TARGET", default=...
+    ),
+    file: Path = opt.option(
+        "--output", "The trace to write or go on with.", "-o", metavar="FILE", default=...
+    ),
+    prompts: str = opt.option(
+        "--prompts", "default, long, demo, or a .jsonl file.", metavar="SET", default="default"
+    ),
+    limit: int | None = opt.LIMIT,
+    max_tokens: int = opt.option(
+        "--max-tokens", "Tokens of each reply.", min=1, max=131_072, default=128
+    ),
+    context: int = opt.option(
+        "--context", "Context, in tokens.", min=128, max=4_194_304, default=8192
+    ),
+    batch_width: int = opt.option(
+        "--batch-width",
+        "Tokens of the batch that computes each token; 2: as servers with a draft write.",
+        min=1,
+        max=64,
+        default=1,
+    ),
+    temperature: float = opt.option(
+        "--temperature", "0 is greedy.", min=0.0, max=10.0, default=0.0
+    ),
+    top_k: int | None = opt.option("--top-k", "Of the sampler; absent: the server's.", min=0),
+    top_p: float | None = opt.option("--top-p", "Of the sampler.", min=0.0, max=1.0),
+    min_p: float | None = opt.option("--min-p", "Of the sampler.", min=0.0, max=1.0),
+    seed: int = opt.option("--seed", "Seed of the sampler.", min=0, default=1),
+    tokenizer: Path | None = opt.option(
+        "--tokenizer", "GGUF with an address's tokenizer.", metavar="GGUF"
+    ),
+    key_file: Path | None = opt.option(
+        "--api-key-file", "Key of an address; else $COOK_API_KEY.", metavar="FILE"
+    ),
+    raw: bool = opt.flag("--raw", "Send prompts without a chat template."),
+    gpu_layers: int | None = opt.option("--gpu-layers", "Layers of a file on the GPU.", min=0),
+    override_tensor: list[str] | None = opt.option(
+        "--override-tensor", "Placement; repeatable.", metavar="PATTERN=CPU"
+    ),
+    cache_type: str | None = opt.option(
+        "--cache-type", "Type of a file's KV cache.", metavar="TYPE"
+    ),
+    engine: str | None = opt.ENGINE,
+    threads: int | None = opt.THREADS,
 ) -> None:
     """Record what a target says, token by token, to score any draft on it later.
 
@@ -105,18 +71,9 @@ def command(
       cook trace --target http://127.0.0.1:8080 --prompts default --limit 40 -o ling.trace
       cook trace --target https://host --tokenizer Ling-flash-Q8_0.gguf -o ling.trace
     """
-    output = open_output(json, quiet)
     from cook.engines.base import ModelArgs
     from cook.trace.request import Recording, show, trace
 
-    args = ModelArgs(
-        n_gpu_layers=gpu_layers,
-        override_tensor=tuple(override_tensor or ()),
-        cache_type_k=cache_type,
-        cache_type_v=cache_type,
-        flash_attention=flash_attention,
-        threads=threads,
-    )
     asked = Recording(
         target=target,
         output=file,
@@ -130,11 +87,16 @@ def command(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
-        top=top,
-        args=args,
+        args=ModelArgs(
+            n_gpu_layers=gpu_layers,
+            override_tensor=tuple(override_tensor or ()),
+            cache_type_k=cache_type,
+            cache_type_v=cache_type,
+            threads=threads,
+        ),
         tokenizer=tokenizer,
         key_file=key_file,
         raw=raw,
         engine=engine,
     )
-    show(trace(asked, output), output)
+    show(trace(asked, out), out)
