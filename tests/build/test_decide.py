@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cook.build.decide import FILES
-from cook.build.run import Built
+from cook.build.run import Built, raise_for
+from cook.errors import GateError, StepError
 from cook.record.record import Candidate, Record
 from tests.build.fabricated import World
 from tests.build.whole import built
@@ -113,6 +115,12 @@ def test_without_no_draft_nothing_is_compared_and_why_is_said(
     assert bare.live is None
     assert bare.reason is not None
     assert bare.reason.endswith("no draft: it crashed")
+    with pytest.raises(StepError, match="1 step failed") as failed:
+        raise_for(done)
+    assert failed.value.exit_code == 1
+    with pytest.raises(GateError, match="nothing qualifies: ") as gate:
+        raise_for(replace(done, failures=()))
+    assert gate.value.exit_code == 4
     assert len(done.failures) == 1
 
 

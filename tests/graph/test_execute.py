@@ -400,6 +400,14 @@ class Timing(Watched):
     timed: ClassVar[bool] = True
 
 
+def test_remeasure_times_again_and_keeps_what_is_not_timed(tmp_path: Path) -> None:
+    board = Board()
+    top = Timing("timing", board, below=(Watched("made", board),))
+    assert executor(tmp_path).run([top]).ran == ["watched made", "watched timing"]
+    assert executor(tmp_path).run([top]).ran == []
+    assert executor(tmp_path, remeasure=True).run([top]).ran == ["watched timing"]
+
+
 def test_a_step_begins_once_its_own_inputs_are_there(tmp_path: Path) -> None:
     """No wave: what follows the quick one does not wait for the slow one."""
     board = Board()
