@@ -87,7 +87,9 @@ def score_url(
         )
     chat = facts.template is not None and not raw
     warnings = _busy(remote)
-    rendered = [(p, remote.apply_template(p.text) if chat else p.text) for p in prompts.prompts]
+    rendered = [
+        (p, remote.apply_template(p.messages) if chat else p.untemplated) for p in prompts.prompts
+    ]
     fitting = [(p, text) for p, text in rendered if _fits(remote, facts, text, max_tokens)]
     if not fitting:
         raise InputError(

@@ -70,7 +70,7 @@ def _recorded(trace: TraceFile, prompts: PromptSet) -> PromptSet:
         heads = {head.id: head for head in trace.heads}
         for prompt in chosen:
             # only a prompt that no template rendered can be recognised alone
-            if heads[prompt.id].rendered_sha256 != sha256(prompt.text):
+            if heads[prompt.id].rendered_sha256 != sha256(prompt.whole):
                 raise InputError(
                     f"{trace.path}: prompt {prompt.id} of {prompts.name} may be another than the "
                     "recorded one of this id",

@@ -111,6 +111,8 @@ def require_scorable(recipe: Recipe, flavour: str, headers: Mapping[Keys, GgufFi
         require_one_vocabulary(ours, [headers[at] for at in headers if at != TARGET])
     apart = left_to_score(recipe, load_prompts(score.prompts))
     prompts = select(apart, score.limit, score.categories)
+    if TARGET in headers and not has_template(headers[TARGET]):
+        _ = [prompt.untemplated for prompt in prompts.prompts]
     if max(score.slots) > 1 and flavour == Flavour.LLAMA_CPP:
         longest = max(s.n_max for s in settings_on(flavour, score))
         require_room(max(score.slots), longest, score.target.args.batch or BATCH)

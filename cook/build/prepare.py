@@ -239,7 +239,7 @@ def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) ->
 
 def _bytes(configuration: Configuration) -> int:
     """Of the longest prompt."""
-    return max((len(p.text.encode()) for p in configuration.live.prompts), default=0)
+    return max((len(p.whole.encode()) for p in configuration.live.prompts), default=0)
 
 
 def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:

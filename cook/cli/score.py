@@ -33,7 +33,7 @@ def command(
     ),
     engine: list[str] | None = opt.ENGINES,
     prompts: str | None = opt.option(
-        "--prompts", "default, long, demo, or a .jsonl file.", metavar="SET"
+        "--prompts", "default, long, demo, or a .jsonl or .json file.", metavar="SET"
     ),
     limit: int | None = opt.LIMIT,
     max_tokens: int | None = opt.option("--max-tokens", "Tokens generated for each prompt.", min=2),

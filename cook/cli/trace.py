@@ -17,7 +17,10 @@ def command(
         "--output", "The trace to write or go on with.", "-o", metavar="FILE", default=...
     ),
     prompts: str = opt.option(
-        "--prompts", "default, long, demo, or a .jsonl file.", metavar="SET", default="default"
+        "--prompts",
+        "default, long, demo, or a .jsonl or .json file.",
+        metavar="SET",
+        default="default",
     ),
     limit: int | None = opt.LIMIT,
     max_tokens: int = opt.option(

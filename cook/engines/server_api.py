@@ -172,9 +172,9 @@ class Api:
         payload = {"tokens": list(tokens)}
         return self._fact("/detokenize", payload, lambda answer: _text(answer, "content"))
 
-    def apply_template(self, message: str) -> str:
-        """One user message rendered by the model's chat template, ready to be completed."""
-        payload = {"messages": [{"role": "user", "content": message}]}
+    def apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """``messages`` rendered by the model's chat template, ready to be completed."""
+        payload = {"messages": list(messages)}
         return self._fact("/apply-template", payload, lambda answer: _text(answer, "prompt"))
 
     def _fact(
@@ -279,9 +279,9 @@ class ServerClient(ABC):
         """Text of ``tokens``."""
         return self._ask(lambda api: api.detokenize(tokens))
 
-    def apply_template(self, message: str) -> str:
-        """``message`` as the first user turn, rendered by the model's own chat template."""
-        return self._ask(lambda api: api.apply_template(message))
+    def apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """``messages``, each its role and content, rendered by the model's own chat template."""
+        return self._ask(lambda api: api.apply_template(messages))
 
 
 def parse_completion(answer: Mapping[str, Any]) -> Completion:

@@ -58,9 +58,9 @@ def split_for_calibration(source: str | Path, prompts: PromptSet) -> Split:
 
 def require_apart(calibration: PromptSet, scoring: PromptSet) -> None:
     """InputError for a prompt text that both sets have."""
-    texts = {p.text.strip(): p.id for p in calibration.prompts}
+    texts = {p.whole.strip(): p.id for p in calibration.prompts}
     for prompt in scoring.prompts:
-        if (twin := texts.get(prompt.text.strip())) is not None:
+        if (twin := texts.get(prompt.whole.strip())) is not None:
             raise InputError(
                 f"{scoring.name}: prompt {prompt.id} is also calibrated on (as {twin}): its score "
                 "would flatter",

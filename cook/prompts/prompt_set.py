@@ -1,14 +1,16 @@
-"""Read a prompt set: a bundled one by name, or a ``.jsonl`` file of the user's.
+"""Read a prompt set: a bundled one by name, or a ``.jsonl`` or ``.json`` file of the user's.
 
-One JSON object a line with ``id``, ``category`` and ``prompt``; ``half`` and ``context``
-are optional. Blank lines are skipped. Anything else that is wrong is an ``InputError``
-with the file and the line, and nothing is loaded.
+One JSON object a line, or a list of them, with ``id``, ``category`` and ``prompt``; ``half`` and
+``context`` are optional. A record may be a conversation (``cook/prompts/conversation.py``). Blank
+lines are skipped. Anything else that is wrong is an ``InputError`` with the file and the line, and
+nothing is loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, Literal, NoReturn, cast
 
 from cook.errors import InputError
 from cook.paths import demo_dir, package_dir
+from cook.prompts.conversation import as_prompt, is_conversation
 
 Half = Literal["pick", "report"]
 
@@ -38,12 +41,37 @@ MAX_NAME_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt. ``half`` says whether it tunes the pick or reports on it, never both."""
+    """One prompt. ``half`` says whether it tunes the pick or reports on it, never both;
+    ``earlier``: role and text of the turns before it, in a conversation."""
 
     id: str
     category: str
     text: str
     half: Half
+    earlier: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def whole(self) -> str:
+        """All that is said, as one text: a conversation as a JSON list of its turns."""
+        if not self.earlier:
+            return self.text
+        return json.dumps([*self.earlier, ("user", self.text)], ensure_ascii=False)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """As chat templates are given them."""
+        said = (*self.earlier, ("user", self.text))
+        return [{"role": role, "content": content} for role, content in said]
+
+    @property
+    def untemplated(self) -> str:
+        """The text for a model without a chat template; InputError for a conversation."""
+        if self.earlier:
+            raise InputError(
+                f"prompt {self.id} is a conversation, and no chat template renders it",
+                hint="a target whose file has a chat template, without --raw",
+            )
+        return self.text
 
 
 @dataclass(frozen=True)
@@ -83,7 +111,7 @@ def load_prompts(source: str | Path) -> PromptSet:
         raise InputError(f"{label}:1: no prompt in this file", hint=_EXAMPLE)
     halves = _assign_halves(rows)
     prompts = tuple(
-        Prompt(row["id"], row["category"], row["prompt"], halves[row["id"]]) for row in rows
+        Prompt(r["id"], r["category"], r["prompt"], halves[r["id"]], r["earlier"]) for r in rows
     )
     return _prompt_set(Path(label).stem, prompts)
 
@@ -168,11 +196,8 @@ def _fail(label: str, line: int, problem: str, hint: str | None = None) -> NoRet
 def _rows(label: str, data: bytes) -> Iterator[dict[str, Any]]:
     """The objects of the file, checked one by one; every string in them is usable."""
     lines: dict[str, int] = {}
-    # Split on LF only: str.splitlines would also cut at U+2028, which JSON allows in strings.
-    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not raw.strip():
-            continue
-        row = _parse(label, number, raw)
+    for number, raw in _records(label, data.removeprefix(b"\xef\xbb\xbf")):
+        row = _parse(label, number, raw, len(lines) + 1)
         if row["id"] in lines:
             _fail(label, number, f"id {row['id']!r} was used before, in line {lines[row['id']]}")
         lines[row["id"]] = number
@@ -181,7 +206,34 @@ def _rows(label: str, data: bytes) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _parse(label: str, number: int, raw: bytes) -> dict[str, Any]:
+def _records(label: str, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Each record with the line that it begins in: one a line, or those of a list."""
+    if data.lstrip()[:1] == b"[":
+        try:
+            yield from _listed(data.decode())
+            return
+        except json.JSONDecodeError as error:
+            problem = f"not JSON: {error.msg} at column {error.colno}"
+            _fail(label, error.lineno, problem, _EXAMPLE)
+        except (UnicodeDecodeError, RecursionError):
+            pass  # reported of its line
+    # Split on LF only: str.splitlines would also cut at U+2028, which JSON allows in strings.
+    for number, raw in enumerate(data.split(b"\n"), start=1):
+        if raw.strip():
+            yield number, raw
+
+
+def _listed(text: str) -> Iterator[tuple[int, bytes]]:
+    json.loads(text)  # the whole of it is a list
+    decoder, mark = json.JSONDecoder(), re.compile(r"[^\s,]")
+    start, line, counted = text.index("[") + 1, 1, 0
+    while (found := mark.search(text, start)) is not None and found[0] != "]":
+        line, counted = line + text.count("\n", counted, found.start()), found.start()
+        _, start = decoder.raw_decode(text, counted)
+        yield line, text[counted:start].encode()
+
+
+def _parse(label: str, number: int, raw: bytes, count: int) -> dict[str, Any]:
     try:
         row = json.loads(raw.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
     except UnicodeDecodeError as error:
@@ -197,8 +249,17 @@ def _parse(label: str, number: int, raw: bytes) -> dict[str, Any]:
         _fail(label, number, "not a prompt: a number in it is too long", _EXAMPLE)
     if not isinstance(row, dict):
         _fail(label, number, "not a JSON object", _EXAMPLE)
+    earlier: tuple[tuple[str, str], ...] = ()
+    if is_conversation(row):
+        try:
+            row, earlier = as_prompt(row, count)
+        except InputError as error:
+            _fail(label, number, error.message, error.hint)
     _check(label, number, row)
-    return row
+    texts = [row["prompt"], *(text for _, text in earlier)]
+    if sum(_require_text(label, number, "prompt", text) for text in texts) > MAX_PROMPT_BYTES:
+        _fail(label, number, f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
+    return {**row, "earlier": earlier}
 
 
 class _Unusable(Exception):
@@ -223,20 +284,23 @@ def _check(label: str, number: int, row: dict[str, Any]) -> None:
     for key, value in row.items():
         if not isinstance(value, str):
             _fail(label, number, f"{key!r} must be a string")
-        try:
-            size_bytes = len(value.encode("utf-8"))
-        except UnicodeEncodeError:
-            _fail(label, number, f"{key!r} holds half of a surrogate pair, which is no text")
-        if not value.strip():
-            _fail(label, number, f"{key!r} is empty")
-        if key == "prompt" and size_bytes > MAX_PROMPT_BYTES:
-            _fail(label, number, f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
+        _require_text(label, number, key, value)
         if key != "prompt" and len(value) > MAX_NAME_CHARACTERS:
             _fail(label, number, f"{key!r} is longer than {MAX_NAME_CHARACTERS} characters")
     if row.get("half", "pick") not in HALVES:
         _fail(label, number, f"'half' must be pick or report, not {row['half']!r}")
     if row.get("context", "short") not in ("short", "long"):
         _fail(label, number, f"'context' must be short or long, not {row['context']!r}")
+
+
+def _require_text(label: str, number: int, key: str, value: str) -> int:
+    """The bytes of ``value``."""
+    if not value.strip():
+        _fail(label, number, f"{key!r} is empty")
+    try:
+        return len(value.encode("utf-8"))
+    except UnicodeEncodeError:
+        _fail(label, number, f"{key!r} holds half of a surrogate pair, which is no text")
 
 
 def _assign_halves(rows: Sequence[dict[str, Any]]) -> dict[str, Half]:
@@ -255,7 +319,7 @@ def _assign_halves(rows: Sequence[dict[str, Any]]) -> dict[str, Half]:
 def _prompt_set(name: str, prompts: tuple[Prompt, ...]) -> PromptSet:
     digest = hashlib.sha256()
     for p in prompts:
-        line = json.dumps([p.id, p.category, p.half, p.text], ensure_ascii=False)
+        line = json.dumps([p.id, p.category, p.half, p.whole], ensure_ascii=False)
         digest.update(line.encode("utf-8") + b"\n")
     return PromptSet(name, prompts, digest.hexdigest())
 

@@ -810,7 +810,8 @@ class ScoreSpec(Spec):
     """A trace that `cook trace` recorded of this target, in place of recording one; prompts that
     it does not hold are left out."""
     prompts: PromptsField = "default"
-    """A prompt set (`default`, `long`, `demo`) or a .jsonl file of prompts."""
+    """A prompt set (`default`, `long`, `demo`), or a .jsonl or .json file of prompts or
+    conversations."""
     categories: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)] | None = None
     """Only prompts of these categories. Absent: all."""
     weights: (

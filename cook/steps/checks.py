@@ -275,10 +275,10 @@ class CompareStep(Step[CompareOutcome]):
     def _texts(self, bench: Workbench, path: Path, ids: Sequence[str]) -> list[str]:
         """The prompts of those ``ids`` as the server saw them."""
         prompts = self.baseline.prompts
-        texts = [prompts[one].text for one in ids]
+        asked = [prompts[one] for one in ids]
         if not self.baseline.live.chat:
-            return texts
-        return rendered(self.engine, path, self.target_args.extra, texts, bench.supervisor)
+            return [prompt.untemplated for prompt in asked]
+        return rendered(self.engine, path, self.target_args.extra, asked, bench.supervisor)
 
     def _seen(
         self,

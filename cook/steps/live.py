@@ -180,7 +180,7 @@ class LiveStep(Step[LiveOutcome]):
             "draft_args": asdict(self.draft_args) if self.draft is not None else None,
             "settings": asdict(self.settings) if self.settings else None,
             "context": self.context,
-            "prompts": [[p.id, p.text] for p in self.prompts],
+            "prompts": [[p.id, p.whole] for p in self.prompts],
             "max_tokens": self.max_tokens,
             "sampling": {k: v for k, v in asdict(self.sampling).items() if k != "draws"},
             # Said where it changes what is asked: greedy runs of before stay.
@@ -307,7 +307,7 @@ class LiveStep(Step[LiveOutcome]):
         return bool(self.sampling.temperature)
 
     def rendered(self, server: Server, prompt: Prompt) -> str:
-        return server.apply_template(prompt.text) if self.chat else prompt.text
+        return server.apply_template(prompt.messages) if self.chat else prompt.untemplated
 
     @property
     def remembers(self) -> bool:

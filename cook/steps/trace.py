@@ -68,7 +68,7 @@ class TraceStep(Step[TraceOutcome]):
     def params(self) -> Mapping[str, JsonValue]:
         return {
             "context": self.context,
-            "prompts": [[p.id, p.text] for p in self.prompts],
+            "prompts": [[p.id, p.whole] for p in self.prompts],
             "max_tokens": self.max_tokens,
             "sampler": asdict(self._plan().sampler),
             "chat": self.chat,

@@ -80,11 +80,11 @@ def prompt_tokens(prompts: tuple[Prompt, ...], model: Input) -> tuple[float, ...
 @lru_cache(maxsize=64)
 def _counted(prompts: tuple[Prompt, ...], model: Path | None) -> tuple[float, ...]:
     each = max(SAMPLED_CHARACTERS // max(len(prompts), 1), 64)
-    sample = "\n".join(p.text[:each] for p in prompts[: SAMPLED_CHARACTERS // each])
+    sample = "\n".join(p.whole[:each] for p in prompts[: SAMPLED_CHARACTERS // each])
     vocabulary = _vocabulary(model) if model is not None else None
     tokens = tokens_about(vocabulary, sample) if vocabulary is not None else None
     token_bytes = len(sample.encode()) / tokens if tokens else BYTES_A_TOKEN
-    return tuple(max(len(p.text.encode()) / token_bytes, 1.0) for p in prompts)
+    return tuple(max(len(p.whole.encode()) / token_bytes, 1.0) for p in prompts)
 
 
 @lru_cache(maxsize=2)

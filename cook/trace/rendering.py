@@ -19,6 +19,7 @@ from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.gguf_writer import NewTensor, encode, tensor_of, write_gguf_file
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.vocabulary import read_vocabulary
+from cook.prompts.prompt_set import Prompt
 
 WIDTH = 32
 CONTEXT = 256
@@ -29,10 +30,10 @@ def rendered(
     engine: Engine,
     model: Path,
     extra: Sequence[str],
-    texts: Sequence[str],
+    prompts: Sequence[Prompt],
     supervisor: Supervisor,
 ) -> list[str]:
-    """``texts``, each as the only message to the server of ``model``.
+    """``prompts``, each as the messages of one request to the server of ``model``.
 
     ``extra``: raw flags of that server; those that have to do with prompts hold here, too.
     """
@@ -43,7 +44,7 @@ def rendered(
         args = ModelArgs(batch=CONTEXT, ubatch=CONTEXT, threads=1, extra=_of_prompts(engine, extra))
         job = ServerJob(target=stand_in, target_args=args, context=CONTEXT)
         with Server(engine, job, supervisor) as server:
-            return [server.apply_template(text) for text in texts]
+            return [server.apply_template(prompt.messages) for prompt in prompts]
 
 
 def write_stand_in(path: Path, model: GgufFile) -> Path:

@@ -288,7 +288,9 @@ class ServerTarget:
         return self.facts.template
 
     def _rendered(self, prompt: Prompt) -> str:
-        return prompt.text if self._template is None else self.remote.apply_template(prompt.text)
+        if self._template is None:
+            return prompt.untemplated
+        return self.remote.apply_template(prompt.messages)
 
     def _ask(self, ids: Sequence[int], plan: TraceRequest, n_predict: int) -> Completion:
         payload: dict[str, object] = {

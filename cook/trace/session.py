@@ -157,7 +157,7 @@ def reply_head(
 
 def prompts_digest(prompts: Sequence[Prompt]) -> str:
     """SHA-256 over ids and texts, in order."""
-    return sha256("\0".join(f"{p.id}\0{p.text}" for p in prompts))
+    return sha256("\0".join(f"{p.id}\0{p.whole}" for p in prompts))
 
 
 def sha256(text: str) -> str:

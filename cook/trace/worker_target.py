@@ -89,12 +89,13 @@ class WorkerTarget(Closing):
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Render the prompts, then load the model."""
-        texts = [p.text for p in prompts]
         if self.chat:
             from cook.trace.rendering import rendered
 
             path, extra = self.source.path, self.args.extra
-            texts = rendered(self.engine, path, extra, texts, self.supervisor)
+            texts = rendered(self.engine, path, extra, prompts, self.supervisor)
+        else:
+            texts = [p.untemplated for p in prompts]
         self._rendered = {p.id: text for p, text in zip(prompts, texts, strict=True)}
         load = model_load(self.engine, self.source.path, self.args, self.context)
         self._worker, _ = self._held.enter_context(self.workers.loaded(self.engine, load))

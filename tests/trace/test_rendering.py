@@ -11,6 +11,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.server import Server
 from cook.formats.gguf import read_gguf
 from cook.formats.vocabulary import read_vocabulary
+from cook.prompts.prompt_set import Prompt
 from cook.trace.rendering import rendered, write_stand_in
 from tests.engines.tiny_model import write_tiny_model
 
@@ -19,6 +20,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}[ASSISTANT] {% endif %}"
 )
 TEXTS = ('Say "hello".\n', "def add(a, b):\n    <|x|> {{ no template }}", "größer als 日本")
+
+PROMPTS = tuple(Prompt(str(n), "c", text, "pick") for n, text in enumerate(TEXTS))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_it_renders_as_the_models_server_does(
     extra = ("--jinja",)
     job = ServerJob(target=chatty, target_args=ModelArgs(threads=1, extra=extra), context=512)
     with Server(engine, job, supervisor) as server:
-        whole = [server.apply_template(text) for text in TEXTS]
-    assert rendered(engine, chatty, extra, TEXTS, supervisor) == whole
+        whole = [server.apply_template(prompt.messages) for prompt in PROMPTS]
+    assert rendered(engine, chatty, extra, PROMPTS, supervisor) == whole
     for text, one in zip(TEXTS, whole, strict=True):
         assert one == f"[USER] {text.strip()} [END]\n[ASSISTANT] "
