@@ -29,7 +29,6 @@ OPTIONS: Mapping[tuple[str, str], str] = {
     ("predict", "--lower-target-ms"): f"{_AGAIN} that quant's time: --target-ms",
     ("predict", "--lower-verify"): f"{_AGAIN} that quant's times: --verify",
     ("predict", "--lower-acceptance"): f"{_AGAIN} that quant's acceptance: --acceptance",
-    ("trace", "--model"): "only a llama-server is recorded, and it serves one model: leave it out",
     ("trace", "--top"): "64 candidates of each token are stored: leave it out",
     ("trace", "--flash-attention"): _FLASH,
     ("trace", "--no-flash-attention"): _FLASH,

@@ -116,6 +116,7 @@ RIVALS = option(
     "Draft-free speculation, such as ngram-mod; `all` the engine has; repeatable.",
     metavar="TYPE[:KEY=N,...]",
 )
+MODEL = option("--model", "Which model of a router's address.", metavar="NAME")
 LIMIT = option("--limit", "At most this many prompts.", min=1)
 DEMO = flag("--demo", "Use the demo's models, texts and prompts in place of the recipe's.")
 STRICT = flag("--strict", "Warnings of the recipe are errors.")

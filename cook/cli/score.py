@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from cook.score_url import UrlFigures, UrlScore
     from cook.scoring.totals import Total
 
-GO_WITH_URL = ("out", "url", "api_key_file", "prompts", "limit", "max_tokens", "jobs", "fresh")
+GO_WITH_URL = (
+    "out",
+    "url",
+    "model",
+    "api_key_file",
+    "prompts",
+    "limit",
+    "max_tokens",
+    "jobs",
+    "fresh",
+)
 """Parameters that `cook score --url` takes, and what it need not refuse."""
 
 
@@ -25,6 +35,7 @@ def command(
         "--target", "Target GGUF (shard 1 if split).", metavar="TARGET"
     ),
     url: str | None = opt.option("--url", "Score the llama-server that runs there.", metavar="URL"),
+    model: str | None = opt.MODEL,
     api_key_file: Path | None = opt.option(
         "--api-key-file", "Key of --url; else $COOK_API_KEY.", metavar="FILE"
     ),
@@ -82,12 +93,17 @@ def command(
       cook score --target T.gguf MOE.gguf --experts 8 --experts 6 --experts 4
       cook score --target T.gguf D.gguf --rival ngram-mod --rival ngram-map-k:size_n=8
       cook score --url http://127.0.0.1:8080 --limit 24
+      cook score --url http://127.0.0.1:8080 --model qwen3-32b
     """
     others = {name: value for name, value in locals().items() if name not in GO_WITH_URL}
     if url is not None:
-        alone = all(value in (None, [], False) for value in others.values())
-        _score_url(out, url, api_key_file, prompts, limit, max_tokens, alone=alone)
+        alone = all(v is None or v is False or v == [] for v in others.values())
+        _score_url(out, url, model, api_key_file, prompts, limit, max_tokens, alone=alone)
         return
+    if model is not None:
+        from cook.errors import InputError
+
+        raise InputError("--model chooses one of a router's models: it goes with --url")
     from cook.build.answer import answer
     from cook.recipe.schema import rival_keys
 
@@ -146,6 +162,7 @@ def _source(prompts: str | None) -> str | None:
 def _score_url(
     out: Output,
     url: str,
+    model: str | None,
     key_file: Path | None,
     prompts: str | None,
     limit: int | None,
@@ -162,11 +179,11 @@ def _score_url(
     if not alone:
         raise InputError(
             "--url scores a server as it runs: no target, draft, recipe or setting goes with it",
-            hint="it takes --prompts, --limit, --max-tokens and --api-key-file",
+            hint="it takes --model, --prompts, --limit, --max-tokens and --api-key-file",
         )
     chosen = select(load_prompts(prompts or "default"), limit)
     with (
-        Remote(url, read_key(key_file)) as remote,
+        Remote(url, read_key(key_file), model=model) as remote,
         out.progress(len(chosen.prompts), "score") as progress,
     ):
         score = score_url(

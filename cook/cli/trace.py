@@ -16,6 +16,7 @@ def command(
     file: Path = opt.option(
         "--output", "The trace to write or go on with.", "-o", metavar="FILE", default=...
     ),
+    model: str | None = opt.MODEL,
     prompts: str = opt.option(
         "--prompts",
         "default, long, demo, or a .jsonl or .json file.",
@@ -72,6 +73,7 @@ def command(
 
       cook trace --target Ling-1T-smol-IQ4_KSS.gguf -o ling.trace
       cook trace --target http://127.0.0.1:8080 --prompts default --limit 40 -o ling.trace
+      cook trace --target http://127.0.0.1:8080 --model qwen3-32b -o qwen.trace
       cook trace --target https://host --tokenizer Ling-flash-Q8_0.gguf -o ling.trace
     """
     from cook.engines.base import ModelArgs
@@ -80,6 +82,7 @@ def command(
     asked = Recording(
         target=target,
         output=file,
+        model=model,
         prompts=prompts,
         limit=limit,
         max_tokens=max_tokens,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cook.closing import Closing
-from cook.engines.server_api import Api, Completion, ServerClient
+from cook.engines.server_api import GET_TIMEOUT_S, Api, Completion, ServerClient, error_text
 from cook.errors import InputError, StepError
 
 KEY_VARIABLE = "COOK_API_KEY"
@@ -79,20 +79,30 @@ def read_key(path: Path | None) -> str | None:
 
 
 class Remote(ServerClient, Closing):
-    """A server at ``url``; StepError when it cannot be reached or refuses. A context manager."""
+    """A server at ``url``; StepError when it cannot be reached or refuses. A context manager.
+
+    ``model``: which of its models is asked, where it is a router of several.
+    """
 
     def __init__(
-        self, url: str, key: str | None = None, *, read_timeout_s: float = READ_TIMEOUT_S
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        model: str | None = None,
+        read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
-        self.url = checked_url(url)
-        self._api = Api(self.url, key, self.url, read_timeout_s=read_timeout_s)
+        self.url, self.model = checked_url(url), model
+        self._api = Api(self.url, key, self.url, read_timeout_s=read_timeout_s, model=model)
 
     def close(self) -> None:
         self._api.close()
 
     def get(self, path: str) -> Any:
         """The JSON at ``path``; None where the server has no such thing (404, 501, no JSON)."""
-        status, answer = self._ask(lambda api: api.get(path))
+        # A router loads the model first.
+        timeout_s = GET_TIMEOUT_S if self.model is None else READ_TIMEOUT_S
+        status, answer = self._ask(lambda api: api.get(path, timeout_s))
         if status in (401, 403):
             raise StepError(
                 f"{self.url} refuses the key (status {status})",
@@ -100,6 +110,8 @@ class Remote(ServerClient, Closing):
             )
         if status == 503:
             raise StepError(f"{self.url} is not ready (status 503)", hint="is it still loading?")
+        if status == 500 and self.model is not None:
+            raise StepError(f"{self.url}: {error_text(answer, b'no reason given')}")
         return answer if status == 200 else None
 
     def complete(self, payload: Mapping[str, object]) -> Completion:

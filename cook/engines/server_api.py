@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
 
 from cook.engines.speculation import speculators_of
 from cook.errors import StepError
@@ -109,6 +110,7 @@ class Api:
 
     ``read_timeout_s`` bounds the wait for an answer, and how long one may take to arrive; None
     where the server's owner watches it. ``connections`` are kept open between requests.
+    ``model``: which one is asked of a router, by its name or alias.
     """
 
     def __init__(
@@ -119,10 +121,12 @@ class Api:
         *,
         read_timeout_s: float | None = None,
         connections: int = 1,
+        model: str | None = None,
     ) -> None:
         import httpx
 
         self._what = what
+        self._model = {"model": model} if model is not None else {}
         self._limit_s = read_timeout_s
         self._socket: socket.socket | None = None
         self._client = httpx.Client(
@@ -147,7 +151,8 @@ class Api:
     def get(self, path: str, timeout_s: float = GET_TIMEOUT_S) -> tuple[int, Any]:
         """``(status, JSON)`` of a GET; the JSON is None when the body is none."""
         limit_s = timeout_s if self._limit_s is None else min(timeout_s, self._limit_s)
-        status, body = self._answer("GET", path, limit_s, MAX_FACT_BYTES)
+        query = f"?{urlencode(self._model)}" if self._model else ""
+        status, body = self._answer("GET", path + query, limit_s, MAX_FACT_BYTES)
         return status, _json(body)
 
     def complete(self, payload: Mapping[str, object]) -> Completion:
@@ -194,9 +199,10 @@ class Api:
         heard: list[Heard] | None = None,
     ) -> bytes:
         """What a POST answers with status 200; ``heard`` is filled with when it came."""
+        payload = {**payload, **self._model}
         status, body = self._answer("POST", path, self._limit_s, most, payload, heard)
         if status != 200:
-            text = _error_text(_json(body), body)
+            text = error_text(_json(body), body)
             raise StepError(f"{self._what} answered {path} with status {status}: {text}")
         return body
 
@@ -339,7 +345,7 @@ def parse_stream(body: bytes, heard: Sequence[Heard]) -> Completion:
         if line.startswith(_EVENT):
             event = _object(line.removeprefix(_EVENT))
             if "error" in event:
-                raise ValueError(f"an error amid the stream: {_error_text(event, line)}")
+                raise ValueError(f"an error amid the stream: {error_text(event, line)}")
             events.append(event)
             ends.append(end)
     if not events or events[-1].get("stop") is not True:
@@ -451,7 +457,7 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _error_text(answer: Any, body: bytes) -> str:
+def error_text(answer: Any, body: bytes) -> str:
     from cook.engines.process.outcome import clean
 
     error = answer.get("error") if isinstance(answer, dict) else None

@@ -45,6 +45,7 @@ class Recording:
     seed: int = 1
     top: int = 64
     args: ModelArgs = field(default_factory=ModelArgs)
+    model: str | None = None
     tokenizer: Path | None = None
     key_file: Path | None = None
     raw: bool = False
@@ -59,6 +60,11 @@ def trace(asked: Recording, output: Output) -> Recorded:
         raise InputError(f"{asked.output} is a folder")
     remote = is_url(asked.target)
     name = checked_url(asked.target) if remote else asked.target
+    if asked.model is not None and not remote:
+        raise InputError(
+            f"--model chooses one of a router's models, and {asked.target} is a file",
+            hint="leave it out, or give the router's address as --target",
+        )
     if remote and asked.batch_width > 1:
         raise InputError(
             f"{name} computes one token at a time, whatever is asked of it",
@@ -138,7 +144,7 @@ def _remote(
     stack: ExitStack,
 ) -> RecordingTarget:
     url = checked_url(asked.target).removesuffix("/v1")
-    remote = stack.enter_context(Remote(url, key))
+    remote = stack.enter_context(Remote(url, key, model=asked.model))
     facts = server_facts(remote)
     if facts is None:
         raise InputError(

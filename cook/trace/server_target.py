@@ -11,8 +11,9 @@ is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -50,9 +51,19 @@ class ServerFacts:
 def server_facts(remote: Remote, *, may_draft: bool = False) -> ServerFacts | None:
     """The facts of the llama-server at ``remote``; None when it is something else.
 
-    InputError when it drafts, unless it may.
+    InputError when it drafts, unless it may, and for a router that is asked for none of its models.
     """
+    names = [name for model in _served(remote) for name in _names(model)]
+    if remote.model is not None and names and remote.model not in names:
+        raise InputError(
+            f"{remote.url} has no model {remote.model!r}", hint=f"it has {', '.join(names[:40])}"
+        )
     props = remote.get("/props")
+    if isinstance(props, dict) and props.get("role") == "router":
+        raise InputError(
+            f"{remote.url} is a router of several models",
+            hint=f"--model NAME chooses one: {', '.join(names[:40])}",
+        )
     settings = props.get("default_generation_settings") if isinstance(props, dict) else None
     if not isinstance(props, dict) or not isinstance(settings, dict):
         return None
@@ -92,14 +103,27 @@ def drafts_error(url: str, sign: str) -> InputError:
     )
 
 
+def _served(remote: Remote) -> list[dict[str, Any]]:
+    """What a server lists of its models: one, or all of a router's."""
+    answer = remote.get("/v1/models")
+    listed = answer.get("data") if isinstance(answer, dict) else None
+    return [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
+
+
+def _names(model: Mapping[str, Any]) -> list[str]:
+    """By which a request may name it: its id and its aliases."""
+    aliases = model.get("aliases")
+    found = [model.get("id"), *(aliases if isinstance(aliases, list) else ())]
+    return [name for name in found if isinstance(name, str)]
+
+
 def _vocabulary_size(remote: Remote) -> int | None:
-    found = remote.get("/v1/models")
-    for key in ("data", 0, "meta", "n_vocab"):
-        try:
-            found = found[key]
-        except (LookupError, TypeError):
-            return None
-    return found if isinstance(found, int) and 0 < found <= _MAX_VOCABULARY else None
+    for model in _served(remote):  # again: a router knows more of one that it has loaded
+        if remote.model is None or remote.model in _names(model):
+            meta = model.get("meta")
+            found = meta.get("n_vocab") if isinstance(meta, dict) else None
+            return found if isinstance(found, int) and 0 < found <= _MAX_VOCABULARY else None
+    return None
 
 
 _STOPS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from cook.engines.server_api import Completion, TokenProbability, TopToken
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
-from cook.errors import InputError, StepError
+from cook.errors import CookError, InputError, StepError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import source
@@ -64,6 +65,64 @@ def target(url: str) -> ServerTarget:
     facts = server_facts(remote)
     assert facts is not None
     return ServerTarget(remote, facts, None)
+
+
+ROUTER = {
+    "/v1/models": lambda _: (
+        200,
+        {"data": [{"id": "big", "aliases": []}, {"id": "little", "aliases": ["small"]}]},
+    ),
+    "/props": lambda _: (
+        200,
+        {"role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}},
+    ),
+}
+
+
+def test_a_router_is_asked_for_one_of_its_models(fake: Any) -> None:
+    """The context is the child's, and every request names the model."""
+
+    def listed(_: Any) -> tuple[int, Any]:
+        loaded = {"id": "little", "aliases": ["small"], "meta": {"n_vocab": 50}}
+        return 200, {"data": [{"id": "big", "meta": {"n_vocab": 9}}, loaded]}
+
+    of_child = {f"{path}?model=small": answer for path, answer in answers().items()}
+    posts = {path: answers()[path] for path in ("/tokenize", "/completion")}
+    server = fake({**ROUTER, **of_child, **posts, "/v1/models?model=small": listed})
+    remote = Remote(server.url, model="small")
+    facts = server_facts(remote)
+    assert facts is not None
+    assert (facts.context, facts.vocabulary_size, facts.model) == (64, 50, "t")
+    reply = ServerTarget(remote, facts, None).reply(PLAN.prompts[0], PLAN)
+    assert not isinstance(reply, Dropped)
+    asked = [body["model"] for path, body in server.asked if path in posts]
+    assert len(asked) >= 2
+    assert set(asked) == {"small"}
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message", "hint"),
+    [
+        (None, InputError, "is a router of several models", "--model NAME.*: big, little, small"),
+        ("mid", InputError, "has no model 'mid'", "it has big, little, small"),
+        ("big", StepError, "model name=big failed to load", ""),
+    ],
+)
+def test_a_router_s_models_are_named_where_none_of_them_is_asked(
+    model: str | None, error: type[CookError], message: str, hint: str, fake: Any
+) -> None:
+    failed = {"error": {"code": 500, "message": "model name=big failed to load"}}
+    of_models = {f"/v1/models?model={name}": ROUTER["/v1/models"] for name in ("mid", "big")}
+    server = fake({**ROUTER, **of_models, "/props?model=big": lambda _: (500, failed)})
+    with pytest.raises(error, match=message) as told:
+        server_facts(Remote(server.url, model=model))
+    assert re.search(hint, told.value.hint or "")
+
+
+def test_a_server_of_one_model_has_no_other(fake: Any) -> None:
+    known = {f"{path}?model=u": answer for path, answer in answers().items()}
+    with pytest.raises(InputError, match="has no model 'u'"):
+        server_facts(Remote(fake(known).url, model="u"))
 
 
 def test_requests_are_those_of_a_recording(fake: Any) -> None:
