@@ -27,7 +27,7 @@ from cook.errors import InputError
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import Flavour
 from cook.formats.trace_file import TraceFile
-from cook.formats.vocabulary import compare, read_vocabulary
+from cook.formats.vocabulary import read_vocabulary
 from cook.graph.step import Input, Source
 from cook.prompts.prompt_set import PromptSet, load_prompts, prompts_file, select
 from cook.prompts.shares import in_halves
@@ -38,6 +38,7 @@ from cook.scoring.slots import require_room
 from cook.steps.curve import CurveStep, rows_for, widths_for
 from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
+from cook.trace.compatible import require_one_vocabulary
 
 FLOOR_WIDTH = 24
 """Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
@@ -107,8 +108,10 @@ def require_scorable(recipe: Recipe, flavour: str, headers: Mapping[Keys, GgufFi
     score = recipe.score
     assert score is not None, "asked where there is one"
     if TARGET in headers:
-        ours = headers[TARGET]
-        require_one_vocabulary(ours, [headers[at] for at in headers if at != TARGET])
+        ours = read_vocabulary(headers[TARGET])
+        for place, file in headers.items():
+            if place != TARGET:
+                require_one_vocabulary(ours, headers[TARGET].path, file)
     apart = left_to_score(recipe, load_prompts(score.prompts))
     prompts = select(apart, score.limit, score.categories)
     if TARGET in headers and not has_template(headers[TARGET]):
@@ -308,22 +311,6 @@ def settings_on(flavour: str, score: ScoreSpec) -> tuple[DraftSettings, ...]:
         return asked
     apart = {(one.n_max, one.n_min): one for one in reversed(asked)}
     return tuple(one for one in asked if apart[one.n_max, one.n_min] is one)
-
-
-def require_one_vocabulary(target: GgufFile, drafts: Sequence[GgufFile]) -> None:
-    """Refuse a draft that the engine would silently not use, or translate.
-
-    docs/internals/engines.md#serving-without-drafting
-    """
-    ours = read_vocabulary(target)
-    for file in drafts:
-        differences = compare(ours, read_vocabulary(file))
-        if differences:
-            listed = "; ".join(str(d) for d in differences[:5])
-            raise InputError(
-                f"{file.path}: cannot draft for {target.path}: {listed}",
-                hint="a draft needs its target's vocabulary; choose one of the same family",
-            )
 
 
 def _shared_device(score: ScoreSpec) -> Iterator[str]:

@@ -14,17 +14,7 @@ if TYPE_CHECKING:
     from cook.score_url import UrlFigures, UrlScore
     from cook.scoring.totals import Total
 
-GO_WITH_URL = (
-    "out",
-    "url",
-    "model",
-    "api_key_file",
-    "prompts",
-    "limit",
-    "max_tokens",
-    "jobs",
-    "fresh",
-)
+AT_URL = ("out", "url", "model", "api_key_file", "prompts", "limit", "max_tokens", "jobs", "fresh")
 """Parameters that `cook score --url` takes, and what it need not refuse."""
 
 
@@ -95,7 +85,7 @@ def command(
       cook score --url http://127.0.0.1:8080 --limit 24
       cook score --url http://127.0.0.1:8080 --model qwen3-32b
     """
-    others = {name: value for name, value in locals().items() if name not in GO_WITH_URL}
+    others = {name: value for name, value in locals().items() if name not in AT_URL}
     if url is not None:
         alone = all(v is None or v is False or v == [] for v in others.values())
         _score_url(out, url, model, api_key_file, prompts, limit, max_tokens, alone=alone)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from cook.errors import InputError
-from cook.formats.gguf import read_gguf
+from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.trace_file import TraceFile
-from cook.formats.vocabulary import compare, read_vocabulary
+from cook.formats.vocabulary import Vocabulary, compare, read_vocabulary
 from cook.graph.step import Source
 from cook.trace.session import sha256
+
+
+def require_one_vocabulary(
+    target: Vocabulary, name: object, draft: GgufFile, flavour: str | None = None
+) -> None:
+    """Refuse a draft for the target ``name`` that an engine would silently not use, or translate.
+
+    docs/internals/engines.md#serving-without-drafting
+    """
+    if differences := compare(target, read_vocabulary(draft), flavour):
+        raise _other_tokens(name, draft.path, "; ".join(map(str, differences[:5])))
 
 
 def require_draft(trace: TraceFile, draft: Path, flavour: str | None = None) -> None:
@@ -18,23 +29,19 @@ def require_draft(trace: TraceFile, draft: Path, flavour: str | None = None) -> 
     Only headers are read. A trace that does not know its target's tokens (recorded over HTTP
     without --tokenizer) still refuses drafts of another size.
     """
-    ours = read_vocabulary(read_gguf(draft))
-    target = trace.vocabulary
-    if target is None:
-        size = trace.header.vocabulary_size
-        if abs(size - ours.size) > 128:
-            raise InputError(
-                f"{draft}: cannot draft for {trace.header.target_name}: "
-                f"it has {ours.size} tokens, the target {size}",
-                hint="a draft needs its target's vocabulary; choose one of the same family",
-            )
-        return
-    differences = compare(target, ours, flavour)
-    if differences:
-        raise InputError(
-            f"{draft}: cannot draft for {trace.header.target_name}: " + "; ".join(differences[:6]),
-            hint="a draft needs its target's vocabulary; choose one of the same family",
-        )
+    header, file = trace.header, read_gguf(draft)
+    if (target := trace.vocabulary) is not None:
+        require_one_vocabulary(target, header.target_name, file, flavour)
+    elif abs(header.vocabulary_size - (ours := read_vocabulary(file).size)) > 128:
+        sizes = f"it has {ours} tokens, the target {header.vocabulary_size}"
+        raise _other_tokens(header.target_name, draft, sizes)
+
+
+def _other_tokens(target: object, draft: Path, how: str) -> InputError:
+    return InputError(
+        f"{draft}: cannot draft for {target}: {how}",
+        hint="a draft needs its target's vocabulary; choose one of the same family",
+    )
 
 
 def require_target(trace: TraceFile, path: Path, target: Source) -> None:

@@ -200,6 +200,34 @@ def test_what_plan_refuses_check_refuses(case: str, files: Path, both: Any, bund
     assert checked == planned
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("keys", "options", "message", "status"),
+    [
+        (quantized({"no_such_tensor": "q8_0"}), ("--strict",), "matches no tensor", 2),
+        (scored(draft={"n_max": 2, "context": [512]}), ("--strict",), "changes nothing here", 2),
+        (scored(), ("--engine", "nobody"), "nobody", 5),
+        (quantized(quant={"type": "IQ1_KT"}), ("--engine", "bundled"), "has no base type", 5),
+        ({**quantized(), "engine": "ik_llama.cpp"}, ("--engine", "bundled"), "recipe needs ik", 5),
+    ],
+)
+def test_options_are_one_to_both(
+    keys: dict[str, Any],
+    options: tuple[str, ...],
+    message: str,
+    status: int,
+    files: Path,
+    both: Any,
+    bundled: Any,
+) -> None:
+    recipe = files / "r.yaml"
+    recipe.write_text(json.dumps({"version": 1, "name": "r", **keys}, indent=1))
+    planned, checked = both(recipe, *options)
+    assert any(message in line for line in planned[1]), planned[1]
+    assert planned[0] == status
+    assert checked == planned
+
+
 @pytest.mark.parametrize("recipe", sorted(BROKEN.glob("*.yaml")), ids=lambda path: path.stem)
 def test_what_cannot_be_read_is_one_error_to_both(recipe: Path, both: Any) -> None:
     planned, checked = both(recipe)
