@@ -274,7 +274,7 @@ def _prediction(
     by_id = {run.id: run for run in forecast.runs}
     pairs = [(by_id[run.id], run) for run in live if run.id in by_id]
     guess, seen = (figures([p[i] for p in pairs], score.weights) if pairs else None for i in (0, 1))
-    spent = forecast.priced.breakdown
+    spent = forecast.spent
     return Prediction(
         figures=said,
         verify_s=spent.verify_s,

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from cook.build.dealing import Dealing, fit_together
-from cook.build.forecast import Forecast, Forecaster
+from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.build.what_if import ChainForecast, rejection, under
 from cook.engines.base import Engine
@@ -29,6 +29,7 @@ from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey, Excluded, Factors
 from cook.scoring.compare import Row, Standings, common, log_ratio, standings
 from cook.scoring.figures import figures
+from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction
 from cook.steps.trace import RecordedTraceStep
 

@@ -5,7 +5,7 @@ One forecaster serves `cook build`, `cook score` and `cook predict`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,15 +19,7 @@ from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.scoring.link import Link, behind
 from cook.scoring.ngram import NgramServer
-from cook.scoring.price import (
-    BatchCurve,
-    PricedReplies,
-    SimulatedReply,
-    Timings,
-    counted_alike,
-    predict,
-    priced,
-)
+from cook.scoring.price import BatchCurve, Forecast, Timings, counted_alike, forecast
 from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
 from cook.steps.curve import CurveOutcome, CurveStep
 from cook.steps.replay import (
@@ -38,40 +30,12 @@ from cook.steps.replay import (
 from cook.steps.trace import TRACE_FILE
 
 ReplayedReply = tuple[ReplyHead, Positions]
-RivalReply = tuple[ReplyHead, Simulation]
-NO_DRAFT = DraftSettings(0)
+SteppedReply = tuple[ReplyHead, Simulation]
 UNPRICED = Timings(
     verify=BatchCurve((0,), (1,), ((1.0,),), typed=True),
     draft=BatchCurve((0,), (1,), ((1e-9,),), typed=True),
 )
 """Every target step costs the same and drafting nothing: ranks by acceptance length alone."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
-
-    ``by_depth``: (drafted, accepted) at each place of a draft, from 1 on, over all replies.
-    ``name`` is for people.
-    """
-
-    key: CandidateKey
-    name: str
-    priced: PricedReplies
-    runs: tuple[PromptRun, ...]
-    by_depth: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def decode_speed(self) -> float:
-        """Tokens after the first a second, over all replies."""
-        tokens = sum(run.predicted_n - 1 for run in self.runs)
-        return 1000 * tokens / sum(run.predicted_ms for run in self.runs)
-
-    @property
-    def end_to_end_speed(self) -> float:
-        """The same tokens with the reading of the prompts."""
-        tokens = sum(run.predicted_n - 1 for run in self.runs)
-        return 1000 * tokens / sum(run.wall_ms for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -89,9 +53,9 @@ class Forecaster:
     link: Link | None = None
     read: dict[str, list[ReplayedReply]] = field(default_factory=dict)
     """Replays read so far, by key: every forecast looks at all of them again."""
-    rivals: dict[Rival, list[RivalReply]] = field(default_factory=dict)
+    rivals: dict[Rival, list[SteppedReply]] = field(default_factory=dict)
     """What rivals would have drafted, for the same reason."""
-    behind: dict[tuple[str, Rival, DraftSettings, int], list[RivalReply]] = field(
+    behind: dict[tuple[str, Rival, DraftSettings, int], list[SteppedReply]] = field(
         default_factory=dict
     )
     """What drafts would have drafted behind n-grams, likewise, over so many replies."""
@@ -124,61 +88,68 @@ class Forecaster:
 
     def forecasts(self, only: Collection[str] | None = None) -> list[Forecast]:
         """No draft, then every draft that was replayed and timed under every setting, then every
-        rival; ``only`` on the prompts of these ids."""
-        wanted = None if only is None else set(only)
-        plan = self.plan
-        forecasts: list[Forecast] = []
-        alone = self.alone()
+        rival; ``only`` on the prompts of these ids. Nothing where no draft and no rival is left:
+        then there is nothing to be compared with."""
+        plan, alone = self.plan, self.alone()
         if alone is None:
-            return forecasts
+            return []
+        wanted = {h.id for h in self.trace.heads} if only is None else set(only)
+        found: list[Forecast] = []
         for draft in plan.drafts:
             timings = self.timings(draft)
-            if timings is None:
-                continue
-            for settings in plan.settings:
-                texts = self.texts(draft, wanted)
-                if not texts or (wanted and len(texts) < len(wanted)):
-                    break  # it failed
-                if not forecasts:
-                    bare = CandidateKey(plan.engine.name)
-                    forecasts.append(self._forecast(bare, plan.no_draft, NO_DRAFT, texts, alone))
-                key = plan.key(draft, settings)
-                name = plan.name(draft, settings)
-                first = draft.draft.after
-                if first is None:
-                    forecasts.append(self._forecast(key, name, settings, texts, timings))
-                    continue
-                shown = {head.id for head, _ in texts}
-                behind = [r for r in self.behind_ngrams(draft, first, settings) if r[0].id in shown]
-                longest = max(first.settings.longest, settings.n_max)
-                forecasts.append(self.priced_replies(key, name, behind, longest, timings))
-        if plan.rivals and not plan.drafts:
-            forecasts.append(self._no_draft(wanted, alone))
-        if forecasts:  # without no draft there is nothing to be compared with
-            forecasts += [self._rival(rival, wanted, alone) for rival in plan.rivals]
-        return forecasts
+            if timings is not None and len(self.texts(draft, wanted)) == len(wanted):
+                found += [self.of_draft(draft, s, timings, wanted) for s in plan.settings]
+        if not found and (plan.drafts or not plan.rivals):
+            return []
+        plain = [(h, plain_steps(h.emitted)) for h in self.trace.heads if h.id in wanted]
+        bare = CandidateKey(plan.engine.name)
+        rivals = [
+            self._forecast(
+                rival_key(plan.engine, rival),
+                rival.name,
+                [reply for reply in self._simulated(rival) if reply[0].id in wanted],
+                rival.settings.longest,
+                alone,
+            )
+            for rival in plan.rivals
+        ]
+        return [self._forecast(bare, plan.no_draft, plain, 0, alone), *found, *rivals]
+
+    def of_draft(
+        self,
+        draft: DraftForecast,
+        settings: DraftSettings,
+        timings: Timings,
+        wanted: Collection[str] | None = None,
+        after: Rival | None = None,
+    ) -> Forecast:
+        """``draft`` under ``settings``; behind n-grams where it is laid out so, or ``after``."""
+        first, plan = after or draft.draft.after, self.plan
+        key, name = plan.key(draft, settings), plan.name(draft, settings)
+        if after is not None:
+            key, name = replace(key, ngram=after.settings), f"{after.name}, then {name}"
+        if first is None:
+            replies = [
+                (head, simulate(text, settings, plan.profile))
+                for head, text in self.texts(draft, wanted)
+            ]
+            return self._forecast(key, name, replies, settings.n_max, timings)
+        behind = [
+            reply
+            for reply in self.behind_ngrams(draft, first, settings)
+            if wanted is None or reply[0].id in wanted
+        ]
+        longest = max(first.settings.longest, settings.n_max)
+        return self._forecast(key, name, behind, longest, timings)
 
     def behind_ngrams(
         self, draft: DraftForecast, rival: Rival, settings: DraftSettings
-    ) -> list[RivalReply]:
+    ) -> list[SteppedReply]:
         """``draft`` behind ``rival``, of one server that answers all that was replayed so far."""
-        plan, trace = self.plan, self.trace
         texts = {head.id: text for head, text in self.texts(draft)}
         key = draft.replays[0].key, rival, settings, len(texts)
         if key not in self.behind:
-            server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
-            self.behind[key] = [
-                (
-                    reply.head,
-                    server.answer(
-                        ngram_request(trace, reply, n_predict=plan.n_predict, context=plan.context),
-                        texts[reply.head.id],
-                        settings,
-                    ),
-                )
-                for reply in trace
-                if reply.head.id in texts
-            ]
+            self.behind[key] = self._served(rival, texts, settings)
         return self.behind[key]
 
     def acceptance_floor(self, only: Collection[str]) -> float | None:
@@ -281,108 +252,36 @@ class Forecaster:
         self,
         key: CandidateKey,
         name: str,
-        settings: DraftSettings,
-        texts: Sequence[ReplayedReply],
-        timings: Timings,
-    ) -> Forecast:
-        profile = self.plan.profile
-        cost = predict(
-            [p for _, p in texts],
-            settings,
-            timings,
-            profile,
-            categories=[head.category for head, _ in texts],
-            weights=[head.weight for head, _ in texts],
-        )
-        replies = [(head, simulate(p, settings, profile)) for head, p in texts]
-        return _forecast_of(key, name, cost, replies, settings.n_max)
-
-    def _no_draft(self, wanted: Collection[str] | None, prices: Timings) -> Forecast:
-        """No draft on the prompts ``wanted``, where no draft was replayed on them."""
-        plan = self.plan
-        replies = [
-            (head, plain_steps(head.emitted))
-            for head in self.trace.heads
-            if wanted is None or head.id in wanted
-        ]
-        return self.priced_replies(
-            CandidateKey(plan.engine.name), plan.no_draft, replies, 0, prices
-        )
-
-    def _rival(self, rival: Rival, wanted: Collection[str] | None, prices: Timings) -> Forecast:
-        """A rival on the prompts ``wanted``, of one server that answers the whole trace."""
-        replies = [
-            (head, run)
-            for head, run in self._simulated(rival)
-            if wanted is None or head.id in wanted
-        ]
-        key = rival_key(self.plan.engine, rival)
-        return self.priced_replies(key, rival.name, replies, rival.settings.longest, prices)
-
-    def priced_replies(
-        self,
-        key: CandidateKey,
-        name: str,
-        replies: Sequence[RivalReply],
+        replies: Sequence[SteppedReply],
         longest: int,
         prices: Timings,
     ) -> Forecast:
-        cost = priced(
-            [SimulatedReply(run, head.prompt_tokens, head.emitted) for head, run in replies],
-            DraftSettings(longest),
-            prices,
-            self.plan.profile,
-            [head.category for head, _ in replies],
-            [head.weight for head, _ in replies],
-        )
-        return _forecast_of(key, name, cost, replies, longest)
+        return forecast(key, name, replies, longest, prices, self.plan.profile)
 
-    def _simulated(self, rival: Rival) -> list[RivalReply]:
+    def _simulated(self, rival: Rival) -> list[SteppedReply]:
         if rival not in self.rivals:
-            plan, trace = self.plan, self.trace
-            server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
-            self.rivals[rival] = [
-                (
-                    reply.head,
-                    server.answer(
-                        ngram_request(trace, reply, n_predict=plan.n_predict, context=plan.context)
-                    ),
-                )
-                for reply in trace
-            ]
+            self.rivals[rival] = self._served(rival)
         return self.rivals[rival]
 
-
-def _forecast_of(
-    key: CandidateKey,
-    name: str,
-    cost: PricedReplies,
-    replies: Sequence[RivalReply],
-    longest: int,
-) -> Forecast:
-    """Simulated and priced replies in the form of live requests; ``longest`` 0: no draft."""
-    runs = []
-    depths = np.zeros((2, longest), dtype=np.int64)
-    for (head, run), seconds, prefill in zip(replies, cost.per_reply_s, cost.prompt_s, strict=True):
-        depths += np.array(run.by_depth(longest))
-        runs.append(
-            PromptRun(
-                id=head.id,
-                category=head.category,
-                prompt_n=head.prompt_tokens,
-                prompt_ms=prefill * 1000,
-                predicted_n=head.emitted,
-                predicted_ms=seconds * 1000,
-                wall_ms=(prefill + seconds) * 1000,
-                draft_n=run.draft_n if longest else None,
-                draft_n_accepted=run.draft_n_accepted if longest else None,
-                tokens=None,
-                text="",
-                stop="",
-            )
-        )
-    by_depth = tuple((int(drafted), int(accepted)) for drafted, accepted in depths.T)
-    return Forecast(key, name, cost, tuple(runs), by_depth)
+    def _served(
+        self,
+        rival: Rival,
+        texts: Mapping[str, Positions] | None = None,
+        settings: DraftSettings | None = None,
+    ) -> list[SteppedReply]:
+        """What one server of ``rival`` does with the trace, in its order; with ``texts`` of a draft
+        with these, that draft behind it."""
+        plan, trace = self.plan, self.trace
+        server = NgramServer(rival.settings, Flavour(plan.engine.flavour))
+        served = []
+        for reply in trace:
+            request = ngram_request(trace, reply, n_predict=plan.n_predict, context=plan.context)
+            if texts is None or settings is None:
+                served.append((reply.head, server.answer(request)))
+            elif reply.head.id in texts:
+                text = texts[reply.head.id]
+                served.append((reply.head, server.answer(request, text, settings)))
+        return served
 
 
 def _ubatch(timed: Sequence[CurveStep]) -> int:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cook.build.forecast import Forecast, Forecaster
+from cook.build.forecast import Forecaster
 from cook.build.lay_score import PlacedDraft, as_rivals, forecast_plan
 from cook.build.layout import DraftForecast, DraftPlan
 from cook.build.slot_speeds import SlotForecaster, SlotPlan, predicted_speeds, slot_plan
@@ -35,7 +35,7 @@ from cook.record.measured import SlotSpeed
 from cook.scoring.iid import IidRow, alpha_of, best_length, iid_row
 from cook.scoring.link import Link
 from cook.scoring.parallel import ParallelSpeed
-from cook.scoring.price import BatchCurve, PricedReplies, best, break_even
+from cook.scoring.price import BatchCurve, Forecast, break_even
 from cook.scoring.sampled import SampledPrediction
 from cook.scoring.simulate import PROFILES, RULES, Profile
 from cook.steps.replay import ReplayOutcome
@@ -209,18 +209,6 @@ def _constant(milliseconds: float) -> BatchCurve:
 
 
 @dataclass(frozen=True)
-class SettingPrediction:
-    """One setting of a draft; its speeds mean nothing where no times are known."""
-
-    forecast: Forecast
-    break_even: float | None
-
-    @property
-    def priced(self) -> PricedReplies:
-        return self.forecast.priced
-
-
-@dataclass(frozen=True)
 class DraftPrediction:
     """One draft over the trace. ``sampled`` is rejection sampling, for traces at T > 0."""
 
@@ -228,7 +216,9 @@ class DraftPrediction:
     path: Path
     file_bytes: int
     replay: ReplayOutcome
-    settings: tuple[SettingPrediction, ...]
+    settings: tuple[Forecast, ...]
+    break_even: tuple[float | None, ...]
+    """Of each of ``settings``, accepted / drafted from which on it pays; None without times."""
     sampled: tuple[SampledPrediction, ...]
     expected: tuple[ChainExpectation, ...] = ()
     """Under the sampling chains that were asked for, at every length."""
@@ -236,11 +226,15 @@ class DraftPrediction:
     """PEARL and DSI; none without times."""
 
     @property
-    def best(self) -> SettingPrediction:
-        """The fastest setting; without times the one with the greatest acceptance length,
-        which is the longest."""
-        chosen = best([one.priced for one in self.settings])
-        return next(one for one in self.settings if one.priced is chosen)
+    def best(self) -> int:
+        """Place of the fastest setting, of equals the one that drafts least; without times of that
+        with the greatest acceptance length, which is the longest."""
+
+        def speed(place: int) -> tuple[float, int]:
+            found = self.settings[place].figures
+            return found.decode_speed or 0.0, -(found.drafted or 0)
+
+        return max(range(len(self.settings)), key=speed)
 
 
 @dataclass(frozen=True)
@@ -251,7 +245,7 @@ class TracePrediction:
     trace: TraceFile
     profile: Profile
     engine: str
-    no_draft: PricedReplies | None
+    no_draft: Forecast | None
     drafts: tuple[DraftPrediction, ...]
     rivals: tuple[Forecast, ...]
     slots: tuple[SlotSpeed, ...]
@@ -474,7 +468,8 @@ def _predicted(
                 path=path,
                 file_bytes=path.stat().st_size,
                 replay=replay,
-                settings=tuple(_setting(forecaster, draft, forecast) for forecast in mine),
+                settings=tuple(mine),
+                break_even=tuple(_break_even(forecaster, draft, one) for one in mine),
                 sampled=tuple(sampled(forecaster, draft, request.lengths)),
                 expected=tuple(
                     one
@@ -486,12 +481,14 @@ def _predicted(
         )
         for rival in plan.rivals:
             both = after_ngrams(forecaster, draft, rival)
-            two_stage += [max(both, key=lambda one: one.decode_speed)] if both else []
+            two_stage += (
+                [max(both, key=lambda one: one.figures.decode_speed or 0.0)] if both else []
+            )
     return TracePrediction(
         trace=trace,
         profile=plan.profile,
         engine=plan.engine.name,
-        no_draft=bare.priced if forecaster.priced else None,
+        no_draft=bare if forecaster.priced else None,
         drafts=tuple(drafts),
         rivals=tuple(forecasts),
         slots=tuple(_parallel(forecaster, parallel)),
@@ -525,15 +522,13 @@ def _parallel(forecaster: Forecaster, plans: Sequence[SlotPlan]) -> Iterator[Slo
                 yield speed
 
 
-def _setting(forecaster: Forecaster, draft: DraftForecast, forecast: Forecast) -> SettingPrediction:
+def _break_even(forecaster: Forecaster, draft: DraftForecast, found: Forecast) -> float | None:
     timings = forecaster.timings(draft) if forecaster.priced else None
-    if timings is None:
-        return SettingPrediction(forecast, None)
-    runs, profile = forecast.runs, forecaster.plan.profile
+    if timings is None or found.key.settings is None:
+        return None
+    runs, profile = found.runs, forecaster.plan.profile
     middle = round(sum(r.prompt_n + r.predicted_n / 2 for r in runs) / len(runs))
-    return SettingPrediction(
-        forecast, break_even(timings, forecast.priced.setting, profile, middle)
-    )
+    return break_even(timings, found.key.settings, profile, middle)
 
 
 def _doubts(request: PredictRequest, trace: TraceFile, profile: Profile) -> Iterator[str]:

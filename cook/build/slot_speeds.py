@@ -25,9 +25,16 @@ from cook.recipe.schema import ScoreSpec
 from cook.record.measured import SlotSpeed
 from cook.record.record import Excluded
 from cook.scoring.figures import figures
-from cook.scoring.price import BatchCurve, SimulatedReply
+from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import plain_steps, simulate
-from cook.scoring.slots import ServedInParallel, SlotCurves, SlotPrices, require_room, serve
+from cook.scoring.slots import (
+    ServedInParallel,
+    SimulatedReply,
+    SlotCurves,
+    SlotPrices,
+    require_room,
+    serve,
+)
 from cook.steps.curve import CurveStep, SlotCurveStep, sequences_for, widths_for
 from cook.steps.live import LiveOutcome, LiveStep
 

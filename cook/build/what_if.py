@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cook.build.forecast import Forecast, Forecaster
+from cook.build.forecast import Forecaster
 from cook.build.layout import DraftForecast, OtherChain, Rival
 from cook.errors import InputError
 from cook.formats.sampling import Sampling
 from cook.record.record import CandidateKey
 from cook.scoring.parallel import ParallelSpeed, dsi, pearl
+from cook.scoring.price import Forecast
 from cook.scoring.sampled import SampledPrediction, predict_sampled
 from cook.steps.replay import expected_reply, replayed, sampled_reply
 
@@ -50,7 +51,7 @@ def under(forecaster: Forecaster, chain: OtherChain, ids: Collection[str]) -> Ch
         best: dict[tuple[str | None, str | None], Forecast] = {}
         for one in there.forecasts(ids):
             file = (one.key.draft, one.key.cache_type)
-            if file not in best or one.end_to_end_speed > best[file].end_to_end_speed:
+            if file not in best or _speed(one) > _speed(best[file]):
                 best[file] = one
         drawn = rejection(there, ids)
     except InputError as error:  # its replies go on farther than anything was timed
@@ -58,6 +59,10 @@ def under(forecaster: Forecaster, chain: OtherChain, ids: Collection[str]) -> Ch
     if not best:
         return ChainForecast(chain.sampling, reason="nothing could be replayed")
     return ChainForecast(chain.sampling, tuple(best.values()), drawn)
+
+
+def _speed(one: Forecast) -> float:
+    return one.figures.end_to_end_speed or 0.0
 
 
 def rejection(
@@ -139,14 +144,7 @@ def after_ngrams(forecaster: Forecaster, draft: DraftForecast, rival: Rival) -> 
     if timings is None or len(forecaster.texts(draft)) < len(forecaster.trace):
         return []
     return [
-        forecaster.priced_replies(
-            replace(plan.key(draft, settings), ngram=rival.settings),
-            f"{rival.name}, then {plan.name(draft, settings)}",
-            forecaster.behind_ngrams(draft, rival, settings),
-            max(rival.settings.longest, settings.n_max),
-            timings,
-        )
-        for settings in plan.settings
+        forecaster.of_draft(draft, settings, timings, after=rival) for settings in plan.settings
     ]
 
 

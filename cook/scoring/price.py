@@ -12,8 +12,9 @@ sums of tokens over sums of times, that is token-weighted harmonic means
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,12 @@ import numpy.typing as npt
 from cook.engines.base import DraftSettings
 from cook.errors import InputError
 from cook.formats.arrays import Floats
+from cook.formats.trace_file import ReplyHead
+from cook.record.measured import Figures
 from cook.record.prompt_runs import PromptRun
-from cook.scoring.simulate import RULES, Positions, Profile, Simulation, simulate
+from cook.record.record import CandidateKey
+from cook.scoring.figures import figures
+from cook.scoring.simulate import RULES, Profile, Simulation
 
 OUTSIDE = 0.05
 """A measured curve is asked about this share beyond its ends at most, and answers with the end."""
@@ -181,113 +186,63 @@ def price(run: Simulation, prompt: int, timings: Timings, profile: Profile) -> B
 
 
 @dataclass(frozen=True)
-class PricedReplies:
-    """A draft under one setting, over all replies.
+class Forecast:
+    """One candidate, predicted. ``runs`` are per prompt, in the same form as live requests.
 
-    ``tokens`` is the weighted number of tokens after each reply's first; ``decode_tokens_per_s``
-    their speed; ``end_to_end_tokens_per_s`` that of the same tokens with the prefill of both
-    models, each once. ``categories``: decode speed by category. ``per_reply_s``: decode seconds of
-    each reply, ``prompt_s`` the seconds of each beside them.
+    ``by_depth``: (drafted, accepted) at each place of a draft, from 1 on; ``spent``: where the
+    decode time goes; both over all replies. ``name`` is for people.
     """
 
-    setting: DraftSettings
-    draft_n: int
-    draft_n_accepted: int
-    cycles: int
-    steps: int
-    tokens: float
-    decode_tokens_per_s: float
-    end_to_end_tokens_per_s: float
-    breakdown: Breakdown
-    categories: Mapping[str, float]
-    per_reply_s: tuple[float, ...]
-    prompt_s: tuple[float, ...]
+    key: CandidateKey
+    name: str
+    runs: tuple[PromptRun, ...]
+    by_depth: tuple[tuple[int, int], ...]
+    spent: Breakdown
 
-    @property
-    def acceptance(self) -> float | None:
-        """accepted / drafted; None when nothing was drafted."""
-        return self.draft_n_accepted / self.draft_n if self.draft_n else None
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """1 + accepted / cycles: tokens a verification yields."""
-        return 1.0 + self.draft_n_accepted / self.cycles if self.cycles else None
+    @cached_property
+    def figures(self) -> Figures:
+        """Over all replies, each token with the same weight."""
+        return figures(self.runs)
 
 
-def predict(
-    replies: Sequence[Positions],
-    setting: DraftSettings,
-    timings: Timings,
-    profile: Profile,
-    *,
-    categories: Sequence[str] | None = None,
-    weights: Sequence[float] | None = None,
-) -> PricedReplies:
-    """Predicted speed of one draft under one setting. ``setting.n_max`` 0: no draft loaded, and
-    of ``timings`` that have one the target's own are taken."""
-    if not replies:
-        raise InputError("no replies to predict from")
-    names = list(categories or ["all"] * len(replies))
-    shares = list(weights or [1.0] * len(replies))
-    if len(names) != len(replies) or len(shares) != len(replies):
-        raise InputError("categories and weights must have one entry a reply")
-    alone = setting.n_max == 0 and timings.draft is not None
-    prices = timings.without_draft() if alone else timings
-    simulated = [
-        SimulatedReply(simulate(reply, setting, profile), reply.prompt, reply.reply)
-        for reply in replies
-    ]
-    return priced(simulated, setting, prices, profile, names, shares)
-
-
-@dataclass(frozen=True)
-class SimulatedReply:
-    """``run`` of a reply of ``reply`` tokens after a prompt of ``prompt`` tokens."""
-
-    run: Simulation
-    prompt: int
-    reply: int
-
-
-def priced(
-    replies: Sequence[SimulatedReply],
-    setting: DraftSettings,
+def forecast(
+    key: CandidateKey,
+    name: str,
+    replies: Sequence[tuple[ReplyHead, Simulation]],
+    longest: int,
     prices: Timings,
     profile: Profile,
-    categories: Sequence[str],
-    weights: Sequence[float],
-) -> PricedReplies:
-    """What simulated replies of one ``setting`` cost, in all; one category and weight a reply."""
-    total, tokens, whole_s = NOTHING, 0.0, 0.0
-    by_category: dict[str, list[float]] = {}
-    runs, seconds, prompts = [], [], []
-    for reply, name, share in zip(replies, categories, weights, strict=True):
-        run = reply.run
-        cost = price(run, reply.prompt, prices, profile)
-        runs.append(run)
-        seconds.append(cost.total_s)
-        prompts.append(prices.prompt_s(reply.prompt, drafts=reads_prompt(run, profile)))
-        after_first = share * (reply.reply - 1)
-        total = total + _scaled(cost, share)
-        tokens += after_first
-        whole_s += share * (prompts[-1] + seconds[-1])
-        sums = by_category.setdefault(name, [0.0, 0.0])
-        sums[0] += after_first
-        sums[1] += share * cost.total_s
-    return PricedReplies(
-        setting=setting,
-        draft_n=sum(r.draft_n for r in runs),
-        draft_n_accepted=sum(r.draft_n_accepted for r in runs),
-        cycles=sum(r.cycles for r in runs),
-        steps=sum(r.steps for r in runs),
-        tokens=tokens,
-        decode_tokens_per_s=tokens / total.total_s if total.total_s > 0 else 0.0,
-        end_to_end_tokens_per_s=tokens / whole_s if whole_s > 0 else 0.0,
-        breakdown=total,
-        categories={n: t / s for n, (t, s) in by_category.items() if s > 0},
-        per_reply_s=tuple(seconds),
-        prompt_s=tuple(prompts),
-    )
+) -> Forecast:
+    """Simulated replies with their times; ``longest`` draft of the candidate, 0 without one.
+
+    InputError without a reply, and where the draft's times are missing.
+    """
+    if not replies:
+        raise InputError("no replies to predict from")
+    spent, runs, depths = NOTHING, [], np.zeros((2, longest), dtype=np.int64)
+    for head, run in replies:
+        cost = price(run, head.prompt_tokens, prices, profile)
+        prefill_s = prices.prompt_s(head.prompt_tokens, drafts=reads_prompt(run, profile))
+        spent = spent + cost
+        depths += np.array(run.by_depth(longest))
+        runs.append(
+            PromptRun(
+                id=head.id,
+                category=head.category,
+                prompt_n=head.prompt_tokens,
+                prompt_ms=prefill_s * 1000,
+                predicted_n=head.emitted,
+                predicted_ms=cost.total_s * 1000,
+                wall_ms=(prefill_s + cost.total_s) * 1000,
+                draft_n=run.draft_n if longest else None,
+                draft_n_accepted=run.draft_n_accepted if longest else None,
+                tokens=None,
+                text="",
+                stop="",
+            )
+        )
+    by_depth = tuple((int(drafted), int(accepted)) for drafted, accepted in depths.T)
+    return Forecast(key, name, tuple(runs), by_depth, spent)
 
 
 def reads_prompt(run: Simulation, profile: Profile) -> bool:
@@ -318,22 +273,6 @@ def counted_alike(live: PromptRun, timings: Timings | None, profile: Profile) ->
         draft_prompt_ms=moved,
         late_reading_ms=None,
     )
-
-
-def _scaled(cost: Breakdown, share: float) -> Breakdown:
-    return Breakdown(
-        cost.verify_s * share,
-        cost.draft_s * share,
-        cost.mirror_s * share,
-        cost.sample_s * share,
-    )
-
-
-def best(predictions: Sequence[PricedReplies]) -> PricedReplies:
-    """The fastest; among equals the one that drafts least."""
-    if not predictions:
-        raise InputError("nothing was predicted")
-    return max(predictions, key=lambda p: (p.decode_tokens_per_s, -p.draft_n))
 
 
 def break_even(

@@ -19,10 +19,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cook.errors import InputError
-from cook.scoring.price import BatchCurve, SimulatedReply
+from cook.scoring.price import BatchCurve
+from cook.scoring.simulate import Simulation
 
 _DEPTH_GRAIN = 8
 """Tokens of depth that are priced as one: a step's price is looked up again and again."""
+
+
+@dataclass(frozen=True)
+class SimulatedReply:
+    """``run`` of a reply of ``reply`` tokens after a prompt of ``prompt`` tokens."""
+
+    run: Simulation
+    prompt: int
+    reply: int
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cook.errors import InputError
-from cook.scoring.price import BatchCurve, SimulatedReply
+from cook.scoring.price import BatchCurve
 from cook.scoring.simulate import Simulation, plain_steps
-from cook.scoring.slots import SlotCurves, SlotPrices, _physical, _Slot, require_room, serve
+from cook.scoring.slots import (
+    SimulatedReply,
+    SlotCurves,
+    SlotPrices,
+    _physical,
+    _Slot,
+    require_room,
+    serve,
+)
 
 DEPTHS = (1, 1000)
 
