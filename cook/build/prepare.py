@@ -5,7 +5,7 @@ Nothing runs here but header reads, hashing of sources and the engines' own ``--
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cook.engines.discover import discover, named
 from cook.engines.worker.compile import locate, parameter_names
 from cook.engines.worker.flags import of_the_server
 from cook.engines.worker.loading import model_load
-from cook.errors import InputError, PrerequisiteError
+from cook.errors import InputError, PrerequisiteError, Problem
 from cook.formats.gguf import GgufFile
 from cook.formats.quant_types import Flavour, by_name
 from cook.formats.trace_file import TraceFile
@@ -31,7 +31,7 @@ from cook.recipe.load import LoadedRecipe, load_recipe
 from cook.recipe.rules import ModelTensors, Quant
 from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
 from cook.recipe.sources import HubRef
-from cook.recipe.traps import MODEL, TARGET
+from cook.recipe.traps import MODEL, TARGET, models_at
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
 
@@ -169,27 +169,11 @@ def _lay(
 ) -> Layout:
     """One engine's layout; every fault is raised, warnings are in the layout."""
     recipe = loaded.recipe
-
-    roles = {MODEL: "model", TARGET: "target"}
-    roles |= {("drafts", i, "source"): draft.name for i, draft in enumerate(recipe.drafts)}
-
-    def read(place: Keys, ref: Path | HubRef) -> GgufFile:
-        return reader.model(ref, roles[place]).file
-
-    headers, unread = headers_of(loaded, read)
-    own = headers.get(MODEL)
-    model = ModelTensors(own.tensors, own.architecture) if own is not None else None
-    imatrix_file = recipe.imatrix.file if recipe.imatrix else None
-    found = recipe_problems(
-        loaded,
-        engine.flavour,
-        headers,
-        engine=engine,
-        model=model,
-        imatrix=reader.imatrix(imatrix_file) if own and imatrix_file else None,
-        strict=strict,
-    )
-    raise_problems((*found, *unread))
+    models = models_at(recipe)
+    here = {place for place, ref in models.items() if place == MODEL or isinstance(ref, Path)}
+    if not reader.plan_only and here != set(models):  # before a build fetches the rest
+        _require_sound(loaded, engine, reader, strict, here)
+    model, found = _require_sound(loaded, engine, reader, strict, set(models))
     source = reader.model(recipe.model.source) if recipe.model is not None else None
     drafting = DraftLayout(engine, recipe, reader, source, suffix)
     resolved = [
@@ -217,6 +201,39 @@ def _lay(
     if layout.forecast is not None:
         warnings += _left_to_the_server(engine, layout.forecast)
     return replace(layout, warnings=tuple(dict.fromkeys((*warnings, *layout.warnings))))
+
+
+def _require_sound(
+    loaded: LoadedRecipe,
+    engine: Engine,
+    reader: SourceReader,
+    strict: bool,
+    places: Collection[Keys],
+) -> tuple[ModelTensors | None, tuple[Problem, ...]]:
+    """The source's tensors and the warnings; every fault that the models at ``places`` show is
+    raised."""
+    recipe = loaded.recipe
+    roles = {MODEL: "model", TARGET: "target"}
+    roles |= {("drafts", i, "source"): draft.name for i, draft in enumerate(recipe.drafts)}
+
+    def read(place: Keys, ref: Path | HubRef) -> GgufFile | None:
+        return reader.model(ref, roles[place]).file if place in places else None
+
+    headers, unread = headers_of(loaded, read)
+    own = headers.get(MODEL)
+    model = ModelTensors(own.tensors, own.architecture) if own is not None else None
+    imatrix_file = recipe.imatrix.file if recipe.imatrix else None
+    found = recipe_problems(
+        loaded,
+        engine.flavour,
+        headers,
+        engine=engine,
+        model=model,
+        imatrix=reader.imatrix(imatrix_file) if own and imatrix_file else None,
+        strict=strict,
+    )
+    raise_problems((*found, *unread))
+    return model, found
 
 
 def _check_arguments(engine: Engine, configurations: Sequence[Configuration]) -> None:

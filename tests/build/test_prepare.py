@@ -73,6 +73,17 @@ def test_sizes_of_the_engines_own_mixtures_are_known_beforehand(
     assert draft.type_counts["q4_K"] > draft.type_counts["q6_K"]
 
 
+def test_a_build_fetches_no_target_for_a_recipe_that_its_source_shows_to_be_wrong(
+    recipe: Callable[..., Path], bundled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cook.build.locate.listing", None)
+    quant = {"name": "A", "type": "Q8_0", "rules": [{"attn_q": "q8_K"}]}
+    target = {"source": "hf://some/model"}
+    path = recipe(model=SOURCE, quants=[quant], score=score(target=target))
+    with pytest.raises(RecipeError, match="no type of stored weights"):
+        prepare(path)
+
+
 def test_a_draft_of_another_vocabulary_is_refused_with_the_tokens(
     recipe: Callable[..., Path], tmp_path: Path, bundled: Any, tiny_draft: Path
 ) -> None:
