@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 409,
     "score_url": 229,
     "search": 2_514,
-    "build": 7_053,
+    "build": 7_040,
     "hub": 1_651,
     "logs": 1_304,
     "report": 5_486,

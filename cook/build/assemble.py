@@ -18,6 +18,7 @@ from cook.build.replayed import replayed
 from cook.build.rival_counts import rival_counts
 from cook.build.sentence import nothing_qualifies, pick_sentence
 from cook.build.slot_speeds import InParallel
+from cook.build.what_if import rejection, under
 from cook.engines.server_api import DepthCount
 from cook.graph.execute import Outcomes, closure
 from cook.graph.step import Step
@@ -153,11 +154,20 @@ def _candidates(finished: Finished) -> tuple[Candidate, ...]:
         return ()
     ran = {c.key: c for c in (*decision.baselines, *decision.finalists)}
     rest = [c for layout in finished.layouts for c in layout.grid if c.key not in ran]
-    return tuple(_candidate(finished, decision, score, c) for c in (*ran.values(), *rest))
+    drawn: dict[CandidateKey, SampledPrediction] = {}
+    for forecaster in decision.forecasters.values():
+        drawn |= rejection(forecaster)
+    return tuple(
+        _candidate(finished, decision, score, c, drawn.get(c.key)) for c in (*ran.values(), *rest)
+    )
 
 
 def _candidate(
-    finished: Finished, decision: Decision, score: ScoreSpec, configuration: Configuration
+    finished: Finished,
+    decision: Decision,
+    score: ScoreSpec,
+    configuration: Configuration,
+    drawn: SampledPrediction | None,
 ) -> Candidate:
     key, outcomes, aim = configuration.key, finished.outcomes, finished.aim
     row, base = decision.row(key), decision.base
@@ -200,7 +210,7 @@ def _candidate(
         output=output_check(compared, control, uncontrolled) if compared else None,
         server_peak_rss_bytes=max((one.peak_rss_bytes for one in started), default=None),
         command=started[0].command if started else (),
-        predicted=_prediction(decision, score, key, runs),
+        predicted=_prediction(decision, score, key, runs, drawn),
         counts=counts if counts and counts.requests else None,
         counts_reason=counts_reason,
         prompts=by_prompt(runs, live=True) if runs else None,
@@ -261,7 +271,11 @@ def _noise(finished: Finished) -> tuple[NoiseFloor, ...]:
 
 
 def _prediction(
-    decision: Decision, score: ScoreSpec, key: CandidateKey, live: Sequence[PromptRun]
+    decision: Decision,
+    score: ScoreSpec,
+    key: CandidateKey,
+    live: Sequence[PromptRun],
+    drawn: SampledPrediction | None,
 ) -> Prediction | None:
     """The forecast of a candidate, and how far off its live requests show it to be."""
     forecasts = {f.key: f for f in decision.forecasts}
@@ -293,15 +307,17 @@ def _prediction(
         by_depth=tuple(DepthCount(d, *counts) for d, counts in enumerate(forecast.by_depth, 1)),
         categories=by_category(forecast.runs),
         prompts=by_prompt(forecast.runs),
-        rejection=_rejection(decision.rejection.get(key)),
+        rejection=_rejection(drawn),
     )
 
 
 def _chains(finished: Finished) -> tuple[SampledChain, ...]:
     """What is forecast under the other sampling chains; empty where none is asked for."""
     score, decision = finished.recipe.score, finished.decision
-    if score is None or decision is None or not decision.chains:
+    prompts = finished.layouts[0].prompts
+    if score is None or decision is None or prompts is None:
         return ()
+    ids = [prompt.id for prompt in prompts.prompts]
     return tuple(
         SampledChain(
             engine,
@@ -318,8 +334,8 @@ def _chains(finished: Finished) -> tuple[SampledChain, ...]:
             ),
             found.reason,
         )
-        for engine, chains in decision.chains.items()
-        for found in chains
+        for engine, forecaster in decision.forecasters.items()
+        for found in (under(forecaster, chain, ids) for chain in forecaster.plan.chains)
     )
 
 

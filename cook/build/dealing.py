@@ -127,6 +127,10 @@ class Dealing:
         decides as it did."""
         return sum(found.seconds for step in self.steps if (found := self._outcome(step)))
 
+    def left_s(self) -> float:
+        """Of the budget; below 0 where blocks that had to be dealt took more."""
+        return self.budget_s - self.spent_s()
+
     def estimate(self, seated: Iterable[Configuration], prompts: Sequence[Prompt]) -> float:
         """Seconds that a block will take."""
         each = {c.key: self.load_s + self._requests_s(c.key, prompts) for c in seated}

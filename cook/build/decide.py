@@ -9,7 +9,7 @@ that did not run. It ends when no other can be better by more than the margin, o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 from cook.build.dealing import Dealing, fit_together
 from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, ForecastPlan, Layout
-from cook.build.what_if import ChainForecast, rejection, under
 from cook.engines.base import Engine
 from cook.graph.execute import Executor
 from cook.graph.step import Step
@@ -30,7 +29,6 @@ from cook.record.record import CandidateKey, Excluded, Factors
 from cook.scoring.compare import Row, Standings, common, log_ratio, standings
 from cook.scoring.figures import figures
 from cook.scoring.price import Forecast
-from cook.scoring.sampled import SampledPrediction
 from cook.steps.trace import RecordedTraceStep
 
 MOST_LOOKS = 5
@@ -80,9 +78,6 @@ class Decision:
     dropped: Mapping[str, str] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     acceptance_sd: Mapping[str, float | None] = field(default_factory=dict)
-    rejection: Mapping[CandidateKey, SampledPrediction] = field(default_factory=dict)
-    chains: Mapping[str, tuple[ChainForecast, ...]] = field(default_factory=dict)
-
     looks: int = 1
     base: Row[CandidateKey] | None = None
     """No draft, the fastest of any engine: what speedups are over."""
@@ -156,93 +151,84 @@ def decide(
     candidate that is dealt every prompt whatever is forecast of it; ``reference``: by engine
     another build of it, on which all that is dealt is dealt as well.
     """
-    opening = _Opening.run(layouts, executor)
-    contest = _Contest(opening, prompts, score, aim, executor, again, reference or {})
-    contest.run()
+    contest = _Contest(prompts, score, aim, executor, again)
+    for layout in layouts:
+        contest.add(layout)
+    contest.run(reference or {})
     return contest.decision(excluded, file_bytes)
 
 
 @dataclass
-class _Opening:
-    """Everything before the first block. ``layouts`` without the drafts that were ``dropped``."""
-
-    layouts: list[Layout] = field(default_factory=list)
-    forecasters: dict[str, Forecaster] = field(default_factory=dict)
-    forecasts: list[Forecast] = field(default_factory=list)
-    dropped: dict[str, str] = field(default_factory=dict)
-    silent: dict[str, str] = field(default_factory=dict)
-    load_s: float = 0.0
-
-    @classmethod
-    def run(cls, layouts: Sequence[Layout], executor: Executor) -> _Opening:
-        found = cls()
-        for layout in layouts:
-            found._one(layout, executor)
-        return found
-
-    def _one(self, layout: Layout, executor: Executor) -> None:
-        name = layout.engine.name
-        if layout.forecast is None:
-            self.layouts.append(layout)
-            return
-        executor.run(layout.forecast.steps())
-        short = Forecaster(layout.forecast, executor.outcomes).too_short()
-        self.dropped |= short
-        layout = layout.without(short)
-        self.layouts.append(layout)
-        if layout.forecast is None:
-            self.silent[name] = next(iter(short.values()))
-            return
-        forecaster = Forecaster(layout.forecast, executor.outcomes)
-        self.forecasters[name] = forecaster
-        forecasts = forecaster.forecasts()
-        if not forecasts:
-            self.silent[name] = _why_silent(layout, executor)
-            return
-        self.forecasts += forecasts
-        self.load_s = max(self.load_s, _load_s(layout.forecast, forecaster, forecasts))
-
-
-@dataclass
 class _Contest:
-    """Blocks of prompts to those that may yet win."""
+    """Forecasts of all, then blocks of prompts to those that may yet win.
 
-    opening: _Opening
+    ``layouts`` are without the drafts that were ``dropped``, ``grid`` holds who may win, and
+    ``unforecast`` those of whom others of their engine have a forecast and they have none.
+    """
+
     prompts: PromptSet
     score: ScoreSpec
     aim: Aim
     executor: Executor
     again: str | None
-    reference: Mapping[str, Engine]
+    layouts: list[Layout] = field(default_factory=list)
+    forecasters: dict[str, Forecaster] = field(default_factory=dict)
+    forecasts: dict[CandidateKey, Forecast] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    load_s: float = 0.0
+    bare: list[Configuration] = field(default_factory=list)
+    grid: dict[CandidateKey, Configuration] = field(default_factory=dict)
+    unforecast: list[Configuration] = field(default_factory=list)
     left_out: list[Excluded] = field(default_factory=list)
     looks: int = 1
     blocks: int = 1
 
-    def __post_init__(self) -> None:
-        layouts = self.opening.layouts
-        self.bare = [m.baseline for m in layouts if m.baseline is not None]
-        grid = [c for m in layouts for c in m.grid]
-        forecast = {f.key for f in self.opening.forecasts}
-        told = {key.engine for key in forecast}
-        dropped = self.opening.dropped
-        self.grid = {
-            c.key: c
-            for c in grid
-            if (c.key in forecast or c.key.engine not in told)
-            and (c.draft is None or c.draft.name not in dropped)
-        }
-        self.unforecast = [c for c in grid if c.key not in self.grid]
-        self.forecasts = {f.key: f for f in self.opening.forecasts}
-        expected = {key: {r.id: r for r in f.runs} for key, f in self.forecasts.items()}
-        budget_s = self.score.live_budget.minutes * 60
-        self.dealing = Dealing(
-            self.executor, True, budget_s, expected, self.opening.load_s, self.reference
-        )
-        self.dealing.together = fit_together(self._seated(), machine().memory_bytes)
+    def add(self, layout: Layout) -> None:
+        """Replay, time and forecast the drafts of one engine."""
+        if layout.forecast is not None:
+            self.executor.run(layout.forecast.steps())
+            short = Forecaster(layout.forecast, self.executor.outcomes).too_short()
+            self.dropped |= short
+            layout = layout.without(short)
+            forecasts: list[Forecast] = []
+            if layout.forecast is None:
+                self.silent[layout.engine.name] = next(iter(short.values()))
+            else:
+                forecaster = Forecaster(layout.forecast, self.executor.outcomes)
+                self.forecasters[layout.engine.name] = forecaster
+                forecasts = forecaster.forecasts()
+                if forecasts:
+                    load_s = _load_s(layout.forecast, forecaster, forecasts)
+                    self.load_s = max(self.load_s, load_s)
+                else:
+                    why = self._failure(layout.forecast.steps()) or "nothing was replayed"
+                    self.silent[layout.engine.name] = why
+            self.forecasts |= {one.key: one for one in forecasts}
+        self.layouts.append(layout)
+        if layout.baseline is not None:
+            self.bare.append(layout.baseline)
+        told = any(key.engine == layout.engine.name for key in self.forecasts)
+        for c in layout.grid:
+            lost = c.draft is not None and c.draft.name in self.dropped
+            if lost or (told and c.key not in self.forecasts):
+                self.unforecast.append(c)
+            else:
+                self.grid[c.key] = c
 
-    def run(self) -> None:
+    def _failure(self, steps: Iterable[Step[Any]]) -> str | None:
+        """Why the first of ``steps`` failed that did, by itself."""
+        failures = self.executor.outcomes.failures
+        found = (failures[s.key] for s in steps if s.key in failures)
+        return next((f.error.message for f in found if f.blocked_by is None), None)
+
+    def run(self, reference: Mapping[str, Engine]) -> None:
         """Pass after pass over the prompts; n-grams, whose servers remember, in a block of their
         own after the first."""
+        expected = {key: {r.id: r for r in f.runs} for key, f in self.forecasts.items()}
+        budget_s = self.score.live_budget.minutes * 60
+        self.dealing = Dealing(self.executor, True, budget_s, expected, self.load_s, reference)
+        self.dealing.together = fit_together(self._seated(), machine().memory_bytes)
         order = self.prompts.prompts
         first = self._seated()
         blocks = self.dealing.blocks(order, first)
@@ -269,15 +255,13 @@ class _Contest:
         leader and a rival are left, as they are as a rule."""
         seated = self._seated()[: len(self.bare) + 2]
         block_s = max((self.dealing.estimate(seated, block) for block in blocks), default=0.0)
-        room_s = self.dealing.budget_s - self.dealing.spent_s()
-        more = int(room_s / block_s) if block_s and room_s > 0 else 0
+        more = int(max(0.0, self.dealing.left_s()) / block_s) if block_s else 0
         passes = 1 + math.ceil(more / len(blocks))
         return max(self.score.repeats, min(MOST_LOOKS, passes))
 
     def _block(self, prompts: Sequence[Prompt], *, must: bool) -> bool:
         seated = self._seated()
-        cost = self.dealing.estimate(seated, prompts)
-        room = self.dealing.budget_s - self.dealing.spent_s()
+        cost, room = self.dealing.estimate(seated, prompts), self.dealing.left_s()
         if self.dealing.steps and cost > room and not must:
             return False
         if self.dealing.steps and cost > 2 * room:
@@ -293,11 +277,7 @@ class _Contest:
             leader = self._leader()
             group = unknown[: self.dealing.seats - (leader is not None)]
             seated = [*self.bare, *([leader] if leader is not None else []), *group]
-            cost = self.dealing.estimate(seated, prompts)
-            if self.dealing.spent_s() + cost > self.dealing.budget_s:
-                self._leave_out(unknown, cost)
-                return
-            if not self.dealing.deal(seated, prompts):
+            if not self._extra(seated, prompts, unknown):
                 return
 
     def _remembering(self, prompts: Sequence[Prompt]) -> None:
@@ -317,13 +297,22 @@ class _Contest:
         ][:1]
         if not alone and not first:
             return
-        leader = self.grid.get(standing.leader) if standing is not None else None
+        leader = self._leader()
         seated = [*self.bare, *([leader] if leader is not None else []), *alone, *first]
+        self._extra(seated, prompts, [*alone, *first])
+
+    def _extra(
+        self,
+        seated: Sequence[Configuration],
+        prompts: Sequence[Prompt],
+        asking: Sequence[Configuration],
+    ) -> bool:
+        """A block of all ``prompts`` for those ``asking``, where the budget has room for it."""
         cost = self.dealing.estimate(seated, prompts)
-        if self.dealing.spent_s() + cost > self.dealing.budget_s:
-            self._leave_out([*alone, *first], cost)
-            return
-        self.dealing.deal(seated, prompts)
+        if cost > self.dealing.left_s():
+            self._leave_out(asking, cost)
+            return False
+        return self.dealing.deal(seated, prompts)
 
     def _leave_prompts_out(self, count: int) -> None:
         why = f"left out: score.live_budget is {self.dealing.budget_s / 60:g} minutes"
@@ -382,19 +371,19 @@ class _Contest:
     def look(self) -> float:
         return 1 - (1 - self.aim.confidence) / self.judged
 
-    def _why_no_forecast(self, configuration: Configuration) -> str | None:
+    def _why_no_forecast(self, configuration: Configuration) -> str:
         """What kept a draft from being replayed or timed."""
         draft = configuration.draft
-        if draft is not None and draft.name in self.opening.dropped:
-            return self.opening.dropped[draft.name]
-        plans = [m.forecast for m in self.opening.layouts if m.forecast is not None]
+        if draft is not None and draft.name in self.dropped:
+            return self.dropped[draft.name]
         steps: list[Step[Any]] = []
-        for plan in plans:
+        for plan in (m.forecast for m in self.layouts if m.forecast is not None):
             for one in plan.drafts:
                 if plan.is_of(one, configuration.key):
                     steps += [*one.replays, *one.curves]
         failures = self.executor.outcomes.failures
-        return next((failures[s.key].error.message for s in steps if s.key in failures), None)
+        found = (failures[step.key].error.message for step in steps if step.key in failures)
+        return next(found, "nothing could be forecast of it")
 
     def _leader(self) -> Configuration | None:
         standing = self.standing()
@@ -434,7 +423,7 @@ class _Contest:
     def _counted(self, key: CandidateKey) -> tuple[PromptRun, ...]:
         """Live requests, with a draft's reading of the prompt counted as reading."""
         runs = self.dealing.runs.get(key, [])
-        forecaster = self.opening.forecasters.get(key.engine)
+        forecaster = self.forecasters.get(key.engine)
         return forecaster.counted_alike(key, runs) if forecaster is not None else tuple(runs)
 
     def standing(self) -> Standings[CandidateKey] | None:
@@ -456,7 +445,7 @@ class _Contest:
     def floors(self) -> dict[str, float | None]:
         """By engine, what a draft's acceptance differs by between batch shapes."""
         ids = [prompt.id for prompt in self.prompts.prompts]
-        return {n: f.acceptance_floor(ids) for n, f in self.opening.forecasters.items()}
+        return {n: f.acceptance_floor(ids) for n, f in self.forecasters.items()}
 
     def _base(self) -> CandidateKey | None:
         """The no draft that others are compared with: the fastest, by live requests if any."""
@@ -471,7 +460,7 @@ class _Contest:
     def decision(
         self, excluded: Sequence[Excluded], file_bytes: Mapping[str, int | None]
     ) -> Decision:
-        standing, opening = self.standing(), self.opening
+        standing = self.standing()
         pick = _picked(standing, self.dealing, self.look, file_bytes) if standing else None
         decided = pick is not None and standing is not None and standing.decided(self.look)
         order = sorted(
@@ -483,18 +472,15 @@ class _Contest:
             for c in (*self.bare, *self.grid.values())
             if c.key in self.dealing.failed
         ]
-        for c in self.unforecast:
-            why = self._why_no_forecast(c) or "nothing could be forecast of it"
-            failed.append(Excluded(c.name, why))
+        failed += [Excluded(c.name, self._why_no_forecast(c)) for c in self.unforecast]
         known = standing.value if standing is not None else {}
         unable = [
             Excluded(c.name, self.aim.objective.why_none(figures(runs)))
             for c in (*self.bare, *self.grid.values())
             if self._open(c.key) and c.key not in known and (runs := self._known(c.key))
         ]
-        ids = [prompt.id for prompt in self.prompts.prompts]
         return Decision(
-            forecasts=tuple(opening.forecasts),
+            forecasts=tuple(self.forecasts.values()),
             rows=self.rows(),
             standings=standing,
             pick=pick,
@@ -506,22 +492,12 @@ class _Contest:
             seconds_to_decide=None if decided or standing is None else self._cost(standing),
             left_out=tuple(self.left_out),
             excluded=(*excluded, *failed, *unable),
-            dropped=opening.dropped,
-            silent=opening.silent,
+            dropped=self.dropped,
+            silent=self.silent,
             acceptance_sd=self.floors,
             looks=self.judged,
-            forecasters=opening.forecasters,
+            forecasters=self.forecasters,
             base=next((row for row in self.rows() if row.key == self._base()), None),
-            rejection={
-                key: found
-                for forecaster in opening.forecasters.values()
-                for key, found in rejection(forecaster).items()
-            },
-            chains={
-                name: tuple(under(forecaster, chain, ids) for chain in forecaster.plan.chains)
-                for name, forecaster in opening.forecasters.items()
-                if forecaster.plan.chains
-            },
         )
 
     def _cost(self, standing: Standings[CandidateKey]) -> float | None:
@@ -571,12 +547,3 @@ def _load_s(plan: ForecastPlan, forecaster: Forecaster, forecasts: Sequence[Fore
     bare = next((f for f in forecasts if f.key.draft is None), None)
     steps_s = sum(run.wall_ms for run in bare.runs) / 1000 if bare is not None else 0.0
     return max(0.0, forecaster.outcomes.artifact(plan.trace).seconds - steps_s)
-
-
-def _why_silent(layout: Layout, executor: Executor) -> str:
-    assert layout.forecast is not None, "asked only where something was to be predicted"
-    for step in layout.forecast.steps():
-        failure = executor.outcomes.failures.get(step.key)
-        if failure is not None and failure.blocked_by is None:
-            return failure.error.message
-    return "nothing was replayed"
