@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_538,
     "scoring": 3_986,
     "record": 1_500,
-    "recipe": 6_484,
+    "recipe": 6_869,
     "trace": 1_202,
     "graph": 2_244,
     "engine_setup": 290,

@@ -1,9 +1,9 @@
-"""Bash, read and never run: the words, assignments and pipelines of a script.
+"""Bash, read and never run: the commands, loops, functions and assignments of a script.
 
 Enough of the grammar to know where a word ends and what is quoted: quotes, comments, line
-continuations, variables, command substitution, here-documents, redirections. What is read but
-not understood (arithmetic, arrays, ``${x%y}``) stays in the tree as :class:`Unknown` with its
-reason, which matters only where that text is wanted.
+continuations, expansions, arrays, here-documents, redirections, `for` loops and functions. What is
+read but not understood (arithmetic, process substitution) stays in the tree as :class:`Unknown`
+with its reason, which matters only where that text is wanted.
 
 Written by hand because tree-sitter-bash (0.25.1) reads `x=a\\` and `b` on the next line as an
 assignment and a command, without a fault, and refuses an unquoted `weight$=q8_0`.
@@ -20,10 +20,12 @@ from cook.recipe.foreign.text import ForeignText, Spanned, joined
 
 @dataclass(frozen=True)
 class Unknown:
-    """Text that only running the script would tell, why, and where (an offset)."""
+    """Text that only running the script would give, why, and where (an offset); ``tail`` is what
+    follows it in the same word and is known (``/llama-quantize`` of ``$1/llama-quantize``)."""
 
     reason: str
     offset: int
+    tail: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,18 @@ class Literal:
 
 
 @dataclass(frozen=True)
-class Variable:
+class Expansion:
+    """``${name}`` of a variable or a parameter (``1``, ``@``); ``index`` is ``@``, ``*`` or a
+    number for an array; ``operator`` (``:-``, ``%`` ...) with its ``operand``, and ``by`` what
+    ``/`` puts in its place."""
+
     name: str
     offset: int
     quoted: bool
+    index: str | None = None
+    operator: str = ""
+    operand: Word | None = None
+    by: Word | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Substitution:
     quoted: bool
 
 
-Part = Literal | Variable | Substitution | Unknown
+Part = Literal | Expansion | Substitution | Unknown
 
 
 @dataclass(frozen=True)
@@ -59,11 +69,11 @@ class Word:
 
 @dataclass(frozen=True)
 class Assignment:
-    """``name=value``, or ``name+=value``; ``value`` may be unknown as a whole (an array)."""
+    """``name=value``, or ``name+=value``; a tuple of words is an array's."""
 
     name: str
     appends: bool
-    value: Word
+    value: Word | tuple[Word, ...]
     offset: int
 
 
@@ -77,17 +87,46 @@ class SimpleCommand:
     inside: str | None
 
 
+@dataclass(frozen=True)
+class Loop:
+    """``for variable in words``; ``words`` is None where it runs over the parameters."""
+
+    variable: str
+    words: tuple[Word, ...] | None
+    body: Script
+    offset: int
+    inside: str | None
+
+
+@dataclass(frozen=True)
+class Function:
+    name: str
+    body: Script
+    offset: int
+
+
 Pipeline = tuple[SimpleCommand, ...]
-Script = tuple[Pipeline, ...]
+Statement = Pipeline | Loop | Function
+Script = tuple[Statement, ...]
 
 MAX_DEPTH = 16
 MAX_WORDS = 50_000
 
+_CLOSED = re.compile(r"(?:done|\})(?=[\s;|&)<>]|\Z)")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_PARAMETER = re.compile(r"[0-9@*]")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|>>|>\||[<>]&|&>>?|[<>])")
 _BACKQUOTED = re.compile(r"`(?:\\.|[^`\\])*`", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+_EXPANSION = re.compile(
+    r"([A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|\d{1,4})\])?(:?[-=+?]|%%?|##?|//?|\^\^?|,,?)?", re.ASCII
+)
+_INDEXED = re.compile(r"([A-Za-z_]\w*)\[[^]\n]*\]\+?=", re.ASCII)
+_FUNCTION = re.compile(
+    r"(?:function[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\([ \t]*\))?\s*\{(?=\s)", re.ASCII
+)
+_FOR = re.compile(r"for[ \t]+([A-Za-z_]\w*)\s*(in(?=[\s;]))?", re.ASCII)
 _OPENING = {"if", "for", "while", "until", "case", "select", "{"}
 _CLOSING = {"fi", "done", "esac", "}"}
 _SKIPPED = {"then", "do", "else", "elif", "!", "time", "function"}
@@ -124,11 +163,13 @@ class _ScriptReader:
     def fail(self, message: str, offset: int, hint: str | None = None) -> RecipeError:
         return RecipeError([self.source.at(offset).problem(message, hint=hint)])
 
-    def script(self, opened: int | None, depth: int) -> Script:
-        """Commands up to the end, or to the ``)`` that closes what ``opened``."""
+    def script(self, opened: int | None, depth: int, until: str = ")") -> Script:
+        """Commands up to the end, or to what closes what ``opened``: a ``)``, or the word
+        ``until``."""
         if depth > MAX_DEPTH:
             raise self.fail(f"commands nested deeper than {MAX_DEPTH}", self.at)
-        pipelines: list[Pipeline] = []
+        pipelines: list[Statement] = []
+        outside = len(self._inside)
         commands: list[SimpleCommand] = []
         draft = _Draft()
         after: str | None = None  # the `&&` or `||` that what comes next depends on
@@ -163,7 +204,9 @@ class _ScriptReader:
             elif char == "\n":
                 self.at = self._resume if self.at == self._line_end else self.at + 1
                 end_pipeline("\n")
-            elif redirection := _REDIRECTION.match(self.text, self.at):
+            elif two not in ("<(", ">(") and (
+                redirection := _REDIRECTION.match(self.text, self.at)
+            ):
                 self._redirect(draft, redirection, depth)
             elif two in ("||", "&&", ";;") or char in ";&":
                 self.at += 2 if two in ("||", "&&", ";;") else 1
@@ -177,18 +220,83 @@ class _ScriptReader:
                 end_pipeline()
                 if self._inside[-1:] == ["("]:
                     self._inside.pop()
-                elif opened is not None and "case" not in self._inside:
+                elif opened is not None and until == ")" and "case" not in self._inside:
                     return tuple(pipelines)
+            elif two in ("<(", ">("):
+                draft.words.append(self._process(depth))
             elif char == "(":
+                if not draft.empty and not self._may_open(draft):
+                    raise self.fail("bash takes no `(` here: quote it", self.at)
                 self.at += 1
                 end_pipeline()
                 self._inside.append("(")
+            elif draft.empty and not draft.declares and (made := self._compound(depth, after)):
+                end_pipeline()
+                pipelines.append(made)
+            elif (
+                draft.empty
+                and until != ")"
+                and len(self._inside) == outside
+                and _CLOSED.match(self.text, self.at, self.at + 5)
+                and self._peek(len(until)) == until
+            ):
+                self.at += len(until)
+                end_pipeline()
+                return tuple(pipelines)
             else:
                 self._word_into(draft, depth)
         if opened is not None:
-            raise self.fail("`$(` without `)`", opened)
+            missing = "`$(` without `)`" if until == ")" else f"this has no `{until}`"
+            raise self.fail(missing, opened)
         end_pipeline()
         return tuple(pipelines)
+
+    def _may_open(self, draft: _Draft) -> bool:
+        """Whether a ``(`` behind words is bash: a test's, a pattern's, or a function's ``()``."""
+        tests = draft.words and "[[" in self.text[draft.words[0].offset : self.at]
+        empty = re.compile(r"\([ \t]*\)").match(self.text, self.at)
+        return bool(tests or empty or "case" in self._inside)
+
+    def _process(self, depth: int) -> Word:
+        """``<(...)`` or ``>(...)``."""
+        start = self.at
+        self.at += 2
+        around, self._inside = self._inside, []
+        self.script(start, depth + 1)
+        self._inside = around
+        return Word((Unknown("process substitution is not computed", start),), start)
+
+    def _compound(self, depth: int, after: str | None) -> Loop | Function | None:
+        """A loop or a function, where one begins here."""
+        start, inside = self.at, self._inside[0] if self._inside else after
+        if found := _FOR.match(self.text, start):
+            self.at = found.end()
+            words = self._loop_words(depth) if found[2] else None
+            opening = re.compile(r"[;\s]*do(?=\s)").match(self.text, self.at)
+            if opening is None:
+                raise self.fail("`for` without `do`", start)
+            self.at = opening.end()
+            return Loop(found[1], words, self.script(start, depth + 1, "done"), start, inside)
+        found = _FUNCTION.match(self.text, start)
+        if found and (found[2] or found[0].startswith("function")) and found[1] != "function":
+            self.at = found.end()
+            around, self._inside = self._inside, []
+            body = self.script(start, depth + 1, "}")
+            self._inside = around
+            return Function(found[1], body, start)
+        return None
+
+    def _loop_words(self, depth: int) -> tuple[Word, ...]:
+        words = []
+        while (char := self._peek()) not in (";", "\n", ""):
+            if char in " \t" or self._peek(2) == "\\\n":
+                self.at += 1 if char in " \t" else 2
+                continue
+            begin = self.at
+            words.append(_unbraced(self._word(depth)))
+            if self.at == begin:
+                raise self.fail(f"cannot read `{char}` here", begin)
+        return tuple(words)
 
     def _skip_to_command(self) -> None:
         """A pipe goes on over the ends of lines."""
@@ -203,8 +311,14 @@ class _ScriptReader:
         found = _ASSIGNMENT.match(self.text, start)
         if found and (draft.declares or not draft.words):
             self.at = found.end()
-            value = self._array() if self._peek() == "(" else self._word(depth)
+            value = self._array(depth) if self._peek() == "(" else self._word(depth)
             draft.assignments.append(Assignment(found[1], bool(found[2]), value, start))
+            return
+        if not draft.words and (found := _INDEXED.match(self.text, start)):
+            self.at = found.end()
+            self._word(depth)
+            unknown = Unknown("single elements of arrays are not computed", start)
+            draft.assignments.append(Assignment(found[1], False, Word((unknown,), start), start))
             return
         word = self._word(depth)
         if self.at == start:
@@ -213,7 +327,7 @@ class _ScriptReader:
         if not draft.words and not draft.assignments:
             if bare in _OPENING:
                 self._inside.append(bare)
-                if bare in ("for", "select"):
+                if bare in ("for", "select"):  # what is no `for NAME in WORDS`
                     self._loop_variable(draft)
                 return
             if bare in _CLOSING:
@@ -242,23 +356,31 @@ class _ScriptReader:
     def _peek(self, count: int = 1) -> str:
         return self.text[self.at : self.at + count]
 
-    def _array(self) -> Word:
-        start, deep = self.at, 0
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char == "\\":
+    def _array(self, depth: int) -> Word | tuple[Word, ...]:
+        """The words between ``(`` and ``)``; one unknown word for an associative array."""
+        start = self.at
+        self.at += 1
+        words: list[Word] = []
+        keyed = False
+        while (char := self._peek()) != ")":
+            if not char:
+                raise self.fail("`(` without `)`", start)
+            if char in " \t\n":
                 self.at += 1
-            elif char == "'":
-                self._single()
-                continue
-            elif char == '"':
-                self._double(0)
-                continue
-            deep += (char == "(") - (char == ")")
-            self.at += 1
-            if not deep:
-                return Word((Unknown("arrays are not read", start),), start)
-        raise self.fail("`(` without `)`", start)
+            elif self._peek(2) == "\\\n":
+                self.at += 2
+            elif char == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            else:
+                begin, keyed = self.at, keyed or char == "["
+                words.append(_unbraced(self._word(depth)))
+                if self.at == begin:
+                    raise self.fail(f"cannot read `{char}` in an array", begin)
+        self.at += 1
+        if keyed:
+            return Word((Unknown("arrays with keys are not computed", start),), start)
+        return tuple(words)
 
     def _word(self, depth: int) -> Word:
         start, parts = self.at, list[Part]()
@@ -347,10 +469,11 @@ class _ScriptReader:
             if "\\" in inner.text:
                 return Unknown("$'...' with escapes is not read", start)
             return Literal(inner, True)
-        if found := _NAME.match(self.text, start + 1):
+        found = _NAME.match(self.text, start + 1) or _PARAMETER.match(self.text, start + 1)
+        if found:
             self.at = found.end()
-            return Variable(found[0], start, quoted)
-        if self._peek(2)[1:] and self._peek(2)[1] in "0123456789@*#?$!-":
+            return Expansion(found[0], start, quoted)
+        if self._peek(2)[1:] and self._peek(2)[1] in "#?$!-":
             self.at += 2
             return Unknown(f"`{self.text[start : start + 2]}` is known only when it runs", start)
         return Literal(self._take(1), quoted)
@@ -380,21 +503,52 @@ class _ScriptReader:
                 self._dollar(quoted, depth)
             else:
                 self.at += 2 if char == "\\" else 1
-        body = self.text[start + 2 : self.at]
-        self.at += 1
-        if _NAME.fullmatch(body):
-            return Variable(body, start, quoted)
-        return Unknown(f"`${{{body[:40]}}}` is not computed", start)
+        end = self.at
+        body = self.text[start + 2 : end]
+        found = _EXPANSION.match(body)
+        if found is None or (not found[3] and found.end() < len(body)):
+            self.at = end + 1
+            return Unknown(f"`${{{body[:40]}}}` is not computed", start)
+        operand = by = None
+        if found[3]:
+            self.at = start + 2 + found.end()
+            # Inside of double quotes a default is read as they are, a pattern is not.
+            double = quoted and found[3][-1] in "-=+?"
+            operand = self._operand(end, double, depth, found[3] in ("/", "//"))
+            if self.at < end:
+                self.at += 1
+                by = self._operand(end, False, depth, False)
+        self.at = end + 1
+        return Expansion(found[1], start, quoted, found[2], found[3] or "", operand, by)
+
+    def _operand(self, end: int, quoted: bool, depth: int, to_slash: bool) -> Word:
+        start, parts = self.at, list[Part]()
+        while self.at < end:
+            char = self.text[self.at]
+            if to_slash and char == "/" and self.at > start:
+                break
+            if char == '"':
+                parts += self._double(depth)
+            elif quoted:
+                parts.append(self._quoted_part(depth))
+            elif char == "'":
+                parts.append(Literal(self._single(), True))
+            elif char == "\\":
+                self.at += 1
+                parts.append(Literal(self._take(1), True))
+            elif char in "$`":
+                parts.append(self._dollar(False, depth))
+            else:
+                parts.append(Literal(self._take(1), False))
+        return Word(_merged(parts), start)
 
     def _redirect(self, draft: _Draft, found: re.Match[str], depth: int) -> None:
         start = self.at
         operator = found[0].lstrip("0123456789")
         self.at = found.end()
-        if operator in ("<", ">") and self._peek() == "(":
-            raise self.fail("process substitution is not read", start)
         while self._peek() in (" ", "\t"):
             self.at += 1
-        word = self._word(depth)
+        word = self._process(depth) if self._peek(2) in ("<(", ">(") else self._word(depth)
         if not word.parts:
             raise self.fail(f"`{operator}` without a word after it", start)
         if operator == "<<<":
@@ -403,12 +557,12 @@ class _ScriptReader:
         elif operator in ("<<", "<<-"):
             expands = not any(isinstance(p, Literal) and p.quoted for p in word.parts)
             name = joined(p.text for p in word.parts if isinstance(p, Literal)).text
-            draft.stdin = self._here_document(name, expands, operator == "<<-")
+            draft.stdin = self._here_document(name, expands, operator == "<<-", depth)
         elif operator == "<":
             unknown = Unknown("what the file holds is not in the script", start)
             draft.stdin = Word((unknown,), start)
 
-    def _here_document(self, name: str, expands: bool, tabs: bool) -> Word:
+    def _here_document(self, name: str, expands: bool, tabs: bool, depth: int) -> Word:
         """The text after this line (and after the here-documents that the line has already)."""
         after, line_end = self.at, self.text.find("\n", self.at)
         if line_end != self._line_end:
@@ -428,8 +582,15 @@ class _ScriptReader:
         self.at, self._resume = after, self.at
         body = joined(lines)
         if expands and re.search(r"[$`]|\\[$`\\\n]", body.text):
-            reason = f"this here-document expands: write <<'{name}'"
-            return Word((Unknown(reason, start),), start)
+            if tabs:
+                reason = f"a here-document of <<- that expands is not computed: write <<'{name}'"
+                return Word((Unknown(reason, start),), start)
+            self.at, end, parts = start, start + len(body), list[Part]()
+            while self.at < end:
+                quote = self._peek(2) == '\\"'  # which is no escape here
+                parts.append(Literal(self._take(2), True) if quote else self._quoted_part(depth))
+            self.at = after
+            return Word(_merged(parts), start)
         return Word((Literal(body, True),), start)
 
 

@@ -1,6 +1,7 @@
 """What a script's variables hold and its commands are given, worked out without running it.
 
-Commands run in order, once. Known are ``read`` and the few programs that put a list of rules
+Commands are taken in order; loops over known words and functions are computed, both branches of a
+condition are read. Known are ``read`` and the few programs that put a list of rules or a path
 together, and those only with arguments for which it is certain what they do: a filter of another
 kind could change a rule, so it is not guessed at. Everything else is :class:`Unknown`.
 """
@@ -9,16 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from cook.errors import InputError
 from cook.recipe.foreign.bash import (
+    MAX_DEPTH,
+    Expansion,
+    Function,
     Literal,
+    Loop,
     Part,
     Pipeline,
     Script,
     SimpleCommand,
     Unknown,
-    Variable,
     Word,
 )
 from cook.recipe.foreign.text import Spanned, joined
@@ -43,6 +48,10 @@ def filtered(name: str, arguments: list[Spanned], given: Spanned, offset: int) -
             return _sed(given, texts)
         case "tr":
             return _tr(given, texts)
+        case "basename":
+            return _basename(arguments)
+        case "dirname" if len(arguments) == 1 and "/" in texts[0].rstrip("/"):
+            return arguments[0].rstrip("/")[: texts[0].rstrip("/").rindex("/")]
         case "paste":
             commas = (["-sd,"], ["-s", "-d,"], ["-sd", ","], ["-s", "-d", ","], ["-d,", "-s"])
             return _comma_joined(given) if [t for t in texts if t != "-"] in commas else None
@@ -69,6 +78,16 @@ def _printf(arguments: list[Spanned], offset: int) -> Spanned | None:
         case ["%s\\n", _]:
             return arguments[1] + Spanned("\n", (offset,))
     return None
+
+
+def _basename(arguments: list[Spanned]) -> Spanned | None:
+    """``basename PATH [SUFFIX]``."""
+    if not 1 <= len(arguments) <= 2 or not arguments[0].text.strip("/"):
+        return None
+    path = arguments[0].rstrip("/")
+    name = path[path.text.rfind("/") + 1 :]
+    suffix = arguments[1].text if len(arguments) == 2 else ""
+    return name[: len(name) - len(suffix)] if name.text[1:].endswith(suffix) and suffix else name
 
 
 # Of expressions only what picks comments and empty lines, or joins lines.
@@ -230,6 +249,8 @@ def _comma_joined(given: Spanned) -> Spanned:
 
 
 Value = Spanned | Unknown
+MAX_COMMANDS = 20_000
+"""Commands that loops and functions may come to."""
 
 
 @dataclass(frozen=True)
@@ -242,30 +263,103 @@ class Call:
 
 @dataclass
 class Shell:
-    """Runs a script in this sense; ``variables`` afterwards hold what was last assigned."""
+    """Runs a script in this sense; ``variables`` afterwards hold what was last assigned, a list
+    for an array. ``parameters`` are a function's, None outside of one; ``seen`` the places of the
+    commands that were reached."""
 
-    variables: dict[str, Value] = field(default_factory=dict)
+    variables: dict[str, Value | list[Value]] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    parameters: list[Value] | None = None
+    seen: set[int] = field(default_factory=set)
+    _commands: int = 0
 
-    def calls(self, script: Script) -> Iterator[Call]:
-        """Every command outside pipelines and substitutions, in order."""
-        for pipeline in script:
-            for command in pipeline:
-                for assignment in command.assignments:
+    def calls(self, script: Script, inside: str | None = None, depth: int = 0) -> Iterator[Call]:
+        """Every command outside substitutions, in order; ``inside`` is what makes all of them
+        conditional. InputError for a script that comes to too many commands."""
+        for statement in script:
+            if isinstance(statement, Function):
+                self.functions[statement.name] = statement
+            elif isinstance(statement, Loop):
+                yield from self._loop(statement, inside, depth)
+            else:
+                yield from self._run(statement, inside, depth)
+
+    def _loop(self, loop: Loop, inside: str | None, depth: int) -> Iterator[Call]:
+        values: Sequence[Value] = self.parameters or ()
+        if loop.words is not None:
+            values = self._fields(loop.words)
+        elif self.parameters is None:
+            values = (
+                Unknown("the script's own arguments are known only when it runs", loop.offset),
+            )
+        for value in values:
+            if isinstance(value, Unknown):
+                value = replace(value, reason=f"`for {loop.variable}` runs over it: {value.reason}")
+            elif any(c in value.text for c in "*?") and not any(
+                isinstance(part, Literal) and part.quoted
+                for word in loop.words or ()
+                for part in word.parts
+            ):
+                reason = f"`for {loop.variable}` runs over the files `{value.text}`"
+                value = Unknown(reason, value.start)
+            self.variables[loop.variable] = value
+            yield from self.calls(loop.body, inside or loop.inside, depth)
+
+    def _run(self, pipeline: Pipeline, inside: str | None, depth: int) -> Iterator[Call]:
+        for command in pipeline:
+            self._commands += 1
+            if self._commands > MAX_COMMANDS:
+                raise InputError(f"the script's loops come to more than {MAX_COMMANDS} commands")
+            for assignment in command.assignments:
+                if why := command.inside or inside:
+                    reason = f"it is assigned inside `{why}`"
+                    self.variables[assignment.name] = Unknown(reason, assignment.offset)
+                elif isinstance(assignment.value, Word):
                     value = self._text(assignment.value)
-                    if command.inside:
-                        reason = f"it is assigned inside `{command.inside}`"
-                        value = Unknown(reason, assignment.offset)
+                    before = self.variables.get(assignment.name, Spanned())
+                    if assignment.appends and isinstance(before, list):
+                        value = Unknown("a text is added to an array", assignment.offset)
                     elif assignment.appends:
-                        before = self.variables.get(assignment.name, Spanned())
-                        value = _plus(before, value)
+                        value = _plus(before, value)  # type: ignore[arg-type]
                     self.variables[assignment.name] = value
-            first = pipeline[0]
-            if not first.words:
+                else:
+                    before = self.variables.get(assignment.name, [])
+                    kept = before if isinstance(before, list) else [before]
+                    added = self._fields(assignment.value)
+                    self.variables[assignment.name] = [
+                        *(kept if assignment.appends else ()),
+                        *added,
+                    ]
+            if not command.words:
                 continue
-            words = self._fields(first.words)
-            if len(pipeline) == 1 and _is(words, "read") and first.stdin is not None:
-                self._read(words, first.stdin)
-            yield Call(words, first.words[0].offset)
+            words = self._fields(command.words)
+            if not words:
+                continue
+            self.seen.add(command.words[0].offset)
+            function = self.functions.get(words[0].text) if isinstance(words[0], Spanned) else None
+            if function is not None:
+                yield from self._call(function, words[1:], command.inside or inside, depth)
+                continue
+            if len(pipeline) == 1 and _is(words, "read") and command.stdin is not None:
+                self._read(words, command.stdin)
+            elif _is(words, "read"):
+                for word in words[1:]:
+                    if isinstance(word, Spanned) and not word.text.startswith("-"):
+                        reason = "`read` takes it from a pipe or a file"
+                        self.variables[word.text] = Unknown(reason, command.words[0].offset)
+            elif _is(words, "shift") and self.parameters is not None:
+                count = words[1].text if words[1:] and isinstance(words[1], Spanned) else "1"
+                del self.parameters[: int(count) if count.isdecimal() else len(self.parameters)]
+            yield Call(words, command.words[0].offset)
+
+    def _call(
+        self, function: Function, arguments: Sequence[Value], inside: str | None, depth: int
+    ) -> Iterator[Call]:
+        if depth >= MAX_DEPTH:
+            raise InputError(f"the script's functions call one another deeper than {MAX_DEPTH}")
+        around, self.parameters = self.parameters, list(arguments)
+        yield from self.calls(function.body, inside, depth + 1)
+        self.parameters = around
 
     def _read(self, words: Sequence[Value], stdin: Word) -> None:
         *options, last = words
@@ -293,12 +387,27 @@ class Shell:
         return tuple(out)
 
     def _split(self, word: Word) -> list[Value]:
-        """The word as the fields it becomes: what is expanded outside quotes splits at blanks."""
+        """The word as the fields it becomes: what is expanded outside quotes splits at blanks, an
+        array gives a field for each of its elements."""
         fields: list[Value] = []
         current: Value | None = None
         for part in word.parts:
-            value = self._part(part)
             quoted = isinstance(part, Literal) or getattr(part, "quoted", False)
+            elements = self._elements(part) if isinstance(part, Expansion) else None
+            if elements is not None and (not quoted or part.index == "@" or part.name == "@"):  # type: ignore[union-attr]
+                if not quoted:
+                    elements = [
+                        piece
+                        for one in elements
+                        for piece in (one.words() if isinstance(one, Spanned) else (one,))
+                    ]
+                for number, element in enumerate(elements):
+                    if number:
+                        fields.append(current if current is not None else Spanned())
+                        current = None
+                    current = element if current is None else _plus(current, element)
+                continue
+            value = self._part(part)
             if isinstance(value, Unknown) or quoted:
                 current = value if current is None else _plus(current, value)
                 continue
@@ -308,7 +417,7 @@ class Shell:
                 current = None
             for number, piece in enumerate(pieces):
                 if number:
-                    fields.append(current or Spanned())
+                    fields.append(current if current is not None else Spanned())
                     current = None
                 current = piece if current is None else _plus(current, piece)
             if pieces and value.text[-1].isspace() and current is not None:
@@ -316,20 +425,95 @@ class Shell:
                 current = None
         return [*fields, current] if current is not None else fields
 
+    def _elements(self, part: Expansion) -> list[Value] | None:
+        """Of an array as a whole, or of a function's parameters; None for a single value."""
+        if part.operator:
+            return None
+        if part.name in ("@", "*"):
+            return self.parameters
+        value = self.variables.get(part.name)
+        if part.index in ("@", "*") and value is not None:
+            return value if isinstance(value, list) else [value]
+        return None
+
     def _part(self, part: Part) -> Value:
         if isinstance(part, Literal):
             return part.text
         if isinstance(part, Unknown):
             return part
-        if isinstance(part, Variable):
-            if part.name == "HOME" and part.name not in self.variables:
-                return Spanned("~", (part.offset,))
-            unset = Unknown(f"the script does not set ${part.name}", part.offset)
-            return self.variables.get(part.name, unset)
-        if len(part.script) != 1:
+        if isinstance(part, Expansion):
+            return self._expanded(part)
+        if len(part.script) != 1 or not isinstance(part.script[0], tuple):
             return Unknown("only one pipeline inside $(...) is read", part.offset)
         value = self._pipeline(part.script[0], part.offset)
         return value.rstrip("\n") if isinstance(value, Spanned) else value
+
+    def _expanded(self, part: Expansion) -> Value:
+        """A variable or parameter with its operator, as one text."""
+        value = self._value(part)
+        operator, place = part.operator, part.offset
+        if not operator or part.operand is None:
+            return value if value is not None else Unknown(_unset(part.name), place)
+        if operator[-1] in "-=?+":
+            empty = value is None or (operator[0] == ":" and value == Spanned())
+            if isinstance(value, Spanned) and operator[0] == ":":
+                empty = not value.text
+            if operator[-1] == "?":
+                return (
+                    value if value is not None and not empty else Unknown(_unset(part.name), place)
+                )
+            wanted = empty if operator[-1] != "+" else not empty
+            if not wanted:
+                return Spanned() if operator[-1] == "+" or value is None else value
+            default = self._text(part.operand)
+            if operator[-1] == "=":
+                self.variables[part.name] = default
+            return default
+        if value is None:
+            return Unknown(_unset(part.name), place)
+        if isinstance(value, Unknown):
+            return value
+        pattern = self._glob(part.operand)
+        if pattern is None or (operator[0] in "^," and part.operand.parts):
+            return Unknown(f"`{operator}` with this pattern is not computed", place)
+        return _edited(value, operator, pattern, self._text(part.by) if part.by else Spanned())
+
+    def _value(self, part: Expansion) -> Value | None:
+        """What it holds; None where the script does not set it."""
+        if part.name in ("@", "*") or part.name.isdecimal():
+            if self.parameters is None:
+                return None
+            if part.name in ("@", "*"):
+                return _spaced(self.parameters)
+            number = int(part.name)
+            return self.parameters[number - 1] if 1 <= number <= len(self.parameters) else None
+        if part.name == "HOME" and part.name not in self.variables:
+            return Spanned("~", (part.offset,))
+        value = self.variables.get(part.name)
+        if not isinstance(value, list):
+            return value if part.index in (None, "0", "@", "*") else None
+        if part.index in ("@", "*"):
+            return _spaced(value)
+        number = int(part.index or 0)
+        return value[number] if number < len(value) else None
+
+    def _glob(self, word: Word) -> str | None:
+        """A pattern of ``*``, ``?`` and plain text as a regular expression."""
+        out = ""
+        for part in word.parts:
+            value = self._part(part)
+            if isinstance(value, Unknown) or isinstance(part, Unknown):
+                return None
+            if not isinstance(part, Literal) and not part.quoted:
+                return None
+            if isinstance(part, Literal) and not part.quoted:
+                if any(c in value.text for c in "[(\\"):
+                    return None
+                for char in value.text:
+                    out += {"*": ".*", "?": "."}.get(char, re.escape(char))
+            else:
+                out += re.escape(value.text)
+        return out
 
     def _pipeline(self, pipeline: Pipeline, offset: int) -> Value:
         value: Value = Spanned()
@@ -358,8 +542,48 @@ class Shell:
 
 def _plus(left: Value, right: Value) -> Value:
     if isinstance(left, Unknown):
-        return left
+        more = right.text if isinstance(right, Spanned) else right.tail
+        return replace(left, tail=(left.tail if isinstance(right, Spanned) else "") + more)
     return right if isinstance(right, Unknown) else joined((left, right))
+
+
+def _spaced(values: Sequence[Value]) -> Value:
+    """The values as one text, as ``"$*"`` has them."""
+    whole: Value = Spanned()
+    for number, value in enumerate(values):
+        if number:
+            place = value.offset if isinstance(value, Unknown) else value.start
+            whole = _plus(whole, Spanned(" ", (place,)))
+        whole = _plus(whole, value)
+    return whole
+
+
+def _unset(name: str) -> str:
+    if name.isdecimal() or name in "@*":
+        return f"`${name}` is known only when it runs"
+    return f"the script does not set ${name}"
+
+
+def _edited(value: Spanned, operator: str, pattern: str, by: Value) -> Value:
+    """``${x%pattern}`` and its like; ``pattern`` is a regular expression of ``.*`` and ``.``."""
+    text, ends = value.text, range(len(value) + 1)
+    if operator[0] in "^,":
+        change = str.upper if operator[0] == "^" else str.lower
+        head = len(text) if len(operator) == 2 else 1
+        changed = change(text[:head]) + text[head:]
+        return Spanned(changed, value.origin) if len(changed) == len(text) else value
+    compiled = re.compile(pattern, re.DOTALL)
+    if operator[0] == "#":
+        order = ends if operator == "#" else reversed(ends)
+        return value[next((n for n in order if compiled.fullmatch(text, 0, n)), 0) :]
+    if operator[0] == "%":
+        order = reversed(ends) if operator == "%" else ends
+        return value[: next((n for n in order if compiled.fullmatch(text, n)), len(text))]
+    if isinstance(by, Unknown):
+        return by
+    if not pattern:
+        return value
+    return value.replaced(compiled, by.text, 0 if operator == "//" else 1)
 
 
 def _is(words: Sequence[Value], name: str) -> bool:

@@ -22,7 +22,9 @@ needs_bash = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
 def held(script: str, name: str = "x") -> Spanned | Unknown:
     shell = Shell()
     list(shell.calls(parse_script(ForeignText("x.sh", script))))
-    return shell.variables[name]
+    value = shell.variables[name]
+    assert not isinstance(value, list)
+    return value
 
 
 def bash_says(script: str) -> str:
@@ -69,6 +71,20 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
         BLOCK + "x=$(echo \"$custom\" |\n  grep -v '^#' |\n  tr '\\n' ',' | sed 's/,,*/,/g')",
         BLOCK + "x=$(echo \"$custom\" | grep -v '^#\\|^$' | sed 's/ *#.*$//')",
         'x="^a$=b$|c$"',
+        'y=(a "b c"); y+=(d); x="${y[*]}-${y[1]}-$y"',
+        "y=(a 'b c'); x=; for z in \"${y[@]}\"; do x+=$z.; done",
+        "y=m.f16.gguf; x=${y%.*}${y%%.*}${y#*.}${y##*.}${y/f16/q8}${y//./_}${y^^}${y^}",
+        "x=${y:-a b}${z:=c}$z${z:+d}${y-e}",
+        'y=1; x="${y:+a "b"}${w:-$y-c}"',
+        "f() { x=$1${2:-b}$#; x=$1${2:-b}; }; f a",
+        "function f { for y in \"$@\"; do x+=$y/; done; }; f 'a b' c",
+        'y=1; x=$(cat <<E\na $y \\$b "c"\nE\n)',
+        "x=$(basename a/b.gguf .gguf)$(dirname a/b/c)",
+        "for x in a b; do y=$x; done; for y in 1 2; do x+=$y; done",
+        "f() { shift; x=$1; }; f a b",
+        "exec 2> >(cat); x=a",
+        "case a in (b) y=1;; a|c) y=2;; esac; x=1",
+        "if [[ ab =~ ^(a|b)+$ ]]; then y=1; fi; x=1",
     ],
 )
 def test_variables_hold_what_bash_puts_there(script: str) -> None:
@@ -105,19 +121,27 @@ def test_double_quotes_as_bash_reads_them(text: str) -> None:
         ("x=$(echo a{b,'c'}$y)", "braces"),
         ("x=$(echo {1..3})", "braces"),
         ("x=$((1 + 2))", "arithmetic"),
-        ("x=(a b)", "arrays"),
-        ("x=${y%.gguf}", "is not computed"),
+        ("x[1]=a", "single elements of arrays"),
+        ("declare -A x=([a]=b)", "arrays with keys"),
+        ("y=(a $1); x=${y[1]}", "only when it runs"),
+        ("x=${y%.gguf}", "does not set $y"),
+        ("y=a.b; x=${y%[.]*}", "with this pattern is not computed"),
+        ("x=$(cat <(a))", "process substitution"),
+        ("x=$(dirname a)", "does not know"),
         ("x=$1", "only when it runs"),
         ("x=$y", "does not set $y"),
         ("if true; then x=1; fi", "inside `if`"),
-        ("for x in a b; do :; done", "inside `for`"),
+        ("for x in *.gguf; do :; done", "runs over the files `*.gguf`"),
+        ("for x; do :; done", "the script's own arguments"),
+        ("for ((x=0; x<2; x++)); do :; done", "inside `for`"),
+        ("while read -r x; do :; done < list", "from a pipe or a file"),
         ("x=$(sed 's/a/b/' <<< a)", "does not know"),
         ("x=$(grep -v 'q8' <<< a)", "does not know"),
         ("x=$(grep -vE '( *)*#' <<< a)", "does not know"),
         ("x=$(sed 's:\\n+:;:g' <<< a)", "does not know"),
         ("x=$(cat file.txt)", "does not know"),
         ("x=$(cat < file.txt)", "what the file holds"),
-        ("x=$(cat <<E\n$HOME\nE\n)", "expands"),
+        ("x=$(cat <<-E\n\t$HOME\n\tE\n)", "a here-document of <<- that expands"),
     ],
 )
 def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
@@ -131,7 +155,13 @@ def test_what_only_running_would_tell_is_unknown(script: str, why: str) -> None:
     [
         ("a\n x='b", "2:4: `'` without its other `'`"),
         ('x="b', '1:3: `"` without its other `"`'),
-        ("x=$(a (b", "1:3: `$(` without `)`"),
+        ("x=$(a; (b", "1:3: `$(` without `)`"),
+        ("x=a(b)", "1:4: bash takes no `(` here: quote it"),
+        ("./a b(c)=d", "1:6: bash takes no `(` here: quote it"),
+        ("for x in a; b", "1:1: `for` without `do`"),
+        ("f() { a", "1:1: this has no `}`"),
+        ("for x in a; do b", "1:1: this has no `done`"),
+        ("x=(a", "1:3: `(` without `)`"),
         ("x=$((1", "1:3: `$((` without `))`"),
         ("x=${a", "1:3: `${` without `}`"),
         ("x=" + "${a:-" * 40, "1:83: expansions nested deeper than 16"),
