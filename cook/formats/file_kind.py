@@ -25,6 +25,12 @@ class NoModel:
     mend: str
 
 
+def require_model(file: GgufFile) -> None:
+    """InputError where this GGUF is no model of its own, with what it is and how it is used."""
+    if (found := no_model(file)) is not None:
+        raise InputError(f"{file.path}: this is {found.what}, no model", hint=found.mend)
+
+
 def no_model(file: GgufFile) -> NoModel | None:
     """What this GGUF is where no engine can run it as a model of its own; None for a model.
 

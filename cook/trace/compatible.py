@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cook.errors import InputError
+from cook.formats.file_kind import require_model
 from cook.formats.gguf import GgufFile, read_gguf
 from cook.formats.trace_file import TraceFile
 from cook.formats.vocabulary import Vocabulary, compare, read_vocabulary
@@ -24,12 +25,14 @@ def require_one_vocabulary(
 
 
 def require_draft(trace: TraceFile, draft: Path, flavour: str | None = None) -> None:
-    """InputError, with the tokens that differ, for a draft of another vocabulary.
+    """InputError for a file that is no model, and for a draft of another vocabulary, with the
+    tokens that differ.
 
     Only headers are read. A trace that does not know its target's tokens (recorded over HTTP
     without --tokenizer) still refuses drafts of another size.
     """
     header, file = trace.header, read_gguf(draft)
+    require_model(file)
     if (target := trace.vocabulary) is not None:
         require_one_vocabulary(target, header.target_name, file, flavour)
     elif abs(header.vocabulary_size - (ours := read_vocabulary(file).size)) > 128:

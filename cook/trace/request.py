@@ -14,7 +14,7 @@ from cook.engines.process.supervisor import Supervisor
 from cook.engines.remote import Remote, checked_url, is_loopback, is_url, read_key
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError, StepError
-from cook.formats.file_kind import no_model
+from cook.formats.file_kind import require_model
 from cook.formats.gguf import is_gguf, read_gguf
 from cook.formats.sampling import Sampling
 from cook.graph.step import source
@@ -126,8 +126,7 @@ def opened(
         if engine is None:
             raise InputError(f"{path}: no engine to run it")
         file = read_gguf(path)
-        if (found := no_model(file)) is not None:
-            raise InputError(f"{path}: this is {found.what}, no model", hint=found.mend)
+        require_model(file)
         chat = not asked.raw and bool(file.string("tokenizer.chat_template"))
         workers = stack.enter_context(KeptWorkers(supervisor.log_dir))
         model = source(file.shards)

@@ -19,6 +19,7 @@ from cook.engines.ngram_settings import DEFAULTS
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.kept_workers import KeptWorkers
 from cook.errors import InputError, PrerequisiteError
+from cook.formats.gguf_writer import encode, encode_header, tensor_of
 from cook.formats.quant_types import Flavour
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
@@ -186,6 +187,23 @@ def test_another_vocabulary_is_refused_with_the_tokens(
         require_draft(trace, tiny_model)
     with pytest.raises(InputError, match="cannot draft"):
         answer(PredictRequest(n_max=(2,)), traces[0.0], tiny_model)
+
+
+@pytest.mark.engine
+def test_a_draft_that_is_no_model_is_refused_as_what_it_is(
+    traces: dict[float, Path], tmp_path: Path
+) -> None:
+    metadata = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    tensor = tensor_of("blk.0.attn_q.weight.lora_a", (4,), 0, bytes(16))
+    lora = tmp_path / "lora.gguf"
+    lora.write_bytes(encode_header({k: encode(v) for k, v in metadata.items()}, [tensor]))
+    with lora.open("ab") as stream:
+        stream.write(bytes(32))
+    with pytest.raises(InputError, match=r"lora\.gguf: this is a LoRA adapter, no model") as caught:
+        answer(PredictRequest(n_max=(2,)), traces[0.0], lora)
+    assert (
+        caught.value.hint == "merge it into its model first: llama-export-lora -m MODEL --lora FILE"
+    )
 
 
 @pytest.mark.engine
