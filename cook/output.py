@@ -119,9 +119,11 @@ def terminal_width(stream: TextIO) -> int | None:
     """How many places a line of ``stream`` has; None where it is no terminal."""
     if not stream.isatty():
         return None
-    told = os.environ.get("COLUMNS", "")
+    columns = os.environ.get("COLUMNS", "")
     try:
-        places = int(told) if told.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+        places = (
+            int(columns) if columns.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+        )
     except (OSError, ValueError):
         places = 0
     return max(places, NARROWEST) if places else USUAL
@@ -363,8 +365,8 @@ class Steps:
             self.running.remove(part)
         self.ended += 1
         if self._live is None:
-            told = [duration(time.monotonic() - started), self.left()]
-            text = ", ".join(filter(None, told))
+            parts = [duration(time.monotonic() - started), self.left()]
+            text = ", ".join(filter(None, parts))
             self.output.say(f"{self._place(self.ended)}: {_named(part)}, {text}")
 
     def _place(self, number: int) -> str:
@@ -375,8 +377,8 @@ class Steps:
 
         spent_s = int(time.monotonic() - self.began)
         clock = f"{spent_s // 3600}:{spent_s // 60 % 60:02}:{spent_s % 60:02}"
-        told = [self._place(self.ended + 1), f"{clock} elapsed", self.left()]
-        lines = [", ".join(filter(None, told))]
+        parts = [self._place(self.ended + 1), f"{clock} elapsed", self.left()]
+        lines = [", ".join(filter(None, parts))]
         running = [p for p in list(self.running) if not p.waits]
         lines += [f"  {p.share:4.0%}  {_named(p)}" for p in running[:SHOWN_STEPS]]
         if hidden := len(self.running) - min(len(running), SHOWN_STEPS):

@@ -194,22 +194,22 @@ def _busy(remote: Remote) -> list[str]:
 def _doubts(
     facts: ServerFacts, runs: Sequence[PromptRun], texts: Sequence[str], kinds: Sequence[str]
 ) -> list[str]:
-    told = []
+    doubts = []
     silent = sum(not run.draft_n for run in runs)
     if others := unwanted(kinds, (BY_DRAFT[facts.flavour],)):
-        told.append(
+        doubts.append(
             f"the server speculates by {', '.join(others)}: no figure here is a draft model's "
             "alone, nor one without speculation"
         )
     if silent == len(runs) and kinds:
-        told.append(f"the server drafted nothing, though it speculates by {', '.join(kinds)}")
+        doubts.append(f"the server drafted nothing, though it speculates by {', '.join(kinds)}")
     elif silent == len(runs):
-        told.append(
+        doubts.append(
             "the server drafted nothing: it needs a draft and a --spec-type; a draft model alone "
             "is loaded and not used"
         )
     elif silent:
-        told.append(f"{silent} of {len(runs)} requests drafted nothing")
+        doubts.append(f"{silent} of {len(runs)} requests drafted nothing")
     if facts.flavour is Flavour.IK_LLAMA_CPP and silent < len(runs):
         repeats = [
             runs[i + 1].id
@@ -217,13 +217,13 @@ def _doubts(
             if one.startswith(other) or other.startswith(one)
         ]
         if repeats:
-            told.append(
+            doubts.append(
                 f"prompt {repeats[0]} repeats or continues the one before it, and ik_llama.cpp "
                 "then drafts its own last answer: acceptance is inflated"
             )
         elif len(runs) == 1:
-            told.append(
+            doubts.append(
                 "ik_llama.cpp drafts its own last answer when a prompt is repeated: acceptance "
                 "is inflated if others ask it the same prompt meanwhile"
             )
-    return told
+    return doubts

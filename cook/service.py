@@ -247,8 +247,8 @@ def _checked_flags(
     refusals = read_flags(args.extra, [engine.flavour], offered, tool).refusals
     stopped = [r for r in refusals if r.ours or not unsafe_args]
     if stopped:
-        told = "; ".join(refusal.message for refusal in stopped)
-        raise InputError(f"the record's flags of the {role}: {told}", hint=stopped[0].hint)
+        message = "; ".join(refusal.message for refusal in stopped)
+        raise InputError(f"the record's flags of the {role}: {message}", hint=stopped[0].hint)
     if (others := other_machines(args.rpc)) and not unsafe_args:
         raise InputError(
             f"the record's {role} uses {others[0]}, another machine, which would get its weights "
@@ -328,8 +328,8 @@ def _require_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            told = error.strerror or str(error)
-            raise InputError(f"{host}:{port}: {told}", hint="another --port; 0 is any") from None
+            message = error.strerror or str(error)
+            raise InputError(f"{host}:{port}: {message}", hint="another --port; 0 is any") from None
 
 
 def _read_key(path: Path) -> str:

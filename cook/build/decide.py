@@ -208,10 +208,10 @@ class _Contest:
         self.layouts.append(layout)
         if layout.baseline is not None:
             self.bare.append(layout.baseline)
-        told = any(key.engine == layout.engine.name for key in self.forecasts)
+        engine_has_forecasts = any(key.engine == layout.engine.name for key in self.forecasts)
         for c in layout.grid:
             lost = c.draft is not None and c.draft.name in self.dropped
-            if lost or (told and c.key not in self.forecasts):
+            if lost or (engine_has_forecasts and c.key not in self.forecasts):
                 self.unforecast.append(c)
             else:
                 self.grid[c.key] = c

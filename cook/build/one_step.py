@@ -90,8 +90,8 @@ class StepCommand:
         parts += [f"timed, alone on {self.machine}"] if self.timed else []
         parts += [f"about {duration(self.seconds)}"] if self.seconds is not None else []
         # A name in it may be a stranger's.
-        told = printable(f"{', '.join(parts)}: {self.label}", kept="")
-        return f"{self.command}  # {told}"
+        message = printable(f"{', '.join(parts)}: {self.label}", kept="")
+        return f"{self.command}  # {message}"
 
 
 def step_commands(asked: LaidOut, prepared: Prepared, planned: Plan) -> tuple[StepCommand, ...]:
@@ -213,19 +213,19 @@ def _step(key: str, asked: LaidOut, prepared: Prepared, store: Store) -> Step[An
 
 
 def _unknown(key: str, asked: LaidOut, steps: Mapping[str, Step[Any]], store: Store) -> str:
-    told = f"{asked.recipe}: no step has the key {key}"
+    message = f"{asked.recipe}: no step has the key {key}"
     before = next((a for a in store.entries() if a.key.startswith(key)), None)
     if before is None:
         return (
-            f"{told}; a key is another once the recipe, a source, the engine or cook is, and for "
-            "what is timed on another machine"
+            f"{message}; a key changes with the recipe, a source, the engine or cook, and what is "
+            "timed has another on every machine"
         )
     now = next((s for s in steps.values() if s.label == before.label), None)
     if now is None:
-        return f"{told}; {before.label} was made under it, for another recipe or an earlier one"
+        return f"{message}; {before.label} was made under it, for another recipe or an earlier one"
     parts = [p for p, value in now.key_parts.items() if before.key_parts.get(p) != value]
     return (
-        f"{told}; {before.label} was made under it, which is {now.key[:SHOWN]} now: "
+        f"{message}; {before.label} was made under it, which is {now.key[:SHOWN]} now: "
         f"{_names(parts)} changed"
     )
 

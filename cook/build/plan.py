@@ -386,9 +386,9 @@ def show_plan(planned: Plan, output: Output, *, steps: bool = False) -> None:
     for line in _totals(planned):
         output.say(line)
     for need in planned.needs:
-        told = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
-        told += f", has {size(need.available_bytes) or 'unknown'}"
-        (output.warn if need.short else output.say)(told)
+        line = f"{need.name}: needs {size(need.needed_bytes) or 'unknown'}"
+        line += f", has {size(need.available_bytes) or 'unknown'}"
+        (output.warn if need.short else output.say)(line)
 
 
 def _show_steps(planned: Plan, output: Output) -> None:

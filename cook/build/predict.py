@@ -200,8 +200,8 @@ def _validated(spec: type[S], keys: dict[str, Any], named: str) -> S:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        told = f"{where}: {first['msg']}" if where else first["msg"]
-        raise InputError(f"{named}: {told}") from None
+        message = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(f"{named}: {message}") from None
 
 
 def _constant(milliseconds: float) -> BatchCurve:
@@ -455,7 +455,7 @@ def _predicted(
         doubts.append(CONSTANT)
     bare, *forecasts = forecaster.forecasts()
     chains = request.chains(trace.header.sampler)
-    doubts += [told for chain in chains if (told := _another_text(trace, chain)) is not None]
+    doubts += [message for chain in chains if (message := _another_text(trace, chain)) is not None]
     two_stage: list[Forecast] = []
     drafts = []
     for draft, path in zip(plan.drafts, request.drafts, strict=True):

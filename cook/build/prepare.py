@@ -52,7 +52,7 @@ class Prepared:
     """What the recipe's ``hf://`` references meant."""
     left_bytes: int = 0
     """What a build would still download."""
-    told: tuple[str, ...] = ()
+    of_no_engine: tuple[str, ...] = ()
     """Warnings that are of no engine."""
 
     @property
@@ -62,7 +62,7 @@ class Prepared:
     @property
     def warnings(self) -> tuple[str, ...]:
         of_layouts = (w for layout in self.layouts for w in layout.warnings)
-        return tuple(dict.fromkeys((*self.told, *of_layouts)))
+        return tuple(dict.fromkeys((*self.of_no_engine, *of_layouts)))
 
 
 def prepare(
@@ -110,9 +110,15 @@ def prepare(
     )
     files = (loaded.path, *reader.files, *(f for engine in chosen for f in engine.files))
     published = (w for publication in reader.publications.values() for w in publication.warnings)
-    told = (*untried, *published)
+    warnings = (*untried, *published)
     return Prepared(
-        loaded, demo, layouts, tuple(dict.fromkeys(files)), reader.origins, reader.left_bytes, told
+        loaded,
+        demo,
+        layouts,
+        tuple(dict.fromkeys(files)),
+        reader.origins,
+        reader.left_bytes,
+        warnings,
     )
 
 
@@ -270,7 +276,7 @@ def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
         known = parameter_names(locate(engine))
     except PrerequisiteError:
         known = None  # no worker can be built: its step says so
-    told = []
+    warnings = []
     for model, found in models.items():
         for args in dict.fromkeys(found):
             load = model_load(engine, Path(model), args, forecast.context)
@@ -278,8 +284,10 @@ def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
                 load.known_to(known)
             if flags := of_the_server(engine.flavour, args.extra):
                 named = ", ".join(f"`{flag}`" for flag in flags)
-                told.append(f"{model}: {named}: the server's alone; replay and timings go without")
-    return told
+                warnings.append(
+                    f"{model}: {named}: the server's alone; replay and timings go without"
+                )
+    return warnings
 
 
 def _shares(
@@ -356,15 +364,17 @@ def _with_threads(recipe: Recipe, threads: int) -> Recipe:
     if score is None:
         return recipe
 
-    def told(args: ModelArgsSpec) -> ModelArgsSpec:
+    def with_arguments(args: ModelArgsSpec) -> ModelArgsSpec:
         return args if args.threads else args.model_copy(update={"threads": threads})
 
     changes: dict[str, object] = {
-        "target": score.target.model_copy(update={"args": told(score.target.args)}),
-        "draft": score.draft.model_copy(update={"args": told(score.draft.args)}),
+        "target": score.target.model_copy(update={"args": with_arguments(score.target.args)}),
+        "draft": score.draft.model_copy(update={"args": with_arguments(score.draft.args)}),
     }
     if score.baseline is not None:
-        changes["baseline"] = score.baseline.model_copy(update={"args": told(score.baseline.args)})
+        changes["baseline"] = score.baseline.model_copy(
+            update={"args": with_arguments(score.baseline.args)}
+        )
     return recipe.model_copy(update={"score": score.model_copy(update=changes)})
 
 

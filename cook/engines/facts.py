@@ -392,10 +392,10 @@ def parse_defaults(text: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for block in re.split(r"\n(?=[ \t]{0,11}-)", text):
-        told = _DEFAULT.search(" ".join(block.split()))
+        match = _DEFAULT.search(" ".join(block.split()))
         flags = sorted(parse_flags(block.split("\n", 1)[0]), key=lambda f: (-len(f), f))
-        if told is not None and flags:
-            found.setdefault(flags[0], told[1])
+        if match is not None and flags:
+            found.setdefault(flags[0], match[1])
     return dict(sorted(found.items()))
 
 

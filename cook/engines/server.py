@@ -184,8 +184,8 @@ class Server(ServerClient):
             payload["n_probs"] = n_probs
         completion = self._ask(lambda api: api.complete(payload))
         if completion.predicted_n > max(n_predict, 1):
-            told = f"{completion.predicted_n} tokens for the {n_predict} asked for"
-            raise StepError(f"{self._name} wrote {told}", log=self.log)
+            tokens = f"{completion.predicted_n} tokens for the {n_predict} asked for"
+            raise StepError(f"{self._name} wrote {tokens}", log=self.log)
         self._refuse_hidden(completion.speculators)
         if completion.draft_n is not None and not drafts:
             raise self._hidden(f"{completion.draft_n} tokens in one reply")
@@ -284,8 +284,8 @@ class Server(ServerClient):
             raise self._not_drafting(found.group().strip())
         if self.engine.flavour is Flavour.LLAMA_CPP:
             status, slots = self._ask(lambda api: api.get("/slots"))
-            told = status == 200 and isinstance(slots, list) and bool(slots)
-            says = told and any(
+            listed = status == 200 and isinstance(slots, list) and bool(slots)
+            says = listed and any(
                 isinstance(slot, dict) and slot.get("speculative") is True for slot in slots
             )
             if drafting and not says:
@@ -300,24 +300,24 @@ class Server(ServerClient):
             counted = {one.name: str(one) for one in read_speculators(log)}
         self._refuse_hidden(counted, counted)
 
-    def _refuse_hidden(self, names: Iterable[str], told: Mapping[str, str] | None = None) -> None:
+    def _refuse_hidden(self, names: Iterable[str], counts: Mapping[str, str] | None = None) -> None:
         """Raise where one of ``names`` is a kind of speculation that was not asked for."""
         if found := unwanted(names, self.job.speculators(self.engine.flavour)):
-            raise self._hidden(", ".join((told or {}).get(name, name) for name in found))
+            raise self._hidden(", ".join((counts or {}).get(name, name) for name in found))
 
-    def _hidden(self, told: str) -> StepError:
+    def _hidden(self, reason: str) -> StepError:
         asked = " and ".join(self.job.speculators(self.engine.flavour))
         given = f"beside {asked}" if asked else "although given no draft"
         return StepError(
-            f"{self._name} speculates {given}: {told}",
+            f"{self._name} speculates {given}: {reason}",
             hint="a wrapper, a configuration file or the build itself adds it, and it has no "
             "--no-spec-type that would end it: use another build (--engine)",
             log=self._running.stderr_log if self._running else None,
         )
 
-    def _not_drafting(self, told: str) -> StepError:
+    def _not_drafting(self, reason: str) -> StepError:
         return StepError(
-            f"{self._name} serves without drafting: {told}",
+            f"{self._name} serves without drafting: {reason}",
             hint="draft and target need the same vocabulary; `cook inspect` compares them",
             log=self.log,
         )
@@ -370,8 +370,8 @@ class Server(ServerClient):
         try:
             ended = running.wait(5.0)
         except (TimeoutError, FutureTimeout):
-            told = f"{type(error).__name__}: {error}" if error else "no answer"
-            return StepError(f"{self._name} dropped a request: {told}", log=running.stderr_log)
+            reason = f"{type(error).__name__}: {error}" if error else "no answer"
+            return StepError(f"{self._name} dropped a request: {reason}", log=running.stderr_log)
         outcome = Outcome.SILENT_FAILURE if ended.outcome is Outcome.OK else ended.outcome
         return failure(ended, outcome, "it died during a request")
 

@@ -252,8 +252,8 @@ class Api:
                 for chunk in response.iter_raw():
                     body += chunk
                     if len(body) > most:
-                        told = f"{path} with more than {most >> 20} MiB"
-                        raise StepError(f"{self._what} answered {told}")
+                        answered = f"{path} with more than {most >> 20} MiB"
+                        raise StepError(f"{self._what} answered {answered}")
                     if heard is not None:
                         heard.append((len(body), time.perf_counter()))
         except httpx.TransportError:

@@ -74,12 +74,12 @@ def read_speculators(lines: Iterable[str]) -> tuple[Speculator, ...]:
     found: dict[str, Speculator] = {}
     started = False
     for line in lines:
-        if told := TOTALS.search(line):
-            counts = (int(told[part]) for part in ("drafts", "drafted", "accepted"))
-            name = _kind(told["name"])
+        if match := TOTALS.search(line):
+            counts = (int(match[part]) for part in ("drafts", "drafted", "accepted"))
+            name = _kind(match["name"])
             found[name] = Speculator(name, *counts)
-        elif told := _ADDED.search(line):
-            name = _kind(told["name"])
+        elif match := _ADDED.search(line):
+            name = _kind(match["name"])
             found.setdefault(name, Speculator(name))
         started = started or _STARTED in line
     if started and not found:

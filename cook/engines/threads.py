@@ -12,8 +12,10 @@ def engine_threads(system: Path = _SYSTEM) -> int:
     """The number that both engines' tools take by themselves: physical cores, of a processor with
     efficiency cores those that are none (``cpu_get_num_math`` of their ``common.cpp``)."""
     siblings: list[str] = []
-    while (told := _read(system / f"system/cpu/cpu{len(siblings)}/topology/thread_siblings")) != "":
-        siblings.append(told)
+    while (
+        listed := _read(system / f"system/cpu/cpu{len(siblings)}/topology/thread_siblings")
+    ) != "":
+        siblings.append(listed)
     efficient = _processors(_read(system / "cpu_atom/cpus"))
     if efficient and len(os.sched_getaffinity(0)) == len(siblings):
         count = cpu = 0

@@ -200,7 +200,7 @@ class Meter:
     def __init__(self, supervisor: Supervisor, total: int | None = None) -> None:
         self._report, self._total = supervisor.on_progress, total
         self._last: dict[str, str] = {}
-        self._told: tuple[int, int | None] | None = None
+        self._printed: tuple[int, int | None] | None = None
 
     def __call__(self, stream: str, chunk: bytes) -> None:
         if self._report is None:
@@ -210,6 +210,6 @@ class Meter:
         if self._total is None:
             self._total = parse_planned_chunks(text)
         progress = progress_of(text, self._total)
-        if progress is not None and progress != self._told:
-            self._told = progress
+        if progress is not None and progress != self._printed:
+            self._printed = progress
             self._report(*progress)

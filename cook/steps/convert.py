@@ -200,7 +200,7 @@ class ConvertStep(Step[ConvertOutcome]):
             seconds=result.seconds,
             peak_rss_bytes=result.peak_rss_bytes,
             command=self._command(Path(self.name), Path(MODEL_FILE)),
-            warnings=_told(found, self._source_parameters),
+            warnings=_parameters_missing(found, self._source_parameters),
         )
 
     def _command(self, folder: Path, output: Path) -> tuple[str, ...]:
@@ -230,16 +230,16 @@ class ConvertStep(Step[ConvertOutcome]):
         try:
             file = read_gguf(path)
         except InputError as error:
-            told = error.message.replace(str(path), MODEL_FILE)
-            raise failure(result, Outcome.SILENT_FAILURE, told) from None
+            message = error.message.replace(str(path), MODEL_FILE)
+            raise failure(result, Outcome.SILENT_FAILURE, message) from None
         found, wanted = sum(t.elements for t in file.tensors), self._source_parameters
         if found < wanted * LEAST_SHARE or not found:
-            told = f"{found} of {wanted} parameters are in what it wrote"
-            raise failure(result, Outcome.SILENT_FAILURE, told)
+            message = f"{found} of {wanted} parameters are in what it wrote"
+            raise failure(result, Outcome.SILENT_FAILURE, message)
         other = sorted({t.type_name for t in file.tensors} - {"f32", self.converter.outtype})
         if other:
-            told = f"asked for {self.converter.outtype}, and it wrote {', '.join(other)}"
-            raise failure(result, Outcome.SILENT_FAILURE, told)
+            message = f"asked for {self.converter.outtype}, and it wrote {', '.join(other)}"
+            raise failure(result, Outcome.SILENT_FAILURE, message)
         return file
 
 
@@ -322,7 +322,7 @@ def _failed(converter: Converter, result: ProcessResult) -> CookError:
     return failure(result, hint=hint)
 
 
-def _told(found: int, wanted: int) -> tuple[str, ...]:
+def _parameters_missing(found: int, wanted: int) -> tuple[str, ...]:
     if abs(found - wanted) <= wanted // 100:
         return ()
     return (f"{found} parameters were written and {wanted} were there: some were left out or tied",)

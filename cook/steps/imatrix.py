@@ -95,18 +95,18 @@ class ImatrixStep(Step[ImatrixOutcome]):
             )
             if not short and not outcome.skipped:
                 break
-            told = self._told(outcome)
+            coverage = self._coverage(outcome)
             if self.otherwise == "fail":
                 raise StepError(
-                    f"{self.label}: {told}",
+                    f"{self.label}: {coverage}",
                     hint="give a longer or broader imatrix.corpus, or lower imatrix.coverage",
                 )
             if self.otherwise == "extend" and chunks is not None and outcome.chunks >= chunks:
-                warnings.append(f"{told}; extended to {chunks * 2} chunks")
+                warnings.append(f"{coverage}; extended to {chunks * 2} chunks")
                 chunks *= 2
                 continue
             corpus_ended = self.otherwise == "extend"
-            warnings.append(told + ("; the corpus has no more text" if corpus_ended else ""))
+            warnings.append(coverage + ("; the corpus has no more text" if corpus_ended else ""))
             break
         return _with_warnings(outcome, warnings)
 
@@ -147,7 +147,7 @@ class ImatrixStep(Step[ImatrixOutcome]):
             warnings=result.warnings,
         )
 
-    def _told(self, outcome: ImatrixOutcome) -> str:
+    def _coverage(self, outcome: ImatrixOutcome) -> str:
         share = outcome.expert_coverage
         text = f"{outcome.experts_covered} of {outcome.experts_total} experts have data"
         if share is not None:

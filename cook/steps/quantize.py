@@ -166,11 +166,11 @@ class QuantizeStep(ModelStep):
             if self.published:
                 raise StepError(
                     f"{self.label}: published tensors need cook's worker for this engine"
-                    + "".join(f": {why}" for why in left.told),
+                    + "".join(f": {why}" for why in left.reasons),
                     hint="cook doctor",
                 ) from None
             result = self._by_tool(job, importance, bench)
-            result = replace(result, warnings=(*left.told, *result.warnings))
+            result = replace(result, warnings=(*left.reasons, *result.warnings))
         else:
             result = self._by_tensor(job, file, types, importance, quantizer, bench)
         return replace(result, warnings=tuple(w for w in result.warnings if not _usual(w)))
@@ -304,22 +304,22 @@ class QuantizeStep(ModelStep):
 
     def _provenance(self, importance: Importance, quantizer: str) -> dict[str, bytes]:
         """What a quantized file says of its making: the same wherever and whenever that is."""
-        told = {
+        texts = {
             "cook.version": cook_version(),
             "cook.source": self.source.digest,
             "cook.imatrix": importance.whole and f"sha256:{importance.whole}",
             "cook.quantizer": f"sha256:{quantizer}",
             "cook.published": self._publishers,
         }
-        return {key: encode(text) for key, text in told.items() if text is not None}
+        return {key: encode(text) for key, text in texts.items() if text is not None}
 
 
 class _ForTheToolError(Exception):
-    """llama-quantize must do it; ``told`` is why, where that is news."""
+    """llama-quantize must do it; ``reasons`` is why, where that is news."""
 
-    def __init__(self, *told: str) -> None:
-        super().__init__(*told)
-        self.told = told
+    def __init__(self, *reasons: str) -> None:
+        super().__init__(*reasons)
+        self.reasons = reasons
 
 
 def _resolved(

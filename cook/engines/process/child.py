@@ -127,10 +127,10 @@ def spawn(spec: ProcessSpec, cwd: Path) -> subprocess.Popen[bytes]:
         return future.result()
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
-            told = f"{spec.name}: the system would not start it: {error.strerror}"
-            raise StepError(told) from None
-        told = f"{spec.name}: {program} cannot be run: {error.strerror}"
-        raise PrerequisiteError(told) from None
+            message = f"{spec.name}: the system would not start it: {error.strerror}"
+            raise StepError(message) from None
+        message = f"{spec.name}: {program} cannot be run: {error.strerror}"
+        raise PrerequisiteError(message) from None
     except BaseException:
         # Ctrl-C between the request and the answer: the child must not be lost.
         future.add_done_callback(_kill_spawned)

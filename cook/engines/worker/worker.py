@@ -572,8 +572,8 @@ class WorkerPipe:
         result = self._running.wait(30.0)
         code = result.returncode
         how = signal_name(code) if code < 0 else f"exit status {code}"
-        told = tail(result.stderr_tail)
-        return StepError(f"worker: {op}: the engine died ({how})\n{told}".rstrip(), log=self.log)
+        stderr = tail(result.stderr_tail)
+        return StepError(f"worker: {op}: the engine died ({how})\n{stderr}".rstrip(), log=self.log)
 
 
 def _unpack(listed: list[list[Any]], body: bytes) -> Arrays:
