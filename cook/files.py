@@ -166,7 +166,7 @@ class WrongMemory:
 def verify_memory(besides: Path | None = None) -> Iterator[WrongMemory]:
     """Hash every remembered file again, except below ``besides``; wrong memories are dropped.
 
-    So are those of files that are gone or have changed since, which nobody will ask for.
+    So are those of files that are gone or have changed since, which are not asked for any more.
     """
     folder = _folder()
     for memo in sorted(folder.iterdir()) if folder.is_dir() else []:

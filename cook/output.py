@@ -324,7 +324,7 @@ class Steps:
     the time it took so far and what is left; elsewhere one line for each that ended.
 
     ``total``: how many steps there are, as far as is known by now; ``left``: how long they still
-    take, as words, empty where nobody knows. Steps may begin and end in several threads.
+    take, as words, empty where it is unknown. Steps may begin and end in several threads.
     """
 
     output: Output
@@ -413,7 +413,7 @@ def _write(stream: TextIO, text: str) -> None:
         silence(stream)
     except OSError as error:
         silence(stream)
-        if stream is not sys.stderr:  # of which nobody could be told
+        if stream is not sys.stderr:  # which could not be reported
             raise PrerequisiteError(
                 f"stdout: {error.strerror}", hint="redirect it to a place that can be written"
             ) from error

@@ -1,6 +1,6 @@
 """The server of a record's pick: its command, a systemd unit, or the running thing.
 
-The command line is built anew by the engine's own adapter from what the record says of the
+The command line is built again by the engine's own adapter from what the record says of the
 candidate, so that it fits the engine at hand, whatever flags that one has by now.
 """
 

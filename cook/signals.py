@@ -23,7 +23,7 @@ class _State:
     came = False
     """Whether a signal asked cook to end."""
     held = 0
-    """Blocks of :func:`undisturbed` that are open."""
+    """Blocks of :func:`signals_deferred` that are open."""
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def require_going_on() -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """A block that a signal does not break off: it is raised at the end.
 
     Only the main thread is ever broken off.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cook.signals import listening, require_going_on, undisturbed
+from cook.signals import listening, require_going_on, signals_deferred
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,8 @@ def test_other_dropped_exceptions_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def tidied(done: list[str]) -> None:
-    with undisturbed():
-        with undisturbed():
+    with signals_deferred():
+        with signals_deferred():
             os.kill(os.getpid(), signal.SIGINT)
             done.append("inner")
         done.append("outer")
@@ -84,6 +84,6 @@ def test_after_an_interrupt_tidying_up_goes_on() -> None:
     try:
         os.kill(os.getpid(), signal.SIGINT)
     except KeyboardInterrupt:
-        with undisturbed():
+        with signals_deferred():
             done.append("tidied")
     assert done == ["tidied"]

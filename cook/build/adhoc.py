@@ -55,7 +55,7 @@ def score_recipe(
     }
     try:
         return parse_recipe(json.dumps(document, indent=1), Path.cwd() / "score.yaml")
-    except RecipeError as error:  # its places are in a recipe that nobody wrote
+    except RecipeError as error:  # its places are in a recipe that the user did not write
         first = error.problems[0]
         raise InputError(f"these options: {first.message}", hint=first.hint) from None
 

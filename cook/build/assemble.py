@@ -449,8 +449,8 @@ def _unlike(finished: Finished, candidates: Sequence[Candidate]) -> list[str]:
     ]
 
 
-FAR = 0.25
-"""Share by which a live speedup differs from its forecast beyond which something is not known."""
+LEAST_RATIO = 0.75
+"""Of a live speedup over its forecast, or the inverse: below it something is not known."""
 
 
 def _unforeseen(candidates: Sequence[Candidate]) -> list[str]:
@@ -464,7 +464,7 @@ def _unforeseen(candidates: Sequence[Candidate]) -> list[str]:
             ("decode", c.predicted.decode_speedup, c.decode_speedup),
         ):
             ratio = _ratio(said, seen)
-            if ratio is not None and not 1 - FAR < ratio < 1 / (1 - FAR):
+            if ratio is not None and not LEAST_RATIO < ratio < 1 / LEAST_RATIO:
                 found.append(f"{c.name} {ratio - 1:+.0%} {kind}")
     if not found:
         return []

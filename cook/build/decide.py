@@ -163,7 +163,7 @@ class _Contest:
     """Forecasts of all, then blocks of prompts to those that may yet win.
 
     ``layouts`` are without the drafts that were ``dropped``, ``grid`` holds who may win, and
-    ``unforecast`` those of whom others of their engine have a forecast and they have none.
+    ``unforecast`` those without a forecast on an engine where others have one.
     """
 
     prompts: PromptSet
@@ -424,7 +424,11 @@ class _Contest:
         """Live requests, with a draft's reading of the prompt counted as reading."""
         runs = self.dealing.runs.get(key, [])
         forecaster = self.forecasters.get(key.engine)
-        return forecaster.counted_alike(key, runs) if forecaster is not None else tuple(runs)
+        return (
+            forecaster.with_prompt_time_separated(key, runs)
+            if forecaster is not None
+            else tuple(runs)
+        )
 
     def standing(self) -> Standings[CandidateKey] | None:
         """Who is best by all that is known."""

@@ -19,7 +19,7 @@ from cook.record.prompt_runs import PromptRun
 from cook.record.record import CandidateKey
 from cook.scoring.link import Link, behind
 from cook.scoring.ngram import NgramServer
-from cook.scoring.price import BatchCurve, Forecast, Timings, counted_alike, forecast
+from cook.scoring.price import BatchCurve, Forecast, Timings, forecast, with_prompt_time_separated
 from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
 from cook.steps.curve import CurveOutcome, CurveStep
 from cook.steps.replay import (
@@ -90,7 +90,7 @@ class Forecaster:
         """No draft, then every draft that was replayed and timed under every setting, then every
         rival; ``only`` on the prompts of these ids. Nothing where no draft and no rival is left:
         then there is nothing to be compared with."""
-        plan, alone = self.plan, self.alone()
+        plan, alone = self.plan, self.baseline_timings()
         if alone is None:
             return []
         wanted = {h.id for h in self.trace.heads} if only is None else set(only)
@@ -171,11 +171,13 @@ class Forecaster:
             shapes.append([(r.draft_n, r.draft_n_accepted) for r in runs])
         return acceptance_deviation(*shapes)
 
-    def counted_alike(self, key: CandidateKey, live: Sequence[PromptRun]) -> tuple[PromptRun, ...]:
+    def with_prompt_time_separated(
+        self, key: CandidateKey, live: Sequence[PromptRun]
+    ) -> tuple[PromptRun, ...]:
         """The live requests of a candidate, as requests of every engine are counted."""
         draft = next((d for d in self.plan.drafts if self.plan.is_of(d, key)), None)
         timings = self.timings(draft) if draft is not None else None
-        return tuple(counted_alike(run, timings, self.plan.profile) for run in live)
+        return tuple(with_prompt_time_separated(run, timings, self.plan.profile) for run in live)
 
     def timings(self, draft: DraftForecast) -> Timings | None:
         """What steps with ``draft`` cost; None where it could not be timed. :data:`UNPRICED` where
@@ -191,20 +193,20 @@ class Forecaster:
         prefill = mine.prompts(_ubatch(draft.curves)) if mine else None
         return Timings(
             verify=verify,
-            draft=self.afar(batches),
+            draft=self.over_link(batches),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
             target_prefill=target.prompts(_ubatch(self.plan.verify)) if target else None,
-            draft_prefill=self.afar(prefill) if prefill else None,
+            draft_prefill=self.over_link(prefill) if prefill else None,
         )
 
-    def afar(self, curve: BatchCurve, rows: int = 1) -> BatchCurve:
+    def over_link(self, curve: BatchCurve, rows: int = 1) -> BatchCurve:
         """``curve`` of a draft's batches behind the link, if there is one; ``rows`` of logits."""
         if self.link is None:
             return curve
         return behind(curve, self.link, self.trace.header.vocabulary_size, rows)
 
-    def alone(self) -> Timings | None:
+    def baseline_timings(self) -> Timings | None:
         """What steps without a draft cost, with the arguments of no draft; None where they could
         not be timed."""
         if not self.priced:

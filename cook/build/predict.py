@@ -105,7 +105,7 @@ class PredictRequest:
 
     @property
     def named_profile(self) -> Profile | None:
-        """Whose accounting was asked for; InputError for one that nobody has."""
+        """Whose accounting was asked for; InputError for an unknown one."""
         if self.profile is None or self.profile in NAMED_PROFILES:
             return NAMED_PROFILES.get(self.profile or "")
         if self.profile in tuple(Profile):
@@ -336,7 +336,7 @@ def _one_token_acceptance(
 
 
 def _beyond(curve: BatchCurve, lengths: Sequence[int]) -> Iterator[str]:
-    """Which draft lengths are priced with times that nobody typed."""
+    """Which draft lengths are priced beyond the times that were typed."""
     widest = curve.widths[-1]
     guessed = [n for n in lengths if n + 1 > widest]
     if curve.typed and len(curve.widths) > 1 and guessed:

@@ -309,10 +309,10 @@ def _shares(
         left_out = []
         for quant in loaded.quants:
             missing = lacking[quant.name, engine.name]
-            nobody = all(lacking[quant.name, other.name] for other in engines)
-            if not missing or (nobody and number == 0):  # the first says what all of them lack
+            no_engine = all(lacking[quant.name, other.name] for other in engines)
+            if not missing or (no_engine and number == 0):  # the first says what all of them lack
                 kept.append(quant)
-            elif not nobody:
+            elif not no_engine:
                 reason = f"{engine.name} ({engine.flavour}) has no {', '.join(missing)}"
                 left_out.append(LeftOut(f"{quant.name}@{engine.name}", reason))
         drafts, without = _drafts_on(engine, free.recipe, engines)
@@ -329,8 +329,8 @@ def _drafts_on(
     ``engines`` can stays, and is told."""
     drafts, left_out = [], []
     for draft in recipe.drafts:
-        nobody = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))
-        lacking = [name for name in lacks_of(draft.output, engine) if name not in nobody]
+        on_none = set.intersection(*(set(lacks_of(draft.output, one)) for one in engines))
+        lacking = [name for name in lacks_of(draft.output, engine) if name not in on_none]
         reason = f"{engine.name} ({engine.flavour}) has no"
         left_out += [
             LeftOut(f"{draft.name} output={name}@{engine.name}", f"{reason} {name}")

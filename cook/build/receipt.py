@@ -4,7 +4,7 @@ A receipt lists every file that the build depended on (recipe, models, texts, pr
 binaries and libraries, configuration, cook's own code) and every file it left, each with its
 identity (:class:`cook.files.Identity`). While all of them are as they were, the same command has
 the same answer, so it is printed without loading the recipe again. Anything else, and the
-receipt is void: the build looks at everything anew. Nothing is decided here that the store's
+receipt is void: the build looks at everything again. Nothing is decided here that the store's
 keys would not decide; this only saves the looking.
 """
 

@@ -150,7 +150,7 @@ def _nothing_removed(outcomes: Outcomes) -> Iterator[None]:
             raise
         raise StepError(
             f"{gone[0].label}: removed from the store while it was needed",
-            hint="the same command again makes it anew",
+            hint="the same command makes it again",
         ) from error
 
 

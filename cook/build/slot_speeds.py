@@ -151,12 +151,12 @@ class SlotForecaster:
         draft = self._curves(self.plan.drafting, self.plan.draft.curves)
         if draft is not None:
             draft = SlotCurves(
-                {s: one.afar(curve, rows=s) for s, curve in draft.batches.items()},
-                one.afar(draft.prompts),
+                {s: one.over_link(curve, rows=s) for s, curve in draft.batches.items()},
+                one.over_link(draft.prompts),
             )
         if target is None or (settings is not None and draft is None):
             return None
-        alone, drafting = one.alone(), one.timings(self.plan.draft)
+        alone, drafting = one.baseline_timings(), one.timings(self.plan.draft)
         batch = self.plan.verify.args.batch or BATCH
         if settings is None and alone is not None:
             return SlotPrices(
@@ -269,7 +269,10 @@ def in_parallel(
     executor.run(lives)
     speeds = predicted_speeds(forecaster, asked)
     return InParallel(
-        tuple(_lived(s, wanted.get((s.slots, s.settings)), executor.outcomes) for s in speeds),
+        tuple(
+            _with_live_speed(s, wanted.get((s.slots, s.settings)), executor.outcomes)
+            for s in speeds
+        ),
         tuple(left_out),
         (*plan.steps(), *lives),
     )
@@ -326,7 +329,7 @@ def predicted_speeds(
     )
 
 
-def _lived(speed: SlotSpeed, step: LiveStep | None, outcomes: Outcomes) -> SlotSpeed:
+def _with_live_speed(speed: SlotSpeed, step: LiveStep | None, outcomes: Outcomes) -> SlotSpeed:
     """``speed`` beside what its live run says, where it ran."""
     outcome = outcomes.result(step) if step is not None else None
     if outcome is None:

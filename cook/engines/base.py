@@ -28,7 +28,7 @@ from cook.formats.quant_types import Flavour as Flavour
 T = TypeVar("T")
 
 BATCH, UBATCH = 2048, 512
-"""Tokens of the logical and the physical batch where nobody says a number, of both engines."""
+"""Tokens of the logical and the physical batch by default, of both engines."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ DEFAULTS: Mapping[Flavour, Mapping[NgramType, NgramSettings]] = {
         NgramSettings(NgramType.SUFFIX, n_max=16, n_min=0, p_min=0.75, min_match=5, depth=64),
     ),
 }
-"""What a method does where nobody says a number; every number is said on the command line."""
+"""A method's defaults; cook writes every number on the command line."""
 
 
 def doubts(settings: NgramSettings, flavour: Flavour) -> str | None:

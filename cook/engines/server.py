@@ -227,7 +227,7 @@ class Server(ServerClient):
             )
             ended = self._wait_ready(self._running, self._api)
             if ended is None:
-                # Read at start; nobody needs it any more.
+                # Read at start; not needed any more.
                 shutil.rmtree(self._folder, ignore_errors=True)
                 return
             self._stop()
@@ -395,7 +395,7 @@ class Server(ServerClient):
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """A free port of loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""How many threads a model runs on where nobody says a number."""
+"""How many threads a model runs on by default."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ needs the tool's last line, figures that are finite and over all the chunks that
 compute, and a file that reads back; of a quantization also the types resolved, in log and file
 alike. Only then is the file synced and renamed.
 
-Mainline logs from a thread that nobody waits for at exit (``common_log_main`` is leaked on
+Mainline logs from a thread that is not joined at exit (``common_log_main`` is leaked on
 purpose), so that a run which did its work can end before its last lines are printed: seen in 4
 of 60 short runs on a busy machine. A perplexity or divergence run like that is repeated; nothing
 else is.
@@ -244,7 +244,7 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
 def _overran(result: ProcessResult) -> bool:
     """Whether the run ended as one does that wrote beyond its memory.
 
-    A broken heap can also hang: the C library waits for a lock that nobody holds.
+    A broken heap can also hang: the C library waits for a lock that is not held.
     """
     if result.outcome is Outcome.STALLED:
         return True

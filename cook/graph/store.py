@@ -27,7 +27,7 @@ from cook.errors import InputError
 from cook.graph.key import as_read_back, key_of
 from cook.graph.locks import file_lock, file_lock_if_free, sweep
 from cook.provenance import cook_version, machine
-from cook.signals import undisturbed
+from cook.signals import signals_deferred
 
 FORMAT = 1
 META = "artifact.json"
@@ -181,7 +181,7 @@ class Store:
                 directory.mkdir(parents=True)
                 yield directory
             finally:
-                with undisturbed():
+                with signals_deferred():
                     shutil.rmtree(directory, ignore_errors=True)
 
     def commit(self, workspace: Path, entry: Entry) -> Artifact:

@@ -53,7 +53,7 @@ _DOCUMENT_HEADS = (b"{", b"[", b"[{")
 
 @dataclass(slots=True)
 class LoggedRequest:
-    """One request; nobody changes it once it is read.
+    """One request; not changed once it is read.
 
     ``line`` (from 1) is where it first stands; times are in ms. ``target`` and ``draft`` are the
     models' names where the log has them. None is what the log does not have;

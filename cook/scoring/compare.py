@@ -187,7 +187,7 @@ def standings(
     confidence: float = 0.95,
     acceptance_sd: float = 0.0,
 ) -> Standings[K] | None:
-    """Who is best of ``rows``, judged against every one of them; None where nobody has a figure.
+    """Who is best of ``rows``, judged against every one of them; None where no row has a figure.
 
     ``base``: no draft, which has a row. ``acceptance_sd``: of a count's logarithm between batch
     shapes, for objectives that are counts, which live runs do not change.

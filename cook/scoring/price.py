@@ -5,8 +5,8 @@ for mainline, its single decodes plus one batch of L+1 that mirrors the verifica
 that keep the draft's cache, its single decodes plus whatever it has to catch up with. How long a
 batch takes, by its width and the context depth, is read between measured points. Speed is
 (tokens - 1) / time: the first token comes with the prompt. The reading of prompts, by both models,
-is no part of it, wherever an engine counts it (:func:`counted_alike`). Totals over replies are
-sums of tokens over sums of times, that is token-weighted harmonic means
+is no part of it, wherever an engine counts it (:func:`with_prompt_time_separated`). Totals over
+replies are sums of tokens over sums of times, that is token-weighted harmonic means
 (docs/internals/scoring.md#prices).
 """
 
@@ -250,7 +250,9 @@ def reads_prompt(run: Simulation, profile: Profile) -> bool:
     return not RULES[profile].reads_late or bool(run.decodes.any())
 
 
-def counted_alike(live: PromptRun, timings: Timings | None, profile: Profile) -> PromptRun:
+def with_prompt_time_separated(
+    live: PromptRun, timings: Timings | None, profile: Profile
+) -> PromptRun:
     """``live`` with decoding and prompt apart as on every engine: the draft's reading of the prompt
     is taken out of the decoding where the engine counts it there.
 

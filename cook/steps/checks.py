@@ -72,7 +72,7 @@ REQUESTS = 8
 N_PROBS = 64
 """How many of the target's candidates to ask for when looking a rejected token up."""
 LOOKED_UP = 12
-"""Differences whose gap is looked up, those with the shortest texts: each reads one anew."""
+"""Differences whose gap is looked up, those with the shortest texts: each reads one again."""
 CONTROLLED = 3
 """Differences of a kind (near ties, wider gaps, unknown ones) that are held against batch width."""
 WIDE_TOKENS = 64
@@ -82,7 +82,7 @@ CONTROL_S = 900.0
 REPLIES = 12
 """Most replies that are read again, those with the shortest prompts: these cost, and show
 nothing."""
-ENOUGH = 1_000
+MIN_REPLY_TOKENS = 1_000
 """Tokens of replies that show a 99th percentile: no further prompt is read for more."""
 REPLY_S = 900.0
 """Seconds that one reply may take."""
@@ -462,12 +462,12 @@ class ControlStep(Step[ControlOutcome]):
         return {
             "width": self.width,
             "replies": REPLIES,
-            "enough": ENOUGH,
+            "enough": MIN_REPLY_TOKENS,
             **self.args.numerics(),
         }
 
     def cost(self) -> Cost:
-        tokens = min(float(ENOUGH), self.trace.tokens)
+        tokens = min(float(MIN_REPLY_TOKENS), self.trace.tokens)
         replies = max(tokens / max(self.trace.max_tokens, 1), 1.0)
         prompts = sum(sorted(self.trace.prompt_tokens())[: math.ceil(replies)])
         singly = 0.0 if self.trace.batch_width == 1 else tokens
@@ -527,6 +527,6 @@ def _chosen(trace: TraceFile) -> set[int]:
     chosen: set[int] = set()
     for index in order[:REPLIES]:
         chosen.add(index)
-        if sum(trace.heads[i].emitted for i in chosen) >= ENOUGH:
+        if sum(trace.heads[i].emitted for i in chosen) >= MIN_REPLY_TOKENS:
             break
     return chosen

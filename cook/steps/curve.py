@@ -354,7 +354,7 @@ class _Times:
         self.samples: list[float] = []
         self.read_s = {0: 0.0}
         self.short = 0
-        """Tokens that were read of the long text, up to a ubatch: whole ones begin anew."""
+        """Tokens that were read of the long text, up to a ubatch: whole ones start again."""
 
     def read(self, tokens: int) -> None:
         """Go on reading the long text, to its first ``tokens``."""

@@ -255,7 +255,7 @@ class QuantizeStep(ModelStep):
     def _by_tool(
         self, job: QuantizeJob, importance: Importance, bench: Workbench
     ) -> QuantizeResult:
-        """With llama-quantize, whose file is told anew without the machine's paths."""
+        """With llama-quantize; then the machine's paths are taken out of its file's metadata."""
         whole = bench.directory / f"{job.output.stem}-whole.gguf"
         result = tool_runs.quantize(self.engine, replace(job, output=whole), bench.supervisor)
         file = read_gguf(whole)
@@ -381,7 +381,7 @@ class _Quantizer:
             return cls(build_worker(files), quantizer_of(engine), quantization_version(files))
         except (PrerequisiteError, StepError) as error:
             raise _ForTheToolError(
-                f"llama-quantize made every tensor anew, shared with no other: {error.message}"
+                f"llama-quantize made every tensor again, shared with no other: {error.message}"
             ) from None
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 KIND = "tensor"
 MEMORY_SHARE = 0.25
-"""Of the machine's memory, what quantizing may use where nobody says otherwise."""
+"""Of the machine's memory, what quantizing may use by default."""
 SECONDS_A_WEIGHT = (
     ("iq1", 10e-6),
     ("iq2", 1e-6),

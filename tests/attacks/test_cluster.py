@@ -1,5 +1,5 @@
 """Workers of a cluster killed in mid-step: their programs die with them, and the build goes on to
-the artifacts that an undisturbed one makes. A hundred under ``make soak``.
+the artifacts that an signals_deferred one makes. A hundred under ``make soak``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def disturb(
 ) -> None:
     recipe, home = folder / "recipe.yaml", folder / "home"
     recipe.write_text(TEXT)
-    # The undisturbed one has the same path, since a GGUF names its imatrix by path.
+    # The signals_deferred one has the same path, since a GGUF names its imatrix by path.
     assert build(recipe, home).wait() == 0, said(home)
     expected = contents(home)
     shutil.rmtree(home)

@@ -55,13 +55,13 @@ def written(model: Path, folder: Path) -> Path:
 
 def killed(count: int, model: Path, folder: Path, attacks: Counter[str]) -> None:
     """``count`` times -9 at any moment of a sweep that goes on where it was ended; what it comes to
-    is that of one undisturbed in another home."""
+    is that of one signals_deferred in another home."""
     recipe = written(model, folder)
-    undisturbed, home = folder / "undisturbed", folder / "home"
+    signals_deferred, home = folder / "signals_deferred", folder / "home"
     started = time.monotonic()
-    assert build(recipe, undisturbed).wait() == 0, said(undisturbed)
+    assert build(recipe, signals_deferred).wait() == 0, said(signals_deferred)
     seconds = time.monotonic() - started
-    expected = contents(undisturbed)
+    expected = contents(signals_deferred)
     random = Random(20_261_122)
     while count > 0:
         victim = build(recipe, home, "--jobs", str(1 + count % 2))

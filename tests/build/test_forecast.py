@@ -196,7 +196,7 @@ def test_what_the_draft_reads_counts_as_reading_on_every_engine(tmp_path: Path) 
     small = next(c for c in laid_out.grid if c.draft is not None and c.draft.name == "small")
     dealing = Dealing(fabrication, True, 600.0, {})
     assert dealing.deal([laid_out.baseline, small], small.live.prompts)
-    counted = found.counted_alike(small.key, dealing.runs[small.key])
+    counted = found.with_prompt_time_separated(small.key, dealing.runs[small.key])
     live = figures(counted)
     guess = figures(next(f.runs for f in found.forecasts(ALL) if f.key == small.key))
     assert guess.decode_speed == pytest.approx(live.decode_speed, rel=0.05)
@@ -205,7 +205,7 @@ def test_what_the_draft_reads_counts_as_reading_on_every_engine(tmp_path: Path) 
     )
     assert guess.draft_prompt_ms is None, "a forecast has nothing to correct"
     bare = dealing.runs[laid_out.baseline.key]
-    assert found.counted_alike(laid_out.baseline.key, bare) == tuple(bare)
+    assert found.with_prompt_time_separated(laid_out.baseline.key, bare) == tuple(bare)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=20))

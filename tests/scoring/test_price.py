@@ -17,8 +17,8 @@ from cook.scoring.price import (
     BatchCurve,
     Timings,
     break_even,
-    counted_alike,
     price,
+    with_prompt_time_separated,
 )
 from cook.scoring.simulate import Positions, Profile, simulate
 from cook.steps.curve import grid_of
@@ -124,20 +124,25 @@ def test_each_prompt_is_read_once_by_each_model_wherever_the_engine_counts_it() 
 def test_live_requests_of_both_engines_are_counted_alike() -> None:
     """ik's 1,000 ms of decoding hold the 500 in which the draft read the prompt."""
     live = PromptRun("a", "code", 10, 3000.0, 9, 1000.0, 4100.0, 6, 6, None, "", "limit")
-    alike = counted_alike(live, TIMINGS, IK)
+    alike = with_prompt_time_separated(live, TIMINGS, IK)
     assert (alike.prompt_ms, alike.predicted_ms, alike.wall_ms) == (3500.0, 500.0, 4100.0)
     assert alike.draft_prompt_ms == 500.0
-    assert counted_alike(live, TIMINGS, MAINLINE) == live
+    assert with_prompt_time_separated(live, TIMINGS, MAINLINE) == live
     bare = dataclasses.replace(live, draft_n=None, draft_n_accepted=None)
-    assert counted_alike(bare, TIMINGS, IK) == bare, "nothing was drafted, so nothing was read"
-    assert counted_alike(live, dataclasses.replace(TIMINGS, draft_prefill=None), IK) == live
+    assert with_prompt_time_separated(bare, TIMINGS, IK) == bare, (
+        "nothing was drafted, so nothing was read"
+    )
+    assert (
+        with_prompt_time_separated(live, dataclasses.replace(TIMINGS, draft_prefill=None), IK)
+        == live
+    )
     told = dataclasses.replace(live, late_reading_ms=600.0)
     for timings in (TIMINGS, None):
-        heard = counted_alike(told, timings, IK)
+        heard = with_prompt_time_separated(told, timings, IK)
         assert heard.predicted_ms == 400.0, "as the answer tells, not as it was timed apart"
         assert heard.draft_prompt_ms == 600.0
-        assert counted_alike(heard, timings, IK) == heard, "once is enough"
-    short = counted_alike(dataclasses.replace(live, predicted_ms=100.0), TIMINGS, IK)
+        assert with_prompt_time_separated(heard, timings, IK) == heard, "once is enough"
+    short = with_prompt_time_separated(dataclasses.replace(live, predicted_ms=100.0), TIMINGS, IK)
     assert short.predicted_ms == pytest.approx(10.0)
 
 

@@ -28,7 +28,7 @@ from cook.record.prompt_runs import PromptRun
 from cook.steps import checks
 from cook.steps.checks import (
     CONTROLLED,
-    ENOUGH,
+    MIN_REPLY_TOKENS,
     REPLIES,
     CompareStep,
     ControlStep,
@@ -250,10 +250,10 @@ def chosen(*sizes: tuple[int, int]) -> set[int]:
 
 def test_the_shortest_prompts_until_there_is_enough() -> None:
     """Twelve prompts of 22,000 tokens were read where three replies show as much."""
-    half = ENOUGH // 2
+    half = MIN_REPLY_TOKENS // 2
     assert chosen((9_000, half), (22_000, half), (50, half), (300, half)) == {2, 3}
     assert chosen(*((100 + i, 10) for i in range(40))) == set(range(REPLIES))
-    assert chosen((22_000, 4 * ENOUGH)) == {0}
+    assert chosen((22_000, 4 * MIN_REPLY_TOKENS)) == {0}
 
 
 def test_a_control_that_fails_is_told_where_its_result_would_be() -> None:

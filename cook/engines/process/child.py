@@ -166,7 +166,7 @@ def _keeper() -> int:
         os.close(reader)
 
     def end() -> None:
-        # Waited for: where nobody adopts orphans (a container), it would stay as a zombie.
+        # Waited for: where no process adopts orphans (a container), it would stay as a zombie.
         os.close(writer)
         with contextlib.suppress(subprocess.TimeoutExpired):
             running.wait(_KEEPER_S)

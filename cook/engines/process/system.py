@@ -29,7 +29,7 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def forget_peak_rss(pid: int) -> bool:
-    """Let the high-water mark of ``pid`` begin anew at what it holds now; whether that was
+    """Let the high-water mark of ``pid`` start again at what it holds now; whether that was
     possible (proc_pid_clear_refs(5))."""
     try:
         Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")

@@ -2,7 +2,7 @@
 
 A target of hundreds of gigabytes takes minutes to read. So a worker that a step is done with waits,
 loaded, for the next step that wants the same weights: with another context if need be, which is
-made anew each time. Those that wait give way, the one that waited longest first, to whatever needs
+made again each time. Those that wait give way, the one that waited longest first, to whatever needs
 their memory. One without a model waits, too: a candidate of a few tensors is quantized in hardly
 more than the time that a worker takes to start.
 """
@@ -71,7 +71,7 @@ class KeptWorkers(Closing):
     ) -> Iterator[tuple[Worker, ModelInfo]]:
         """A worker of ``engine`` with the model of ``load``, for the time of the block.
 
-        ``place``: models of one place that nobody wants again take each other's worker, so that
+        ``place``: models of one place that are not used again take each other's worker, so that
         one waits for all of them; None: each waits with its own. ``timeout_s`` bounds every
         request but the loading. One that fails is ended; errors are those of :meth:`Worker.open`
         and :meth:`Worker.load`.
@@ -163,7 +163,7 @@ class KeptWorkers(Closing):
         except StepError:
             if not self._loaded:
                 raise
-        # It may be that all together do not fit: nobody tells beforehand what a device holds.
+        # It may be that all together do not fit: what a device holds is not known beforehand.
         self.close()
         worker = Worker.open(engine, self._supervisor)
         return worker, self._load(worker, load)
