@@ -21,7 +21,7 @@ import cook
 ROOT = Path(cook.__file__).parent
 ROOMS = {
     "__main__": 12,
-    "cli": 2_822,
+    "cli": 2_823,
     "nightly": 1_764,
     "service": 353,
     "inspection": 409,
@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_538,
     "scoring": 3_988,
     "record": 1_500,
-    "recipe": 6_869,
+    "recipe": 7_293,
     "trace": 1_204,
     "graph": 2_244,
     "engine_setup": 290,

@@ -25,9 +25,10 @@ def import_(
 ) -> None:
     """Turn a quantization script or a list of rules into a recipe.
 
-    Reads bash scripts that run llama-quantize (never runs them) and their custom="..." block,
-    .recipe files of the GGUF-Tool-Suite, --custom-q text and --tensor-type-file lists. With
-    --model, rules that say what a tensor group says become that group.
+    Reads bash scripts that run llama-quantize (never runs them) and their custom="..." block, the
+    shell blocks of a model card (README.md), .recipe files of the GGUF-Tool-Suite, --custom-q
+    text and --tensor-type-file lists. With --model, rules that say what a tensor group says
+    become that group.
 
     Examples:
       cook recipes import make-quant-IQ1_KT.sh -o ling.yaml --model Ling-flash-BF16.gguf

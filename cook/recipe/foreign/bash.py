@@ -133,9 +133,10 @@ _SKIPPED = {"then", "do", "else", "elif", "!", "time", "function"}
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}
 
 
-def parse_script(source: ForeignText) -> Script:
-    """The commands of ``source`` in order; RecipeError, with the place, where it is not bash."""
-    return _ScriptReader(source).script(None, 0)
+def parse_script(source: ForeignText, start: int = 0) -> Script:
+    """The commands of ``source`` from ``start`` on; RecipeError, with the place, where it is not
+    bash."""
+    return _ScriptReader(source, start).script(None, 0)
 
 
 @dataclass
@@ -153,8 +154,8 @@ class _Draft:
 
 
 class _ScriptReader:
-    def __init__(self, source: ForeignText) -> None:
-        self.source, self.text, self.at = source, source.text, 0
+    def __init__(self, source: ForeignText, start: int) -> None:
+        self.source, self.text, self.at = source, source.text, start
         self._words = 0
         # Where the line with `<<` ends, and where the text after its here-documents goes on.
         self._line_end, self._resume = -1, -1

@@ -30,7 +30,7 @@ from cook.recipe.foreign.text import ForeignText, read_foreign
 from cook.recipe.groups import Group, group_of, mtp_layers_of
 from cook.recipe.pattern import PatternTimeout, parse_pattern
 from cook.recipe.rules import FORCE_PATTERN, Rule, Tensor, quantizable, timeout_message
-from cook.recipe.schema import MAX_RULES
+from cook.recipe.schema import MAX_QUANTS, MAX_RULES
 
 if TYPE_CHECKING:
     from cook.recipe.load import LoadedRecipe
@@ -150,6 +150,7 @@ class WrittenQuant:
     mixture: str
     rules: Grouped
     type_note: str | None = None
+    imatrix: bool = True
 
 
 @dataclass(frozen=True)
@@ -179,15 +180,17 @@ def to_yaml(recipe: WrittenRecipe) -> str:
     lines += ["", "quants:"]
     for number, quant in enumerate(recipe.quants):
         lines += [""] if number else []
-        lines += _quant_yaml(quant)
+        lines += _quant_yaml(quant, recipe.imatrix is not None)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _quant_yaml(quant: WrittenQuant) -> list[str]:
+def _quant_yaml(quant: WrittenQuant, with_imatrix: bool) -> list[str]:
     lines = [
         f"  - name: {scalar(quant.name)}",
         _noted(f"    type: {quant.type}", quant.type_note),
     ]
+    if with_imatrix and not quant.imatrix:
+        lines.append("    imatrix: false")
     rules = quant.rules.rules
     # With rules and no word of it, cook gives the base type to all that no rule hits.
     if quant.mixture != ("pure" if rules else "engine") and not quant.rules.covered:
@@ -264,6 +267,8 @@ def import_recipe(path: Path, wishes: Wishes | None = None, to: Path | None = No
     notes.check()
     if not any(quant.rules or quant.type for quant in quants):
         raise InputError(f"{path}: no rules and no llama-quantize command in it", hint=_HINT)
+    if len(quants) > MAX_QUANTS:
+        raise InputError(f"{path}: {len(quants)} quants; a recipe has at most {MAX_QUANTS}")
     if wishes.name is not None and len(quants) == 1:
         quants = (replace(quants[0], name=wishes.name),)
     tensors = _tensors(wishes.model)
@@ -296,9 +301,9 @@ def _written(
 ) -> WrittenRecipe:
     first = quants[0]
     for other in quants[1:]:
-        for word in ("source", "imatrix", "flavour"):
-            if getattr(other, word) != getattr(first, word):
-                notes.error(other.at, f"a recipe has one {word}; an earlier command has another")
+        if other.source != first.source:
+            notes.error(other.at, "a recipe has one source; an earlier command has another")
+    imatrix = _one_of("imatrix", quants, notes)
     header, quants = _header(format, quants)
     file = Path(source.file).name
     origin, note = first.source, None
@@ -308,25 +313,38 @@ def _written(
         origin = PLACEHOLDER
         note = f"{file} does not name it: put your unquantized GGUF here"
         notes.warn(source.at(0), "the source model is not named here", "set `model: source:`")
-    _check_sources(first, origin, notes)
+    _check_sources(first, origin, imatrix, notes)
     output = Path(first.output).stem if first.output and len(quants) == 1 else first.name
     output = first.model or output
     return WrittenRecipe(
         name=safe_name(wishes.name or output),
         header=(f"Imported by `cook recipes import` from {file}.", *header),
-        engine=first.flavour,
+        engine=_one_of("flavour", quants, notes),
         source=origin,
         source_note=note,
-        imatrix=first.imatrix,
+        imatrix=imatrix,
         allow_requantize=any(quant.allow_requantize for quant in quants),
         quants=tuple(_quant(quant, wishes, tensors, notes) for quant in quants),
     )
 
 
-def _check_sources(quant: ForeignQuant, origin: str, notes: Notes) -> None:
+def _one_of(word: str, quants: Sequence[ForeignQuant], notes: Notes) -> str | None:
+    """What the quants that say it have in common."""
+    said: list[str] = []
+    for quant in quants:
+        value = getattr(quant, word)
+        if value is not None and value not in said:
+            said.append(value)
+            if len(said) > 1:
+                message = f"a recipe has one {word}: here {value}, before {said[0]}"
+                notes.error(quant.at, message, "make a script of each, and import both")
+    return said[0] if said else None
+
+
+def _check_sources(quant: ForeignQuant, origin: str, imatrix: str | None, notes: Notes) -> None:
     from cook.recipe.sources import parse_source
 
-    for text in filter(None, (origin, quant.imatrix)):
+    for text in filter(None, (origin, imatrix)):
         try:
             parse_source(text, Path())
         except ValueError as error:
@@ -363,7 +381,12 @@ def _quant(
         note = "not said in the file: the type of the most rules"
         notes.warn(quant.at, f"no base type is named: {base}, as most rules say", "--type TYPE")
     return WrittenQuant(
-        safe_name(quant.name), _checked_base(base, quant), quant.mixture, rules, note
+        safe_name(quant.name),
+        _checked_base(base, quant),
+        quant.mixture,
+        rules,
+        note,
+        quant.imatrix is not None,
     )
 
 

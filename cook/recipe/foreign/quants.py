@@ -22,10 +22,17 @@ from pathlib import Path
 
 from cook.documents.tree import Location
 from cook.errors import InputError, Problem, RecipeError
-from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP
+from cook.formats.quant_types import IK_LLAMA_CPP, LLAMA_CPP, Ftype, ftype_by_name
 from cook.recipe.foreign.bash import Unknown
 from cook.recipe.foreign.format import Format
-from cook.recipe.foreign.shell import Call, Value
+from cook.recipe.foreign.scripts import (
+    QuantizeCall,
+    UnreadCommand,
+    base_type_of,
+    is_card,
+    read_script,
+)
+from cook.recipe.foreign.shell import Value
 from cook.recipe.foreign.text import ForeignText, Spanned, read_foreign
 
 MAX_PROBLEMS = 50
@@ -251,22 +258,11 @@ _TENSORS = {
 }
 
 
-def is_quantize(value: Value) -> bool:
-    """Whether this word is the path of ``llama-quantize``."""
-    if not isinstance(value, Spanned):
-        return False
-    return value.text.rpartition("/")[2] in ("llama-quantize", "llama-quantize.exe")
-
-
-def quant_of(source: ForeignText, call: Call, name: str, notes: Notes) -> ForeignQuant | None:
-    """The quant that the command makes; None where ``notes`` has the errors.
-
-    The command's program is the first word that is ``llama-quantize``: ``numactl``, ``time``
-    and such may come before it.
-    """
-    words = call.words
-    first = next(i for i, word in enumerate(words) if is_quantize(word))
-    return _QuantizeOptions(source, words[first + 1 :], source.at(call.offset), name, notes).quant()
+def quant_of(
+    source: ForeignText, call: QuantizeCall, name: str, notes: Notes
+) -> ForeignQuant | None:
+    """The quant that the command makes; None where ``notes`` has the errors."""
+    return _QuantizeOptions(source, call.arguments, source.at(call.offset), name, notes).quant()
 
 
 class _QuantizeOptions:
@@ -288,11 +284,12 @@ class _QuantizeOptions:
         rest = self._flags()
         if any(p.severity == "error" for p in self.notes.problems[before:]):
             return None
-        model, output, base = self._positional(rest)
-        if base is None:
+        files = self._files(rest)
+        if files is None:
             return None
+        model, output, base = files
         rules = distinct_comments((*self._exact_rules(), *self.rules))
-        flavour = next(iter(self.flavours), None)
+        flavour = next(iter(self.flavours), None) or _only(ftype_by_name(base)) or _needs(rules)
         quant = ForeignQuant(
             self.name,
             rules,
@@ -415,27 +412,67 @@ class _QuantizeOptions:
             found.append(override(_TENSORS[flag.text], type_name, at))
         return found
 
-    def _positional(self, rest: Sequence[Value]) -> tuple[str | None, str | None, str | None]:
+    def _files(self, rest: Sequence[Value]) -> tuple[str | None, str | None, str] | None:
         """(source, output, base type): ``IN [OUT] TYPE [THREADS]``."""
-        types = [i for i, word in enumerate(rest) if i and _base_type(word)]
-        if not types or types[0] > 2:
-            problem = next((w for w in rest[1:3] if isinstance(w, Unknown)), None)
-            at = self._place(problem) if problem is not None else self.at
-            why = f": {problem.reason}" if problem is not None else ""
-            hint = "it is `llama-quantize [options] IN OUT TYPE [threads]`"
-            self.notes.error(at, f"the command names no base type{why}", hint)
-            return None, None, None
-        place = types[0]
-        model, output = rest[0], rest[1] if place == 2 else None
-        return _path(model), _path(output), _base_type(rest[place])
+        place = next((i for i in (1, 2) if i < len(rest) and base_type_of(rest[i])), None)
+        option = next((i for i, word in enumerate(rest) if _text(word).startswith("-")), None)
+        if option is not None and isinstance(rest[0], Unknown) and option <= 2:
+            self._not_computed("the options", rest[0])
+            return None
+        if option is not None:
+            message = f"llama-quantize takes no option behind the files: {_text(rest[option])}"
+            self.notes.error(self._place(rest[option]), message, "write it before the files")
+            return None
+        if place is None:
+            self._no_type(rest)
+            return None
+        for number, word in enumerate(rest[place + 1 :]):
+            if isinstance(word, Spanned) and (number or not word.text.strip().isdecimal()):
+                what = "behind the number of threads" if number else "as the number of threads"
+                message = f"llama-quantize does not take `{word.text[:60]}` {what}"
+                self.notes.error(self._place(word), message, _USAGE)
+                return None
+        if isinstance(rest[0], Unknown):
+            self.notes.warn(self.at, f"the source is not computed: {self._why(rest[0])}")
+        output = _path(rest[1]) if place == 2 else None
+        if place == 2 and isinstance(rest[1], Unknown) and "/" in rest[1].tail:
+            output = rest[1].tail
+        return _path(rest[0]), output, base_type_of(rest[place]) or ""
+
+    def _no_type(self, rest: Sequence[Value]) -> None:
+        late = any(base_type_of(word) for word in rest[3:8])
+        if late and isinstance(rest[0], Unknown):
+            self._not_computed("the options", rest[0])
+            return
+        unknown = [word for word in rest[:3] if isinstance(word, Unknown)]
+        if unknown and (len(rest) < 3 or isinstance(rest[2], Unknown)):
+            what = "the base type" if len(rest) > 1 else "what the command is given"
+            self._not_computed(what, unknown[-1])
+            return
+        word = _text(rest[2] if len(rest) > 2 else rest[-1]) if rest else ""
+        if len(rest) < 2 or (len(rest) < 3 and not re.fullmatch(r"[A-Za-z_-]*\d\w*", word)):
+            self.notes.error(self.at, "the command names no base type", _USAGE)
+        elif word.upper() == "COPY":
+            self.notes.error(self.at, "COPY changes no type: there is no quant in it")
+        else:
+            self.notes.error(self.at, f"`{word[:60]}` is no base type", _hint(word))
+
+    def _not_computed(self, what: str, value: Unknown) -> None:
+        hint = "write it as it is into the command"
+        self.notes.error(self.at, f"{what}: not computed: {self._why(value)}", hint)
+
+    def _why(self, value: Unknown) -> str:
+        line = self.source.at(value.offset).line
+        return value.reason if line == self.at.line else f"{value.reason} (line {line})"
 
     def _plausible(self, quant: ForeignQuant) -> ForeignQuant | None:
         """The quant, unless the engine ignores the rules that it is given."""
-        from cook.formats.quant_types import ftype_by_name
-
+        base = ftype_by_name(quant.type or "")
+        if quant.flavour and quant.flavour not in base.engines:
+            self.notes.error(self.at, f"{quant.flavour} has no base type {base.name}")
+            return None
         if not quant.rules:
             return quant
-        base = ftype_by_name(quant.type or "")
         if base.default in ("f32", "f16", "bf16"):
             message = f"with the base type {base.name} the engine ignores every rule"
             self.notes.error(self.at, message, "give the base type of a quantized model")
@@ -444,22 +481,27 @@ class _QuantizeOptions:
             message = "ik_llama.cpp ignores every rule under --pure"
             self.notes.error(self._place(self.pure), message, "take --pure out of the script")
             return None
-        if quant.flavour and quant.flavour not in base.engines:
-            message = f"{quant.flavour} has no base type {base.name}"
-            self.notes.error(self.at, message)
-            return None
         return replace(quant, type=base.name)
 
 
-def _base_type(value: Value) -> str | None:
-    from cook.formats.quant_types import ftype_by_name
+_USAGE = "it is `llama-quantize [options] IN OUT TYPE [threads]`"
 
-    if not isinstance(value, Spanned) or value.text.upper() == "COPY":
-        return None
+
+def _hint(name: str) -> str | None:
     try:
-        return ftype_by_name(value.text).name
-    except InputError:
-        return None
+        ftype_by_name(name)
+    except InputError as error:
+        return error.hint
+    return None
+
+
+def _only(ftype: Ftype) -> str | None:
+    """The one engine that has the base type."""
+    return next(iter(ftype.engines)) if len(ftype.engines) == 1 else None
+
+
+def _text(word: Value) -> str:
+    return word.text if isinstance(word, Spanned) else ""
 
 
 def _path(value: Value | None) -> str | None:
@@ -471,6 +513,11 @@ _MODEL = re.compile(r"^#+\s*Model name:\s*(\S{1,64})\s*$", re.MULTILINE)
 _BASE = re.compile(r"^#+\s*Base type:\s*(\w{1,32})\s*$", re.MULTILINE)
 
 
+_LOOKS_RUN = re.compile(
+    r"llama-quantize|(?:/|^|llama[ \t])quantize\s|\s--quantize\s|^\s*\w+=[\"'$]", re.MULTILINE
+)
+
+
 def read_quants(format: Format, source: ForeignText, notes: Notes) -> tuple[ForeignQuant, ...]:
     """The quants of ``source``, faults in ``notes``; none where it holds no rules at all."""
     return _READERS[format](source, name_of(Path(source.file)), notes)
@@ -478,11 +525,11 @@ def read_quants(format: Format, source: ForeignText, notes: Notes) -> tuple[Fore
 
 def format_of(path: Path, text: str) -> Format:
     """What the file is, by its name, else by what it looks like."""
-    if path.suffix in (".sh", ".bash"):
-        return Format.SCRIPT
     if path.suffix == ".recipe":
         return Format.RECIPE
-    if text.startswith("#!") or re.search(r"llama-quantize|^\s*\w+=[\"'$]", text, re.MULTILINE):
+    if path.suffix in (".sh", ".bash", ".bat", ".cmd", ".ps1") or text.startswith("#!"):
+        return Format.SCRIPT
+    if is_card(ForeignText(str(path), text)) or _LOOKS_RUN.search(text):
         return Format.SCRIPT
     if re.search(r"^\s*#", text, re.MULTILINE):
         return Format.RECIPE
@@ -493,20 +540,14 @@ def format_of(path: Path, text: str) -> Format:
 
 
 def _script(source: ForeignText, name: str, notes: Notes) -> tuple[ForeignQuant, ...]:
-    from cook.recipe.foreign.bash import parse_script
-    from cook.recipe.foreign.shell import Shell
-
-    shell = Shell()
+    shell, found = read_script(source)
     quants: list[ForeignQuant] = []
-    calls = 0
-    for call in shell.calls(parse_script(source)):
-        talks = isinstance(call.words[0], Spanned) and call.words[0].text in ("echo", "ls", "[")
-        if talks or not any(map(is_quantize, call.words)):
-            continue
-        calls += 1
-        if (quant := quant_of(source, call, name, notes)) is not None:
+    for one in found:
+        if isinstance(one, UnreadCommand):
+            notes.error(source.at(one.offset), one.message, one.hint)
+        elif (quant := quant_of(source, one, name, notes)) is not None:
             quants.append(quant)
-    if calls:
+    if found:
         return _named_apart(quants)
     # Only the block: its rules are those of the variable that holds them.
     blocks = {k: v for k, v in shell.variables.items() if isinstance(v, Spanned) and "=" in v.text}
@@ -565,7 +606,19 @@ def _needs(rules: Sequence[ForeignRule]) -> str | None:
 
 
 def _named_apart(quants: Sequence[ForeignQuant]) -> tuple[ForeignQuant, ...]:
-    """Several commands of one script are called after what they write."""
+    """Several commands of one script are called after what they write; one that is there twice
+    (a retry, two branches) is one."""
+    distinct = {
+        (
+            q.output or q.at,
+            q.type,
+            q.imatrix,
+            q.mixture,
+            tuple((r.pattern, r.type) for r in q.rules),
+        ): q
+        for q in reversed(quants)
+    }
+    quants = list(reversed(distinct.values()))
     if len(quants) < 2:
         return tuple(quants)
     named, used = [], Counter[str]()

@@ -251,40 +251,55 @@ def _comma_joined(given: Spanned) -> Spanned:
 Value = Spanned | Unknown
 MAX_COMMANDS = 20_000
 """Commands that loops and functions may come to."""
+MAX_FIELDS = 500_000
+MAX_CHARS = 1 << 25
+"""Words, and characters of them, that all expansions may come to."""
+MAX_EDITED = 1 << 14
+"""Characters of a text that ``${x/...}`` and its like work on."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A command as it is given: its words, program first."""
+    """A command as it is given: its words, program first; ``piped`` is the one before it in a
+    pipeline."""
 
     words: tuple[Value, ...]
     offset: int
+    stdin: Value | None = None
+    piped: Call | None = None
 
 
 @dataclass
 class Shell:
     """Runs a script in this sense; ``variables`` afterwards hold what was last assigned, a list
-    for an array. ``parameters`` are a function's, None outside of one; ``seen`` the places of the
-    commands that were reached."""
+    for an array. ``parameters`` are a function's, None outside of one; ``uncalled`` the functions
+    that nothing has called, by their places."""
 
     variables: dict[str, Value | list[Value]] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     parameters: list[Value] | None = None
-    seen: set[int] = field(default_factory=set)
+    uncalled: dict[int, Function] = field(default_factory=dict)
     _commands: int = 0
+    _fields_made: int = 0
+    _expanded_chars: int = 0
+    _depth: int = 0
+    _substituted: list[Call] = field(default_factory=list)
+    _looks_inside: bool = False
 
-    def calls(self, script: Script, inside: str | None = None, depth: int = 0) -> Iterator[Call]:
-        """Every command outside substitutions, in order; ``inside`` is what makes all of them
-        conditional. InputError for a script that comes to too many commands."""
+    def calls(self, script: Script, inside: str | None = None) -> Iterator[Call]:
+        """Every command in order, those of substitutions that are not computed among them;
+        ``inside`` is what makes all of them conditional. InputError for a script that comes to too
+        many commands."""
         for statement in script:
             if isinstance(statement, Function):
                 self.functions[statement.name] = statement
+                self.uncalled[statement.offset] = statement
             elif isinstance(statement, Loop):
-                yield from self._loop(statement, inside, depth)
+                yield from self._loop(statement, inside)
             else:
-                yield from self._run(statement, inside, depth)
+                yield from self._run(statement, inside)
 
-    def _loop(self, loop: Loop, inside: str | None, depth: int) -> Iterator[Call]:
+    def _loop(self, loop: Loop, inside: str | None) -> Iterator[Call]:
         values: Sequence[Value] = self.parameters or ()
         if loop.words is not None:
             values = self._fields(loop.words)
@@ -292,7 +307,9 @@ class Shell:
             values = (
                 Unknown("the script's own arguments are known only when it runs", loop.offset),
             )
-        for value in values:
+        before = dict(self.variables)
+        # Where cook sees no value, what the loop holds is still looked at, once.
+        for value in values or (Unknown("it is empty", loop.offset),):
             if isinstance(value, Unknown):
                 value = replace(value, reason=f"`for {loop.variable}` runs over it: {value.reason}")
             elif any(c in value.text for c in "*?") and not any(
@@ -303,9 +320,12 @@ class Shell:
                 reason = f"`for {loop.variable}` runs over the files `{value.text}`"
                 value = Unknown(reason, value.start)
             self.variables[loop.variable] = value
-            yield from self.calls(loop.body, inside or loop.inside, depth)
+            yield from self.calls(loop.body, inside or loop.inside)
+        if not values:
+            self.variables = before
 
-    def _run(self, pipeline: Pipeline, inside: str | None, depth: int) -> Iterator[Call]:
+    def _run(self, pipeline: Pipeline, inside: str | None) -> Iterator[Call]:
+        call: Call | None = None
         for command in pipeline:
             self._commands += 1
             if self._commands > MAX_COMMANDS:
@@ -320,7 +340,7 @@ class Shell:
                     if assignment.appends and isinstance(before, list):
                         value = Unknown("a text is added to an array", assignment.offset)
                     elif assignment.appends:
-                        value = _plus(before, value)  # type: ignore[arg-type]
+                        value = self._counted(_plus(before, value))  # type: ignore[arg-type]
                     self.variables[assignment.name] = value
                 else:
                     before = self.variables.get(assignment.name, [])
@@ -330,15 +350,14 @@ class Shell:
                         *(kept if assignment.appends else ()),
                         *added,
                     ]
-            if not command.words:
-                continue
             words = self._fields(command.words)
+            substituted, self._substituted = self._substituted, []
+            yield from substituted
             if not words:
                 continue
-            self.seen.add(command.words[0].offset)
             function = self.functions.get(words[0].text) if isinstance(words[0], Spanned) else None
             if function is not None:
-                yield from self._call(function, words[1:], command.inside or inside, depth)
+                yield from self._call(function, words[1:], command.inside or inside)
                 continue
             if len(pipeline) == 1 and _is(words, "read") and command.stdin is not None:
                 self._read(words, command.stdin)
@@ -347,18 +366,27 @@ class Shell:
                     if isinstance(word, Spanned) and not word.text.startswith("-"):
                         reason = "`read` takes it from a pipe or a file"
                         self.variables[word.text] = Unknown(reason, command.words[0].offset)
+            elif _is(words, "mapfile") or _is(words, "readarray"):
+                if isinstance(words[-1], Spanned):
+                    reason = f"`{words[0].text}` takes it from a pipe or a file"  # type: ignore[union-attr]
+                    self.variables[words[-1].text] = Unknown(reason, command.words[0].offset)
             elif _is(words, "shift") and self.parameters is not None:
                 count = words[1].text if words[1:] and isinstance(words[1], Spanned) else "1"
                 del self.parameters[: int(count) if count.isdecimal() else len(self.parameters)]
-            yield Call(words, command.words[0].offset)
+            stdin = None if command.stdin is None else self._text(command.stdin)
+            call = Call(words, command.words[0].offset, stdin, call)
+            yield call
 
     def _call(
-        self, function: Function, arguments: Sequence[Value], inside: str | None, depth: int
+        self, function: Function, arguments: Sequence[Value], inside: str | None
     ) -> Iterator[Call]:
-        if depth >= MAX_DEPTH:
+        if self._depth >= MAX_DEPTH:
             raise InputError(f"the script's functions call one another deeper than {MAX_DEPTH}")
+        self.uncalled.pop(function.offset, None)
         around, self.parameters = self.parameters, list(arguments)
-        yield from self.calls(function.body, inside, depth + 1)
+        self._depth += 1
+        yield from self.calls(function.body, inside)
+        self._depth -= 1
         self.parameters = around
 
     def _read(self, words: Sequence[Value], stdin: Word) -> None:
@@ -378,12 +406,21 @@ class Shell:
         value: Value = Spanned()
         for part in word.parts:
             value = _plus(value, self._part(part))
+        return self._counted(value)
+
+    def _counted(self, value: Value) -> Value:
+        self._expanded_chars += len(value) if isinstance(value, Spanned) else len(value.tail)
+        if self._expanded_chars > MAX_CHARS:
+            raise InputError(f"the script's expansions come to more than {MAX_CHARS} characters")
         return value
 
     def _fields(self, words: Sequence[Word]) -> tuple[Value, ...]:
         out: list[Value] = []
         for word in words:
             out += self._split(word)
+        self._fields_made += len(out)
+        if self._fields_made > MAX_FIELDS:
+            raise InputError(f"the script's arrays and loops come to more than {MAX_FIELDS} words")
         return tuple(out)
 
     def _split(self, word: Word) -> list[Value]:
@@ -391,6 +428,7 @@ class Shell:
         array gives a field for each of its elements."""
         fields: list[Value] = []
         current: Value | None = None
+        none = False  # `"$@"` of no parameters: no word at all
         for part in word.parts:
             quoted = isinstance(part, Literal) or getattr(part, "quoted", False)
             elements = self._elements(part) if isinstance(part, Expansion) else None
@@ -401,13 +439,14 @@ class Shell:
                         for one in elements
                         for piece in (one.words() if isinstance(one, Spanned) else (one,))
                     ]
+                none = none or not elements
                 for number, element in enumerate(elements):
                     if number:
                         fields.append(current if current is not None else Spanned())
                         current = None
                     current = element if current is None else _plus(current, element)
                 continue
-            value = self._part(part)
+            value = self._counted(self._part(part))
             if isinstance(value, Unknown) or quoted:
                 current = value if current is None else _plus(current, value)
                 continue
@@ -423,7 +462,9 @@ class Shell:
             if pieces and value.text[-1].isspace() and current is not None:
                 fields.append(current)
                 current = None
-        return [*fields, current] if current is not None else fields
+        if current is None or (none and current == Spanned()):
+            return fields
+        return [*fields, current]
 
     def _elements(self, part: Expansion) -> list[Value] | None:
         """Of an array as a whole, or of a function's parameters; None for a single value."""
@@ -443,10 +484,18 @@ class Shell:
             return part
         if isinstance(part, Expansion):
             return self._expanded(part)
-        if len(part.script) != 1 or not isinstance(part.script[0], tuple):
-            return Unknown("only one pipeline inside $(...) is read", part.offset)
-        value = self._pipeline(part.script[0], part.offset)
-        return value.rstrip("\n") if isinstance(value, Spanned) else value
+        value: Value = Unknown("only one pipeline inside $(...) is read", part.offset)
+        if len(part.script) == 1 and isinstance(part.script[0], tuple):
+            value = self._pipeline(part.script[0], part.offset)
+        if isinstance(value, Spanned):
+            return value.rstrip("\n")
+        # The commands in it run all the same. Those inside of them have been seen by now.
+        if not self._looks_inside:
+            self._looks_inside, variables = True, dict(self.variables)
+            found = list(self.calls(part.script, "$("))
+            self._looks_inside, self.variables = False, variables
+            self._substituted += found
+        return value
 
     def _expanded(self, part: Expansion) -> Value:
         """A variable or parameter with its operator, as one text."""
@@ -474,7 +523,15 @@ class Shell:
         if isinstance(value, Unknown):
             return value
         pattern = self._glob(part.operand)
-        if pattern is None or (operator[0] in "^," and part.operand.parts):
+        if len(self._counted(value).text) > MAX_EDITED:  # type: ignore[union-attr]
+            return Unknown(
+                f"`{operator}` of more than {MAX_EDITED} characters is not computed", place
+            )
+        if (
+            pattern is None
+            or pattern.count(".*") > 1
+            or (operator[0] in "^," and part.operand.parts)
+        ):
             return Unknown(f"`{operator}` with this pattern is not computed", place)
         return _edited(value, operator, pattern, self._text(part.by) if part.by else Spanned())
 
@@ -522,7 +579,7 @@ class Shell:
                 value = self._text(command.stdin)
             if isinstance(value, Unknown):
                 return value
-            value = self._filter(command, value, offset)
+            value = self._counted(self._filter(command, value, offset))
         return value
 
     def _filter(self, command: SimpleCommand, given: Spanned, offset: int) -> Value:

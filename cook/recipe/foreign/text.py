@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from cook.documents.tree import Location
@@ -133,4 +134,6 @@ def joined(parts: Iterable[Spanned]) -> Spanned:
     pieces = list(parts)
     if sum(map(len, pieces)) > MAX_TEXT:
         raise InputError("a text of the script grows beyond 1 MiB when it is expanded")
-    return Spanned("".join(p.text for p in pieces), tuple(o for p in pieces for o in p.origin))
+    return Spanned(
+        "".join(p.text for p in pieces), tuple(chain.from_iterable(p.origin for p in pieces))
+    )

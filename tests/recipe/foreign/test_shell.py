@@ -82,6 +82,7 @@ BLOCK = 'custom="\n# a\nblk\\..*\\.attn_v=q8_0\n\n  # b\nffn_(up|down)\\.weight$
         "x=$(basename a/b.gguf .gguf)$(dirname a/b/c)",
         "for x in a b; do y=$x; done; for y in 1 2; do x+=$y; done",
         "f() { shift; x=$1; }; f a b",
+        'f() { for y in "$@" "$@"; do x+=$y.; done; }; x=; f; f "" a',
         "exec 2> >(cat); x=a",
         "case a in (b) y=1;; a|c) y=2;; esac; x=1",
         "if [[ ab =~ ^(a|b)+$ ]]; then y=1; fi; x=1",
