@@ -36,9 +36,9 @@ class Literal:
 
 @dataclass(frozen=True)
 class Expansion:
-    """``${name}`` of a variable or a parameter (``1``, ``@``); ``index`` is ``@``, ``*`` or a
-    number for an array; ``operator`` (``:-``, ``%`` ...) with its ``operand``, and ``by`` what
-    ``/`` puts in its place."""
+    """``${name}`` of a variable or a parameter (``1``, ``@``), ``!name`` for an array's indices;
+    ``index`` is ``@``, ``*``, a number or a variable for an array; ``operator`` (``:-``, ``%`` ...)
+    with its ``operand``, and ``by`` what ``/`` puts in its place."""
 
     name: str
     offset: int
@@ -85,6 +85,8 @@ class SimpleCommand:
     words: tuple[Word, ...]
     stdin: Word | None
     inside: str | None
+    writes: bool = False
+    """Whether a file gets what it prints."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,10 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|>>|>\||[<>]&|&>>?|[<>])")
 _BACKQUOTED = re.compile(r"`(?:\\.|[^`\\])*`", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+_LISTED = re.compile(r"[^{}]*\{([^{}]*,[^{}]*)\}[^{}]*")
 _EXPANSION = re.compile(
-    r"([A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|\d{1,4})\])?(:?[-=+?]|%%?|##?|//?|\^\^?|,,?)?", re.ASCII
+    r"(!?[A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|\d{1,4}|\$?[A-Za-z_]\w*)\])?(:?[-=+?]|%%?|##?|//?|\^\^?|,,?)?",
+    re.ASCII,
 )
 _INDEXED = re.compile(r"([A-Za-z_]\w*)\[[^]\n]*\]\+?=", re.ASCII)
 _FUNCTION = re.compile(
@@ -147,6 +151,7 @@ class _Draft:
     words: list[Word] = field(default_factory=list)
     stdin: Word | None = None
     declares: bool = False
+    writes: bool = False
 
     @property
     def empty(self) -> bool:
@@ -180,7 +185,13 @@ class _ScriptReader:
             if not draft.empty:
                 inside = self._inside[0] if self._inside else after
                 commands.append(
-                    SimpleCommand(tuple(draft.assignments), tuple(draft.words), draft.stdin, inside)
+                    SimpleCommand(
+                        tuple(draft.assignments),
+                        tuple(draft.words),
+                        draft.stdin,
+                        inside,
+                        draft.writes,
+                    )
                 )
             draft = _Draft()
 
@@ -288,13 +299,13 @@ class _ScriptReader:
         return None
 
     def _loop_words(self, depth: int) -> tuple[Word, ...]:
-        words = []
+        words: list[Word] = []
         while (char := self._peek()) not in (";", "\n", ""):
             if char in " \t" or self._peek(2) == "\\\n":
                 self.at += 1 if char in " \t" else 2
                 continue
             begin = self.at
-            words.append(_unbraced(self._word(depth)))
+            words += _unbraced(self._word(depth))
             if self.at == begin:
                 raise self.fail(f"cannot read `{char}` here", begin)
         return tuple(words)
@@ -342,7 +353,7 @@ class _ScriptReader:
             return
         if draft.declares:
             return  # an option of `declare`, or a name without a value
-        draft.words.append(_unbraced(word))
+        draft.words += _unbraced(word)
 
     def _loop_variable(self, draft: _Draft) -> None:
         while self._peek() in (" ", "\t"):
@@ -375,7 +386,7 @@ class _ScriptReader:
                 self.at = len(self.text) if end < 0 else end
             else:
                 begin, keyed = self.at, keyed or char == "["
-                words.append(_unbraced(self._word(depth)))
+                words += _unbraced(self._word(depth))
                 if self.at == begin:
                     raise self.fail(f"cannot read `{char}` in an array", begin)
         self.at += 1
@@ -507,7 +518,8 @@ class _ScriptReader:
         end = self.at
         body = self.text[start + 2 : end]
         found = _EXPANSION.match(body)
-        if found is None or (not found[3] and found.end() < len(body)):
+        indirect = found and found[1][0] == "!" and (found[2] not in ("@", "*") or found[3])
+        if found is None or indirect or (not found[3] and found.end() < len(body)):
             self.at = end + 1
             return Unknown(f"`${{{body[:40]}}}` is not computed", start)
         operand = by = None
@@ -559,6 +571,8 @@ class _ScriptReader:
             expands = not any(isinstance(p, Literal) and p.quoted for p in word.parts)
             name = joined(p.text for p in word.parts if isinstance(p, Literal)).text
             draft.stdin = self._here_document(name, expands, operator == "<<-", depth)
+        elif operator in (">", ">>", ">|"):
+            draft.writes = True
         elif operator == "<":
             unknown = Unknown("what the file holds is not in the script", start)
             draft.stdin = Word((unknown,), start)
@@ -595,14 +609,24 @@ class _ScriptReader:
         return Word((Literal(body, True),), start)
 
 
-def _unbraced(word: Word) -> Word:
-    """``word``, unless bash makes several of it (``a{b,c}``)."""
+def _unbraced(word: Word) -> tuple[Word, ...]:
+    """The words that bash makes of ``a{b,c}``; an unknown one where they are more than that."""
     shape = "".join(
         p.text.text if isinstance(p, Literal) and not p.quoted else "-" for p in word.parts
     )
     if not _BRACES.search(shape):
-        return word
-    return Word((Unknown("braces that make several words are not read", word.offset),), word.offset)
+        return (word,)
+    first, found = word.parts[0], _LISTED.fullmatch(shape)
+    if found is None or len(word.parts) > 1 or not isinstance(first, Literal):
+        unknown = Unknown("braces that make several words are not read", word.offset)
+        return (Word((unknown,), word.offset),)
+    start, end = found.span(1)
+    head, tail = first.text[: start - 1], first.text[end + 1 :]
+    return tuple(
+        Word((Literal(head + piece + tail, False),), word.offset)
+        for piece in first.text[start:end].split(",")
+        if head.text or piece.text or tail.text
+    )
 
 
 def _merged(parts: list[Part]) -> tuple[Part, ...]:

@@ -259,7 +259,8 @@ def _commands_in_text(source: ForeignText, call: Call) -> list[QuantizeCall | Un
     """Of a command that is given to a shell as a text."""
     program, *rest = call.words
     name = _text_of(program)
-    if _NAMING.fullmatch(name):
+    keeps = call.stdin is not None and (name == "tee" or (name == "cat" and call.writes))
+    if _NAMING.fullmatch(name) and not keeps:
         return []
     if name == "eval" or (name in _SHELLS and "-c" in map(_text_of, rest)):
         given = [w for w in rest if not _text_of(w).startswith("-c")]
@@ -267,7 +268,7 @@ def _commands_in_text(source: ForeignText, call: Call) -> list[QuantizeCall | Un
             pieces = [piece for w in given if isinstance(w, Spanned) for piece in w.words()]
             return _commands(source, Call(tuple(pieces), call.offset)) if pieces else []
     texts = [_text_of(w) for w in call.words if " " in _text_of(w)]
-    if name in _SHELLS | _CONTAINERS | _REPEATING:
+    if keeps or name in _SHELLS | _CONTAINERS | _REPEATING:
         piped = call.piped.words if call.piped else ()
         texts += [_text_of(w) for w in (*piped, *([call.stdin] if call.stdin else ()))]
     if not any(map(_TEXT.search, texts)):

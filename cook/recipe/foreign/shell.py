@@ -267,6 +267,7 @@ class Call:
     offset: int
     stdin: Value | None = None
     piped: Call | None = None
+    writes: bool = False
 
 
 @dataclass
@@ -374,7 +375,7 @@ class Shell:
                 count = words[1].text if words[1:] and isinstance(words[1], Spanned) else "1"
                 del self.parameters[: int(count) if count.isdecimal() else len(self.parameters)]
             stdin = None if command.stdin is None else self._text(command.stdin)
-            call = Call(words, command.words[0].offset, stdin, call)
+            call = Call(words, command.words[0].offset, stdin, call, command.writes)
             yield call
 
     def _call(
@@ -472,7 +473,9 @@ class Shell:
             return None
         if part.name in ("@", "*"):
             return self.parameters
-        value = self.variables.get(part.name)
+        value = self.variables.get(part.name.lstrip("!"))
+        if part.name[0] == "!" and isinstance(value, list):
+            return [Spanned(str(n), (part.offset,) * len(str(n))) for n in range(len(value))]
         if part.index in ("@", "*") and value is not None:
             return value if isinstance(value, list) else [value]
         return None
@@ -547,11 +550,17 @@ class Shell:
         if part.name == "HOME" and part.name not in self.variables:
             return Spanned("~", (part.offset,))
         value = self.variables.get(part.name)
+        if isinstance(value, Unknown):
+            return value
         if not isinstance(value, list):
             return value if part.index in (None, "0", "@", "*") else None
         if part.index in ("@", "*"):
             return _spaced(value)
-        number = int(part.index or 0)
+        index = part.index or "0"
+        held = Spanned(index) if index.isdecimal() else self.variables.get(index.lstrip("$"))
+        if not isinstance(held, Spanned) or not re.fullmatch(r"[0-9]{1,6}", held.text):
+            return Unknown(f"the index `{index}` is not computed", part.offset)
+        number = int(held.text)
         return value[number] if number < len(value) else None
 
     def _glob(self, word: Word) -> str | None:

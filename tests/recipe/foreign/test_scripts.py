@@ -167,9 +167,30 @@ SCRIPTS: dict[str, tuple[str, str]] = {
         "x Q6_K",
     ),
     "a loop by number": (
-        'A=(Q4_0 Q5_0)\nfor i in "${!A[@]}"; do\n'
-        '  llama-quantize m.gguf m-$i.gguf "${A[$i]}"\ndone',
-        "3: the base type: not computed: `${A[$i]}` is not computed",
+        'A=(Q4_0 Q5_0)\nfor i in "${!A[@]}"; do\n  llama-quantize m.gguf m-$i.gguf ${A[$i]}\ndone',
+        "m-0 Q4_0\nm-1 Q5_0",
+    ),
+    "a loop by arithmetic": (
+        "A=(Q4_0 Q5_0)\nfor ((i=0; i<2; i++)); do\n  llama-quantize m.gguf m.gguf ${A[i]}\ndone",
+        "3: the base type: not computed: the index `i` is not computed",
+    ),
+    "a script that writes a script": (
+        "llama-quantize m.gguf a.gguf Q8_0\ncat > run.sh <<EOF\n"
+        "llama-quantize m.gguf b.gguf Q4_0\nEOF\nbash run.sh",
+        "2: a llama-quantize command in a text for `cat` is not computed",
+    ),
+    "usage in a here-document": (
+        "usage() {\n  cat <<EOF\nUsage: llama-quantize m.gguf b.gguf Q4_0\nEOF\n}\n"
+        "llama-quantize m.gguf a.gguf Q8_0 || usage",
+        "x Q8_0",
+    ),
+    "a loop over braces": (
+        "for q in Q{4,5}_K_M {1..3}; do llama-quantize m.gguf m-$q.gguf $q; done",
+        "1: the base type: not computed: `for q` runs over it: braces that make several words",
+    ),
+    "a loop over a list in braces": (
+        "for q in Q{4,5}_K_M; do llama-quantize m.gguf m-$q.gguf $q; done",
+        "m-Q4_K_M Q4_K_M\nm-Q5_K_M Q5_K_M",
     ),
     "a loop over lines": (
         "while read -r q; do\n  ./llama-quantize m.gguf m-$q.gguf $q\ndone < types.txt",
@@ -178,7 +199,7 @@ SCRIPTS: dict[str, tuple[str, str]] = {
     "an array with keys": (
         "declare -A T=([small]=Q4_0 [big]=Q8_0)\nfor k in small big; do\n"
         '  llama-quantize m.gguf $k.gguf "${T[$k]}"\ndone',
-        "3: the base type: not computed: `${T[$k]}` is not computed",
+        "3: the base type: not computed: arrays with keys are not computed (line 1)",
     ),
     "a function": (
         'q() {\n  local type=$1; shift\n  llama-quantize "$@" m.gguf "m-$type.gguf" "$type"\n}\n'
