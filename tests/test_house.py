@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_538,
     "scoring": 3_988,
     "record": 1_500,
-    "recipe": 7_327,
+    "recipe": 7_330,
     "trace": 1_204,
     "graph": 2_244,
     "engine_setup": 290,

@@ -113,6 +113,8 @@ Script = tuple[Statement, ...]
 
 MAX_DEPTH = 16
 MAX_WORDS = 50_000
+MAX_BRACED = 1 << 16
+"""Characters that one word with braces may come to."""
 
 _CLOSED = re.compile(r"(?:done|\})(?=[\s;|&)<>]|\Z)")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -617,7 +619,8 @@ def _unbraced(word: Word) -> tuple[Word, ...]:
     if not _BRACES.search(shape):
         return (word,)
     first, found = word.parts[0], _LISTED.fullmatch(shape)
-    if found is None or len(word.parts) > 1 or not isinstance(first, Literal):
+    large = found is not None and found[1].count(",") * len(shape) > MAX_BRACED
+    if found is None or large or len(word.parts) > 1 or not isinstance(first, Literal):
         unknown = Unknown("braces that make several words are not read", word.offset)
         return (Word((unknown,), word.offset),)
     start, end = found.span(1)
