@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cook.errors import InputError
 from cook.formats.file_kind import IMATRIX_TYPE, no_model
 from cook.formats.gguf import GgufFile, TensorInfo, is_gguf, read_gguf, read_tensor_list
+from cook.formats.kv_cache import CacheSize, cache_size
 from cook.formats.trace_file import TraceFile, TraceHeader
 from cook.recipe.active import ActiveBytes, active_bytes
 
@@ -184,6 +185,8 @@ class ModelReport:
     experts: int | None
     experts_used: int | None
     context: int | None
+    cache: CacheSize | None
+    """Of one context as long, in f16; None: unknown."""
     vocabulary: int | None
     imatrix: str | None
     total: TensorShare
@@ -294,7 +297,8 @@ def _model(file: GgufFile) -> ModelReport:
         layers=number("block_count"),
         experts=number("expert_count"),
         experts_used=number("expert_used_count"),
-        context=number("context_length"),
+        context=(context := number("context_length")),
+        cache=cache_size(file, context) if context else None,
         vocabulary=tokens.count if tokens else None,
         imatrix=file.string("quantize.imatrix.file"),
         total=_share("total", file.tensors),
@@ -317,6 +321,7 @@ def _tensor_list(path: Path) -> ModelReport:
         experts=None,
         experts_used=None,
         context=None,
+        cache=None,
         vocabulary=None,
         imatrix=None,
         total=_share("total", tensors),

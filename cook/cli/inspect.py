@@ -62,6 +62,7 @@ def _show_model(out: Output, report: ModelReport) -> None:
             "layers": report.layers,
             "experts": report.experts and f"{report.experts}, {report.experts_used} used",
             "context": report.context,
+            "KV cache": _cache(report),
             "vocabulary": report.vocabulary,
             "shards": report.shards if report.shards > 1 else None,
             "file size": units.size(report.file_bytes),
@@ -86,6 +87,16 @@ def _show_model(out: Output, report: ModelReport) -> None:
         ]
         rows.append(("total", units.size(active.read_bytes), "100.0 %"))
         out.table(rows, ["a token reads of", *right("bytes", "share")])
+
+
+def _cache(report: ModelReport) -> str | None:
+    if report.kind != "model" or not report.context:
+        return None
+    known = report.cache
+    if known is None:
+        return "unknown"
+    state = ", recurrent state unknown" if known.state is None else ""
+    return f"{units.size(known.total)} in f16 at that context{state}"
 
 
 def _share(share: TensorShare, total: TensorShare, title: str) -> tuple[object, ...]:

@@ -81,14 +81,16 @@ _KEPT_LAYERS = {"gemma3n": 20}
 
 @dataclass(frozen=True)
 class CacheSize:
-    """Bytes of a context: ``attention`` for keys and values, ``state`` of recurrent layers."""
+    """Bytes of a context: ``attention`` for keys and values, ``state`` of recurrent layers, None
+    where the header does not tell that."""
 
     attention: int
-    state: int
+    state: int | None
 
     @property
     def total(self) -> int:
-        return self.attention + self.state
+        """As far as it is known."""
+        return self.attention + (self.state or 0)
 
 
 def cache_size(
@@ -158,7 +160,10 @@ class _Header:
                 value = widest
             each = key * keys.bpw + (0 if self.compressed else value * values.bpw)
             attention += each / 8 * (few if layer in windowed else cells) * slots
-        state = len(recurrent) * self._state() * STATE_BYTES * slots if recurrent else 0
+        each_state = self._state() if recurrent else 0
+        if each_state is None and not attending:
+            raise _UnknownShape
+        state = None if each_state is None else len(recurrent) * each_state * STATE_BYTES * slots
         return CacheSize(round(attention), state)
 
     def _kinds(self) -> tuple[Sequence[int], Sequence[int]]:
@@ -225,7 +230,7 @@ class _Header:
             value = self._one("attention.value_length_swa", value)
         return self.heads[layer] * key, self.heads[layer] * value
 
-    def _state(self) -> int:
+    def _state(self) -> int | None:
         """Numbers of one recurrent layer's state, that of its convolution included."""
         width = self._one("embedding_length", 0)
         if head := self._one("wkv.head_size", 0):
@@ -234,7 +239,7 @@ class _Header:
             return width * (taps - 1)
         inner, kept = self._one("ssm.inner_size", 0), self._one("ssm.state_size", 0)
         if not inner:
-            raise _UnknownShape
+            return None
         taps = self._one("ssm.conv_kernel", 0)
         groups = 0 if self.name in ("mamba", "jamba") else self._one("ssm.group_count", 0)
         return max(taps - 1, 0) * (inner + 2 * groups * kept) + kept * inner

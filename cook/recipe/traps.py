@@ -19,7 +19,8 @@ from cook.documents.tree import Keys
 from cook.engines.base import cache_halves
 from cook.errors import InputError, Problem
 from cook.formats.file_kind import head_is_absent, no_model
-from cook.formats.quant_types import Flavour, by_name
+from cook.formats.kv_cache import cache_size
+from cook.formats.quant_types import Flavour
 from cook.units import size
 
 if TYPE_CHECKING:
@@ -89,21 +90,6 @@ def head_tensor(file: GgufFile) -> str | None:
     layers = _number(file, "block_count")
     name = f"blk.{layers - 1}.nextn.eh_proj.weight" if layers else ""
     return name if name and file.find(name) is not None else None
-
-
-def cache_bytes_per_token(file: GgufFile, cache_type: str) -> float | None:
-    """Of keys and values of all layers, in ``cache_type`` (``q8_0``; ``q8_0/q5_1`` for each its
-    own); None where the header does not tell, as with MLA."""
-    layers, width = _number(file, "block_count"), _number(file, "embedding_length")
-    heads = _number(file, "attention.head_count")
-    kept = _number(file, "attention.head_count_kv") or heads
-    if not (layers and width and heads and kept) or _number(file, "attention.kv_lora_rank"):
-        return None
-    each = width // heads
-    key = _number(file, "attention.key_length") or each
-    value = _number(file, "attention.value_length") or each
-    keys, values = (by_name(half) for half in cache_halves(cache_type))
-    return layers * kept * (key * keys.bpw + value * values.bpw) / 8
 
 
 def _state(locations: Locations, headers: Mapping[Keys, GgufFile]) -> Iterator[Problem]:
@@ -239,9 +225,13 @@ def _draft_context(
         weights = file.tensor_bytes
         if place == TARGET or weights is None or no_model(file) is not None:
             continue
-        known = [(b, t) for t in types if (b := cache_bytes_per_token(file, t)) is not None]
-        per_token, largest = max(known, default=(0.0, ""))
-        cache = round(per_token * score.context)
+        halves = {kind: cache_halves(kind) for kind in types}
+        known = [
+            (found.total, kind)
+            for kind, pair in halves.items()
+            if (found := cache_size(file, score.context, pair)) is not None
+        ]
+        cache, largest = max(known, default=(0, ""))
         if cache < max(_LEAST_CACHE_BYTES, _MUCH_CACHE * weights):
             continue
         yield locations.at("score", "context").problem(

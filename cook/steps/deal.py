@@ -156,7 +156,7 @@ class DealStep(Step[DealOutcome]):
             read_bytes=sum(cost.read_bytes for cost in each),
             decodes=sum(cost.decodes for cost in each),
             computed_bytes=sum(cost.computed_bytes for cost in each),
-            memory_bytes=sum(models.values()),
+            memory_bytes=sum(models.values()) + sum(s.context_bytes() for s in self.servers),
         )
 
     def needs(self) -> Needs:

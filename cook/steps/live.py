@@ -30,6 +30,7 @@ from cook.steps.phase import Phase
 from cook.steps.work import (
     TOKENS_A_CYCLE,
     computed_bytes,
+    context_bytes,
     model_bytes,
     prompt_tokens,
     read_bytes,
@@ -205,16 +206,25 @@ class LiveStep(Step[LiveOutcome]):
         tokens = float(len(self.prompts) * self.max_tokens)
         prompts = sum(prompt_tokens(self.prompts, self.target))
         read, computed = read_bytes(self.target), prompts * computed_bytes(self.target)
+        held = target + draft + self.context_bytes()
         if self.draft is None or self.settings is None:
-            return Cost((target,), tokens * read, tokens, computed)
+            return Cost((target,), tokens * read, tokens, computed, memory_bytes=held)
         n_max, cycles = self.settings.n_max, tokens / TOKENS_A_CYCLE
         return Cost(
             loads=(target, draft),
             read_bytes=cycles * (read * wide(n_max + 1) + n_max * read_bytes(self.draft)),
             decodes=cycles * (1 + n_max),
             computed_bytes=computed + prompts * computed_bytes(self.draft),
-            memory_bytes=target + draft,
+            memory_bytes=held,
         )
+
+    def context_bytes(self) -> float:
+        """What its server's contexts take beside the weights, about."""
+        held = context_bytes(self.target, self.target_args, self.context, self.slots)
+        if self.draft is not None:
+            own = self.draft_context or self.context
+            held += context_bytes(self.draft, self.draft_args, own, self.slots)
+        return held
 
     def server_job(self, bench: Workbench) -> ServerJob:
         """The engine's job for this configuration."""

@@ -17,7 +17,14 @@ from cook.graph.step import JsonValue, Source, Step, Workbench
 from cook.paths import cook_home
 from cook.prompts.prompt_set import Prompt
 from cook.steps.phase import Phase
-from cook.steps.work import CHUNK_TOKENS, computed_bytes, prompt_tokens, read_bytes, wide
+from cook.steps.work import (
+    CHUNK_TOKENS,
+    computed_bytes,
+    context_bytes,
+    prompt_tokens,
+    read_bytes,
+    wide,
+)
 from cook.trace.session import EXTRA, TOP, Recorded, TraceRequest, record, recorded
 
 TRACE_FILE = "target.trace"
@@ -92,7 +99,8 @@ class TraceStep(Step[TraceOutcome]):
         # Each token of a batch may ask for experts of its own.
         read = max(min(size, self.batch_width * each), wide(self.batch_width) * each)
         computed = sum(self.prompt_tokens()) * computed_bytes(self.target)
-        return Cost((size,), self.tokens * read, self.tokens, computed)
+        held = size + context_bytes(self.target, self.args, self.context)
+        return Cost((size,), self.tokens * read, self.tokens, computed, memory_bytes=held)
 
     def predicted_bytes(self) -> int:
         return len(self.prompts) * (self.max_tokens + EXTRA) * (24 + 6 * TOP)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from pathlib import Path
 
+from cook.engines.base import UBATCH, ModelArgs
 from cook.errors import CookError
 from cook.formats.gguf import header, header_if_there
+from cook.formats.kv_cache import cache_size
 from cook.formats.vocabulary import Vocabulary, read_vocabulary, tokens_about
 from cook.graph.cost import Cost
 from cook.graph.step import Input, Source
@@ -30,6 +32,30 @@ def model_bytes(model: Input) -> float | None:
         return float(model.size_bytes)
     size = model.predicted_bytes()
     return float(size) if size else None
+
+
+def context_bytes(model: Input, args: ModelArgs, context: int, slots: int = 1) -> float:
+    """Bytes of a server's context beside the weights of ``model``, ``slots`` of so many tokens:
+    KV cache and recurrent state by the header (none where it does not tell, see
+    :mod:`cook.formats.kv_cache`), and of the compute buffers the largest part, logits of a batch
+    or, without flash attention, its scores."""
+    source = source_of(model)
+    file = header_if_there(source.path) if isinstance(source, Source) else None
+    if file is None:
+        return 0.0
+    filled = args.filled()
+    ubatch, flash = filled.ubatch or UBATCH, args.flash_attention is not False
+    kinds = (args.cache_type_k or "f16", args.cache_type_v or "f16")
+    cache = cache_size(file, context, kinds, slots=slots, ubatch=ubatch, flash_attention=flash)
+    embeddings = file.find("token_embd.weight")
+    wide = embeddings.shape[-1] if embeddings is not None else 0
+    try:
+        heads = file.integer(f"{file.architecture}.attention.head_count") or 0
+    except CookError:
+        heads = 0
+    if not flash:
+        wide = max(wide, heads * context * slots)
+    return (cache.total if cache is not None else 0) + 4.0 * ubatch * wide
 
 
 def read_bytes(model: Input) -> float:
