@@ -12,8 +12,9 @@ Sources: mainline ``tensor_allows_quantization`` (``src/llama-quant.cpp``), ik
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from types import MappingProxyType
 from typing import Protocol
 
@@ -258,6 +259,8 @@ class ModelTensors:
                 continue
             hit = rule_of[tensor.name]
             wanted = quant.rules[hit].type if hit is not None else _uncovered_type(quant)
+            if wanted is None:
+                faults.left_to_the_mixture(tensor)
             types[tensor.name] = None if wanted is None else faults.stored(tensor, wanted, hit)
         return Resolution(
             MappingProxyType(types),
@@ -292,6 +295,9 @@ class _Faults:
     def __init__(self, where: Location, quant: Quant, flavour: str) -> None:
         self._where, self._quant, self._flavour = where, quant, flavour
         self._found: dict[tuple[int | None, str, str], list[str]] = {}
+        self._mixed: dict[str, list[Tensor]] = {}
+        """By what is written: tensors that the mixture decides on and whose rows do not divide."""
+        self._mixed_weights = 0
 
     def stored(self, tensor: Tensor, wanted: str, rule: int | None) -> str:
         from cook.formats.quant_types import by_name, stored_type
@@ -314,13 +320,47 @@ class _Faults:
                 self._note(rule, "warning", message, tensor.name)
         return written
 
+    def left_to_the_mixture(self, tensor: Tensor) -> None:
+        """A tensor whose type the engine's mixture decides on, by the base type's own: most of
+        them get that, or one of blocks as large."""
+        from cook.formats.quant_types import by_name, fallback
+
+        wanted = by_name(self._quant.default_type)
+        self._mixed_weights += prod(tensor.shape)
+        try:
+            written = fallback(wanted, tensor.shape[0], self._flavour)
+        except InputError as error:
+            self._note(None, "error", f"{error.message} ({{tensors}})", tensor.name)
+            return
+        if written is not None:
+            self._mixed.setdefault(written, []).append(tensor)
+
+    def _mixture_problems(self) -> Iterator[Problem]:
+        from cook.formats.quant_types import by_name
+
+        wanted = by_name(self._quant.default_type)
+        for written, tensors in self._mixed.items():
+            columns = ", ".join(str(n) for n in sorted({t.shape[0] for t in tensors}))
+            share = sum(prod(t.shape) for t in tensors) / self._mixed_weights
+            yield self._where.problem(
+                f"quant {self._quant.name}: rows of {columns} do not divide by {wanted.block} as "
+                f"{wanted.name} requires: {self._flavour} writes {written} in its place, "
+                f"{by_name(written).bpw:.4g} bits a weight for {wanted.bpw:.4g} "
+                f"({some([t.name for t in tensors])}; {share:.0%} of the weights)",
+                hint="name types that fit these rows in rules: then the size is what you ask for",
+                severity="warning",
+            )
+
     def _note(self, rule: int | None, severity: str, message: str, name: str) -> None:
         self._found.setdefault((rule, severity, message), []).append(name)
 
     def problems(self) -> tuple[Problem, ...]:
-        return tuple(
-            self._problem(rule, severity, message, names)
-            for (rule, severity, message), names in self._found.items()
+        return (
+            *(
+                self._problem(rule, severity, message, names)
+                for (rule, severity, message), names in self._found.items()
+            ),
+            *self._mixture_problems(),
         )
 
     def _problem(

@@ -209,8 +209,7 @@ def test_layers_of_a_head_have_no_cache_in_the_trunk_s_context(tmp_path: Path) -
     assert cache_size(read_gguf(written(tmp_path, whole)), 4096) == trunk
 
 
-# llama.cpp issues 27718 and 20570, ollama issue 11471: hours of context that cook refused, or
-# memory that it saw taken, by a multiple.
+# llama.cpp issues 27718 and 20570, ollama issue 11471: memory by a multiple of what is taken.
 def test_six_layers_of_fifty_two_attend(tmp_path: Path) -> None:
     """Nemotron-3-Nano: 0.75 GiB, where all layers and heads would make 104."""
     heads = [2 if n in (5, 12, 19, 26, 33, 42) else 0 for n in range(52)]
@@ -230,7 +229,7 @@ def test_six_layers_of_fifty_two_attend(tmp_path: Path) -> None:
 
 
 def test_sliding_windows(tmp_path: Path) -> None:
-    """Gemma 3 12B: 48 layers, five of six with a window of 1,024."""
+    """Gemma 3 12B: 48 layers, five of six with a window of 1,024 (hf-mem issue 60)."""
     found = size(
         tmp_path,
         "gemma3",
@@ -249,7 +248,7 @@ def test_sliding_windows(tmp_path: Path) -> None:
 
 
 def test_one_layer_in_four_attends(tmp_path: Path) -> None:
-    """Qwen3-Next-80B: 12 of 48 layers."""
+    """Qwen3-Next-80B: 12 of 48 layers (omlx issue 2725)."""
     found = size(
         tmp_path,
         "qwen3next",

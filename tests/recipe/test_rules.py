@@ -56,6 +56,31 @@ def test_uncovered_tensors_by_mixture(small: Tensors) -> None:
     assert not engine.complete
 
 
+# llama.cpp pull requests 28474 (rows of 2,688, 1,856) and 20159 (1,152), issues 14996 and 6614
+# (14,464), ik_llama.cpp pull request 299 (1,408).
+@pytest.mark.parametrize(
+    ("ftype", "flavour", "written", "bits"),
+    [
+        ("Q4_K_M", LLAMA_CPP, "q5_0", "5.5 bits a weight for 4.5"),
+        ("Q4_K_M", IK_LLAMA_CPP, "q5_0", "5.5 bits a weight for 4.5"),
+        ("Q2_K", LLAMA_CPP, "q4_0", "4.5 bits a weight for 2.625"),
+        ("Q6_K", LLAMA_CPP, "q8_0", "8.5 bits a weight for 6.562"),
+        ("IQ4_XS", LLAMA_CPP, "iq4_nl", "4.5 bits a weight for 4.25"),
+    ],
+)
+def test_rows_of_a_mixture_that_do_not_divide_are_told_with_what_is_written(
+    small: Tensors, ftype: str, flavour: str, written: str, bits: str
+) -> None:
+    asked = quant(ftype=ftype, mixture="engine")
+    (found,) = resolve(small, asked, flavour, "llama").problems
+    assert found.severity == "warning"
+    assert f"rows of 320 do not divide by 256 as {ftype[:4].lower()}" in found.message.lower()
+    assert f"{flavour} writes {written} in its place, {bits} (" in found.message
+    assert "% of the weights)" in found.message
+    plain = quant(ftype="Q8_0", mixture="engine")
+    assert resolve(small, plain, flavour, "llama").problems == ()
+
+
 @pytest.mark.parametrize("ftype", ["F16", "BF16", "F32"])
 def test_unquantized_base_types_have_no_mixture(small: Tensors, ftype: str) -> None:
     found = resolve(small, quant(ftype=ftype, mixture="engine"), LLAMA_CPP, "")
