@@ -221,7 +221,7 @@ def _recount(
     flips = np.zeros(2, int)
     ours, theirs = [], []
     with Worker.open(plan.engine, Supervisor(executor.logs / "counts")) as worker:
-        info = worker.load(model_load(plan.engine, model, draft.replays[0].args, plan.context))
+        info = worker.load(model_load(plan.engine, model, draft.replay.args, plan.context))
         slot = min(plan.context, info.context_train)
         for run in live:
             prompt = replies[run.id].prompt

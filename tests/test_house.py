@@ -27,7 +27,7 @@ ROOMS = {
     "inspection": 414,
     "score_url": 229,
     "search": 2_514,
-    "build": 7_060,
+    "build": 6_988,
     "hub": 1_651,
     "logs": 1_304,
     "report": 5_486,

@@ -9,7 +9,7 @@ from cook.errors import InputError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import TraceFile
 from cook.graph.step import Source
-from cook.prompts.prompt_set import HALVES, Prompt, PromptSet, subset
+from cook.prompts.prompt_set import PromptSet, subset
 from cook.steps.trace import RecordedTraceStep, given_trace
 from cook.trace.compatible import require_target
 from cook.trace.session import prompts_digest, sha256
@@ -17,26 +17,15 @@ from cook.trace.session import prompts_digest, sha256
 
 @dataclass(frozen=True)
 class Adopted:
-    """``step`` stands for a TraceStep. ``prompts`` are those that were recorded, in order.
-
-    ``max_tokens`` and ``context`` are the recording's: they bound the drafts that are simulated.
-    Without a prompt set at hand the prompts have ids, categories and halves, but no texts, so
-    nothing can run live on them.
-    """
+    """``step`` stands for a TraceStep. ``prompts`` are those that were recorded, in order."""
 
     step: RecordedTraceStep
     trace: TraceFile
     prompts: PromptSet
-    max_tokens: int
-    context: int
 
 
 def adopt(
-    path: Path,
-    *,
-    target: tuple[Path, Source] | None = None,
-    prompts: PromptSet | None = None,
-    sampler: Sampling | None = None,
+    path: Path, *, target: tuple[Path, Source] | None, prompts: PromptSet, sampler: Sampling
 ) -> Adopted:
     """The trace at ``path`` for scoring; InputError, with the reason, where it does not fit.
 
@@ -45,16 +34,15 @@ def adopt(
     chain to be scored under.
     """
     step, trace = given_trace(path), TraceFile(path)
-    header = trace.header
     if target is not None:
         require_target(trace, *target)
-    if sampler is not None and _chain(sampler) != _chain(header.sampler):
+    recorded = trace.header.sampler
+    if _chain(sampler) != _chain(recorded):
         raise InputError(
-            f"{path}: recorded under another sampling chain ({header.sampler}, not {sampler})",
+            f"{path}: recorded under another sampling chain ({recorded}, not {sampler})",
             hint="score under the trace's chain, or record another: cook trace",
         )
-    chosen = _bare(trace) if prompts is None else _recorded(trace, prompts)
-    return Adopted(step, trace, chosen, header.n_predict, header.context)
+    return Adopted(step, trace, _recorded(trace, prompts))
 
 
 def _recorded(trace: TraceFile, prompts: PromptSet) -> PromptSet:
@@ -77,15 +65,6 @@ def _recorded(trace: TraceFile, prompts: PromptSet) -> PromptSet:
                     hint="use the prompt set and --limit that it was recorded with",
                 )
     return subset(prompts, chosen)
-
-
-def _bare(trace: TraceFile) -> PromptSet:
-    """The recorded prompts without their texts; halves are dealt where they are not recorded."""
-    found = [
-        Prompt(head.id, head.category, "", head.half or HALVES[index % 2])
-        for index, head in enumerate(trace.heads)
-    ]
-    return subset(PromptSet(trace.path.stem, (), ""), found)
 
 
 def _chain(sampler: Sampling) -> Sampling:

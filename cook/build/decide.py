@@ -380,7 +380,7 @@ class _Contest:
         for plan in (m.forecast for m in self.layouts if m.forecast is not None):
             for one in plan.drafts:
                 if plan.is_of(one, configuration.key):
-                    steps += [*one.replays, *one.curves]
+                    steps += [one.replay, *([one.curve] if one.curve is not None else [])]
         failures = self.executor.outcomes.failures
         found = (failures[step.key].error.message for step in steps if step.key in failures)
         return next(found, "nothing could be forecast of it")

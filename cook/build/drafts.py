@@ -123,10 +123,9 @@ def draft_speed(
     timed = next((d for d in layout.forecast.drafts if d.draft.name == plan.name), None)
     if timed is None:
         return None, "not timed alone"
-    curve = outcomes.result(timed.curves[0])
+    curve = outcomes.result(timed.curve) if timed.curve is not None else None
     if curve is None:
-        failure = outcomes.failures.get(timed.curves[0].key)
-        return None, failure.error.message if failure else "not run"
+        return None, why_not(timed.curve, outcomes)
     seconds = dict(zip(curve.widths, curve.seconds[0], strict=True)).get(1)
     if not seconds:
         return None, "no single-token decode was timed"

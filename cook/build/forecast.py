@@ -22,11 +22,7 @@ from cook.scoring.ngram import NgramServer
 from cook.scoring.price import BatchCurve, Forecast, Timings, forecast, with_prompt_time_separated
 from cook.scoring.simulate import Positions, Simulation, plain_steps, simulate
 from cook.steps.curve import CurveOutcome, CurveStep
-from cook.steps.replay import (
-    ReplayStep,
-    ngram_request,
-    replies,
-)
+from cook.steps.replay import ngram_request, replies
 from cook.steps.trace import TRACE_FILE
 
 ReplayedReply = tuple[ReplyHead, Positions]
@@ -104,16 +100,17 @@ class Forecaster:
         plain = [(h, plain_steps(h.emitted)) for h in self.trace.heads if h.id in wanted]
         bare = CandidateKey(plan.engine.name)
         rivals = [
-            self._forecast(
+            forecast(
                 rival_key(plan.engine, rival),
                 rival.name,
-                [reply for reply in self._simulated(rival) if reply[0].id in wanted],
+                [reply for reply in self.of_rival(rival) if reply[0].id in wanted],
                 rival.settings.longest,
                 alone,
+                plan.profile,
             )
             for rival in plan.rivals
         ]
-        return [self._forecast(bare, plan.no_draft, plain, 0, alone), *found, *rivals]
+        return [forecast(bare, plan.no_draft, plain, 0, alone, plan.profile), *found, *rivals]
 
     def of_draft(
         self,
@@ -133,21 +130,21 @@ class Forecaster:
                 (head, simulate(text, settings, plan.profile))
                 for head, text in self.texts(draft, wanted)
             ]
-            return self._forecast(key, name, replies, settings.n_max, timings)
+            return forecast(key, name, replies, settings.n_max, timings, plan.profile)
         behind = [
             reply
             for reply in self.behind_ngrams(draft, first, settings)
             if wanted is None or reply[0].id in wanted
         ]
         longest = max(first.settings.longest, settings.n_max)
-        return self._forecast(key, name, behind, longest, timings)
+        return forecast(key, name, behind, longest, timings, plan.profile)
 
     def behind_ngrams(
         self, draft: DraftForecast, rival: Rival, settings: DraftSettings
     ) -> list[SteppedReply]:
         """``draft`` behind ``rival``, of one server that answers all that was replayed so far."""
         texts = {head.id: text for head, text in self.texts(draft)}
-        key = draft.replays[0].key, rival, settings, len(texts)
+        key = draft.replay.key, rival, settings, len(texts)
         if key not in self.behind:
             self.behind[key] = self._served(rival, texts, settings)
         return self.behind[key]
@@ -157,17 +154,15 @@ class Forecaster:
 
         At the longest draft; None where it was not replayed twice.
         """
-        if self.plan.floor is None:
+        floor = self.plan.floor
+        if floor is None or self.outcomes.result(floor.replay) is None:
             return None
-        draft, other = self.plan.floor
-        shared = {name for name in only if other.wants(name)}
-        if self.outcomes.result(other) is None:
-            return None
+        usual = next(d for d in self.plan.drafts if d.curve == floor.curve)
+        shared = {name for name in only if floor.replay.wants(name)}
         longest = replace(max(self.plan.settings, key=lambda s: s.n_max), p_min=0.0)
         shapes = []
-        for replays in (draft.replays, (other,)):
-            texts = self.texts(replace(draft, replays=replays), shared)
-            runs = [simulate(p, longest, self.plan.profile) for _, p in texts]
+        for draft in (usual, floor):
+            runs = [simulate(p, longest, self.plan.profile) for _, p in self.texts(draft, shared)]
             shapes.append([(r.draft_n, r.draft_n_accepted) for r in runs])
         return acceptance_deviation(*shapes)
 
@@ -185,18 +180,18 @@ class Forecaster:
         if not self.priced:
             return UNPRICED
         target = self.curve(self.plan.verify)
-        mine = self.curve(draft.curves)
+        mine = self.curve(draft.curve)
         verify = target.batches if target is not None else self.verify
         batches = mine.batches if mine is not None else self.draft
         if verify is None or batches is None:
             return None
-        prefill = mine.prompts(_ubatch(draft.curves)) if mine else None
+        prefill = self.prompts(draft.curve)
         return Timings(
             verify=verify,
             draft=self.over_link(batches),
             target_sample_s=target.sample_s if target else 0.0,
             draft_sample_s=mine.sample_s if mine else 0.0,
-            target_prefill=target.prompts(_ubatch(self.plan.verify)) if target else None,
+            target_prefill=self.prompts(self.plan.verify),
             draft_prefill=self.over_link(prefill) if prefill else None,
         )
 
@@ -218,26 +213,26 @@ class Forecaster:
         return Timings(
             verify=verify,
             target_sample_s=mine.sample_s if mine else 0.0,
-            target_prefill=mine.prompts(_ubatch(self.plan.plain)) if mine else None,
+            target_prefill=self.prompts(self.plan.plain),
         )
 
-    def curve(self, timed: Sequence[CurveStep]) -> CurveOutcome | None:
+    def curve(self, step: CurveStep | None) -> CurveOutcome | None:
         """What was timed, if it was."""
-        return next((r for step in timed if (r := self.outcomes.result(step)) is not None), None)
+        return self.outcomes.result(step) if step is not None else None
+
+    def prompts(self, step: CurveStep | None) -> BatchCurve | None:
+        """What reading a prompt takes, in the batches that the model reads it in, if timed."""
+        timed = self.curve(step)
+        if step is None or timed is None:
+            return None
+        return timed.prompts(step.args.ubatch or UBATCH)
 
     def texts(
         self, draft: DraftForecast, wanted: Collection[str] | None = None
     ) -> list[ReplayedReply]:
-        """The replies as ``draft`` sees them, for drafts of every length."""
-        return [
-            text
-            for replay in draft.replays
-            for text in self._replayed(replay)
-            if wanted is None or text[0].id in wanted
-        ]
-
-    def _replayed(self, replay: ReplayStep) -> list[ReplayedReply]:
-        """All that ``replay`` holds; nothing where it has not run."""
+        """The replies as ``draft`` sees them, for drafts of every length; none where its replay
+        has not run."""
+        replay = draft.replay
         if replay.key not in self.read and self.outcomes.result(replay) is not None:
             self.read[replay.key] = list(
                 replies(
@@ -248,19 +243,11 @@ class Forecaster:
                     context=self.plan.context,
                 )
             )
-        return self.read.get(replay.key, [])
+        found = self.read.get(replay.key, [])
+        return [text for text in found if wanted is None or text[0].id in wanted]
 
-    def _forecast(
-        self,
-        key: CandidateKey,
-        name: str,
-        replies: Sequence[SteppedReply],
-        longest: int,
-        prices: Timings,
-    ) -> Forecast:
-        return forecast(key, name, replies, longest, prices, self.plan.profile)
-
-    def _simulated(self, rival: Rival) -> list[SteppedReply]:
+    def of_rival(self, rival: Rival) -> list[SteppedReply]:
+        """The replies as one server of ``rival`` writes them."""
         if rival not in self.rivals:
             self.rivals[rival] = self._served(rival)
         return self.rivals[rival]
@@ -284,11 +271,6 @@ class Forecaster:
                 text = texts[reply.head.id]
                 served.append((reply.head, server.answer(request, text, settings)))
         return served
-
-
-def _ubatch(timed: Sequence[CurveStep]) -> int:
-    """Tokens of a prompt that are read at once."""
-    return timed[0].args.ubatch or UBATCH
 
 
 def acceptance_deviation(

@@ -40,9 +40,6 @@ from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace, TraceStep
 from cook.trace.compatible import require_one_vocabulary
 
-FLOOR_WIDTH = 24
-"""Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
-
 
 def lay_score(layout: Layout, recipe: Recipe, reader: SourceReader, suffix: str) -> Layout:
     """``layout`` with the steps that score its drafts, and the warnings of these alone; as it is
@@ -185,19 +182,13 @@ def lay_forecast(
         context=score.context,
         rivals=rivals,
     )
-    largest = max(plan.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0, default=None)
     chosen_on = tuple(p.id for p in prompts.prompts if p.half == "pick")
     return replace(
         plan,
         several_cache_types=several,
-        floor=(largest, _shaped(largest.replays[0], chosen_on)) if largest else None,
+        floor_prompts=chosen_on,
         no_draft=NO_DRAFT + suffix,
     )
-
-
-def _shaped(replay: ReplayStep, chosen_on: tuple[str, ...]) -> ReplayStep:
-    """``replay`` in the batches of the noise floor, of one half of the prompts at most."""
-    return replace(replay, width=FLOOR_WIDTH, prompts=replay.prompts or chosen_on)
 
 
 @dataclass(frozen=True)
@@ -249,16 +240,11 @@ def forecast_plan(
     apart = baseline is not None and target is not None and baseline != target[1]
     verified = [*(s.n_max for s in settings), *before, *(() if apart else (0, *wide))]
 
-    def of_target(
-        name: str, model: Input, args: ModelArgs, lengths: Sequence[int]
-    ) -> tuple[CurveStep, ...]:
+    def of_target(name: str, model: Input, args: ModelArgs, lengths: Sequence[int]) -> CurveStep:
         rows, widths = rows_for(engine, args, lengths), widths_for(lengths)
-        return (CurveStep(engine, name, model, trace, args, True, widths, rows=rows),)
+        return CurveStep(engine, name, model, trace, args, True, widths, rows=rows)
 
-    def of_draft(name: str, model: Input, args: ModelArgs) -> tuple[CurveStep, ...]:
-        return (CurveStep(engine, name, model, trace, args, False, followed),)
-
-    verify = of_target("target", *target, verified) if target is not None else ()
+    verify = of_target("target", *target, verified) if target is not None else None
     plain = verify
     if apart and target is not None and baseline is not None:
         plain = of_target("without a draft", target[0], baseline, (0, *wide))
@@ -271,15 +257,17 @@ def forecast_plan(
             DraftForecast(
                 one.draft,
                 one.cache_type,
-                replays=(
-                    ReplayStep(
-                        *(engine, one.label, one.draft.model, trace, one.args),
-                        rollout_steps=rollouts,
-                        rollout_floor=floor,
-                        top=top,
-                    ),
+                ReplayStep(
+                    *(engine, one.label, one.draft.model, trace, one.args),
+                    rollout_steps=rollouts,
+                    rollout_floor=floor,
+                    top=top,
                 ),
-                curves=of_draft(one.label, one.draft.model, one.args) if timed else (),
+                CurveStep(
+                    *(engine, one.label, one.draft.model, trace, one.args, False), widths=followed
+                )
+                if timed
+                else None,
             )
             for one in drafts
         ),

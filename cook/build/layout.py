@@ -14,7 +14,7 @@ from cook.graph.step import Input, Source, Step
 from cook.prompts.prompt_set import Prompt, PromptSet
 from cook.recipe.active import ActiveBytes
 from cook.recipe.schema import ModelArgsSpec, ScoreSpec
-from cook.record.record import CandidateKey
+from cook.record.record import CandidateKey, Excluded
 from cook.scoring.simulate import Profile
 from cook.steps.checks import CompareStep, ControlStep, SelfCheckStep
 from cook.steps.curve import CurveStep
@@ -28,6 +28,8 @@ from cook.steps.replay import ReplayStep
 from cook.steps.trace import Trace
 
 NO_DRAFT = "no draft"
+FLOOR_WIDTH = 24
+"""Tokens a batch of the replay that shows the noise floor: no width that anything else uses."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +132,6 @@ class LiveChecks:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A candidate that is not on the layout, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Layout:
     """Everything a recipe asks of one engine, as steps."""
 
@@ -151,7 +145,7 @@ class Layout:
     grid: tuple[Configuration, ...] = ()
     warnings: tuple[str, ...] = ()
     forecast: ForecastPlan | None = None
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Excluded, ...] = ()
     slots: tuple[int, ...] = (1,)
     """Numbers of slots to serve at, of the recipe."""
     target_description: str | None = None
@@ -352,13 +346,13 @@ def draft_args(args: ModelArgs, cache_type: str | None) -> ModelArgs:
 class DraftForecast:
     """What is needed to forecast one draft with one KV cache type.
 
-    ``replays``: of all prompts; ``curves``: a timing, none where times are typed.
+    ``curve``: its times; None where they are typed.
     """
 
     draft: DraftPlan
     cache_type: str | None
-    replays: tuple[ReplayStep, ...]
-    curves: tuple[CurveStep, ...]
+    replay: ReplayStep
+    curve: CurveStep | None
 
 
 @dataclass(frozen=True)
@@ -373,66 +367,65 @@ class OtherChain:
 class ForecastPlan:
     """The steps below all forecasts of one recipe on one engine.
 
-    ``verify``: the target's curve; ``plain`` that of no draft, which is the same
-    where it runs with the same arguments. ``floor``: the largest draft replayed in batches
-    of another shape, which shows how much acceptance differs for no reason at all. ``n_predict``
-    and ``context`` bound the drafts as the server's do. ``no_draft`` is its name for people.
-    ``rivals`` are simulated on the trace's tokens, and priced as no draft is. Under every one of
-    ``chains`` the target writes its own text, and every draft is replayed on that.
+    ``verify``: the target's curve, None where its times are typed; ``plain`` that of no draft,
+    which is the same where it runs with the same arguments. ``floor_prompts``: those of
+    :attr:`floor`, if any. ``n_predict`` and ``context`` bound the drafts as the server's do.
+    ``no_draft`` is its name for people. ``rivals`` are simulated on the trace's tokens, and priced
+    as no draft is. Under every one of ``chains`` the target writes its own text, and every draft is
+    replayed on that.
     """
 
     engine: Engine
     trace: Trace
-    verify: tuple[CurveStep, ...]
-    plain: tuple[CurveStep, ...]
+    verify: CurveStep | None
+    plain: CurveStep | None
     drafts: tuple[DraftForecast, ...]
     settings: tuple[DraftSettings, ...]
     profile: Profile
     n_predict: int
     context: int
     several_cache_types: bool = False
-    floor: tuple[DraftForecast, ReplayStep] | None = None
+    floor_prompts: tuple[str, ...] = ()
     no_draft: str = NO_DRAFT
     rivals: tuple[Rival, ...] = ()
     chains: tuple[OtherChain, ...] = ()
 
+    @property
+    def floor(self) -> DraftForecast | None:
+        """The largest draft, replayed in batches of another shape: how much acceptance differs for
+        no reason at all."""
+        if not self.floor_prompts or not self.drafts:
+            return None
+        largest = max(self.drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0)
+        replay = replace(largest.replay, width=FLOOR_WIDTH, prompts=self.floor_prompts)
+        return replace(largest, replay=replay)
+
     def curves(self) -> Iterator[CurveStep]:
         """Everything that is timed, one after the other."""
-        yield from dict.fromkeys((*self.verify, *self.plain))
-        for draft in self.drafts:
-            yield from draft.curves
+        found = (self.verify, self.plain, *(draft.curve for draft in self.drafts))
+        yield from (curve for curve in dict.fromkeys(found) if curve is not None)
 
     def without(self, names: Collection[str]) -> ForecastPlan | None:
         """The plan without the drafts ``names``; None where that leaves nothing to forecast."""
         drafts = tuple(d for d in self.drafts if d.draft.name not in names)
-        if not drafts:
-            return None
-        floor = self.floor
-        if floor is not None and floor[0] not in drafts:
-            largest = max(drafts, key=lambda d: d.draft.predicted_tensor_bytes or 0)
-            other = floor[1]
-            floor = largest, replace(largest.replays[0], width=other.width, prompts=other.prompts)
-        return replace(self, drafts=drafts, floor=floor)
+        return replace(self, drafts=drafts) if drafts else None
 
     def on(self, trace: Trace) -> ForecastPlan:
         """The drafts on what another ``trace`` has, priced with the same times."""
         drafts = tuple(
-            replace(d, replays=(replace(d.replays[0], trace=trace, prompts=None),))
-            for d in self.drafts
+            replace(d, replay=replace(d.replay, trace=trace, prompts=None)) for d in self.drafts
         )
-        return replace(self, trace=trace, drafts=drafts, floor=None, rivals=(), chains=())
+        return replace(self, trace=trace, drafts=drafts, floor_prompts=(), rivals=(), chains=())
 
     def steps(self) -> Iterator[Step[Any]]:
         """Everything below the forecasts: traces, replays, the noise floor, and the timings."""
         yield self.trace
         yield from (chain.trace for chain in self.chains)
-        for draft in self.drafts:
-            yield from draft.replays
+        yield from (draft.replay for draft in self.drafts)
         if self.floor is not None:
-            yield self.floor[1]
+            yield self.floor.replay
         for chain in self.chains:
-            for draft in self.on(chain.trace).drafts:
-                yield from draft.replays
+            yield from (draft.replay for draft in self.on(chain.trace).drafts)
         yield from self.curves()
 
     def key(self, draft: DraftForecast, settings: DraftSettings) -> CandidateKey:

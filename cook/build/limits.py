@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
+from cook.recipe.schema import SubjectToSpec
 from cook.record.record import Draft
 
 GIB = 1 << 30
 
 
-@dataclass(frozen=True)
-class Limits:
-    """``subject_to`` of a recipe; None means no limit."""
-
-    size_gib: float | None = None
-    memory_gib: float | None = None
-    bpw: float | None = None
-    perplexity_ratio: float | None = None
-    kld: float | None = None
-
-
-def over_the_limits(drafts: Iterable[Draft], limits: Limits) -> dict[str, str]:
-    """Draft -> why it may not win, of those over ``limits``."""
-    reasons = ((draft.quant, over_limits(draft, limits)) for draft in drafts)
-    return {name: reason for name, reason in reasons if reason is not None}
-
-
-def over_limits(draft: Draft, limits: Limits) -> str | None:
+def over_limits(draft: Draft, limits: SubjectToSpec) -> str | None:
     """The first limit that ``draft`` does not keep, or could not be measured against."""
     quality = draft.quality
     checks = (

@@ -460,7 +460,7 @@ def _predicted(
     drafts = []
     for draft, path in zip(plan.drafts, request.drafts, strict=True):
         mine = [forecasts.pop(0) for _ in plan.settings]
-        replay = forecaster.outcomes.result(draft.replays[0])
+        replay = forecaster.outcomes.result(draft.replay)
         assert replay is not None, "a failure was raised before"
         drafts.append(
             DraftPrediction(
@@ -493,7 +493,7 @@ def _predicted(
         rivals=tuple(forecasts),
         slots=tuple(_parallel(forecaster, parallel)),
         warnings=tuple(dict.fromkeys(doubts)),
-        prefill_known=bool(plan.verify) and request.draft_ms is None,
+        prefill_known=plan.verify is not None and request.draft_ms is None,
         two_stage=tuple(two_stage),
     )
 

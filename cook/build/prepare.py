@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cook.build.drafting import DraftLayout
 from cook.build.lay_score import as_rivals, lay_score, require_scorable
-from cook.build.layout import Configuration, ForecastPlan, Layout, LeftOut
+from cook.build.layout import Configuration, ForecastPlan, Layout
 from cook.build.locate import SourceReader, local_path
 from cook.documents.tree import Keys
 from cook.engines.base import Engine, ServerJob
@@ -32,6 +32,7 @@ from cook.recipe.rules import ModelTensors, Quant
 from cook.recipe.schema import DraftFileSpec, ModelArgsSpec, Recipe
 from cook.recipe.sources import HubRef
 from cook.recipe.traps import MODEL, TARGET, models_at
+from cook.record.record import Excluded
 from cook.steps.convert import Converter, find_converter
 from cook.steps.imatrix import ImatrixStep
 
@@ -170,7 +171,7 @@ def _lay(
     engine: Engine,
     reader: SourceReader,
     strict: bool,
-    left_out: tuple[LeftOut, ...],
+    left_out: tuple[Excluded, ...],
     suffix: str,
 ) -> Layout:
     """One engine's layout; every fault is raised, warnings are in the layout."""
@@ -270,8 +271,8 @@ def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
 
     PrerequisiteError for an argument that they cannot follow, before anything runs.
     """
-    models = {"target": [step.args for step in forecast.verify]}
-    models["draft"] = [replay.args for draft in forecast.drafts for replay in draft.replays]
+    models = {"target": [forecast.verify.args] if forecast.verify is not None else []}
+    models["draft"] = [draft.replay.args for draft in forecast.drafts]
     try:
         known = parameter_names(locate(engine))
     except PrerequisiteError:
@@ -292,7 +293,7 @@ def _left_to_the_server(engine: Engine, forecast: ForecastPlan) -> list[str]:
 
 def _shares(
     loaded: LoadedRecipe, engines: Sequence[Engine]
-) -> list[tuple[Engine, LoadedRecipe, tuple[LeftOut, ...]]]:
+) -> list[tuple[Engine, LoadedRecipe, tuple[Excluded, ...]]]:
     """What each engine makes of a recipe. One engine makes all, or says what it lacks."""
     if len(engines) == 1:
         return [(engines[0], loaded, ())]
@@ -314,7 +315,7 @@ def _shares(
                 kept.append(quant)
             elif not no_engine:
                 reason = f"{engine.name} ({engine.flavour}) has no {', '.join(missing)}"
-                left_out.append(LeftOut(f"{quant.name}@{engine.name}", reason))
+                left_out.append(Excluded(f"{quant.name}@{engine.name}", reason))
         drafts, without = _drafts_on(engine, free.recipe, engines)
         recipe = free.recipe.model_copy(update={"drafts": drafts})
         share = replace(free, recipe=recipe, quants=tuple(kept))
@@ -324,7 +325,7 @@ def _shares(
 
 def _drafts_on(
     engine: Engine, recipe: Recipe, engines: Sequence[Engine]
-) -> tuple[tuple[DraftFileSpec, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[DraftFileSpec, ...], tuple[Excluded, ...]]:
     """The ready drafts of ``recipe`` with the output heads that ``engine`` can make; what none of
     ``engines`` can stays, and is told."""
     drafts, left_out = [], []
@@ -333,7 +334,7 @@ def _drafts_on(
         lacking = [name for name in lacks_of(draft.output, engine) if name not in on_none]
         reason = f"{engine.name} ({engine.flavour}) has no"
         left_out += [
-            LeftOut(f"{draft.name} output={name}@{engine.name}", f"{reason} {name}")
+            Excluded(f"{draft.name} output={name}@{engine.name}", f"{reason} {name}")
             for name in lacking
         ]
         kept = tuple(name for name in draft.output if name not in lacking)

@@ -14,7 +14,7 @@ from cook.build.assemble import Finished, aim_of, assemble
 from cook.build.decide import Decision, decide
 from cook.build.drafts import draft_records
 from cook.build.layout import Layout, checks_of
-from cook.build.limits import Limits, over_the_limits
+from cook.build.limits import over_limits
 from cook.build.plan import Planned, State, plan
 from cook.build.prepare import Prepared
 from cook.build.slot_speeds import in_parallel
@@ -99,9 +99,7 @@ def build(
             if decision is not None and score is not None and max(score.slots) > 1:
                 parallel = in_parallel(qualified, decision, score, executor)
                 left_out = (*left_out, *parallel.left_out)
-            unmade = (
-                Excluded(e.name, e.reason) for layout in prepared.layouts for e in layout.left_out
-            )
+            unmade = (one for layout in prepared.layouts for one in layout.left_out)
             finished = Finished(
                 loaded=prepared.loaded,
                 demo=prepared.demo,
@@ -205,8 +203,9 @@ def _over_the_limits(prepared: Prepared, outcomes: Outcomes) -> dict[str, str]:
 
     Such a draft is neither replayed nor run live: it may not even fit.
     """
-    limits = Limits(**prepared.recipe.pick.subject_to.model_dump())
-    return over_the_limits(draft_records(prepared.layouts, outcomes), limits)
+    records = draft_records(prepared.layouts, outcomes)
+    reasons = ((one.quant, over_limits(one, prepared.recipe.pick.subject_to)) for one in records)
+    return {name: reason for name, reason in reasons if reason is not None}
 
 
 def _decide(

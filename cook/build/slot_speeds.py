@@ -17,7 +17,7 @@ from cook.build.decide import Decision
 from cook.build.drafts import why_not
 from cook.build.forecast import Forecaster
 from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
-from cook.engines.base import BATCH, UBATCH, DraftSettings
+from cook.engines.base import BATCH, DraftSettings
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
 from cook.graph.execute import Executor, Outcomes
@@ -59,13 +59,13 @@ class SlotPlan:
 
 def slot_plan(plan: ForecastPlan, draft: DraftForecast, slots: Sequence[int]) -> SlotPlan:
     """InputError where nothing is timed, or the widest step of ``slots`` exceeds the batch."""
-    if not plan.verify or not draft.curves:
+    if plan.verify is None or plan.plain is None or draft.curve is None:
         raise InputError(
             "slots need the times of target and draft, measured here",
             hint="cook predict: give the target (--target), and no --draft-ms",
         )
     widths = widths_for(s.n_max for s in plan.settings)
-    batch = plan.verify[0].args.batch or BATCH
+    batch = plan.verify.args.batch or BATCH
     require_room(max(slots), widths[-1] - 1, batch)
     sequences = sequences_for(slots)
 
@@ -76,13 +76,13 @@ def slot_plan(plan: ForecastPlan, draft: DraftForecast, slots: Sequence[int]) ->
             sequences=sequences,
         )
 
-    verify = by_slots(plan.verify[0], widths)
+    verify = by_slots(plan.verify, widths)
     return SlotPlan(
         draft=draft,
         slots=tuple(slots),
         verify=verify,
-        plain=verify if plan.plain == plan.verify else by_slots(plan.plain[0], (1,)),
-        drafting=by_slots(draft.curves[0], widths),
+        plain=verify if plan.plain == plan.verify else by_slots(plan.plain, (1,)),
+        drafting=by_slots(draft.curve, widths),
     )
 
 
@@ -148,7 +148,7 @@ class SlotForecaster:
             self.plan.plain if settings is None else self.plan.verify,
             one.plan.plain if settings is None else one.plan.verify,
         )
-        draft = self._curves(self.plan.drafting, self.plan.draft.curves)
+        draft = self._curves(self.plan.drafting, self.plan.draft.curve)
         if draft is not None:
             draft = SlotCurves(
                 {s: one.over_link(curve, rows=s) for s, curve in draft.batches.items()},
@@ -176,12 +176,11 @@ class SlotForecaster:
             factor=self.factor,
         )
 
-    def _curves(self, by_slots: SlotCurveStep, one: Sequence[CurveStep]) -> SlotCurves | None:
+    def _curves(self, by_slots: SlotCurveStep, one: CurveStep | None) -> SlotCurves | None:
         timed = self.forecaster.outcomes.result(by_slots)
-        alone = self.forecaster.curve(one)
-        if timed is None or alone is None:
+        alone, prompts = self.forecaster.curve(one), self.forecaster.prompts(one)
+        if timed is None or alone is None or prompts is None:
             return None
-        prompts = alone.prompts(one[0].args.ubatch or UBATCH)
         return SlotCurves(as_multiples(timed.batches, alone.batches), prompts)
 
 

@@ -3,13 +3,15 @@ drafting in parallel. None of it decides anything."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cook.build.forecast import Forecaster
 from cook.build.layout import DraftForecast, OtherChain, Rival
+from cook.engines.worker.messages import Replay
 from cook.errors import InputError
 from cook.formats.sampling import Sampling
+from cook.formats.trace_file import Reply
 from cook.record.record import CandidateKey
 from cook.scoring.parallel import ParallelSpeed, dsi, pearl
 from cook.scoring.price import Forecast
@@ -83,6 +85,14 @@ def rejection(
     }
 
 
+def _seen(forecaster: Forecaster, draft: DraftForecast) -> Iterator[tuple[Reply, Replay]]:
+    """Every reply of the trace with what ``draft`` was seen to do on it; none where its replay has
+    not run."""
+    if forecaster.outcomes.result(draft.replay) is not None:
+        artifact = forecaster.outcomes.artifact(draft.replay)
+        yield from replayed(draft.replay, forecaster.trace, artifact)
+
+
 def sampled(
     forecaster: Forecaster,
     draft: DraftForecast,
@@ -96,9 +106,7 @@ def sampled(
         return []
     chances = [
         chance
-        for step in draft.replays
-        if forecaster.outcomes.result(step) is not None
-        for reply, seen in replayed(step, trace, forecaster.outcomes.artifact(step))
+        for reply, seen in _seen(forecaster, draft)
         if only is None or reply.head.id in only
         if (chance := sampled_reply(trace, reply, seen)) is not None
     ]
@@ -115,8 +123,7 @@ def under_stored(
     trace = forecaster.trace
     found = [
         one
-        for step in draft.replays
-        for reply, seen in replayed(step, trace, forecaster.outcomes.artifact(step))
+        for reply, seen in _seen(forecaster, draft)
         if (one := expected_reply(trace, reply, seen, sampling.applied())) is not None
     ]
     timings = forecaster.timings(draft) if forecaster.priced else None

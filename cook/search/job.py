@@ -87,7 +87,7 @@ class SearchJob:
         plan = layout.forecast
         making = drafts[0].quantize
         assert making is not None, "chosen above"
-        replay = plan.drafts[0].replays[0]
+        replay = plan.drafts[0].replay
         lengths = sorted({settings.n_max for settings in plan.settings})
         deployed = Deployed(
             engine=layout.engine,

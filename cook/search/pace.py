@@ -149,7 +149,7 @@ class Clock:
         widths = widths_for(lengths)
         verify = tuple(
             replace(one, widths=widths, rows=rows, turn=turn)
-            for one in plan.verify
+            for one in ([plan.verify] if plan.verify is not None else [])
             for rows in [tuple(r for r in one.rows if r <= max(widths))]
             for turn in range(PASSES)
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cook.build.adopt import adopt
+from cook.build.adopt import Adopted, adopt
 from cook.errors import InputError
 from cook.formats.sampling import Sampling
 from cook.formats.trace_file import Reply, ReplyHead, TraceWriter
@@ -47,45 +47,40 @@ def reply(prompt: Prompt) -> Reply:
     return blank_reply(head, known=False)
 
 
+GREEDY = Sampling(0.0, seed=99).applied()
+
+
+def adopted(path: Path, prompts: PromptSet = SET, sampler: Sampling = GREEDY) -> Adopted:
+    return adopt(path, target=None, prompts=prompts, sampler=sampler)
+
+
 def test_the_recorded_prompts_of_a_set(tmp_path: Path) -> None:
-    found = adopt(
-        write(tmp_path / "t.trace"), prompts=SET, sampler=Sampling(0.0, seed=99).applied()
-    )
+    found = adopted(write(tmp_path / "t.trace"))
     assert [p.id for p in found.prompts.prompts] == ["p0", "p1", "p2"]
-    assert (found.max_tokens, found.context, len(found.trace)) == (8, 64, 3)
-    assert found.step.tokens == 24
-
-
-def test_neither_target_nor_prompts_are_needed(tmp_path: Path) -> None:
-    found = adopt(write(tmp_path / "t.trace"))
-    assert [(p.id, p.half) for p in found.prompts.prompts] == [
-        ("p0", "pick"),
-        ("p1", "report"),
-        ("p2", "pick"),
-    ]
+    assert (len(found.trace), found.step.tokens) == (3, 24)
 
 
 def test_a_part_of_another_selection_is_recognised_by_its_texts(tmp_path: Path) -> None:
     path = write(tmp_path / "t.trace", digest="another selection")
-    assert len(adopt(path, prompts=SET).prompts.prompts) == 3
+    assert len(adopted(path).prompts.prompts) == 3
     changed = subset(SET, (replace(PROMPTS[0], text="edited"), *PROMPTS[1:]))
     with pytest.raises(InputError, match="prompt p0 of mine may be another"):
-        adopt(path, prompts=changed)
+        adopted(path, changed)
     with pytest.raises(InputError, match="none of the prompts"):
-        adopt(path, prompts=subset(SET, PROMPTS[3:]))
+        adopted(path, subset(SET, PROMPTS[3:]))
 
 
 def test_another_chain_is_refused(tmp_path: Path) -> None:
     greedy = write(tmp_path / "g.trace")
     with pytest.raises(InputError, match=r"greedy, not temperature 0\.8"):
-        adopt(greedy, sampler=Sampling(0.8, seed=1).applied())
+        adopted(greedy, sampler=Sampling(0.8, seed=1).applied())
     warm = write(tmp_path / "w.trace", sampler=Sampling(0.8, seed=1).applied("server"))
-    adopt(warm, sampler=Sampling(0.8, seed=1).applied())
+    adopted(warm, sampler=Sampling(0.8, seed=1).applied())
     for other in (Sampling(0.8, seed=2).applied(), Sampling(0.8, seed=1, top_p=0.9).applied()):
         with pytest.raises(InputError, match="another sampling chain"):
-            adopt(warm, sampler=other)
+            adopted(warm, sampler=other)
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        adopt(tmp_path / "absent.trace")
+        adopted(tmp_path / "absent.trace")

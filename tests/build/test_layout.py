@@ -60,19 +60,19 @@ def test_where_p_min_never_ends_a_draft_all_are_one_setting() -> None:
     assert [c.settings for c in found.grid if c.draft and c.draft.name == "small"] == [
         *found.forecast.settings
     ]
-    assert {r.rollout_steps for d in found.forecast.drafts for r in d.replays} == {0}
+    assert {d.replay.rollout_steps for d in found.forecast.drafts} == {0}
 
 
 def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:
     found = layout(score(**P_MINS)).forecast
     assert found is not None
     assert len(found.settings) == 6
-    replays = [r for d in found.drafts for r in d.replays]
+    replays = [d.replay for d in found.drafts]
     assert {(r.rollout_steps, r.rollout_floor) for r in replays} == {(4, 0.5)}
     assert all(r.params()["rollout_floor"] == 0.5 for r in replays)
     plain = layout().forecast
     assert plain is not None
-    assert all("rollout_floor" not in r.params() for d in plain.drafts for r in d.replays)
+    assert all("rollout_floor" not in d.replay.params() for d in plain.drafts)
 
 
 def test_every_server_of_a_layout_has_every_prompt() -> None:
@@ -110,12 +110,12 @@ def test_the_noise_floor_is_replayed_on_half_of_the_prompts() -> None:
     laid = layout(score())
     assert laid.forecast is not None
     assert laid.prompts is not None
-    assert laid.forecast.floor is not None
-    draft, other = laid.forecast.floor
-    assert other.prompts == tuple(p.id for p in laid.prompts.prompts if p.half == "pick")
-    assert draft.replays[0].prompts is None
-    smaller = laid.forecast.without([draft.draft.name])
+    floor = laid.forecast.floor
+    assert floor is not None
+    assert floor.replay.prompts == tuple(p.id for p in laid.prompts.prompts if p.half == "pick")
+    assert {d.replay.prompts for d in laid.forecast.drafts} == {None}
+    smaller = laid.forecast.without([floor.draft.name])
     assert smaller is not None
     assert smaller.floor is not None
-    assert smaller.floor[0] != draft
-    assert smaller.floor[1].prompts == other.prompts
+    assert smaller.floor.draft != floor.draft
+    assert smaller.floor.replay.prompts == floor.replay.prompts

@@ -115,7 +115,7 @@ def test_rollouts_only_where_p_min_needs_them(recipe: Callable[..., Path], bundl
         path = recipe(model=SOURCE, quants=quants, score=score(method="replay", draft=draft))
         forecast = prepare(path).layouts[0].forecast
         assert forecast is not None
-        assert forecast.drafts[0].replays[0].rollout_steps == steps
+        assert forecast.drafts[0].replay.rollout_steps == steps
 
 
 def test_gpu_drafts_against_a_baseline_that_leaves_the_gpu_idle_are_warned_of(
@@ -188,12 +188,8 @@ def test_flags_of_the_server_alone_are_told_and_others_reach_every_step(
     forecast = prepared.layouts[0].forecast
     assert forecast is not None
     assert isinstance(forecast.trace, TraceStep)
-    for args in (
-        forecast.trace.args,
-        forecast.verify[0].args,
-        forecast.drafts[0].replays[0].args,
-        forecast.drafts[0].curves[0].args,
-    ):
+    given = [forecast.trace.args, forecast.drafts[0].replay.args]
+    for args in (*given, *(curve.args for curve in forecast.curves())):
         assert args.extra == tuple(flags)
 
 
@@ -267,7 +263,7 @@ def test_fewer_experts_are_drafts_that_share_a_quant(
     key = [(d.draft.name, d.cache_type) for d in layout.forecast.drafts]
     assert ("A experts=1", "q8_0/q5_1") in key
     replayed = next(d for d in layout.forecast.drafts if d.cache_type == "q8_0/q5_1")
-    args = replayed.replays[0].args
+    args = replayed.replay.args
     assert (args.cache_type_k, args.cache_type_v) == ("q8_0", "q5_1")
 
 
@@ -348,7 +344,7 @@ def test_a_head_that_one_engine_cannot_make_is_left_out_there(
     assert [d.name for d in ours.drafts] == ["a output=q8_0@bundled"]
     assert [d.name for d in theirs.drafts] == ["a output=q8_0@ik", "a output=iq4_ks@ik"]
     (left,) = ours.left_out
-    assert left.name == "a output=iq4_ks@bundled"
+    assert left.candidate == "a output=iq4_ks@bundled"
     assert "has no iq4_ks" in left.reason
 
 
@@ -371,8 +367,8 @@ def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(
     assert short.memory is not None
     assert short.memory.context == 512
     assert theirs.forecast is not None
-    replays = {d.replays[0].key for d in theirs.forecast.drafts}
-    curves = {d.curves[0].key for d in theirs.forecast.drafts}
+    replays = {d.replay.key for d in theirs.forecast.drafts}
+    curves = {d.curve for d in theirs.forecast.drafts}
     assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
     live = {c.name: c.live for c in theirs.grid}
     assert live["a context=512 n_max=4"].draft_context == 512
@@ -393,10 +389,11 @@ def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
     assert alone.model is behind.model
     assert {step.key for step in alone.making()} == {step.key for step in behind.making()}
     assert layout.forecast is not None
-    replays = {d.replays[0].key for d in layout.forecast.drafts}
-    curves = {d.curves[0].key for d in layout.forecast.drafts}
+    replays = {d.replay.key for d in layout.forecast.drafts}
+    curves = {d.curve for d in layout.forecast.drafts}
     assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
-    assert max(layout.forecast.verify[0].widths) > 12
+    assert layout.forecast.verify is not None
+    assert max(layout.forecast.verify.widths) > 12
     found = {c.name: c for c in layout.grid}
     both = found["a after ngram-mod n_max=4"]
     assert both.key.ngram is not None

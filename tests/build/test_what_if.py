@@ -47,7 +47,7 @@ def test_every_chain_has_its_own_text_and_the_same_times(tmp_path: Path) -> None
         assert set(forecast.rejection) >= {one.key for one in drafts}
         assert [run.id for run in bare.runs] == PICK
     plan = found.plan.on(chains[0].trace)
-    assert [d.curves for d in plan.drafts] == [d.curves for d in found.plan.drafts]
+    assert [d.curve for d in plan.drafts] == [d.curve for d in found.plan.drafts]
     assert not plan.chains
 
 

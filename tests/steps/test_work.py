@@ -151,7 +151,7 @@ def test_a_live_run_holds_target_and_draft_and_a_replay_the_draft() -> None:
     assert large.live.needs() == Needs(TARGET.size_bytes + SIZES["large"])
     both = DealStep((large.live, small.live), 0, True)
     assert both.needs() == Needs(TARGET.size_bytes + sum(SIZES.values())), "the target once"
-    replay = next(d for d in laid.forecast.drafts if d.draft.name == "small").replays[0]
+    replay = next(d for d in laid.forecast.drafts if d.draft.name == "small").replay
     assert replay.needs() == Needs(SIZES["small"])
 
 
@@ -163,6 +163,6 @@ def test_layers_on_a_device_need_one() -> None:
     assert laid.baseline is not None
     live = laid.baseline.live
     assert DealStep((live,), 0, True).needs().device
-    replay = laid.forecast.drafts[0].replays[0]
+    replay = laid.forecast.drafts[0].replay
     assert not replay.needs().device
     assert replace(replay, args=replace(replay.args, devices=("CUDA0",))).needs().device
