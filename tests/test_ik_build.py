@@ -90,17 +90,14 @@ def test_everything_is_in_the_record(ling: Record) -> None:
     drafting = [c for c in ling.candidates if c.draft is not None]
     assert {c.draft for c in drafting} == set(QUANTS)
     for candidate in drafting:
-        assert candidate.predicted is not None
         assert candidate.predicted.figures.drafted
     live = [c for c in drafting if c.live is not None]
     assert len({c.draft for c in live}) >= 2, "two files at least are in the first block"
     for candidate in live:
-        assert candidate.live is not None
         assert candidate.live.drafted
         # Only text comes back: recounted is what has as many tokens as the server counted.
         assert (candidate.counts is None) == (candidate.counts_reason is not None)
         if candidate.counts is not None:
-            assert candidate.prompts is not None
             recounted = candidate.counts.requests + candidate.counts.passed_over
             assert 0 < recounted <= len(set(candidate.prompts.ids))
             assert candidate.counts.exact <= candidate.counts.requests
@@ -130,7 +127,6 @@ def test_bytes_are_those_of_the_scripts_command(
     assert base is not None
     (imatrix,) = steps(ling, "imatrix")
     artifact = Store(home / "store").find("imatrix", imatrix.key)
-    assert artifact is not None
     by_hand = tmp_path / "by-hand.gguf"
     run_tool(
         ik_engine,

@@ -50,11 +50,8 @@ def test_counts_and_spreads(tmp_path: Path) -> None:
         ("code", 3, 1),
         ("prose", 2, 0),
     ]
-    assert report.entropy is not None
     assert report.entropy.mean == pytest.approx(math.log(2), abs=1e-3)
-    assert report.stored is not None
     assert report.stored.quantiles == pytest.approx((1.0,) * 5, abs=1e-3)
-    assert report.margin is not None
     assert report.margin.mean == pytest.approx(0.25)
     assert report.certain == 0.0
     assert report.bytes_per_token == path.stat().st_size / 5

@@ -141,7 +141,6 @@ def test_steps_side_by_side_share_one_display(monkeypatch: pytest.MonkeyPatch) -
     ):
         one.to(0.42)
         drawn = str(steps._drawn())
-        assert steps._live is not None
         steps._live.refresh()
         output.say("said above the display")
     assert drawn.splitlines() == [

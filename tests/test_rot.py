@@ -27,7 +27,6 @@ MORE = RECIPE.replace("chunks: 4", "chunks: 5")
 
 def perplexity(record: Record) -> float:
     quality = record.drafts[0].quality
-    assert quality is not None
     assert quality.perplexity is not None
     return quality.perplexity
 

@@ -313,7 +313,6 @@ def check_serving(engine: str, tmp_path: Path, number: signal.Signals) -> str:
     with (tmp_path / "stderr").open("wb") as stderr:
         cook = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
-        assert cook.stdout is not None
         url = cook.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:"), (tmp_path / "stderr").read_text()
         key = (home / "serve.key").read_text().strip()

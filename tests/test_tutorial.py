@@ -89,7 +89,6 @@ def test_the_recipe_written_by_hand_is_what_the_import_says() -> None:
 
     text = (DOCS / "from-bash.md").read_text()
     block = re.search(r"^```yaml\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    assert block is not None
     (quant,) = parse_recipe(block.group(1), Path("mine.yaml")).quants
     shipped = parse_recipe(shipped_recipes()["ling-flash-iq1kt"].read_text(), Path("x.yaml"))
     theirs = next(q for q in shipped.quants if q.name == quant.name)
@@ -104,7 +103,6 @@ def test_the_script_shown_is_the_script_shipped() -> None:
     text = (DOCS / "from-bash.md").read_text()
     shown = re.search(r"```bash\n(.*?)```", text, flags=re.DOTALL)
     script = (ROOT / "tests" / "data" / "make-quant-IQ1_KT-PUFFED.sh").read_text()
-    assert shown is not None
     rules = [line for line in shown.group(1).splitlines() if re.match(r"\S+=\w+$", line)]
     assert rules == [line for line in script.splitlines() if re.match(r"[a-z]\S+=\w+$", line)]
     assert len(rules) == 10
@@ -127,7 +125,6 @@ def test_the_configuration_shown_is_sound(tmp_path: Path) -> None:
 
     text = (DOCS / "configuration.md").read_text()
     block = re.search(r"```toml\n(.*?)```", text, flags=re.DOTALL)
-    assert block is not None
     file = tmp_path / "config.toml"
     file.write_text(block.group(1))
     found = load(file)

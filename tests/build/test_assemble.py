@@ -61,7 +61,6 @@ def test_live_figures_are_sums_over_the_stored_blocks(
             a.key_parts["params"]["servers"], adapter.validate_python(a.result).dealt, strict=True
         )
     ]
-    assert winner.settings is not None
     outcomes = [
         one
         for server, one in stored
@@ -73,7 +72,6 @@ def test_live_figures_are_sums_over_the_stored_blocks(
     assert winner.live == figures(runs)
     assert winner.starts == len(outcomes) == 4
     assert winner.server_peak_rss_bytes == max(outcome.peak_rss_bytes for outcome in outcomes)
-    assert winner.prompts is not None
     assert winner.prompts.ids == tuple(run.id for run in runs)
     assert winner.prompts.block == (*[0] * 4, *[1] * 4, *[2] * 4, *[3] * 4)
     assert winner.prompts.order == tuple(run.order for run in runs)
@@ -86,8 +84,6 @@ def moved_speedup(candidate: Candidate, bare: Candidate) -> float:
     mine, theirs = candidate.prompts, bare.prompts
     assert mine is not None
     assert theirs is not None
-    assert candidate.predicted is not None
-    assert bare.predicted is not None
     said, others = candidate.predicted.prompts, bare.predicted.prompts
     assert said is not None
     assert others is not None
@@ -112,12 +108,10 @@ def moved_speedup(candidate: Candidate, bare: Candidate) -> float:
 def test_speedups_are_of_the_same_requests_of_no_draft(record: Record) -> None:
     bare = record.candidate("no draft")
     assert bare is not None
-    assert bare.live is not None
     assert bare.live.end_to_end_speed is not None
     assert (bare.speedup, bare.decode_speedup, bare.speedup_interval) == (1.0, 1.0, None)
     ran = [c for c in record.candidates[1:] if c.live is not None]
     for candidate in ran:
-        assert candidate.live is not None
         assert candidate.speedup is not None
         whole = candidate.live.requests == bare.live.requests
         found = candidate.live.end_to_end_speed or 0
@@ -130,7 +124,6 @@ def test_speedups_are_of_the_same_requests_of_no_draft(record: Record) -> None:
             assert (low * high) ** 0.5 == pytest.approx(candidate.speedup, rel=1e-9)
     assert any(c.live and c.live.requests < bare.live.requests for c in ran)
     winner = record.candidate(record.pick.candidate or "")
-    assert winner is not None
     assert winner.speedup_interval is not None
 
 
@@ -138,14 +131,12 @@ def test_a_prediction_is_held_against_its_live_requests(record: Record) -> None:
     for candidate in record.candidates:
         found = candidate.predicted
         assert found is not None, "every draft was replayed and timed"
-        assert found.prompts is not None
         assert len(found.prompts.ids) == 16, "every prompt"
         spent = found.verify_s + found.draft_s + found.mirror_s + found.sample_s
         assert spent == pytest.approx(found.figures.decode_ms / 1000)
         assert sum(d.drafted for d in found.by_depth) == (found.figures.drafted or 0)
         assert (found.off_by is None) == (found.on_live is None) == (candidate.live is None)
         if candidate.live is not None:
-            assert found.on_live is not None
             assert found.on_live.requests == candidate.live.requests
             quotient = (found.on_live.end_to_end_speed or 0) / (
                 candidate.live.end_to_end_speed or 1
@@ -160,13 +151,11 @@ def test_what_is_asked_of_a_finalist_beside_its_speed(record: Record) -> None:
         if candidate.live is None:
             assert (candidate.counts, candidate.counts_reason, candidate.output) == (None,) * 3
             continue
-        assert candidate.counts is not None
         assert (candidate.counts.exact, candidate.counts.replay_drafted) == (4, 101)
         assert candidate.counts_reason is None
         if candidate.name != record.pick.candidate:
             assert candidate.output is None, "nobody would serve it"
             continue
-        assert candidate.output is not None
         assert (candidate.output.identical, candidate.output.near_ties) == (15, 1)
         assert candidate.output.gap_is_measured
         assert candidate.output.near_tie_gap == pytest.approx(0.2)
@@ -182,7 +171,6 @@ def test_drafts_and_noise(record: Record) -> None:
         assert (draft.quality, draft.quality_reason) == (None, "not asked for")
         assert draft.speed is not None
         assert draft.speed_reason is None
-    assert record.drafts[0].speed is not None
     assert record.drafts[0].speed.tokens_per_s == pytest.approx(1000, rel=0.02)
     (floor,) = record.noise
     assert (floor.engine, floor.confidence) == ("bundled", 0.95)
@@ -215,7 +203,6 @@ def test_a_recount_that_failed_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     for candidate in found.record.candidates[1:]:
         if candidate.live is not None:
             assert candidate.counts is None
-            assert candidate.counts_reason is not None
             assert candidate.counts_reason.endswith(": it crashed")
 
 
@@ -229,7 +216,6 @@ def test_a_control_that_failed_is_told_and_fails_no_build(
     for check in checks:
         assert check.control is None
         assert not check.gap_is_measured
-        assert check.not_controlled is not None
         assert check.not_controlled.endswith("it crashed")
 
 
@@ -281,8 +267,6 @@ def test_rejection_sampling_is_told_of_a_sampled_target(
         score={"sampling": {"temperature": 0.8}, "draft": {"n_max": [2, 4], "p_min": [0.0, 0.5]}},
     ).record
     for candidate in record.candidates[1:]:
-        assert candidate.predicted is not None
-        assert candidate.settings is not None
         assert (candidate.predicted.rejection is None) == (candidate.settings.p_min > 0)
         assert candidate.output is None or candidate.output.gap_is_measured
 
@@ -310,8 +294,6 @@ def test_whatever_is_maximized_the_pick_has_the_figure(
         tmp_path, monkeypatch, score={"method": method}, pick={"maximize": maximize}
     ).record
     winner = record.candidate(record.pick.candidate or "")
-    assert winner is not None
-    assert winner.live is not None
     value = {
         "end_to_end_speed": winner.live.end_to_end_speed,
         "decode_speed": winner.live.decode_speed,
@@ -334,7 +316,6 @@ def test_timings_that_are_wrong_are_seen_to_be(
     found = [c for c in record.candidates if c.live and c.predicted]
     assert len(found) >= 3
     for candidate in found:
-        assert candidate.predicted is not None
         assert candidate.predicted.off_by is not None
         assert 0.25 < candidate.predicted.off_by < 0.6
     (factors,) = record.factors
@@ -350,8 +331,6 @@ def test_a_block_that_failed_is_told_and_what_ran_before_it_counts(
     assert failed.label.startswith("deal block 3")
     assert found.failures == (f"{failed.label}: it crashed",)
     bare = found.record.candidate("no draft")
-    assert bare is not None
-    assert bare.live is not None
     assert bare.live.requests == 8
 
 

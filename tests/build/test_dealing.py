@@ -98,7 +98,6 @@ def test_what_was_dealt_is_kept_by_candidate(tmp_path: Path) -> None:
         assert made.deal(TWO, block)
     assert made.deal([bare, small], PROMPTS[8:])
     found = made.dealt(large.key)
-    assert found is not None
     assert [step.block for step in found.steps] == [0, 1]
     assert set(found.prompts) == {p.id for p in PROMPTS[:8]}
     assert [run.block for run in made.runs[bare.key]] == [*[0] * 4, *[1] * 4, *[2] * 8]
@@ -154,7 +153,6 @@ def test_a_reference_build_is_dealt_the_same_prompts_in_the_same_block(tmp_path:
         mine, theirs = made.runs[configuration.key], made.on_reference[configuration.key]
         assert [run.id for run in mine] == [run.id for run in theirs] == [p.id for p in PROMPTS[:4]]
         found = made.dealt(configuration.key)
-        assert found is not None
         assert found.live.engine.name == "bundled"
 
 

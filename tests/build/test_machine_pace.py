@@ -21,7 +21,6 @@ LAYOUT = layout(score())
 
 def traced(size: int, max_tokens: int = 100) -> TraceStep:
     found = LAYOUT.forecast
-    assert found is not None
     assert isinstance(found.trace, TraceStep)
     return replace(found.trace, target=source("big", size), max_tokens=max_tokens)
 
@@ -75,7 +74,6 @@ def test_before_anything_ran_the_memory_is_probed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(machine_pace, "processor_flops", lambda: FLOPS / 2)
     seconds, how = MachinePace.of([]).seconds(traced(10**10), traced(10**10).cost())
     cost = traced(10**10).cost()
-    assert cost is not None
     assert seconds == pytest.approx(cost.seconds(4.0, 2.0))
     assert seconds is not None
     assert 3.5 < seconds / cost.nominal_s < 4.0

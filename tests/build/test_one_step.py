@@ -45,7 +45,6 @@ def planned(step: Step[Any], state: State = State.RUN) -> Planned:
 def fabricated(stored: tuple[str, ...] = ()) -> Any:
     """Of drafts that are there already: a trace, replays, timings."""
     laid = layout()
-    assert laid.forecast is not None
     steps = closure(laid.forecast.steps()).values()
     states = {True: State.STORED, False: State.RUN}
     return Fabricated((laid,), tuple(planned(s, states[s.kind in stored]) for s in steps))

@@ -50,7 +50,6 @@ def test_an_empty_store(tmp_path: Path, bundled: Any, monkeypatch: pytest.Monkey
     assert kinds["replay"] == 3, "one a draft, and the noise floor's"
     assert kinds["curve"] == 3, "target and drafts, one pass"
     assert kinds["deal"] == 0, "which drafts go live is not known yet"
-    assert found.dealing is not None
     assert (found.dealing.prompts, found.dealing.servers) == (8, 3)
     assert (found.dealing.starts, found.dealing.loads) == (2, 6), "three prompts a block, at least"
     assert found.stale
@@ -129,7 +128,6 @@ def test_the_smallest_difference_falls_with_starts(
         document["score"]["limit"] = limit
         path.write_text(json.dumps(document))
         dealing = plan(prepare(path, plan_only=True)).dealing
-        assert dealing is not None
         found[dealing.starts] = dealing.smallest_difference
     assert list(found) == [1, 2, 4]
     for starts, difference in found.items():
@@ -147,7 +145,6 @@ def test_servers_with_layers_on_a_device_are_planned_in_turns(
     document["score"]["target"]["args"] = {"n_gpu_layers": 99}
     path.write_text(json.dumps(document))
     dealing = plan(prepare(path, plan_only=True)).dealing
-    assert dealing is not None
     assert not dealing.together
     assert (dealing.servers, dealing.starts) == (3, 2), "no draft and two others, both orders"
 

@@ -58,7 +58,6 @@ def test_every_candidate_is_predicted_and_finalists_run_live(record: Record) -> 
     drafting = [c for c in record.candidates if c.draft is not None]
     assert len(drafting) == 4
     for candidate in drafting:
-        assert candidate.predicted is not None
         assert candidate.predicted.figures.drafted
         assert candidate.predicted.by_depth[0].drafted > 0
     live = [c for c in drafting if c.live is not None]
@@ -107,10 +106,8 @@ def test_replay_counts_what_the_server_counts(record: Record) -> None:
         counts = candidate.counts
         assert counts is not None, candidate.counts_reason
         assert counts.exact == counts.requests
-        assert candidate.prompts is not None
         assert 0 < counts.requests + counts.passed_over <= len(set(candidate.prompts.ids))
         assert counts.live_drafted > 0
-        assert candidate.predicted is not None
         ours, theirs = candidate.predicted.figures.acceptance_rate, candidate.live.acceptance_rate
         assert ours is not None
         assert theirs is not None
@@ -131,7 +128,6 @@ def test_the_control_ran_without_a_draft(record: Record) -> None:
     assert checked
     for output in checked:
         assert output.gap_is_measured
-        assert output.control is not None
         assert output.control.positions > 100
         assert output.near_tie_gap == 2 * output.control.p99
         parts = output.identical + output.near_ties + output.material + output.unknown
@@ -192,9 +188,7 @@ def test_where_the_target_samples_both_rules_are_told(
     for candidate in record.candidates:
         if candidate.draft is None:
             continue
-        assert candidate.predicted is not None
         ours, other = candidate.predicted.figures, candidate.predicted.rejection
-        assert other is not None
         assert 0 < other.accepted < other.drafted
         assert other.decode_speed is not None
         assert ours.drafted is not None
@@ -250,8 +244,6 @@ def require_experts(record: Record) -> None:
     kinds = [step.kind for step in record.steps if step.state == "ran"]
     assert (kinds.count("quantize"), kinds.count("reduce")) == (1, 3)
     whole, fewer, wide, short = record.drafts
-    assert whole.reduction is not None
-    assert fewer.reduction is not None
     assert (whole.reduction.experts, fewer.reduction.experts) == (2, 1)
     assert whole.tensor_bytes == fewer.tensor_bytes
     assert (short.tensor_bytes or 0) < (wide.tensor_bytes or 0)
@@ -335,15 +327,11 @@ def test_a_context_of_the_draft_s_own_that_holds_every_text_is_replayed(
     assert len([label for label in replays if "in batches of" not in label]) == 1, "once for both"
     left = record.candidate("draft context=256 n_max=4")
     kept = record.candidate("draft context=1024 n_max=4")
-    assert left is not None
-    assert kept is not None
     assert left.predicted is None
     assert "its context of 256 tokens does not hold" in (left.reason or "")
     assert kept.predicted is not None
     assert "-c 1024" in " ".join(kept.command)
-    assert kept.counts is not None
     assert kept.counts.exact == kept.counts.requests
-    assert kept.serving is not None
     assert kept.serving.draft_context == 1024
 
 
@@ -374,12 +362,9 @@ def test_a_draft_behind_n_grams_is_forecast_and_counted_as_the_server_does(
     assert (alone.digest, alone.memory_bytes) == (behind.digest, behind.memory_bytes)
     assert behind.after is not None
     found = record.candidate(f"{name} n_max=4")
-    assert found is not None
     assert found.predicted is not None, found.reason
     assert found.ngram == behind.after
     plain = record.candidate("draft n_max=4")
-    assert plain is not None
-    assert plain.predicted is not None
     assert found.predicted.figures.drafted != plain.predicted.figures.drafted
     assert [r.draft for r in record.replayed] == ["draft"]
     assert read_record(tmp_path / "records" / "behind.json") == record
@@ -399,7 +384,6 @@ def test_a_draft_behind_n_grams_is_forecast_and_counted_as_the_server_does(
         dealt = dealing.dealt(configuration.key)
         assert dealt is not None, dealing.failed
         counts = rival_counts(configuration.key, dealt, forecaster)
-    assert counts is not None
     assert counts.requests + counts.passed_over == 12
     assert counts.exact == counts.requests > 0
 
@@ -419,7 +403,6 @@ def test_every_listed_chain_is_forecast_on_its_own_text(
     assert bare.key.draft is None
     assert {one.key.draft for one in drafts} == {"Q4_K_M", "Q2_K"}
     for one in drafts:
-        assert one.rejection is not None
         assert one.figures.acceptance_rate is not None
         assert one.rejection.accepted / one.rejection.drafted > one.figures.acceptance_rate
         assert one.figures.drafted

@@ -187,7 +187,6 @@ def test_signals_end_tidily(cook: Any, name: str) -> None:
     with subprocess.Popen(
         argv, env=cook.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(getattr(signal, name))
         out, err = process.communicate(timeout=30)

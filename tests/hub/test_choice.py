@@ -55,7 +55,7 @@ def test_a_choice_is_whole_or_an_error(names: set[str], path: str | None, cached
     elif chosen.kind is DownloadKind.GGUF:
         split = split_name(Path(paths[0]))
         assert len(paths) == (split.count if split else 1)
-        assert split is None or [split_name(Path(p)).number for p in paths] == list(  # type: ignore[union-attr]
+        assert split is None or [split_name(Path(p)).number for p in paths] == list(
             range(1, split.count + 1)
         )
     else:

@@ -224,7 +224,6 @@ def test_what_looks_like_the_engines_and_cannot_be_read_is_counted(line: str) ->
     log = read("\n".join([*BLOCK, line]))
     assert [figures(r) for r in log.requests] == [ONE]
     assert log.unread == 1
-    assert log.first_unread is not None
     assert (log.first_unread.line, log.first_unread.why) == (4, line.strip())
     (warning,) = report([("a.log", log)]).warnings
     assert warning.startswith("a.log: 1 line with the engine's words for timings or acceptance not")

@@ -43,8 +43,6 @@ def test_tokens_and_requests_are_weighed_apart() -> None:
     long, short = request(1, 900, 450, 1001, 100_000.0), request(2, 100, 100, 101, 5_000.0)
     pair = report([("a.log", log(long, short))]).pairs[0]
     acceptance, speed = pair.figure("acceptance"), pair.figure("decode speed")
-    assert acceptance is not None
-    assert speed is not None
     assert acceptance.spread.mean == 0.75
     assert acceptance.total.value == 0.55
     assert (acceptance.total.numerator, acceptance.total.denominator) == (550, 1000)
@@ -92,8 +90,6 @@ def test_the_thread_s_figures() -> None:
     pairs = report([("j", read_server_log((DATA / "ik-verbose-2025.log").open("rb")))]).pairs
     ling = pairs[1].figure("acceptance")
     speed = pairs[1].figure("decode speed as logged")
-    assert ling is not None
-    assert speed is not None
     assert f"{ling.total.value:.2%}" == "75.16%"
     assert f"{speed.total.value:.2f}" == "8.24"
 

@@ -58,7 +58,6 @@ def text_of(tokens: list[int], words: tuple[bytes, ...]) -> str:
 def test_prompts_are_rendered_by_its_own_template(record: Record, real_home: Path) -> None:
     trace = TraceFile(artifact(real_home, "trace", "target.trace"))
     vocabulary = trace.vocabulary
-    assert vocabulary is not None
     assert len(vocabulary.tokens) == 49_152
     assert len(trace) == 8
     for reply in trace:
@@ -70,7 +69,6 @@ def test_prompts_are_rendered_by_its_own_template(record: Record, real_home: Pat
 
 
 def test_the_imatrix_covers_every_layer(record: Record, real_home: Path, real_model: Path) -> None:
-    assert record.imatrix is not None
     matrix = read_imatrix(artifact(real_home, "imatrix", "imatrix.gguf"))
     wanted = {t.name for t in read_gguf(real_model).tensors if len(t.shape) == 2}
     assert set(matrix.entries) == wanted - {"token_embd.weight"}
@@ -106,7 +104,6 @@ def test_every_candidate_has_a_forecast(record: Record) -> None:
 def test_an_ngram_rival_is_simulated_as_it_runs(record: Record) -> None:
     (rival,) = [c for c in record.candidates if c.ngram is not None]
     assert rival.name == "ngram-simple"
-    assert rival.ngram is not None
     assert rival.ngram.type is NgramType.SIMPLE
     assert rival.predicted is not None
     if rival.live is not None:

@@ -116,7 +116,6 @@ def test_sweep_is_the_grid_in_order(recipe: Make) -> None:
         "output: q8_0",
     ]
     at = loaded.quants[2].rules[1].at
-    assert at is not None
     assert (at.line, at.column) == (8, 35)
 
 
@@ -154,7 +153,6 @@ def test_expand_without_places(recipe: Make) -> None:
     loaded = recipe("quants: [{name: A, type: Q8_0}]\n")
     (quant,) = expand(loaded.recipe)
     assert quant == loaded.quants[0]
-    assert quant.at is not None
     assert quant.at.file == "<recipe>"
 
 

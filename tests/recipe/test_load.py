@@ -77,11 +77,8 @@ def test_broken_recipe(name: str) -> None:
 def test_design_example_parses() -> None:
     loaded = parse_recipe(DESIGN_EXAMPLE, Path("/somewhere/ling.yaml"))
     recipe = loaded.recipe
-    assert recipe.model is not None
     assert str(recipe.model.source) == "hf://inclusionAI/Ling-flash-2.0@main"
-    assert recipe.evaluate is not None
     assert recipe.evaluate.corpus == Path("/somewhere/wiki.test.raw")
-    assert recipe.score is not None
     assert recipe.score.target.args.override_tensor == ("exps=CPU",)
     assert recipe.score.target.args.to_model_args().n_gpu_layers == 99
     assert [s.n_max for s in recipe.score.draft.settings("live")] == [2, 4, 8, 16]
@@ -99,7 +96,6 @@ SAMPLED = MINIMAL + (
 def test_lists_of_sampling_are_chains_the_first_of_which_is_deployed() -> None:
     text = SAMPLED.replace("SAMPLING", "{temperature: [0.6, 0, 1], top_p: [0.95, 0.8], seed: 3}")
     score = parse_recipe(text, Path("r.yaml")).recipe.score
-    assert score is not None
     assert [one.chain for one in score.sampling.chains] == [
         "temperature 0.6, top_p 0.95",
         "temperature 0.6, top_p 0.8",
@@ -110,7 +106,6 @@ def test_lists_of_sampling_are_chains_the_first_of_which_is_deployed() -> None:
     deployed = score.sampling.to_sampling()
     assert (deployed.temperature, deployed.top_p, deployed.seed) == (0.6, 0.95, 3)
     alone = parse_recipe(SAMPLED.replace("SAMPLING", "{temperature: 0.6}"), Path("r.yaml"))
-    assert alone.recipe.score is not None
     assert len(alone.recipe.score.sampling.chains) == 1
 
 
@@ -198,7 +193,6 @@ def test_rivals_are_names_or_have_numbers(written: str, said: list[str]) -> None
     loaded = parse_recipe(with_rivals(written), Path("/somewhere/r.yaml"))
     again = parse_recipe(resolved(loaded), Path("/somewhere/r.yaml"))
     for recipe in (loaded.recipe, again.recipe):
-        assert recipe.score is not None
         known = tuple(DEFAULTS[Flavour.IK_LLAMA_CPP])
         found = [one for rival in recipe.score.rivals for one in rival.to_settings(known)]
         assert [str(one) for one in found] == said
@@ -210,7 +204,6 @@ def test_slots_are_one_or_a_list(written: str, said: tuple[int, ...]) -> None:
     loaded = parse_recipe(text, Path("/somewhere/r.yaml"))
     again = parse_recipe(resolved(loaded), Path("/somewhere/r.yaml"))
     for recipe in (loaded.recipe, again.recipe):
-        assert recipe.score is not None
         assert recipe.score.slots == said
 
 
@@ -335,7 +328,6 @@ def test_contexts_and_what_drafts_first_are_one_or_a_list() -> None:
     for written, contexts in (("512", (512,)), ("[512, 1024]", (512, 1024))):
         text = _drafting(f"context: {written}, after: [ngram-mod, {{type: suffix, depth: 8}}]")
         score = parse_recipe(text, Path("r.yaml")).recipe.score
-        assert score is not None
         assert score.draft.context == contexts
         assert [rival.type for rival in score.draft.after] == ["ngram-mod", "suffix"]
     short = _drafting("context: 256, n_max: 128").replace("score:\n", "score:\n  method: live\n")

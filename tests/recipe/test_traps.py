@@ -199,7 +199,6 @@ def traps_unchecked(word: str) -> list[Problem]:
         RECIPE.format(extra="-ser, '5,1'", context=8192, p_min="0.0", devices=""), Path("/r/t.yaml")
     )
     score = loaded.recipe.score
-    assert score is not None
     args = score.target.args.model_copy(update={"extra": (word, "4")})
     target = score.target.model_copy(update={"args": args})
     recipe = loaded.recipe.model_copy(update={"score": score.model_copy(update={"target": target})})

@@ -109,7 +109,7 @@ def test_every_figure_has_its_counts_and_settings(record: Record) -> None:
     live = record.candidates[2].live
     assert live is not None
     assert live.acceptance_rate is not None
-    assert live.acceptance_rate == record.candidates[2].predicted.figures.acceptance_rate  # type: ignore[union-attr]
+    assert live.acceptance_rate == record.candidates[2].predicted.figures.acceptance_rate
     assert f"{live.acceptance_rate:.1%} ({live.accepted}/{live.drafted})" in row
     assert "| 4 |" in row
     assert "| 16.2 MiB |" in row

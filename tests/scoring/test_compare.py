@@ -289,7 +289,6 @@ def test_the_interval_over_prompts_holds_the_truth_as_often_as_it_says(
                 ]
             )
         found = interval(sides[1], sides[0], WHOLE, None, 0.95)
-        assert found is not None
         held += found.low <= truth <= found.high
     assert held / trials >= least
 
@@ -301,8 +300,6 @@ def test_strata_take_out_what_kinds_differ_by() -> None:
     apart = interval(mine, bare, WHOLE, None, 0.95)
     one_kind = [[replace(r, category="code") for r in side] for side in (mine, bare)]
     alike = interval(one_kind[0], one_kind[1], WHOLE, None, 0.95)
-    assert apart is not None
-    assert alike is not None
     assert apart.high / apart.low < 1.06, "server starts, 0.8 % each"
     assert alike.high / alike.low > 1.2
 
@@ -376,13 +373,11 @@ def test_counts_have_no_clock() -> None:
     rows = [Row(BARE, None, tuple(run(f"p{i}") for i in range(10)), ())]
     rows += [Row(name, name, each, ()) for name, each in forecast.items()]
     exact = standings(rows, BARE, COUNTS)
-    assert exact is not None
     assert BARE not in exact.value, "no draft has no such figure"
     assert exact.value["good"] == pytest.approx(math.log(96 / 36))
     assert exact.leader == "good"
     assert exact.decided(0.999)
     unsure = standings(rows, BARE, COUNTS, acceptance_sd=0.05)
-    assert unsure is not None
     assert not unsure.decided(0.95)
     assert unsure.rival == "near"
     live = [replace(row, live=tuple(replace(r, wall_ms=1.0) for r in row.forecast)) for row in rows]

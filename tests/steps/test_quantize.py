@@ -121,7 +121,7 @@ def _shards(model: Path) -> Sequence[Path]:
 def by_tool(step: QuantizeStep, folder: Path, threads: int = 2) -> GgufFile:
     """What llama-quantize makes of the same."""
     output = folder / f"{step.quant}-{step.imatrix is not None}.gguf"
-    imatrix = step.imatrix.path if step.imatrix is not None else None  # type: ignore[union-attr]
+    imatrix = step.imatrix.path if step.imatrix is not None else None
     job = step.job(output, imatrix, threads)
     tool_runs.quantize(step.engine, job, Supervisor(folder / "logs"))
     return read_gguf(output)

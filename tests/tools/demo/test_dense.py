@@ -112,5 +112,4 @@ def test_its_recipe_is_one(tmp_path: Path) -> None:
     pair = DensePair(tmp_path / "target-q8_0.gguf", tmp_path / "draft-f16.gguf")
     recipe = load_recipe(dense_recipe(pair, tmp_path / "dense.yaml")).recipe
     assert recipe.name == "dense"
-    assert recipe.model is not None
     assert str(recipe.model.source) == str(pair.draft)
