@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from bench.comparisons import built
-from bench.neighbour import append_result, neighbour
 
 RESULTS = Path(__file__).parent / "results" / "by-clock.jsonl"
 SPEEDS = ("end_to_end_speed", "decode_speed")
@@ -31,6 +30,8 @@ def line_of(record: Mapping[str, Any]) -> dict[str, Any]:
     found = {c["name"]: c for c in record["candidates"]}
     picked = found.get(pick["candidate"], {})
     return {
+        "created": record["created"],
+        "machine": record["machine"]["processor"],
         "recipe": record["recipe"],
         "engines": list(record["engines"]),
         "decided": pick["decided"],
@@ -100,20 +101,21 @@ def main() -> None:
     asked.add_argument("recipes", nargs="*", type=Path)
     asked.add_argument("--builds", type=int, default=1)
     asked.add_argument("--engine", default="bundled")
-    asked.add_argument("--noisy", action="store_true", help="beside a noisy neighbour")
     asked.add_argument("--results", type=Path, default=RESULTS)
     asked.add_argument("--table", type=Path, help="print what the lines of a file come to")
     words = asked.parse_args()
     for recipe in [one for one in words.recipes for _ in range(words.builds)]:
-        with TemporaryDirectory(prefix="cook-by-clock-") as home, neighbour(words.noisy):
+        with TemporaryDirectory(prefix="cook-by-clock-") as home:
             started = time.monotonic()
-            line = line_of(built(recipe, Path(home), words.engine))
-            line |= {"seconds": round(time.monotonic() - started, 1), "noisy": words.noisy}
-        append_result(words.results, line)
+            record = built(recipe, Path(home), words.engine)
+        line = {**line_of(record), "seconds": round(time.monotonic() - started, 1)}
+        words.results.parent.mkdir(parents=True, exist_ok=True)
+        with words.results.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(line) + "\n")
         print(json.dumps({k: v for k, v in line.items() if k != "candidates"}), flush=True)
     if words.table is not None:
-        lines = [json.loads(text) for text in words.table.read_text("utf-8").splitlines()]
-        print("\n".join(table(lines)))
+        found = [json.loads(text) for text in words.table.read_text("utf-8").splitlines()]
+        print("\n".join(table(found)))
 
 
 if __name__ == "__main__":

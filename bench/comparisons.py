@@ -1,4 +1,4 @@
-"""What is compared with what, and the bounds; each comparison is a name and a context manager."""
+"""cook beside the same work done by hand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.hostile_log import hostile_log
-from bench.pairs import Pair, Side
+from bench.pairs import Side, paired
+from bench.study import Study
 
 ROOT = Path(__file__).resolve().parent.parent
 COOK = str(Path(sys.executable).with_name("cook"))
@@ -24,25 +22,21 @@ IMPORT_TYPER = Side(((sys.executable, "-c", "import typer"),))
 _WORKSPACE = re.compile(r"/\S*/store/tmp/[0-9a-f]{32}")
 
 
-@contextmanager
-def help_page() -> Iterator[Pair]:
+def help_page() -> Study:
     """The cheapest thing cook does."""
-    subject = Side(((COOK, "--help"),))
-    yield Pair("cook --help", subject, IMPORT_TYPER, most_ratio=1.5, most_extra_s=0, repeats=21)
+    return paired("cook --help", Side(((COOK, "--help"),)), IMPORT_TYPER, 21, most_ratio=1.5)
 
 
-@contextmanager
-def empty_rebuild() -> Iterator[Pair]:
+def empty_rebuild() -> Study:
     """A build whose every step is in the store already."""
     with tempfile.TemporaryDirectory(prefix="cook-bench-") as directory:
         home = Path(directory, "home")
         built(RECIPE, home)
         subject = Side((_build(RECIPE),), {"COOK_HOME": str(home)})
-        yield Pair("empty rebuild", subject, IMPORT_TYPER, most_ratio=4, most_extra_s=0, repeats=11)
+        return paired("empty rebuild", subject, IMPORT_TYPER, 11, most_ratio=4)
 
 
-@contextmanager
-def build() -> Iterator[Pair]:
+def build() -> Study:
     """A whole build in an empty home, against the very commands it ran, run by hand.
 
     The commands are the record's. By hand they read what the recorded build left and write
@@ -66,19 +60,7 @@ def build() -> Iterator[Pair]:
 
         subject = Side((_build(RECIPE),), {"COOK_HOME": str(fresh)}, empty_home)
         reference = Side(commands, prepare=empty_folders)
-        yield Pair("cook build", subject, reference, most_ratio=1.03, most_extra_s=2, repeats=3)
-
-
-@contextmanager
-def logs() -> Iterator[Pair]:
-    """Reading 10 MB of lines made to look almost like figures: at most two seconds over ``wc``."""
-    with tempfile.TemporaryDirectory(prefix="cook-bench-") as directory:
-        log = Path(directory, "hostile.log")
-        recorded = ROOT / "tests" / "data" / "server_logs" / "llama-cpp.log"
-        log.write_bytes(recorded.read_bytes() + hostile_log(10_000_000))
-        subject = Side(((COOK, "logs", str(log), "--json"),))
-        reference = Side((("wc", "-l", str(log)),))
-        yield Pair("cook logs", subject, reference, most_ratio=1, most_extra_s=2, repeats=5)
+        return paired("cook build", subject, reference, 3, most_ratio=1.03, extra_s=2)
 
 
 def _build(recipe: Path, engine: str = "bundled") -> tuple[str, ...]:
@@ -93,11 +75,3 @@ def built(recipe: Path, home: Path, engine: str = "bundled") -> dict[str, Any]:
     )
     record: dict[str, Any] = json.loads(done.stdout)
     return record
-
-
-COMPARISONS: dict[str, Callable[[], AbstractContextManager[Pair]]] = {
-    "help": help_page,
-    "rebuild": empty_rebuild,
-    "build": build,
-    "logs": logs,
-}

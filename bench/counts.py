@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from bench.demo_score import DOWN_TO_ONE_BIT, study_layout
 from bench.study import Study, empty_executor
 from cook.build.forecast import acceptance_deviation
 from cook.build.layout import Configuration, DraftForecast, ForecastPlan, Layout
@@ -24,9 +22,7 @@ from cook.build.prepare import prepare
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
-from cook.engines.worker.messages import LiveCycles
 from cook.engines.worker.worker import Worker
-from cook.formats.arrays import Ids
 from cook.formats.trace_file import Reply, TraceFile
 from cook.graph.execute import Executor
 from cook.graph.step import Source
@@ -37,10 +33,38 @@ from cook.steps.checks import emitted_tokens
 from cook.steps.made_model import MODEL_FILE
 from cook.steps.trace import TRACE_FILE
 
-TOKENS, LENGTH = 256, 8
 MOST_POINTS, LEAST_DRAFTED = 0.5, 20_000
 MOST_MEAN = 0.2
 MAKING = frozenset({"imatrix", "quantize", "head", "reduce"})
+DEMO = """\
+version: 1
+name: demo-counts
+model: {source: "demo://draft-f16.gguf"}
+imatrix: {corpus: "demo://data/calibration.txt", chunks: 60, args: {threads: 1}}
+quants:
+  - {name: Q8_0, type: Q8_0}
+  - {name: Q4_K_M, type: Q4_K_M}
+  - {name: Q2_K, type: Q2_K}
+  - {name: IQ2_XXS, type: IQ2_XXS}
+  - {name: TQ1_0, type: TQ1_0, mixture: pure}
+  - name: IQ1_S
+    type: IQ1_S
+    rules:
+      - {attention: q2_K}
+      - {dense_ffn: iq2_xxs}
+      - {shared_experts: iq2_xxs}
+      - {routed_experts: iq1_s}
+      - {embeddings: q2_K}
+      - {output: q4_K}
+score:
+  method: METHOD
+  target: {source: "demo://target-q8_0.gguf", args: {threads: 1, flash_attention: false}}
+  prompts: demo
+  max_tokens: 256
+  context: 4096
+  draft: {n_max: 8, args: {threads: 1}}
+pick: {maximize: decode_speed}
+"""
 REAL = """\
 version: 1
 name: real-counts
@@ -72,8 +96,7 @@ class Counted:
     """(drafted, accepted) tokens of the same requests as the server and as one-pass replay counts
     them, ``error`` the standard error of their acceptance's difference in points, over requests;
     ``equal`` of ``requests`` agree in both, ``exact`` at the server's own batch shapes (None where
-    these were not tried). ``flips``: drafted tokens that were the target's at the server's shapes
-    and not in one pass, and the other way round; of p_min 0, where one pass drafts them all."""
+    these were not tried)."""
 
     theirs: tuple[int, int]
     ours: tuple[int, int]
@@ -81,7 +104,6 @@ class Counted:
     equal: int
     requests: int
     exact: int | None
-    flips: tuple[int, int]
 
     @property
     def points(self) -> float:
@@ -90,10 +112,7 @@ class Counted:
 
     def __str__(self) -> str:
         (drafted, accepted), (ours, agreed) = self.theirs, self.ours
-        exact = ""
-        if self.exact is not None:
-            right, wrong = self.flips
-            exact = f", at its shapes {self.exact}; {right} choices right there alone, {wrong} here"
+        exact = "" if self.exact is None else f", at its shapes {self.exact}"
         return (
             f"server {accepted}/{drafted} = {accepted / drafted:.2%}, replay {agreed}/{ours} = "
             f"{agreed / ours:.2%}, {self.points:+.2f} +- {self.error:.2f} points; "
@@ -103,48 +122,42 @@ class Counted:
 
 def counts() -> Study:
     """Acceptance by replay minus the server's, in points, for every quant of the demo's draft."""
-    layouts = [
-        study_layout(method, limit=None, tokens=TOKENS, n_max=(LENGTH,), quants=DOWN_TO_ONE_BIT)
-        for method in ("live", "replay")
-    ]
-    return _sums(layouts[0], layouts[1], LEAST_DRAFTED)
+    return _sums(*_layouts(DEMO, "bundled"), LEAST_DRAFTED)
 
 
 def real_counts(engine: str) -> Study:
     """The same on the real model, 40 prompts of 128 tokens."""
-    layout, traced = map(partial(_real, engine, 40, 128, [LENGTH], [0.0]), ("live", "replay"))
-    return _sums(layout, traced, 0)
+    return _sums(*_layouts(_real(40, 128, [8], [0.0]), engine), 0)
 
 
 def exact_counts(engine: str) -> Study:
     """Every request of the real model at the server's shapes: three quants, n_max 1, 2, 4, 8."""
-    settings = 10, 64, [1, 2, 4, 8], [0.0, 0.5]
-    layout, traced = map(partial(_real, engine, *settings), ("live", "replay"))
+    layout, traced = _layouts(_real(10, 64, [1, 2, 4, 8], [0.0, 0.5]), engine)
     kept = ("Q8_0", "Q4_0", "IQ2_XS")
     lines, within = [], True
     with empty_executor() as executor:
         for configuration, found in counted(executor, layout, traced, kept, exact=True):
-            settings_of = configuration.settings
-            assert configuration.draft is not None, "the grid holds drafts"
-            assert settings_of is not None, "so do they"
             within &= found.exact == found.requests
-            name = f"{configuration.draft.name} n_max={settings_of.n_max} p_min={settings_of.p_min}"
-            lines.append(f"  {name:26} {found}")
+            lines.append(f"  {configuration.name:26} {found}")
     return Study((f"requests recounted at the shapes of {engine}'s servers: all", *lines), within)
 
 
-def _real(
-    engine: str, prompts: int, tokens: int, n_max: list[int], p_min: list[float], method: str
-) -> Layout:
-    text = (
-        REAL.replace("METHOD", method)
-        .replace("PROMPTS", str(prompts))
+def _real(prompts: int, tokens: int, n_max: list[int], p_min: list[float]) -> str:
+    return (
+        REAL.replace("PROMPTS", str(prompts))
         .replace("TOKENS", str(tokens))
         .replace("NMAX", str(n_max))
         .replace("PMIN", str(p_min))
     )
-    loaded = parse_recipe(text, Path("study.yaml").absolute())
-    return prepare(loaded, engines=[engine]).layouts[0]
+
+
+def _layouts(recipe: str, engine: str) -> tuple[Layout, Layout]:
+    """Scored live, and by replay."""
+    live, replay = (
+        parse_recipe(recipe.replace("METHOD", method), Path("study.yaml").absolute())
+        for method in ("live", "replay")
+    )
+    return prepare(live, engines=[engine]).layouts[0], prepare(replay, engines=[engine]).layouts[0]
 
 
 def _sums(layout: Layout, traced: Layout, least_drafted: int) -> Study:
@@ -162,7 +175,7 @@ def _sums(layout: Layout, traced: Layout, least_drafted: int) -> Study:
     mean = float(np.mean(points))
     within &= abs(mean) <= MOST_MEAN
     head = (
-        f"replay of what live runs emitted, n_max {LENGTH}: at most {MOST_POINTS} points each, "
+        f"replay of what live runs emitted, n_max 8: at most {MOST_POINTS} points each, "
         f"{MOST_MEAN} in the mean"
     )
     return Study((head, *lines, f"  mean {mean:+.2f} points"), within)
@@ -218,7 +231,6 @@ def _recount(
 ) -> Counted:
     profile = PROFILES[plan.engine.flavour]
     same = 0
-    flips = np.zeros(2, int)
     ours, theirs = [], []
     with Worker.open(plan.engine, Supervisor(executor.logs / "counts")) as worker:
         info = worker.load(model_load(plan.engine, model, draft.replay.args, plan.context))
@@ -257,7 +269,6 @@ def _recount(
                     server_context=slot,
                 )
                 same += (shapes.draft_n, shapes.draft_n_accepted) == theirs[-1]
-                flips += _flips(shapes, found.argmax, tokens)
     (drafted, accepted), (tried, agreed) = np.sum(theirs, axis=0), np.sum(ours, axis=0)
     error = acceptance_deviation(theirs, ours)
     assert error is not None, "every run drafts"
@@ -268,19 +279,4 @@ def _recount(
         sum(a == b for a, b in zip(ours, theirs, strict=True)),
         len(ours),
         same if exact else None,
-        (int(flips[0]), int(flips[1])),
     )
-
-
-def _flips(shapes: LiveCycles, choices: Ids, tokens: Ids) -> tuple[int, int]:
-    """Of the tokens that were verified: how many were right in one of the two alone."""
-    only_there = only_here = first = 0
-    for start, length, accepted in zip(shapes.start, shapes.length, shapes.accepted, strict=True):
-        drafted = shapes.tokens[first : first + length]
-        first += length
-        seen = min(accepted + 1, length, len(tokens) - start)  # what follows is another text
-        there = drafted[:seen] == tokens[start : start + seen]
-        here = choices[start : start + seen] == tokens[start : start + seen]
-        only_there += int((there & ~here).sum())
-        only_here += int((here & ~there).sum())
-    return only_there, only_here

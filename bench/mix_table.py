@@ -42,7 +42,7 @@ AT_ONCE = 27
 RECIPE = """\
 version: 1
 name: mixes-{family}
-engine: {engine}
+engine: bundled
 model: {{source: "{draft}"}}
 imatrix: {{corpus: "demo://data/calibration.txt", context: 512, chunks: 40, args: {{threads: 1}}}}
 quants: [{{name: Q8_0, type: Q8_0}}]
@@ -60,8 +60,6 @@ score:
 class Family:
     """One table: ``pair`` gives (target, draft), ``by_layer`` whether layers differ in type."""
 
-    engine: str
-    types: tuple[str, ...]
     by_layer: bool
     pair: Callable[[], tuple[str, str]]
 
@@ -75,10 +73,8 @@ def _dense() -> tuple[str, str]:
     return str(pair.target), str(pair.draft)
 
 
-FAMILIES: Mapping[str, Family] = {
-    "demo": Family("bundled", ("q2_K", "q4_K", "q8_0"), False, _demo),
-    "dense": Family("bundled", ("q2_K", "q4_K", "q8_0"), True, _dense),
-}
+FAMILIES: Mapping[str, Family] = {"demo": Family(False, _demo), "dense": Family(True, _dense)}
+TYPES = ("q2_K", "q4_K", "q8_0")
 
 
 def table_of(family: str) -> Path:
@@ -177,13 +173,10 @@ def make(family: str, jobs: int) -> None:
     recipe, texts = home / f"mixes-{family}.yaml", home / "mixes.jsonl"
     texts.write_text("".join(json.dumps(line) + "\n" for line in prompts()), encoding="utf-8")
     recipe.write_text(
-        RECIPE.format(
-            family=family, engine=asked.engine, draft=draft, target=target, prompts=texts
-        ),
-        encoding="utf-8",
+        RECIPE.format(family=family, draft=draft, target=target, prompts=texts), encoding="utf-8"
     )
     to = table_of(family)
-    request = SearchRequest(recipe, 1 << 40, to, types=asked.types, threads=1)
+    request = SearchRequest(recipe, 1 << 40, to, types=TYPES, threads=1)
     job = SearchJob.of(request, prepare(recipe, threads=1, output=output))
     ids = (*(name for share in job.rounds for name in share), *job.verdict)
     space = tied(job.space, asked.by_layer)

@@ -8,7 +8,7 @@ Not a timing: other programs may run beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,11 +85,7 @@ class Written:
     text: str
 
 
-TWO_STAGE = {
-    Flavour.LLAMA_CPP: (EAGER[0], EAGER[1], EAGER[4], NgramSettings(NgramType.CACHE)),
-    Flavour.IK_LLAMA_CPP: (EAGER[0], EAGER[1], EAGER[4], EAGER_IK[0], EAGER_IK[1]),
-}
-"""Methods that draft before the draft model does."""
+TARGET, DRAFT = demo_dir() / "target-q8_0.gguf", demo_dir() / "draft-f16.gguf"
 N_MAX = 4
 NEAR_TIES = 0.9
 """Share of requests with equal counts, where a draft model drafts in other batch shapes than it is
@@ -98,20 +94,7 @@ replayed in, so that a near tie falls otherwise now and then; in all, a hundredt
 
 def two_stage_counts() -> Study:
     """An n-gram method first and the demo's draft second, counted as :func:`ngram_counts` does."""
-    found = []
-    with TemporaryDirectory(prefix="cook-bench-") as logs:
-        supervisor = Supervisor(Path(logs))
-        for engine in engines():
-            flavour = Flavour(engine.flavour)
-            texts = [p.text for p in load_prompts("demo").prompts[:PROMPTS]]
-            written = replies(engine, target(), texts, TOKENS, supervisor)
-            found += [
-                agreement(
-                    *(engine, target(), one.of(flavour), written, TOKENS, supervisor),
-                    then=DraftSettings(N_MAX),
-                )
-                for one in TWO_STAGE[flavour]
-            ]
+    found = _agreements(two_stage_methods, DraftSettings(N_MAX))
     head = f"n-grams first, a draft second, {PROMPTS} prompts x {TOKENS} tokens"
     within = all(a.exact >= NEAR_TIES * a.requests and a.off_by <= 0.01 for a in found)
     return Study((head, *map(str, found)), within)
@@ -119,21 +102,32 @@ def two_stage_counts() -> Study:
 
 def ngram_counts() -> Study:
     """All methods that the bundled engine has, and ik's where COOK_ENGINE_IK names a build."""
-    found = []
-    with TemporaryDirectory(prefix="cook-bench-") as logs:
-        supervisor = Supervisor(Path(logs))
-        for engine in engines():
-            texts = [p.text for p in load_prompts("demo").prompts[:PROMPTS]]
-            written = replies(engine, target(), texts, TOKENS, supervisor)
-            for settings in methods(engine):
-                found.append(agreement(engine, target(), settings, written, TOKENS, supervisor))
+    found = _agreements(methods)
     head = f"draft-free methods, {PROMPTS} prompts x {TOKENS} tokens: every count equal"
     return Study((head, *map(str, found)), all(a.exact == a.requests for a in found))
 
 
-def target() -> Path:
-    """The demo's, as it is shipped."""
-    return demo_dir() / "target-q8_0.gguf"
+def _agreements(
+    methods_of: Callable[[Engine], list[NgramSettings]], then: DraftSettings | None = None
+) -> list[NgramAgreement]:
+    found = []
+    texts = [p.text for p in load_prompts("demo").prompts[:PROMPTS]]
+    with TemporaryDirectory(prefix="cook-bench-") as logs:
+        supervisor = Supervisor(Path(logs))
+        for engine in engines():
+            written = replies(engine, texts, TOKENS, supervisor)
+            found += [
+                agreement(engine, settings, written, TOKENS, supervisor, then)
+                for settings in methods_of(engine)
+            ]
+    return found
+
+
+def two_stage_methods(engine: Engine) -> list[NgramSettings]:
+    """Methods of ``engine`` that draft before the draft model does."""
+    flavour = Flavour(engine.flavour)
+    own = EAGER_IK if flavour is Flavour.IK_LLAMA_CPP else (NgramSettings(NgramType.CACHE),)
+    return [one.of(flavour) for one in (EAGER[0], EAGER[1], EAGER[4], *own)]
 
 
 def methods(engine: Engine) -> list[NgramSettings]:
@@ -144,12 +138,12 @@ def methods(engine: Engine) -> list[NgramSettings]:
 
 
 def replies(
-    engine: Engine, model: Path, texts: Sequence[str], tokens: int, supervisor: Supervisor
+    engine: Engine, texts: Sequence[str], tokens: int, supervisor: Supervisor
 ) -> list[Written]:
     """Each text continued greedily, and somewhat beyond an end of the reply."""
     found = []
     with Worker.open(engine, supervisor) as worker:
-        info = worker.load(model_load(engine, model, ModelArgs(threads=1), CONTEXT, beyond=64))
+        info = worker.load(model_load(engine, TARGET, ModelArgs(threads=1), CONTEXT, beyond=64))
         for text in texts:
             prompt = worker.tokenize(text)
             said = worker.generate(prompt, n_predict=tokens, extra=32)
@@ -162,7 +156,6 @@ def replies(
 
 def agreement(
     engine: Engine,
-    model: Path,
     settings: NgramSettings,
     written: Sequence[Written],
     tokens: int,
@@ -175,33 +168,27 @@ def agreement(
     """
     flavour = Flavour(engine.flavour)
     args = ModelArgs(threads=1)
-    draft = demo_dir() / "draft-f16.gguf" if then is not None else None
-    job = ServerJob(model, args, CONTEXT, draft, args, then, ngram=settings)
+    draft = DRAFT if then is not None else None
+    job = ServerJob(TARGET, args, CONTEXT, draft, args, then, ngram=settings)
     simulated = NgramServer(settings, flavour)
     live, ours, apart = [], [], 0
     with Worker.open(engine, supervisor) as worker, Server(engine, job, supervisor) as server:
-        info = worker.load(model_load(engine, draft or model, args, CONTEXT))
+        info = worker.load(model_load(engine, draft or TARGET, args, CONTEXT))
         for one in written:
             answer = server.complete(one.prompt, tokens)
+            said, reply = one.tokens, one.reply
+            if answer.tokens is not None:
+                said, reply = np.array(answer.tokens, np.int32), len(answer.tokens)
+            elif not one.text.startswith(answer.text):
+                apart += 1
             request = NgramRequest(
                 np.array(one.prompt, np.int32),
-                one.tokens,
-                one.reply,
+                said,
+                reply,
                 info.eog,
                 n_predict=tokens,
                 context=min(CONTEXT, info.context_train),
             )
-            if answer.tokens is not None:
-                request = NgramRequest(
-                    request.prompt,
-                    np.array(answer.tokens, np.int32),
-                    len(answer.tokens),
-                    info.eog,
-                    n_predict=tokens,
-                    context=request.context,
-                )
-            elif not one.text.startswith(answer.text):
-                apart += 1
             if then is None:
                 run = simulated.answer(request)
             else:

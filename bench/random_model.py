@@ -10,17 +10,14 @@ from zlib import crc32
 import numpy as np
 
 BYTES = 256
-FIRST_SHARE = 0.5
-"""What a first layer adds to a token's embedding, as a share of it."""
 
 
 @dataclass(frozen=True)
 class Shape:
     """Proportions of a model; ``type`` of its matrices is F16 or Q8_0.
 
-    A layer adds ``settling`` times what the one before it added, so that a model's first layers
-    say often, but not always, what all of them say. With ``experts`` there are so many feed-forward
-    networks of ``hidden`` each, of which two see a token.
+    With ``experts`` there are so many feed-forward networks of ``hidden`` each, of which two see a
+    token.
     """
 
     vocabulary: int = 150_000
@@ -31,26 +28,21 @@ class Shape:
     kv_heads: int = 4
     context: int = 4096
     type: str = "F16"
-    settling: float = 1.0
     experts: int = 0
 
 
-def write_random_model(path: Path, shape: Shape | None = None, layers: int | None = None) -> Path:
-    """A model of ``shape``, or its first ``layers`` alone; 150 MB at the defaults.
-
-    A tensor's weights follow from its name, so that models of one shape share theirs.
-    """
+def write_random_model(path: Path, shape: Shape | None = None) -> Path:
+    """A model of ``shape``, 150 MB at the defaults; a tensor's weights follow from its name."""
     import gguf
     from gguf.quants import quantize
 
     shape = shape or Shape()
-    layers = shape.layers if layers is None else layers
     kind = gguf.GGMLQuantizationType[shape.type]
     head = shape.width // shape.heads
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
-    writer.add_block_count(layers)
+    writer.add_block_count(shape.layers)
     writer.add_feed_forward_length(shape.hidden)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
@@ -62,44 +54,32 @@ def write_random_model(path: Path, shape: Shape | None = None, layers: int | Non
         writer.add_expert_used_count(2)
     _add_vocabulary(writer, shape.vocabulary)
 
-    def weight(name: str, rows: int, columns: int, scale: float = 1.0, silent: int = 0) -> None:
+    def weight(name: str, *rows_columns: int) -> None:
         rng = np.random.default_rng(crc32(name.encode()))
-        data = rng.standard_normal((rows, columns), dtype=np.float32)
-        data *= scale / columns**0.5
-        data[:silent] = 0
+        data = rng.standard_normal(rows_columns, dtype=np.float32) / rows_columns[-1] ** 0.5
         writer.add_tensor(name, quantize(data, kind), raw_dtype=kind)
-
-    def expert_weights(name: str, rows: int, columns: int, scale: float = 1.0) -> None:
-        rng = np.random.default_rng(crc32(name.encode()))
-        data = rng.standard_normal((shape.experts, rows, columns), dtype=np.float32)
-        writer.add_tensor(name, quantize(data * (scale / columns**0.5), kind), raw_dtype=kind)
 
     def ones(name: str) -> None:
         writer.add_tensor(name, np.ones(shape.width, np.float32))
 
-    weight("token_embd.weight", shape.vocabulary, shape.width, shape.width**0.5)
-    # Neither control tokens nor bytes are ever said: replies end at the limit, and are UTF-8.
-    weight("output.weight", shape.vocabulary, shape.width, silent=3 + BYTES)
+    weight("token_embd.weight", shape.vocabulary, shape.width)
+    weight("output.weight", shape.vocabulary, shape.width)
     ones("output_norm.weight")
-    for layer in range(layers):
-        share = FIRST_SHARE * shape.settling**layer
+    for layer in range(shape.layers):
         block = f"blk.{layer}"
         ones(f"{block}.attn_norm.weight")
         ones(f"{block}.ffn_norm.weight")
         weight(f"{block}.attn_q.weight", shape.width, shape.width)
         weight(f"{block}.attn_k.weight", shape.kv_heads * head, shape.width)
         weight(f"{block}.attn_v.weight", shape.kv_heads * head, shape.width)
-        weight(f"{block}.attn_output.weight", shape.width, shape.width, share)
+        weight(f"{block}.attn_output.weight", shape.width, shape.width)
         if shape.experts:
             router = np.random.default_rng(layer).standard_normal((shape.experts, shape.width))
             writer.add_tensor(f"{block}.ffn_gate_inp.weight", router.astype(np.float32))
-            expert_weights(f"{block}.ffn_gate_exps.weight", shape.hidden, shape.width)
-            expert_weights(f"{block}.ffn_up_exps.weight", shape.hidden, shape.width)
-            expert_weights(f"{block}.ffn_down_exps.weight", shape.width, shape.hidden, share)
-            continue
-        weight(f"{block}.ffn_gate.weight", shape.hidden, shape.width)
-        weight(f"{block}.ffn_up.weight", shape.hidden, shape.width)
-        weight(f"{block}.ffn_down.weight", shape.width, shape.hidden, share)
+        count, suffix = ((shape.experts,), "_exps") if shape.experts else ((), "")
+        weight(f"{block}.ffn_gate{suffix}.weight", *count, shape.hidden, shape.width)
+        weight(f"{block}.ffn_up{suffix}.weight", *count, shape.hidden, shape.width)
+        weight(f"{block}.ffn_down{suffix}.weight", *count, shape.width, shape.hidden)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

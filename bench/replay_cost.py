@@ -8,7 +8,6 @@ Beside it the worker's peak memory for a trace and for one ten times as long.
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bench.random_model import write_random_model
-from bench.study import Study, empty_executor, engines
+from bench.study import Study, engines
 from cook.engines.base import Engine, ModelArgs
 from cook.engines.process.supervisor import Supervisor
 from cook.engines.worker.loading import model_load
 from cook.engines.worker.messages import ModelLoad
 from cook.engines.worker.worker import Worker
 from cook.formats.arrays import Floats32, Ids
-from cook.formats.quant_types import Flavour
 from cook.paths import demo_dir
-from cook.steps.made_model import MODEL_FILE
 
 MOST_RATIO, MOST_GROWTH = 1.15, 1.2
 ROUNDS, PROMPT, REPLY, TOP = 15, 128, 384, 64
@@ -48,13 +45,11 @@ def replay_cost() -> Study:
     lines, within = [], True
     with TemporaryDirectory(prefix="cook-bench-") as directory:
         random = write_random_model(Path(directory, "random.gguf"))
+        models = {
+            "demo draft f16": demo_dir() / "draft-f16.gguf",
+            "random, vocabulary 150,000": random,
+        }
         for engine in found:
-            models = {
-                "demo draft f16": demo_dir() / "draft-f16.gguf",
-                "random, vocabulary 150,000": random,
-            }
-            if engine.flavour is Flavour.IK_LLAMA_CPP:
-                models["demo draft iq1_kt"] = _iq1_kt(Path(directory))
             for name, model in models.items():
                 for temperature in (None, 0.8):
                     ratio, low, high, reduced_s = _ratio(engine, model, directory, temperature)
@@ -72,19 +67,6 @@ def replay_cost() -> Study:
             f"{long / 2**20:.1f} MiB for 40: {long / short:.3f}x, at most {MOST_GROWTH}x"
         )
     return Study(tuple(lines), within)
-
-
-def _iq1_kt(directory: Path) -> Path:
-    """The demo draft as the shipped Ling-flash recipe makes its first quant."""
-    from cook.build.prepare import prepare
-
-    (layout,) = prepare("ling-flash-iq1kt", engines=["ik"], demo=True).layouts
-    quantize = layout.drafts[0].quantize
-    assert quantize is not None, "it is made"
-    with empty_executor() as executor:
-        executor.run([quantize])
-        made = executor.outcomes.artifact(quantize).file(MODEL_FILE)
-        return Path(shutil.copyfile(made, directory / "iq1_kt.gguf"))
 
 
 def _ratio(

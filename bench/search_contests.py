@@ -51,10 +51,9 @@ output spared. ``experts`` is the dense network of a model that has none."""
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """One search of the table on the prompts ``search``, judged on others: what it ended with, the
-    evaluations it spent, and the verdict. ``entered``: the finalists by name."""
+    """One search of the table: what it ended with, the evaluations it spent, and the verdict.
+    ``entered``: the finalists by name."""
 
-    search: tuple[str, ...]
     found: Explored
     spent: float
     judged: Judged
@@ -136,7 +135,7 @@ def play(
         for name, (family, mix) in entered.items()
     }
     judged = judge(tuple(contenders.values()), CONFIDENCE)
-    return Played(tuple(search), found, ledger.spent, judged, contenders)
+    return Played(found, ledger.spent, judged, contenders)
 
 
 def contests(table: MixTable, count: int) -> list[Contest]:
@@ -154,11 +153,6 @@ def best_of(table: MixTable, max_bytes: int, prompts: Sequence[str]) -> Mix:
     return max(fitting, key=lambda m: table.replies(m).on(prompts).acceptance_length)
 
 
-def _ratio(table: MixTable, one: Mix, other: Mix, prompts: Sequence[str]) -> float:
-    lengths = [table.replies(m).on(prompts).acceptance_length for m in (one, other)]
-    return lengths[0] / lengths[1]
-
-
 @dataclass(frozen=True)
 class Exhausted:
     """A search beside all mixes of its size. ``ratio``: what it found over the best of them, both
@@ -169,27 +163,17 @@ class Exhausted:
     ratio: float
     share: float
     """Evaluations, whole ones, over the mixes that there are."""
-    halves: tuple[float, ...]
-    """The same of searches that saw a half."""
-    held_out: tuple[float, ...]
-    """On the other half: what these found over the mix that is the best of all on theirs."""
 
 
 def exhausted(table: MixTable, held: Sequence[Contest]) -> list[Exhausted]:
     """What is missed at the sizes of ``held``."""
     found, every = [], table.ids
     for contest in held:
-        size, best = contest.max_bytes, best_of(table, contest.max_bytes, every)
-        whole = play(table, size, every, every)
-        halves, held_out = [], []
-        for played in contest.searches:
-            verdict = [name for name in every if name not in played.search]
-            seen = best_of(table, size, played.search)
-            halves.append(_ratio(table, played.found.best, best, every))
-            held_out.append(_ratio(table, played.found.best, seen, verdict))
-        ratio = _ratio(table, whole.found.best, best, every)
+        size = contest.max_bytes
+        whole, best = play(table, size, every, every), best_of(table, size, every)
+        lengths = [table.replies(m).acceptance_length for m in (whole.found.best, best)]
         share = max(p.spent for p in (whole, *contest.searches)) / len(table.place)
-        found.append(Exhausted(size, ratio, share, tuple(halves), tuple(held_out)))
+        found.append(Exhausted(size, lengths[0] / lengths[1], share))
     return found
 
 
@@ -269,13 +253,9 @@ def search_contests() -> Study:
         held = contests(table, SIZES)
         for one in exhausted(table, held):
             within &= one.ratio >= WITHIN and one.share <= SHARE
-            halves, held_out = (
-                " and ".join(f"{r:.4f}" for r in part) for part in (one.halves, one.held_out)
-            )
             lines.append(
                 f"{family}, {one.max_bytes / 2**20:.2f} MiB: found {one.ratio:.4f} of the best of "
-                f"{len(table.place)} mixes in {one.share:.1%} of the evaluations; seeing half of "
-                f"the prompts {halves}; on prompts unseen {held_out} of what replaying all finds"
+                f"{len(table.place)} mixes in {one.share:.1%} of the evaluations"
             )
         counted = duels(held)
         for name, counts in counted.items():

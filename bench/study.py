@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,19 +35,10 @@ def engines() -> list[Engine]:
 
 
 @contextmanager
-def empty_executor(
-    threads: int = 1, *, fresh: bool = False, kept: Path | None = None
-) -> Iterator[Executor]:
-    """An executor over an empty store that is gone afterwards, or over that of the folder ``kept``,
-    which stays."""
-    folder = nullcontext(kept) if kept else TemporaryDirectory(prefix="cook-bench-")
-    with folder as directory:
+def empty_executor() -> Iterator[Executor]:
+    """An executor of one thread over an empty store that is gone afterwards."""
+    with TemporaryDirectory(prefix="cook-bench-") as directory:
         home = Path(directory)
-        with Executor(
-            Store(home / "store"),
-            Output(Mode.QUIET),
-            logs=home / "logs",
-            threads=threads,
-            fresh=fresh,
-        ) as executor:
+        store, output = Store(home / "store"), Output(Mode.QUIET)
+        with Executor(store, output, logs=home / "logs", threads=1) as executor:
             yield executor

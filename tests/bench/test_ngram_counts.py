@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.ngram_counts import TWO_STAGE, agreement, methods, replies, target
+from bench.ngram_counts import agreement, methods, replies, two_stage_methods
 from cook.engines.base import DraftSettings
 from cook.engines.process.supervisor import Supervisor
 from cook.prompts.prompt_set import load_prompts
@@ -39,9 +39,8 @@ def test_two_stages_are_iks_servers(ik_engine: Any, tmp_path: Path) -> None:
 def _two_stages(engine: Any, tmp_path: Path) -> None:
     """A draft model's near tie may fall otherwise: a request of the five at most."""
     supervisor = Supervisor(tmp_path / "logs")
-    written = replies(engine, target(), TEXTS, TOKENS, supervisor)
-    settings = TWO_STAGE[engine.flavour][0].of(engine.flavour)
-    given = (engine, target(), settings, written, TOKENS, supervisor)
+    written = replies(engine, TEXTS, TOKENS, supervisor)
+    given = (engine, two_stage_methods(engine)[0], written, TOKENS, supervisor)
     found = agreement(*given, then=DraftSettings(4))
     assert found.exact >= len(TEXTS) - 1, str(found)
     assert found.live[0] > agreement(*given).live[0], "the draft model drafts the rest"
@@ -49,10 +48,10 @@ def _two_stages(engine: Any, tmp_path: Path) -> None:
 
 def _every_method(engine: Any, tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path / "logs")
-    written = replies(engine, target(), TEXTS, TOKENS, supervisor)
+    written = replies(engine, TEXTS, TOKENS, supervisor)
     drafted = 0
     for settings in methods(engine):
-        found = agreement(engine, target(), settings, written, TOKENS, supervisor)
+        found = agreement(engine, settings, written, TOKENS, supervisor)
         assert found.exact == found.requests == len(TEXTS), str(found)
         drafted += found.live[0]
     assert drafted > 100

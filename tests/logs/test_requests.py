@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.hostile_log import hostile_log
 from cook.errors import InputError
 from cook.logs import requests
 from cook.logs.requests import LoggedRequest, LogReader, ServerLog, read_server_log
+from tests.logs.hostile_log import hostile_log
 
 DATA = Path(__file__).parents[1] / "data" / "server_logs"
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples"

@@ -389,7 +389,7 @@ def test_memory_is_left_for_others(step: DealStep, monkeypatch: pytest.MonkeyPat
     """Of 10 GB 4 are available, and a server of its own takes 1.5 or 3.5 and its draft."""
     bare, drafted = (deal._Seat(one) for one in step.servers[:2])
     bare.server = Fake(None, ServerJob(Path(), ModelArgs(), 1), None)  # type: ignore[assignment]
-    bare.server.pid = 1  # type: ignore[union-attr, misc]
+    bare.server.pid = 1  # type: ignore[misc]
     monkeypatch.setattr(deal, "machine", lambda: replace(machine(), memory_bytes=10**10))
     monkeypatch.setattr(deal, "available_memory_bytes", lambda: 4 * 10**9)
     monkeypatch.setattr(deal, "made_bytes", lambda *_: 10**9)
