@@ -118,10 +118,6 @@ def test_targets_without_flash_attention_are_timed_with_their_servers_rows() -> 
 def test_only_who_asks_for_rivals_has_other_timings() -> None:
     plain = layout(score()).forecast
     asked = layout(score(rivals="ngram-mod")).forecast
-    assert plain is not None
-    assert asked is not None
-    assert plain.verify is not None
-    assert asked.verify is not None
     assert plain.verify.key != asked.verify.key
     assert asked.verify.widths[-1] == 65, "as wide as its longest draft, and the token before"
     assert [d.replay.key for d in plain.drafts] == [d.replay.key for d in asked.drafts]
@@ -160,7 +156,6 @@ def test_no_draft_is_forecast_with_its_own_arguments(tmp_path: Path) -> None:
     found, _ = forecaster(tmp_path / "own", World(plain_ms=10.0), **given)
     assert shared.plan.plain == shared.plan.verify, "the same steps where the arguments are"
     plain = found.plan.plain
-    assert plain is not None
     assert (plain.args.n_gpu_layers, plain.widths) == (99, (1,))
     assert plain.key in {step.key for step in found.plan.steps()}
     before, after = (f.forecasts(ALL) for f in (shared, found))

@@ -55,7 +55,6 @@ def test_where_p_min_never_ends_a_draft_all_are_one_setting() -> None:
     spec = score(**P_MINS)
     ik: Any = FakeEngine("ik", Flavour.IK_LLAMA_CPP)
     found = layout(spec, engine=ik)
-    assert found.forecast is not None
     assert found.forecast.settings == (DraftSettings(2, 0, 0.5), DraftSettings(4, 0, 0.5))
     assert [c.settings for c in found.grid if c.draft and c.draft.name == "small"] == [
         *found.forecast.settings
@@ -65,19 +64,16 @@ def test_where_p_min_never_ends_a_draft_all_are_one_setting() -> None:
 
 def test_rollouts_end_where_every_p_min_has_ended_a_draft() -> None:
     found = layout(score(**P_MINS)).forecast
-    assert found is not None
     assert len(found.settings) == 6
     replays = [d.replay for d in found.drafts]
     assert {(r.rollout_steps, r.rollout_floor) for r in replays} == {(4, 0.5)}
     assert all(r.params()["rollout_floor"] == 0.5 for r in replays)
     plain = layout().forecast
-    assert plain is not None
     assert all("rollout_floor" not in d.replay.params() for d in plain.drafts)
 
 
 def test_every_server_of_a_layout_has_every_prompt() -> None:
     found = layout()
-    assert found.prompts is not None
     assert found.baseline is not None
     for one in (found.baseline, *found.grid):
         assert one.live.prompts == found.prompts.prompts
@@ -87,9 +83,7 @@ def test_every_server_of_a_layout_has_every_prompt() -> None:
 
 def test_a_draft_that_is_left_out_is_neither_forecast_nor_run() -> None:
     found = layout()
-    assert found.forecast is not None
     fewer = found.without(["large"])
-    assert fewer.forecast is not None
     assert {c.draft.name for c in fewer.grid if c.draft} == {"small"}
     assert [d.draft.name for d in fewer.forecast.drafts] == ["small"]
     assert list(fewer.making()) == list(found.making()), "it is measured all the same"
@@ -100,7 +94,6 @@ def test_a_draft_that_is_left_out_is_neither_forecast_nor_run() -> None:
 
 def test_one_pass_of_timings_and_one_replay_a_draft() -> None:
     found = layout()
-    assert found.forecast is not None
     labels = [step.label for step in found.forecast.steps()]
     assert len(labels) == len(set(labels)) == 1 + 3 + 3, "trace; replays, and the floor's; curves"
 
@@ -108,14 +101,9 @@ def test_one_pass_of_timings_and_one_replay_a_draft() -> None:
 def test_the_noise_floor_is_replayed_on_half_of_the_prompts() -> None:
     """It was dearer than the replay of the largest draft."""
     laid = layout(score())
-    assert laid.forecast is not None
-    assert laid.prompts is not None
     floor = laid.forecast.floor
-    assert floor is not None
     assert floor.replay.prompts == tuple(p.id for p in laid.prompts.prompts if p.half == "pick")
     assert {d.replay.prompts for d in laid.forecast.drafts} == {None}
     smaller = laid.forecast.without([floor.draft.name])
-    assert smaller is not None
-    assert smaller.floor is not None
     assert smaller.floor.draft != floor.draft
     assert smaller.floor.replay.prompts == floor.replay.prompts

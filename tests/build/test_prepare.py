@@ -55,7 +55,6 @@ def test_every_draft_meets_every_setting_one_setting_at_a_time(
         score=score(),
     )
     prepared = prepare(path)
-    assert prepared.layouts[0].baseline is not None
     assert prepared.layouts[0].baseline.name == NO_DRAFT
     assert names(prepared) == [
         *("A n_max=2", "B n_max=2", "source n_max=2"),
@@ -99,8 +98,6 @@ def test_what_is_traced_is_what_servers_are_asked(
         model=SOURCE, quants=[{"name": "A", "type": "Q8_0"}], score=score(method="replay")
     )
     layout = prepare(path).layouts[0]
-    assert layout.forecast is not None
-    assert layout.baseline is not None
     assert isinstance(layout.forecast.trace, TraceStep)
     traced = {p.id for p in layout.forecast.trace.prompts}
     asked = layout.baseline.live.prompts
@@ -114,7 +111,6 @@ def test_rollouts_only_where_p_min_needs_them(recipe: Callable[..., Path], bundl
     for draft, steps in (({"n_max": 6}, 0), ({"n_max": 6, "p_min": [0.0, 0.5]}, 6)):
         path = recipe(model=SOURCE, quants=quants, score=score(method="replay", draft=draft))
         forecast = prepare(path).layouts[0].forecast
-        assert forecast is not None
         assert forecast.drafts[0].replay.rollout_steps == steps
 
 
@@ -186,7 +182,6 @@ def test_flags_of_the_server_alone_are_told_and_others_reach_every_step(
     told = "`--no-warmup`: the server's alone; replay and timings go without"
     assert [w for w in prepared.warnings if told in w] == [f"target: {told}", f"draft: {told}"]
     forecast = prepared.layouts[0].forecast
-    assert forecast is not None
     assert isinstance(forecast.trace, TraceStep)
     given = [forecast.trace.args, forecast.drafts[0].replay.args]
     for args in (*given, *(curve.args for curve in forecast.curves())):
@@ -213,7 +208,6 @@ def test_memory_is_that_of_a_draft_beside_its_target(
     target = {"source": "demo://target-q8_0.gguf", "args": args}
     drafts = [{"name": "a", "source": "demo://draft-f16.gguf"}]
     memory = prepare(recipe(drafts=drafts, score=score(target=target))).layouts[0].drafts[0].memory
-    assert memory is not None
     assert (memory.args.flash_attention, memory.args.ubatch) == (False, 128)
     assert memory.args.cache_type_k == "f16"
 
@@ -251,15 +245,12 @@ def test_fewer_experts_are_drafts_that_share_a_quant(
     assert whole.model is whole.quantize, "a token uses two anyway"
     assert len({draft.quantize for draft in layout.drafts}) == 2, "one quant, and none"
     assert [step.kind for step in layout.making()].count("reduce") == 4
-    assert whole.active is not None
-    assert fewer.active is not None
     assert fewer.active.read_bytes < whole.active.read_bytes
     assert fewer.predicted_tensor_bytes == whole.predicted_tensor_bytes
     pruned = drafts["A experts=2 prune_layers=1"]
     assert pruned.elements is not None
     assert whole.elements is not None
     assert pruned.elements < whole.elements
-    assert layout.forecast is not None
     key = [(d.draft.name, d.cache_type) for d in layout.forecast.drafts]
     assert ("A experts=1", "q8_0/q5_1") in key
     replayed = next(d for d in layout.forecast.drafts if d.cache_type == "q8_0/q5_1")
@@ -310,13 +301,10 @@ def test_output_heads_of_a_ready_draft_are_drafts_of_their_own(
     whole, small = drafts["a output=f16 experts=2"], drafts["a output=q6_K experts=2"]
     assert whole.making_step is None, "the file as it is"
     assert small.output == "q6_K"
-    assert small.active is not None
-    assert whole.active is not None
     assert small.active.read_bytes < whole.active.read_bytes
     assert small.elements == whole.elements
     assert small.type_counts["q6_K"] == 1
     fewer = drafts["a output=q6_K experts=1"].making_step
-    assert fewer is not None
     assert fewer.inputs()["model"] is small.model, "made of the file with that head"
 
 
@@ -364,9 +352,7 @@ def test_contexts_of_a_draft_s_own_are_drafts_of_one_file(
     assert [d.name for d in theirs.drafts] == ["a context=512", "a context=1024"]
     short, long = theirs.drafts
     assert short.model.key == long.model.key
-    assert short.memory is not None
     assert short.memory.context == 512
-    assert theirs.forecast is not None
     replays = {d.replay.key for d in theirs.forecast.drafts}
     curves = {d.curve for d in theirs.forecast.drafts}
     assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
@@ -388,11 +374,9 @@ def test_a_draft_behind_n_grams_is_a_candidate_beside_the_draft_alone(
     alone, behind, _ = layout.drafts
     assert alone.model is behind.model
     assert {step.key for step in alone.making()} == {step.key for step in behind.making()}
-    assert layout.forecast is not None
     replays = {d.replay.key for d in layout.forecast.drafts}
     curves = {d.curve for d in layout.forecast.drafts}
     assert (len(replays), len(curves)) == (1, 1), "nothing is replayed or timed twice"
-    assert layout.forecast.verify is not None
     assert max(layout.forecast.verify.widths) > 12
     found = {c.name: c for c in layout.grid}
     both = found["a after ngram-mod n_max=4"]

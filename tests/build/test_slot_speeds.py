@@ -110,7 +110,6 @@ def test_a_batch_that_is_too_narrow_is_told_before_anything_runs() -> None:
     assert plan is not None
     with pytest.raises(InputError, match="verify 20 at once, and a batch holds 16"):
         slot_plan(plan, plan.drafts[0], (4,))
-    assert plan.verify is not None
     assert plan.verify.args == ModelArgs(batch=16)
 
 
