@@ -178,11 +178,9 @@ class Server(ServerClient):
             "ignore_eos": ignore_eos,
             "cache_prompt": False,
             "return_tokens": True,
-            "stream": streamed,
+            **({"n_probs": n_probs} if n_probs else {}),
         }
-        if n_probs:
-            payload["n_probs"] = n_probs
-        completion = self._ask(lambda api: api.complete(payload))
+        completion = self._ask(lambda api: (api.stream if streamed else api.complete)(payload))
         if completion.predicted_n > max(n_predict, 1):
             tokens = f"{completion.predicted_n} tokens for the {n_predict} asked for"
             raise StepError(f"{self._name} wrote {tokens}", log=self.log)

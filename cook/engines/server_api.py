@@ -1,29 +1,27 @@
 """A typed client of ``llama-server``: what it answers is checked before anyone uses it.
 
-Both flavours' wire formats are in docs/internals/engines.md#answers. An answer that is too
-long, no JSON, or not of the expected form is a StepError naming the field.
+Both flavours' wire formats are in docs/internals/engines.md#answers. An answer that is too long, no
+JSON, or not of the expected form is a StepError naming the field.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cook.engines.speculation import speculators_of
 from cook.errors import StepError
 from cook.formats import strict_json
-
-if TYPE_CHECKING:
-    pass
 
 MAX_ANSWER_BYTES = 256 << 20
 """Of a completion, whose probabilities may be many."""
@@ -31,34 +29,84 @@ MAX_FACT_BYTES = 16 << 20
 """Of every other answer: small numbers and texts, which JSON swells by a hundred in memory."""
 GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "word", "limit")
-_EVENT = b"data: "
-Heard = tuple[int, float]
-"""Bytes of an answer that were there, and when, in seconds."""
+_EVENT = "data: "
+Event = tuple[float, str]
+"""When a part of a streamed answer came, in seconds, and its JSON."""
 T = TypeVar("T")
+Count = Annotated[int, Field(ge=0, lt=1 << 48)]
+Milliseconds = Annotated[float, Field(ge=0, le=1e15)]
 
 
-@dataclass(frozen=True)
-class TopToken:
-    """One candidate at one position; ``id`` is None where the engine tells only the text."""
+class _Answer(BaseModel):
+    """Fields of a server's answer; others are let be, and no number is made of a text."""
 
-    id: int | None
-    text: str
-    logprob: float
+    model_config = ConfigDict(strict=True, frozen=True)
 
 
-@dataclass(frozen=True)
-class TokenProbability:
+A = TypeVar("A", bound=_Answer)
+
+
+class TopToken(_Answer):
+    """One candidate at one position."""
+
+    id: Count
+    logprob: Annotated[float, Field(le=1e-6)]
+
+
+class TokenProbability(TopToken):
     """The emitted token with its log-probability, and the likeliest ones, best first."""
 
-    chosen: TopToken
-    top: tuple[TopToken, ...]
+    top_logprobs: list[TopToken]
+
+
+class _Depth(_Answer):
+    depth: Count
+    draft_n: Count
+    draft_n_accepted: Count
+
+
+class _Timings(_Answer):
+    prompt_n: Count
+    prompt_ms: Milliseconds
+    predicted_n: Count
+    predicted_ms: Milliseconds
+    draft_n: Count | None = None
+    draft_n_accepted: Count | None = None
+    draft_by_depth: list[_Depth] | None = None
+
+
+class _Written(_Answer):
+    """A /completion; ik tells why it stopped by ``stopped_*``, and has no ``tokens``."""
+
+    content: str
+    timings: _Timings
+    tokens: list[Count] | None = None
+    stop_type: str | None = None
+    stopped_eos: bool = False
+    stopped_word: bool = False
+    stopped_limit: bool = False
+    truncated: bool = False
+    generation_settings: dict[str, Any] | None = None
+    completion_probabilities: list[dict[str, Any]] | None = None
+
+
+class _Tokens(_Answer):
+    tokens: list[Count]
+
+
+class _Content(_Answer):
+    content: str
+
+
+class _Prompt(_Answer):
+    prompt: str
 
 
 @dataclass(frozen=True)
 class DepthCount:
     """Tokens ``drafted`` at ``depth`` (1 is the first of a draft), ``accepted`` of these.
 
-    ik tells it per request.
+    ik reports it per request.
     """
 
     depth: int
@@ -75,11 +123,12 @@ class Completion:
     them: a text that is a beginning of the other is no difference there. ``prompt_n`` counts the
     prompt tokens that were evaluated (none are taken from a cache). ``draft_n`` and
     ``draft_n_accepted`` are None when nothing was drafted: the engines then leave them out.
-    ``stop`` is why it ended: ``eos``, ``limit``, ``word`` or ``none``. ``speculators`` are the
-    kinds of speculation that the server has, where it tells (mainline). ``late_reading_ms``: of
-    ``predicted_ms``, what came before the first drafted tokens beyond what as many cycles took
-    later, which is the draft's reading of the prompt where it reads at its first draft (ik); None
-    where the answer was not streamed, or tells nothing of that.
+    ``stop`` is why it ended: ``eos``, ``limit``, ``word`` or ``none``. ``probabilities`` are
+    mainline's; ik's have no ids. ``speculators`` are the kinds of speculation that the server has,
+    where it reports them (mainline). ``late_reading_ms``: of ``predicted_ms``, what came before the
+    first drafted tokens beyond what as many cycles took later, which is the draft's reading of the
+    prompt where it reads at its first draft (ik); None where the answer was not streamed, or does
+    not show it.
     """
 
     text: str
@@ -155,56 +204,58 @@ class Api:
         status, body = self._answer("GET", path + query, limit_s, MAX_FACT_BYTES)
         return status, _json(body)
 
+    def post(self, path: str, payload: Mapping[str, object], form: type[A]) -> A:
+        """The answer to a small question, of that form."""
+        answer = self._posted(path, payload, MAX_FACT_BYTES)
+        return self._usable(path, lambda: form.model_validate(answer))
+
     def complete(self, payload: Mapping[str, object]) -> Completion:
-        """POST /completion, parsed; asked for with ``stream``, the events together."""
-        path = "/completion"
-        heard: list[Heard] | None = [] if payload.get("stream") else None
-        body = self._posted(path, payload, MAX_ANSWER_BYTES, heard)
-        try:
-            if heard is not None:
-                return parse_stream(body, heard)
-            return parse_completion(_object(body))
-        except ValueError as error:
-            raise self._malformed(path, error) from None
+        """POST /completion, parsed."""
+        answer = self._posted("/completion", payload, MAX_ANSWER_BYTES)
+        return self._usable("/completion", lambda: parse_completion(answer))
 
-    def tokenize(self, text: str, add_special: bool) -> tuple[int, ...]:
-        """Token ids of ``text``, special tokens in it parsed as such."""
-        payload = {"content": text, "add_special": add_special, "parse_special": True}
-        return self._fact("/tokenize", payload, lambda answer: _ids(answer, "tokens"))
+    def stream(self, payload: Mapping[str, object]) -> Completion:
+        """POST /completion to cook's own server, token by token, the parts together."""
+        import httpx
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens``."""
-        payload = {"tokens": list(tokens)}
-        return self._fact("/detokenize", payload, lambda answer: _text(answer, "content"))
+        events: list[Event] = []
+        with self._client.stream(
+            "POST",
+            "/completion",
+            json={**payload, "stream": True},
+            # ik ends the connection after a stream, which a next request on it would run into.
+            headers={"Connection": "close"},
+            timeout=httpx.Timeout(10.0, read=None),
+        ) as response:
+            if response.status_code != 200:
+                raise self._refused("/completion", response.status_code, response.read())
+            for line in response.iter_lines():
+                if line.startswith(_EVENT):
+                    events.append((time.perf_counter(), line.removeprefix(_EVENT)))
+        return self._usable("/completion", lambda: parse_stream(events))
 
-    def apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """``messages`` rendered by the model's chat template, ready to be completed."""
-        payload = {"messages": list(messages)}
-        return self._fact("/apply-template", payload, lambda answer: _text(answer, "prompt"))
-
-    def _fact(
-        self, path: str, payload: Mapping[str, object], read: Callable[[dict[str, Any]], T]
-    ) -> T:
-        body = self._posted(path, payload, MAX_FACT_BYTES)
-        try:
-            return read(_object(body))
-        except ValueError as error:
-            raise self._malformed(path, error) from None
-
-    def _posted(
-        self,
-        path: str,
-        payload: Mapping[str, object],
-        most: int,
-        heard: list[Heard] | None = None,
-    ) -> bytes:
-        """What a POST answers with status 200; ``heard`` is filled with when it came."""
+    def _posted(self, path: str, payload: Mapping[str, object], most: int) -> Any:
+        """The JSON that a POST answers with status 200; None when the body is none."""
         payload = {**payload, **self._model}
-        status, body = self._answer("POST", path, self._limit_s, most, payload, heard)
+        status, body = self._answer("POST", path, self._limit_s, most, payload)
         if status != 200:
-            text = error_text(_json(body), body)
-            raise StepError(f"{self._what} answered {path} with status {status}: {text}")
-        return body
+            raise self._refused(path, status, body)
+        return _json(body)
+
+    def _refused(self, path: str, status: int, body: bytes) -> StepError:
+        text = error_text(_json(body), body)
+        return StepError(f"{self._what} answered {path} with status {status}: {text}")
+
+    def _usable(self, path: str, parse: Callable[[], T]) -> T:
+        try:
+            return parse()
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            why = f"{where}: {first['msg']}" if where else "it is no JSON object"
+        except ValueError as error:
+            why = str(error)
+        raise StepError(f"{self._what} answered {path} with something unusable: {why}")
 
     def _answer(
         self,
@@ -213,7 +264,6 @@ class Api:
         limit_s: float | None,
         most: int,
         payload: Mapping[str, object] | None = None,
-        heard: list[Heard] | None = None,
     ) -> tuple[int, bytes]:
         """Status and body, of at most ``most`` bytes; ReadTimeout when it takes ``limit_s``.
 
@@ -243,8 +293,6 @@ class Api:
                 method,
                 path,
                 json=payload,
-                # ik ends the connection after a stream, which a next request on it would run into.
-                headers={"Connection": "close"} if heard is not None else None,
                 # Generation is one silent answer.
                 timeout=httpx.Timeout(min(10.0, limit_s or 10.0), read=limit_s),
                 extensions={"trace": note_socket},
@@ -254,8 +302,6 @@ class Api:
                     if len(body) > most:
                         answered = f"{path} with more than {most >> 20} MiB"
                         raise StepError(f"{self._what} answered {answered}")
-                    if heard is not None:
-                        heard.append((len(body), time.perf_counter()))
         except httpx.TransportError:
             if not late.is_set():
                 raise
@@ -266,12 +312,9 @@ class Api:
             raise httpx.ReadTimeout(f"the answer took more than {limit_s:g} s")
         return response.status_code, bytes(body)
 
-    def _malformed(self, path: str, why: ValueError) -> StepError:
-        return StepError(f"{self._what} answered {path} with something unusable: {why}")
-
 
 class ServerClient(ABC):
-    """What is asked of any server, ours or somebody else's."""
+    """What any server is asked, ours or somebody else's."""
 
     @abstractmethod
     def _ask(self, request: Callable[[Api], T]) -> T:
@@ -279,84 +322,68 @@ class ServerClient(ABC):
 
     def tokenize(self, text: str, *, add_special: bool = False) -> tuple[int, ...]:
         """Token ids of ``text``; special tokens in it are parsed as such."""
-        return self._ask(lambda api: api.tokenize(text, add_special))
+        payload = {"content": text, "add_special": add_special, "parse_special": True}
+        return tuple(self._ask(lambda api: api.post("/tokenize", payload, _Tokens)).tokens)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of ``tokens``."""
-        return self._ask(lambda api: api.detokenize(tokens))
+        payload = {"tokens": list(tokens)}
+        return self._ask(lambda api: api.post("/detokenize", payload, _Content)).content
 
     def apply_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         """``messages``, each its role and content, rendered by the model's own chat template."""
-        return self._ask(lambda api: api.apply_template(messages))
+        payload = {"messages": list(messages)}
+        return self._ask(lambda api: api.post("/apply-template", payload, _Prompt)).prompt
 
 
-def parse_completion(answer: Mapping[str, Any]) -> Completion:
+def parse_completion(answer: object) -> Completion:
     """A /completion answer of either flavour; ValueError naming the field that is wrong."""
-    timings, settings = answer.get("timings"), answer.get("generation_settings")
-    if not isinstance(timings, dict):
-        raise ValueError("timings are missing")
-    drafted, accepted = (
-        _count(timings[name], name) if timings.get(name) is not None else None
-        for name in ("draft_n", "draft_n_accepted")
-    )
+    found = _Written.model_validate(answer)
+    timings = found.timings
+    drafted, accepted = timings.draft_n, timings.draft_n_accepted
     if (drafted is None) != (accepted is None):
         raise ValueError("draft_n and draft_n_accepted do not come together")
     if drafted is not None and accepted is not None and accepted > drafted:
         raise ValueError(f"{accepted} tokens accepted of {drafted} drafted")
-    stop = answer.get("stop_type")
-    if not isinstance(stop, str):
-        stop = next((s for s in _STOPS if answer.get(f"stopped_{s}") is True), "none")
-    depths = _objects(timings, "draft_by_depth") if timings.get("draft_by_depth") else ()
+    stop = found.stop_type or next((s for s in _STOPS if getattr(found, f"stopped_{s}")), "none")
     return Completion(
-        text=_text(answer, "content"),
+        text=found.content,
         # Mainline leaves them empty unless asked; ik has no such field.
-        tokens=_ids(answer, "tokens") if answer.get("tokens") else None,
-        prompt_n=_count(timings.get("prompt_n"), "prompt_n"),
-        prompt_ms=_number(timings, "prompt_ms", "time", 0, 1e15),
-        predicted_n=_count(timings.get("predicted_n"), "predicted_n"),
-        predicted_ms=_number(timings, "predicted_ms", "time", 0, 1e15),
+        tokens=tuple(found.tokens) if found.tokens else None,
+        prompt_n=timings.prompt_n,
+        prompt_ms=timings.prompt_ms,
+        predicted_n=timings.predicted_n,
+        predicted_ms=timings.predicted_ms,
         draft_n=drafted,
         draft_n_accepted=accepted,
         stop=stop if stop in _STOPS else "none",
-        truncated=answer.get("truncated") is True,
-        probabilities=_probabilities(answer),
+        truncated=found.truncated,
+        probabilities=tuple(
+            TokenProbability.model_validate(entry)
+            for entry in found.completion_probabilities or ()
+            if "id" in entry
+        ),
         by_depth=tuple(
-            DepthCount(
-                *(_count(row.get(name), name) for name in ("depth", "draft_n", "draft_n_accepted"))
-            )
-            for row in depths
+            DepthCount(row.depth, row.draft_n, row.draft_n_accepted)
+            for row in timings.draft_by_depth or ()
         ),
-        speculators=speculators_of(
-            settings.get("speculative.types") if isinstance(settings, dict) else None
-        ),
+        speculators=speculators_of((found.generation_settings or {}).get("speculative.types")),
     )
 
 
-def parse_stream(body: bytes, heard: Sequence[Heard]) -> Completion:
-    """A streamed /completion, its events together; ValueError telling what is wrong with one.
-
-    ``heard``: when how much of it was there, which tells the draft's late reading.
-    """
-    events: list[dict[str, Any]] = []
-    ends: list[int] = []
-    end = 0
-    for line in body.split(b"\n"):
-        end += len(line) + 1
-        if line.startswith(_EVENT):
-            event = _object(line.removeprefix(_EVENT))
-            if "error" in event:
-                raise ValueError(f"an error amid the stream: {error_text(event, line)}")
-            events.append(event)
-            ends.append(end)
-    if not events or events[-1].get("stop") is not True:
+def parse_stream(events: Sequence[Event]) -> Completion:
+    """A streamed /completion, its parts together; ValueError saying what is wrong with one."""
+    parts = [json.loads(text) for _, text in events]
+    for part in parts:
+        if "error" in part:
+            raise ValueError(f"an error amid the stream: {error_text(part, b'')}")
+    if not parts or not parts[-1].get("stop"):
         raise ValueError("the stream broke off")
-    text = "".join(_text(event, "content") for event in events)
-    tokens = [token for event in events for token in _list(event, "tokens", [])]
-    whole = parse_completion({**events[-1], "content": text, "tokens": tokens})
-    sizes = [size for size, _ in heard]
-    # A line's end may come with what follows it.
-    times = [heard[min(bisect_left(sizes, e - 1), len(heard) - 1)][1] for e in ends]
-    before_end_ms = [(times[-1] - at) * 1000 for at in times[:-1]]
+    text = "".join(part["content"] for part in parts)
+    tokens = [token for part in parts for token in part.get("tokens", ())]
+    whole = parse_completion({**parts[-1], "content": text, "tokens": tokens})
+    end_s = events[-1][0]
+    before_end_ms = [(end_s - at_s) * 1000 for at_s, _ in events[:-1]]
     return replace(whole, late_reading_ms=_late_reading_ms(before_end_ms, whole))
 
 
@@ -376,80 +403,6 @@ def _late_reading_ms(before_end_ms: Sequence[float], whole: Completion) -> float
     return None
 
 
-def _probabilities(answer: Mapping[str, Any]) -> tuple[TokenProbability, ...]:
-    found: list[TokenProbability] = []
-    field = "completion_probabilities"
-    for entry in _objects(answer, field) if answer.get(field) is not None else ():
-        if "probs" in entry:  # ik: [{content, probs: [{tok_str, prob}]}]
-            shares = [
-                (t, _number(t, "prob", "probability", 0, 1 + 1e-6))
-                for t in _objects(entry, "probs")
-            ]
-            top = [
-                TopToken(None, str(t.get("tok_str", "")), math.log(p) if p > 0 else -math.inf)
-                for t, p in shares
-            ]
-            content = str(entry.get("content", ""))
-            unlisted = TopToken(None, content, math.nan)
-            chosen = next((t for t in top if t.text == content), unlisted)
-        else:
-            chosen, *top = (
-                TopToken(
-                    _count(t.get("id"), "id"),
-                    str(t.get("token", "")),
-                    _number(t, "logprob", "logarithm of a probability", -math.inf, 1e-6),
-                )
-                for t in (entry, *_objects(entry, "top_logprobs"))
-            )
-        found.append(TokenProbability(chosen, tuple(top)))
-    return tuple(found)
-
-
-def _text(of: Mapping[str, Any], field: str) -> str:
-    value = of.get(field)
-    if not isinstance(value, str):
-        raise ValueError(f"{field} is no text")
-    return value
-
-
-def _list(of: Mapping[str, Any], field: str, missing: object = None) -> list[Any]:
-    value = of.get(field, missing)
-    if not isinstance(value, list):
-        raise ValueError(f"{field} is no list")
-    return value
-
-
-def _objects(of: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
-    rows = _list(of, field)
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{field} holds something else than objects")
-    return rows
-
-
-def _ids(of: Mapping[str, Any], field: str) -> tuple[int, ...]:
-    return tuple(_count(token, field) for token in _list(of, field))
-
-
-def _count(value: Any, field: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 48:
-        raise ValueError(f"{field} is no count: {str(value)[:40]}")
-    return value
-
-
-def _number(of: Mapping[str, Any], field: str, kind: str, low: float, high: float) -> float:
-    value = of.get(field)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{field} is no {kind}: {str(value)[:40]}")
-    return float(value)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    answer = _json(body)
-    if not isinstance(answer, dict):
-        raise ValueError("the answer is no JSON object")
-    return answer
-
-
 def _json(body: bytes) -> Any:
     try:
         return strict_json.loads(body)
@@ -458,6 +411,7 @@ def _json(body: bytes) -> Any:
 
 
 def error_text(answer: Any, body: bytes) -> str:
+    """The message of a server's error, in one line; else the beginning of its ``body``."""
     from cook.engines.process.outcome import clean
 
     error = answer.get("error") if isinstance(answer, dict) else None

@@ -317,8 +317,7 @@ def _likely(target: Worker | Server, text: Sequence[int]) -> Mapping[int, float]
     """Log-probabilities of the :data:`N_PROBS` tokens that the target holds likeliest next."""
     if isinstance(target, Server):
         answer = target.complete(text, n_predict=1, temperature=0.0, seed=1, n_probs=N_PROBS)
-        top = answer.probabilities[0].top if answer.probabilities else ()
-        return {c.id: c.logprob for c in top if c.id is not None}
+        return {c.id: c.logprob for one in answer.probabilities[:1] for c in one.top_logprobs}
     found = target.replay(text, text[-1:], width=1, ahead=len(text) - 1, top=N_PROBS)
     ids, logits = _top(found)
     return dict(zip(ids.tolist(), (logits - found.logsumexp[0]).tolist(), strict=True))

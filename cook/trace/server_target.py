@@ -188,16 +188,15 @@ def reply_of_completion(
     logp, margin = np.zeros(n, np.float32), np.zeros(n, np.float32)
     top_ids, values = np.full((n, top), -1, np.int32), np.full((n, top), -1e4, np.float32)
     known = np.zeros(n, np.bool_)
-    entries = [p.chosen.id for p in completion.probabilities]
+    entries = [one.id for one in completion.probabilities]
     for at, entry in enumerate(align(completion.tokens, entries)):
         if entry is None:
             continue
         known[at] = True
         one = completion.probabilities[entry]
-        logp[at] = one.chosen.logprob
-        for k, candidate in enumerate(one.top[:top]):
-            if candidate.id is not None and np.isfinite(candidate.logprob):
-                top_ids[at, k], values[at, k] = candidate.id, candidate.logprob
+        logp[at] = one.logprob
+        for k, candidate in enumerate(one.top_logprobs[:top]):
+            top_ids[at, k], values[at, k] = candidate.id, candidate.logprob
         if top > 1:
             margin[at] = values[at, 0] - values[at, 1]
     stop = _STOPS.get(completion.stop, "context")
@@ -338,7 +337,7 @@ class ServerTarget:
             )
         self._require_known(answer.tokens or ())
         for one in answer.probabilities:
-            self._require_known([t.id for t in (one.chosen, *one.top) if t.id is not None])
+            self._require_known([t.id for t in (one, *one.top_logprobs)])
         return answer
 
     def _require_known(self, tokens: Sequence[int]) -> None:

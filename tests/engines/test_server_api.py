@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.server_api import Api, Heard, parse_stream
+from cook.engines.server_api import Api, Event, parse_stream
+from cook.errors import StepError
 from tests.attacks.servers import Raw, liar
 
 FIRST_S = 100.0
@@ -34,26 +35,22 @@ def stream(*events: object) -> bytes:
     return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
 
 
-def told(
-    reading_ms: float, cycles: list[int], cycle_ms: float, held: int = 0
-) -> tuple[bytes, list[Heard]]:
+def replied(reading_ms: float, cycles: list[int], cycle_ms: float, held: int = 0) -> list[Event]:
     """A reply of drafts of 2 tokens, of which each of ``cycles`` accepts so many: the first begins
     with ``reading_ms``. The text of the first ``held`` tokens comes with the one after."""
-    parts, heard, size, ms = [], [], 0, 0.0
+    events: list[Event] = []
+    ms, number = 0.0, 0
     words = ["a", *("b" * accepted + "c" for accepted in cycles)]
-    number = 0
     for burst, tokens in enumerate(words):
         ms += cycle_ms * bool(burst) + reading_ms * (burst == 1)
         for token in tokens:
             number += 1
             if number > held:
-                parts.append(stream({"content": token, "stop": False}))
-                size += len(parts[-1])
-        heard.append((size, FIRST_S + ms / 1000))
+                part = json.dumps({"content": token, "stop": False})
+                events.append((FIRST_S + ms / 1000, part))
     accepted = sum(cycles)
-    parts.append(stream(final(1 + accepted + len(cycles), ms, 2 * len(cycles), accepted)))
-    heard.append((size + len(parts[-1]), FIRST_S + ms / 1000))
-    return b"".join(parts), heard
+    last = final(1 + accepted + len(cycles), ms, 2 * len(cycles), accepted)
+    return [*events, (FIRST_S + ms / 1000, json.dumps(last))]
 
 
 @given(
@@ -66,21 +63,20 @@ def test_what_came_before_the_first_drafted_tokens_is_the_reading(
     reading_ms: float, cycles: list[int], cycle_ms: float, held: int
 ) -> None:
     """Also where the first token is half a letter, and its text comes with the next."""
-    whole = parse_stream(*told(reading_ms, cycles, cycle_ms, held))
+    whole = parse_stream(replied(reading_ms, cycles, cycle_ms, held))
     assert whole.late_reading_ms == pytest.approx(reading_ms, abs=1e-3 * cycle_ms + 1e-3)
     assert len(whole.text) == 1 + sum(cycles) + len(cycles) - held
 
 
-def test_what_does_not_tell_is_not_guessed() -> None:
-    body, heard = told(500.0, [1, 2, 0], 50.0)
-    at_once = [(size, FIRST_S) for size, _ in heard]
-    assert parse_stream(body, at_once).late_reading_ms is None, "it came in one piece"
-    events = [{"content": "a", "stop": False}, final(1, 0.001, None, None)]
-    parts = [stream(event) for event in events]
-    heard = [(len(parts[0]), 0.0), (len(parts[0] + parts[1]), 0.1)]
-    assert parse_stream(b"".join(parts), heard).late_reading_ms is None, "nothing was drafted"
-    body, heard = told(500.0, [2], 50.0)
-    assert parse_stream(body, heard).late_reading_ms is None, "one cycle has no other beside it"
+def test_what_does_not_show_it_is_not_guessed() -> None:
+    events = replied(500.0, [1, 2, 0], 50.0)
+    at_once = [(FIRST_S, text) for _, text in events]
+    assert parse_stream(at_once).late_reading_ms is None, "it came in one piece"
+    parts = [{"content": "a", "stop": False}, final(1, 0.001, None, None)]
+    plain = [(at / 10, json.dumps(part)) for at, part in enumerate(parts)]
+    assert parse_stream(plain).late_reading_ms is None, "nothing was drafted"
+    events = replied(500.0, [2], 50.0)
+    assert parse_stream(events).late_reading_ms is None, "one cycle has no other to compare with"
 
 
 def served(body: bytes, piece: int) -> Raw:
@@ -97,10 +93,10 @@ def served(body: bytes, piece: int) -> Raw:
 
 
 def test_a_stream_is_read_as_it_comes() -> None:
-    body, _ = told(500.0, [1, 2, 0], 50.0)
+    body = stream(*(json.loads(text) for _, text in replied(500.0, [1, 2, 0], 50.0)))
     with liar({"/completion": served(body, 40)}) as server:
         api = Api(server.url, None, server.url)
-        found = api.complete({"prompt": "x", "stream": True})
+        found = api.stream({"prompt": "x"})
         assert found.text == "abcbbcc"
         assert found.predicted_n == 7
         api.close()
@@ -111,13 +107,14 @@ def test_a_stream_is_read_as_it_comes() -> None:
     [
         (b"", "broke off"),
         (stream({"content": "a", "stop": False}), "broke off"),
-        (b"data: [1]\n\n", "no JSON object"),
-        (b"data: {\n\n", "no JSON object"),
+        (b"data: {\n\n", "something unusable"),
         (stream({"error": {"message": "out of memory"}}), "amid the stream: out of memory"),
-        (stream({"stop": True}), "content is no text"),
-        (stream({"content": "", "stop": True}), "timings are missing"),
+        (stream({"content": "", "stop": True}), "timings: Field required"),
     ],
 )
 def test_a_broken_stream_says_what_is_wrong(body: bytes, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        parse_stream(body, [(len(body), 0.0)])
+    with liar({"/completion": served(body, 1 << 20)}) as server:
+        api = Api(server.url, None, server.url)
+        with pytest.raises(StepError, match=why):
+            api.stream({"prompt": "x"})
+        api.close()

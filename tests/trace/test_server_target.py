@@ -159,7 +159,7 @@ def test_drafting_is_refused_wherever_it_shows(fake: Any) -> None:
         (completion([7, 50]), "beyond its vocabulary of 50"),
         (completion([7, 1 << 40]), "beyond its vocabulary"),
         (completion([7, -1]), "tokens"),
-        ({"content": "x"}, "timings are missing"),
+        ({"content": "x"}, "timings: Field required"),
         ([], "no JSON object"),
         (b"\xff", "no JSON object"),
     ],
@@ -295,8 +295,8 @@ def answer(tokens: tuple[int, ...] | None, probabilities: list[TokenProbability]
 
 
 def chance(token: int, logprob: float) -> TokenProbability:
-    chosen = TopToken(token, "", logprob)
-    return TokenProbability(chosen, (chosen, TopToken(9, "", logprob - 1)))
+    top = [TopToken(id=token, logprob=logprob), TopToken(id=9, logprob=logprob - 1)]
+    return TokenProbability(id=token, logprob=logprob, top_logprobs=top)
 
 
 def test_a_hole_is_marked() -> None:
