@@ -4,9 +4,8 @@ One :class:`Worker` is one process (``worker.c``) with one model. Its replies ar
 of numpy arrays. A crash of the engine, a hang or a refusal is a StepError; the process group is
 killed and this process is unharmed. All log-probabilities are natural logarithms.
 
-The two talk in frames over a pipe (:class:`WorkerPipe`): ``COOK``, u32 header bytes, u64 payload
-bytes, a flat JSON header, a payload of little-endian arrays one after another; ``worker.c``
-describes the two headers.
+The two talk in frames over pipes: ``COOK``, u32 header bytes, u64 payload bytes, a flat JSON
+header, a payload of little-endian arrays one after another; ``worker.c`` describes the two headers.
 """
 
 from __future__ import annotations
@@ -42,45 +41,42 @@ from cook.engines.worker.messages import (
     Rollouts,
     RowsOfTensor,
 )
-from cook.errors import InputError, InternalError, StepError
+from cook.errors import InternalError, StepError
 from cook.formats.arrays import Floats32, Ids
 from cook.formats.sampling import Sampling
 
-PROTOCOL = 1
 Tokens = Sequence[int] | npt.NDArray[np.integer[Any]]
 Arrays = dict[str, np.ndarray[Any, Any]]
+_LOAD_LOG_BYTES = 1 << 20
+_AT_ONCE = 1 << 26
+"""Weights that one request quantizes: a minute or so of the slowest types."""
+_FRAME = struct.Struct("<4sIQ")
 
 
 class Worker(Closing):
     """A worker process; a context manager. Not safe for use by two threads at once.
 
     ``timeout_s`` bounds every request; ``Worker.open`` builds (or finds) the program of an engine.
-    ``loads``: times that weights were read.
+    ``loads``: times that weights were read. ``gone``: it has ended, closed or broken by a request.
     """
 
     def __init__(
-        self,
-        program: Path,
-        supervisor: Supervisor,
-        env: Mapping[str, str],
-        *,
-        name: str = "worker",
-        timeout_s: float = 3600.0,
+        self, program: Path, supervisor: Supervisor, env: Mapping[str, str], *, name: str = "worker"
     ) -> None:
-        self.timeout_s = timeout_s
+        self.timeout_s = 3600.0
         self.loads = 0
+        self.gone = False
         self._loaded_at = 0
-        """Where the log tells of the weights that are loaded."""
-        self._pipe = WorkerPipe(program, supervisor, env, name)
+        """Where the log has the weights that are loaded."""
+        # An idle worker is silent and uses no processor: requests have time-outs, the process none.
+        spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
+        self._running = supervisor.start(spec)
+        self.pid, self._log = self._running.pid, self._running.stderr_log
         try:
             hello, _ = self._request("hello", timeout_s=60.0)
-            if hello.get("protocol") != PROTOCOL:
-                raise InternalError(f"worker protocol {hello.get('protocol')} is not {PROTOCOL}")
         except BaseException:
             self.close()
             raise
-        self.flavour = str(hello["flavour"])
-        self.version = str(hello["version"])
         self.parameters = frozenset(hello["parameters"])
 
     @classmethod
@@ -94,18 +90,11 @@ class Worker(Closing):
 
     def close(self) -> None:
         """End the process (its whole group)."""
-        self._pipe.close()
-
-    @property
-    def pid(self) -> int:
-        return self._pipe.pid
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended: closed, or broken by a request."""
-        return self._pipe.broken
-
-    # ------------------------------------------------------------ operations
+        self.gone = True
+        for pipe in (self._running.stdin, self._running.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._running.stop()
 
     def load(self, model: ModelLoad, *, carry: bool = False) -> ModelInfo:
         """Load a model, make its context, and check that its logits are numbers.
@@ -114,8 +103,7 @@ class Worker(Closing):
         ``carry``: that then takes over what :meth:`read` or :meth:`time_batch` left in the KV
         cache, which lies in memory twice for that time (mainline only).
         """
-        log = self._pipe.log
-        before = log.stat().st_size
+        before = self._log.stat().st_size
         parameters: dict[str, Any] = {p.name: p.value for p in model.known_to(self.parameters)}
         loaded, _ = self._request(
             "load",
@@ -137,9 +125,9 @@ class Worker(Closing):
         if not loaded["known"]:
             self._loaded_at = before
             self.loads += not model.vocabulary_only
-        with log.open("rb") as stream:
+        with self._log.open("rb") as stream:
             stream.seek(self._loaded_at)
-            text = stream.read(_MAX_HEADER).decode(errors="replace")
+            text = stream.read(_LOAD_LOG_BYTES).decode(errors="replace")
         running = replace(
             read_load_log(text)[-1],
             context=loaded["n_ctx"],
@@ -239,8 +227,7 @@ class Worker(Closing):
             Replay,
             head,
             got,
-            top_ids=got["top_ids"].reshape(n, top) if top else None,
-            top_logits=got["top_logits"].reshape(n, top) if top else None,
+            **_candidates(got, n, top),
             divergence=Divergence(*rows) if rows is not None else None,
             rollouts=_rollouts(got, rollout_steps) if rollout_steps else None,
         )
@@ -310,14 +297,7 @@ class Worker(Closing):
             width=width,
             **(chain.worker_fields() if chain is not None else {}),
         )
-        n = len(got["tokens"])
-        return _record(
-            Generation,
-            head,
-            got,
-            top_ids=got["top_ids"].reshape(n, top) if top else None,
-            top_logits=got["top_logits"].reshape(n, top) if top else None,
-        )
+        return _record(Generation, head, got, **_candidates(got, len(got["tokens"]), top))
 
     def read(self, text: Tokens, known: int = 0) -> float:
         """Read ``text`` as a prompt is read; seconds of what follows its first ``known`` tokens.
@@ -438,10 +418,69 @@ class Worker(Closing):
         timeout_s: float | None = None,
         **fields: Any,
     ) -> tuple[dict[str, Any], Arrays]:
-        """The reply's header and arrays; ``fields`` of None are left out."""
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
-        given = {name: value for name, value in fields.items() if value is not None}
-        return self._pipe.request(op, given, arrays or {}, limit_s)
+        """The reply's header and its arrays (read-only); ``fields`` of None are left out.
+
+        StepError: refused, died, or too late; the last two end the process.
+        """
+        if self.gone:
+            raise StepError("the worker is gone", log=self._log)
+        header = {"op": op} | {name: value for name, value in fields.items() if value is not None}
+        payload = bytearray()
+        for name, array in (arrays or {}).items():
+            header[f"{name}@"], header[f"{name}#"] = len(payload), array.size
+            payload += array.tobytes()
+        text = json.dumps(header, ensure_ascii=False).encode()
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        try:
+            self._write(_FRAME.pack(b"COOK", len(text), len(payload)) + text + payload)
+            _, header_bytes, body_bytes = _FRAME.unpack(self._read(_FRAME.size, op, deadline))
+            reply: dict[str, Any] = json.loads(self._read(header_bytes, op, deadline))
+            body = self._read(body_bytes, op, deadline)
+        except BaseException:
+            self.close()
+            raise
+        if not reply["ok"]:
+            raise StepError(f"worker: {op}: {reply['error']}", log=self._log)
+        found: Arrays = {}
+        at = 0
+        for name, kind, count in reply["arrays"]:
+            # Of bytes, an array is read-only, as a frozen record's should be.
+            found[name] = np.frombuffer(body, f"<{kind}", count, at)
+            at += found[name].nbytes
+        return reply, found
+
+    def _write(self, data: bytes) -> None:
+        stdin = self._running.stdin
+        if stdin is None:
+            raise InternalError("worker started without pipes")
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(stdin.fileno(), view) :]
+        except BrokenPipeError:
+            raise self._died("request") from None
+
+    def _read(self, size: int, op: str, deadline: float) -> bytes:
+        stdout = self._running.stdout
+        if stdout is None:
+            raise InternalError("worker started without pipes")
+        data = bytearray()
+        while len(data) < size:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not select.select([stdout], [], [], min(left_s, 3600.0))[0]:
+                raise StepError(f"worker: {op}: no answer in time, stopped", log=self._log)
+            chunk = os.read(stdout.fileno(), min(size - len(data), 1 << 20))
+            if not chunk:
+                raise self._died(op)
+            data += chunk
+        return bytes(data)
+
+    def _died(self, op: str) -> StepError:
+        result = self._running.wait(30.0)
+        code = result.returncode
+        how = signal_name(code) if code < 0 else f"exit status {code}"
+        stderr = tail(result.stderr_tail)
+        return StepError(f"worker: {op}: the engine died ({how})\n{stderr}".rstrip(), log=self._log)
 
 
 R = TypeVar("R")
@@ -457,6 +496,14 @@ def _ids(tokens: Tokens) -> Ids:
     return np.ascontiguousarray(tokens, "<i4")
 
 
+def _candidates(got: Arrays, positions: int, top: int) -> Arrays | dict[str, None]:
+    """The ``top`` tokens at each position; None of each where none were asked for."""
+    names = ("top_ids", "top_logits")
+    if not top:
+        return dict.fromkeys(names)
+    return {name: got[name].reshape(positions, top) for name in names}
+
+
 def _rollouts(got: Mapping[str, np.ndarray[Any, Any]], steps: int) -> Rollouts:
     n = len(got["rollout_position"])
     return Rollouts(
@@ -467,124 +514,3 @@ def _rollouts(got: Mapping[str, np.ndarray[Any, Any]], steps: int) -> Rollouts:
         tail_tokens=got["tail_tokens"],
         tail_confidence=got["tail_confidence"],
     )
-
-
-_AT_ONCE = 1 << 26
-"""Weights that one request quantizes: a minute or so of the slowest types."""
-_FRAME = struct.Struct("<4sIQ")
-_MAX_HEADER, _MAX_PAYLOAD = 1 << 20, 1 << 31
-_TYPES: dict[str, np.dtype[Any]] = {
-    "i4": np.dtype("<i4"),
-    "i8": np.dtype("<i8"),
-    "f4": np.dtype("<f4"),
-    "f8": np.dtype("<f8"),
-    "u1": np.dtype("u1"),
-}
-
-
-class WorkerPipe:
-    """A running worker program; every failure to answer ends it and is a StepError."""
-
-    def __init__(
-        self, program: Path, supervisor: Supervisor, env: Mapping[str, str], name: str
-    ) -> None:
-        # An idle worker is silent and uses no processor: requests have time-outs, the process none.
-        spec = ProcessSpec((str(program),), name, env, stall_timeout_s=None, pipes=True)
-        self._running = supervisor.start(spec)
-        if self._running.stdin is None or self._running.stdout is None:
-            raise InternalError("worker started without pipes")
-        self._to, self._from = self._running.stdin, self._running.stdout
-        self.broken = False
-
-    @property
-    def pid(self) -> int:
-        return self._running.pid
-
-    def close(self) -> None:
-        """End the process (its whole group)."""
-        self._to.close()
-        self._from.close()
-        self.broken = True
-        self._running.stop()
-
-    def request(
-        self,
-        op: str,
-        fields: Mapping[str, Any],
-        arrays: Mapping[str, np.ndarray[Any, Any]],
-        timeout_s: float,
-    ) -> tuple[dict[str, Any], Arrays]:
-        """The reply's header and its arrays (read-only). StepError: refused, died, or too late."""
-        if self.broken:
-            raise StepError("the worker is gone", log=self._running.stderr_log)
-        header: dict[str, Any] = {"op": op, **fields}
-        payload = bytearray()
-        for name, array in arrays.items():
-            header[f"{name}@"], header[f"{name}#"] = len(payload), array.size
-            payload += array.tobytes()
-        text = json.dumps(header, ensure_ascii=False).encode()
-        if len(text) > _MAX_HEADER or len(payload) > _MAX_PAYLOAD:
-            raise InputError(f"a request of {len(payload)} bytes is too large for the worker")
-        deadline = time.monotonic() + timeout_s
-        try:
-            self._write(_FRAME.pack(b"COOK", len(text), len(payload)) + text + bytes(payload))
-            magic, n_head, n_body = _FRAME.unpack(self._read(_FRAME.size, op, deadline))
-            if magic != b"COOK" or n_head > _MAX_HEADER or n_body > _MAX_PAYLOAD:
-                raise StepError(f"worker: {op}: the reply is not a frame", log=self.log)
-            reply: dict[str, Any] = json.loads(self._read(n_head, op, deadline))
-            body = self._read(n_body, op, deadline)
-        except BaseException:
-            self.broken = True
-            self._running.stop()
-            raise
-        if not reply["ok"]:
-            raise StepError(f"worker: {op}: {reply['error']}", log=self.log)
-        return reply, _unpack(reply["arrays"], body)
-
-    @property
-    def log(self) -> Path:
-        """What the program and its libraries say beside the answers."""
-        return self._running.stderr_log
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        fd = self._to.fileno()
-        try:
-            while view:
-                view = view[os.write(fd, view) :]
-        except BrokenPipeError:
-            raise self._died("request") from None
-
-    def _read(self, n: int, op: str, deadline: float) -> bytes:
-        fd = self._from.fileno()
-        data = bytearray()
-        while len(data) < n:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], min(left, 3600.0))[0]:
-                raise StepError(f"worker: {op}: no answer in time, stopped", log=self.log)
-            chunk = os.read(fd, min(n - len(data), 1 << 20))
-            if not chunk:
-                raise self._died(op)
-            data += chunk
-        return bytes(data)
-
-    def _died(self, op: str) -> StepError:
-        result = self._running.wait(30.0)
-        code = result.returncode
-        how = signal_name(code) if code < 0 else f"exit status {code}"
-        stderr = tail(result.stderr_tail)
-        return StepError(f"worker: {op}: the engine died ({how})\n{stderr}".rstrip(), log=self.log)
-
-
-def _unpack(listed: list[list[Any]], body: bytes) -> Arrays:
-    arrays: Arrays = {}
-    at = 0
-    for name, kind, count in listed:
-        dtype = _TYPES[kind]
-        end = at + count * dtype.itemsize
-        if end > len(body):
-            raise StepError(f"worker: array {name!r} is cut short")
-        # frombuffer on bytes is read-only, as a frozen record should be
-        arrays[name] = np.frombuffer(body, dtype, count, at)
-        at = end
-    return arrays

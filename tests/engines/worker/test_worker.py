@@ -410,8 +410,9 @@ def test_bad_requests_are_answered_and_survived(target: Worker, tmp_path: Path) 
         target._request("fly")
     with pytest.raises(StepError, match="unknown profile"):
         target.live_shapes(PROMPT, (5,), profile="ik-1999", n_max=3)
+    beyond: dict[str, Any] = {"prompt@": 0, "prompt#": 99}
     with pytest.raises(StepError, match="lies outside the payload"):
-        target._pipe.request("replay", {"prompt@": 0, "prompt#": 99}, {}, 60.0)
+        target._request("replay", **beyond)
     empty = np.zeros((1, 2), np.int32), np.zeros((2, 2), np.float32)
     with pytest.raises(InternalError):
         target.replay(PROMPT, (5,), reference=empty)
