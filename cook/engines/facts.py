@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ TOOLS = ("server", "quantize", "imatrix", "perplexity", "bench", "batched-bench"
 # More tools, which count in the identity where present. cook runs only gguf-split, and no bench:
 # without them the keys of all that was made with such a build would change.
 OPTIONAL_TOOLS = ("sweep-bench", "spec-bench", "gguf-split")
-_FORMAT = 6
+_FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -68,22 +68,21 @@ def facts_of(directory: Path) -> Facts:
 
     Raises PrerequisiteError when it holds no engine, or one that cannot run here.
     """
+    from pydantic import TypeAdapter
+
     bin_dir = find_bin_dir(directory)
     name = hashlib.sha256(str(bin_dir).encode()).hexdigest()[:24]
     cache = cook_home() / "cache" / "engines" / f"{name}.json"
+    form: TypeAdapter[Facts] = TypeAdapter(Facts)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
         entry = json.loads(cache.read_bytes())
-        if entry["format"] == _FORMAT and entry["stamps"] == _stamps(bin_dir, entry["files"]):
-            return _revived(entry["facts"])
+        stamps = entry["stamps"]
+        if entry["format"] == _FORMAT and stamps == _stamps(bin_dir, stamps["files"]):
+            return form.validate_python(entry["facts"])
     began = time.time()
     facts, files = _gather(bin_dir)
-    names = sorted(map(str, files))
-    entry = {
-        "format": _FORMAT,
-        "files": names,
-        "stamps": _stamps(bin_dir, names),
-        "facts": dataclasses.asdict(facts),
-    }
+    stamps = _stamps(bin_dir, sorted(map(str, files)))
+    entry = {"format": _FORMAT, "stamps": stamps, "facts": form.dump_python(facts)}
     # A build that is still being linked is asked again the next time, as in a read-only home.
     if all(identity(path).settled(began) for path in files):
         with contextlib.suppress(OSError):
@@ -95,25 +94,17 @@ def facts_of(directory: Path) -> Facts:
 
 def _stamps(bin_dir: Path, files: Iterable[str]) -> dict[str, Any]:
     """What must stay the same for the remembered facts to hold."""
-    return {
-        "files": {path: str(identity(Path(path))) for path in files},
-        "names": {
-            directory: sorted(
-                entry.name
-                for entry in os.scandir(directory)
-                if entry.name.startswith("llama-") or is_engine_library(entry.name)
-            )
-            for directory in {str(bin_dir), *(str(Path(path).parent) for path in files)}
-        },
-        "environment": os.environ.get("LD_LIBRARY_PATH", ""),
+    identities = {path: str(identity(Path(path))) for path in files}
+    names = {
+        folder: sorted(
+            entry.name
+            for entry in os.scandir(folder)
+            if entry.name.startswith("llama-") or is_engine_library(entry.name)
+        )
+        for folder in {str(bin_dir), *(str(Path(path).parent) for path in identities)}
     }
-
-
-def _revived(fields: dict[str, Any]) -> Facts:
-    lists = ("library_dirs", "ftypes", "library_path", "speculators")
-    values: dict[str, Any] = fields | {key: tuple(fields[key]) for key in lists}
-    values["flags"] = {tool: tuple(flags) for tool, flags in fields["flags"].items()}
-    return Facts(**values)
+    environment = os.environ.get("LD_LIBRARY_PATH", "")
+    return {"files": identities, "names": names, "environment": environment}
 
 
 def find_bin_dir(directory: Path) -> Path:
@@ -146,15 +137,16 @@ def _gather(bin_dir: Path) -> tuple[Facts, list[Path]]:
         logs, home = Path(folder), Path(folder) / "home"
         home.mkdir()
         library_path, libraries = _resolve_libraries(bin_dir, tools, home, logs)
-        prober = Prober(engine_environment(library_path, home=home), logs)
-        helps = {name: prober.help_text(path) for name, path in tools.items()}
+        run = prober(engine_environment(library_path, home=home), logs)
+        helps = {name: _help_text(run, path) for name, path in tools.items()}
         versioned = [tools[t] for t in ("server", "imatrix", "perplexity") if t in tools]
         if not versioned:
             raise PrerequisiteError(f"{bin_dir} has neither llama-server nor llama-imatrix")
-        build, commit = prober.build(versioned[0])
-        types = _types(prober, libraries, tools)
+        version = run(str(versioned[0]), "--version").check()
+        build, commit = parse_build(version.stderr_tail + "\n" + version.stdout_tail)
+        types = _types(run, libraries, tools)
         cpu = next((p for p in libraries if p.name.startswith("libggml-cpu")), None)
-        repack = not prober.amx_refused(cpu)
+        repack = not amx_refused(run, cpu)
     # One build lists the same library under several links; resolved paths name it once.
     files = sorted({*(path.resolve() for path in tools.values()), *libraries})
     hashes = {path.name: digest_of(path).removeprefix("sha256:") for path in files}
@@ -204,11 +196,11 @@ def _resolve_libraries(
     own = [f for f in folders if any(is_engine_library(e.name) for e in os.scandir(f))]
     missing: set[str] = set()
     for library_path in ((), tuple(dict.fromkeys(own))):
-        prober = Prober(engine_environment(library_path, home=home), logs)
-        # Backends that are opened at run time (GGML_BACKEND_DL) lie beside the tools.
+        run = prober(engine_environment(library_path, home=home), logs)
+        # Backends that are opened at run time (GGML_BACKEND_DL) lie next to the tools.
         found = {path.resolve() for path in bin_dir.glob("libggml-*.so*") if path.is_file()}
         missing = set()
-        for name, path in (loaded for tool in tools.values() for loaded in prober.libraries(tool)):
+        for name, path in (loaded for tool in tools.values() for loaded in _libraries(run, tool)):
             if path is None:
                 missing.add(name)
             elif is_engine_library(name) or any(path.is_relative_to(root) for root in roots):
@@ -221,11 +213,14 @@ def _resolve_libraries(
     )
 
 
-def _types(prober: Prober, libraries: list[Path], tools: dict[str, Path]) -> dict[str, int]:
+def _types(run: Run, libraries: list[Path], tools: dict[str, Path]) -> dict[str, int]:
+    """Tensor types that can be written, by exact name, from the engine's ggml library."""
     for stem in ("libggml-base.", "libggml."):
         for library in libraries:
-            if library.name.startswith(stem) and (types := prober.types(library)):
-                return types
+            if library.name.startswith(stem):
+                printed = run(*_PYTHON, _TYPES_CHILD, str(library)).stdout
+                if types := parse_types(printed.read_text(errors="replace")):
+                    return types
     # A static build: its type names stand in the executable as C strings.
     from cook.formats.quant_types import TYPES
 
@@ -243,6 +238,7 @@ def is_engine_library(name: str) -> bool:
 
 
 _TIMEOUT_S = 60.0
+_PYTHON = (sys.executable, "-I", "-S", "-c")
 _DEFAULT = re.compile(r"\(?default: '?([\w.,+-]{1,60}?)'?[),]")
 _FLAG = re.compile(r"(?<![\w<\[|/.-])(--?[A-Za-z][\w-]*)")
 _PROSE = " " * 20
@@ -285,53 +281,49 @@ ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entry)(ctypes.addressof(config))
 _LDTILECFG = b"\xc4\xe2\x78\x49"
 
 
-class Prober:
-    """Asks binaries; every program runs under a supervisor with a temporary log folder."""
+Run = Callable[..., ProcessResult]
+"""Runs a program given by its words, with the engine's environment and a log folder that goes."""
 
-    def __init__(self, env: Mapping[str, str], log_dir: Path) -> None:
-        self.env, self._supervisor = dict(env), Supervisor(log_dir)
 
-    def libraries(self, tool: Path) -> Iterator[tuple[str, Path | None]]:
-        """Names of the libraries that ``tool`` loads, and where: None where there is none.
+def prober(env: Mapping[str, str], log_dir: Path) -> Run:
+    """What runs the short-lived programs that answer a question each."""
+    supervisor = Supervisor(log_dir)
 
-        PrerequisiteError where the file cannot run here."""
-        result = self._run((str(tool),), {**self.env, "LD_TRACE_LOADED_OBJECTS": "1"}, guard=False)
-        if result.outcome is Outcome.UNRUNNABLE:
-            result.check()
-        for name, where in _LOADED.findall(result.stdout.read_text(errors="replace")):
-            yield name, None if where == "not found" else Path(where).resolve()
-
-    def help_text(self, tool: Path) -> str:
-        """What ``tool --help`` says; llama-quantize does so with exit status 1."""
-        result = self._run((str(tool), "--help"), self.env)
-        if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR):
-            result.check()
-        return result.stdout.read_text(errors="replace") + result.stderr.read_text(errors="replace")
-
-    def build(self, server: Path) -> tuple[str, str | None]:
-        """``(build, commit)`` by ``--version``: ``("0.5.0-dev b1 (0c1e570)", "0c1e570")``."""
-        result = self._run((str(server), "--version"), self.env).check()
-        return parse_build(result.stderr_tail + "\n" + result.stdout_tail)
-
-    def types(self, library: Path) -> dict[str, int]:
-        """Tensor types that can be written, by exact name, from the engine's ggml library."""
-        argv = (sys.executable, "-I", "-S", "-c", _TYPES_CHILD, str(library))
-        return parse_types(self._run(argv, self.env).stdout.read_text(errors="replace"))
-
-    def amx_refused(self, cpu_library: Path | None) -> bool:
-        """Whether this build would run AMX code that this machine refuses."""
-        with contextlib.suppress(OSError):
-            has_amx = b" amx_tile" in Path("/proc/cpuinfo").read_bytes()[: 1 << 20]
-            if has_amx and cpu_library is not None and _LDTILECFG in cpu_library.read_bytes():
-                argv = (sys.executable, "-I", "-S", "-c", _AMX_CHILD)
-                return self._run(argv, self.env).outcome is not Outcome.OK
-        return False
-
-    def _run(
-        self, argv: tuple[str, ...], env: Mapping[str, str], guard: bool = True
-    ) -> ProcessResult:
+    def run(*argv: str) -> ProcessResult:
         name = f"probe-{Path(argv[0]).name}"
-        return self._supervisor.run(ProcessSpec(argv, name, env, timeout_s=_TIMEOUT_S, guard=guard))
+        return supervisor.run(ProcessSpec(argv, name, env, timeout_s=_TIMEOUT_S))
+
+    return run
+
+
+def _libraries(run: Run, tool: Path) -> Iterator[tuple[str, Path | None]]:
+    """Names of the libraries that ``tool`` loads, and where: None where there is none.
+
+    PrerequisiteError where the file cannot run here.
+    """
+    # Set by `env`: the dynamic loader lists the libraries of whatever starts with it, and ends.
+    result = run("/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", str(tool))
+    if result.outcome is Outcome.UNRUNNABLE:
+        result.check()
+    for name, where in _LOADED.findall(result.stdout.read_text(errors="replace")):
+        yield name, None if where == "not found" else Path(where).resolve()
+
+
+def _help_text(run: Run, tool: Path) -> str:
+    """The text of ``tool --help``; llama-quantize prints it with exit status 1."""
+    result = run(str(tool), "--help")
+    if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR):
+        result.check()
+    return result.stdout.read_text(errors="replace") + result.stderr.read_text(errors="replace")
+
+
+def amx_refused(run: Run, cpu_library: Path | None) -> bool:
+    """Whether this build would run AMX code that this machine refuses."""
+    with contextlib.suppress(OSError):
+        has_amx = b" amx_tile" in Path("/proc/cpuinfo").read_bytes()[: 1 << 20]
+        if has_amx and cpu_library is not None and _LDTILECFG in cpu_library.read_bytes():
+            return run(*_PYTHON, _AMX_CHILD).outcome is not Outcome.OK
+    return False
 
 
 def parse_build(text: str) -> tuple[str, str | None]:

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cook.engines.arguments import LOOPBACK
 from cook.engines.base import Engine, ServerJob
 from cook.engines.load_log import contradictions, read_load_log
 from cook.engines.process import system
 from cook.engines.process.outcome import OnOutput, Outcome, ProcessResult, ProcessSpec, failure
-from cook.engines.process.supervisor import Running, Supervisor
+from cook.engines.process.supervisor import Running, Supervisor, Work
 from cook.engines.server_api import Api, Completion, ServerClient
 from cook.engines.speculation import read_speculators, unwanted
 from cook.errors import InputError, InternalError, StepError
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ATTEMPTS = 3
-_LOAD_LOG_BYTES = 16 << 20
-"""Of each log, what is read for how the models were loaded."""
 _PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
 _NO_DRAFT = re.compile(
     r"[^\n]*(?:vocabs? (?:are not compatible|type must match|must match)"
@@ -189,13 +187,6 @@ class Server(ServerClient):
             raise self._hidden(f"{completion.draft_n} tokens in one reply")
         return completion
 
-    def props(self) -> Mapping[str, Any]:
-        """What the server reports of itself and its model."""
-        status, answer = self._ask(lambda api: api.get("/props"))
-        if status != 200 or not isinstance(answer, dict):
-            raise StepError(f"{self._name} answered /props with status {status}", log=self.log)
-        return answer
-
     def _start(self) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             port = self._port or free_port()
@@ -258,12 +249,9 @@ class Server(ServerClient):
         raise failure(result, Outcome.TIMED_OUT, "it was still loading")
 
     def _prove_settings(self) -> None:
-        """Raise where the server says that its target runs with other sizes or threads."""
-        running = self._alive()
-        text = ""
-        for path in (running.folder / "stdout.log", running.stderr_log):
-            with path.open("rb") as log:
-                text += log.read(_LOAD_LOG_BYTES).decode(errors="replace") + "\n"
+        """Raise where the server's target runs with other sizes or threads."""
+        logs = (self._alive().folder / "stdout.log", self.log)
+        text = "\n".join(path.read_text(errors="replace") for path in logs)
         target = read_load_log(text)[0]
         if found := tuple(contradictions(target, self.job.target_args, self.job.context)):
             raise StepError(
@@ -341,13 +329,13 @@ class Server(ServerClient):
         if api is None:
             raise InternalError("the server has no client")
         future = self._requests.submit(request, api)
-        activity, since = system.Activity(0.0, 0), time.monotonic()
+        work, began = Work(running.pid, self._stall_timeout_s), time.monotonic()
         pause = 0.25
         while True:
             try:
                 return future.result(pause)
             except FutureTimeout:
-                now = time.monotonic()
+                pass
             except httpx.TransportError as error:
                 raise self._lost(running, error) from None
             if running.poll() is not None:
@@ -355,10 +343,7 @@ class Server(ServerClient):
                 with contextlib.suppress(FutureTimeout, httpx.TransportError):
                     return future.result(2.0)
                 raise self._lost(running, None)
-            current = system.group_activity(running.pid)
-            if current is None or current.cpu_s - activity.cpu_s >= 0.2:
-                activity, since = current or activity, now
-            elif now - since > self._stall_timeout_s:
+            if work.has_stalled(began):
                 self._stop()
                 raise failure(running.stop(), Outcome.STALLED, "a request was not answered")
             pause = min(pause * 2, 2.0)

@@ -85,7 +85,6 @@ class _Written(_Answer):
     stopped_eos: bool = False
     stopped_word: bool = False
     stopped_limit: bool = False
-    truncated: bool = False
     generation_settings: dict[str, Any] | None = None
     completion_probabilities: list[dict[str, Any]] | None = None
 
@@ -140,7 +139,6 @@ class Completion:
     draft_n: int | None
     draft_n_accepted: int | None
     stop: str
-    truncated: bool
     probabilities: tuple[TokenProbability, ...] = ()
     by_depth: tuple[DepthCount, ...] = ()
     speculators: tuple[str, ...] = ()
@@ -357,7 +355,6 @@ def parse_completion(answer: object) -> Completion:
         draft_n=drafted,
         draft_n_accepted=accepted,
         stop=stop if stop in _STOPS else "none",
-        truncated=found.truncated,
         probabilities=tuple(
             TokenProbability.model_validate(entry)
             for entry in found.completion_probabilities or ()

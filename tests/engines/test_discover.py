@@ -203,9 +203,9 @@ def test_amx_instructions_are_tried_in_a_child(tmp_path: Path) -> None:
     # Wherever this runs, the probe answers and this process lives.
     library = tmp_path / "libggml-cpu.so"
     library.write_bytes(b"x" + bytes.fromhex("c4e27849") + b"x")
-    prober = facts.Prober({"PATH": "/usr/bin"}, tmp_path / "logs")
-    assert prober.amx_refused(library) in (True, False)
-    assert prober.amx_refused(None) is False
+    run = facts.prober({"PATH": "/usr/bin"}, tmp_path / "logs")
+    assert facts.amx_refused(run, library) in (True, False)
+    assert facts.amx_refused(run, None) is False
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,6 @@ def answer(tokens: int, drafted: int | None) -> Completion:
         draft_n=drafted,
         draft_n_accepted=3 if drafted else None,
         stop="limit",
-        truncated=False,
     )
 
 

@@ -291,7 +291,7 @@ def test_alignment_is_never_wrong(pairs: list[tuple[int, bool]]) -> None:
 
 
 def answer(tokens: tuple[int, ...] | None, probabilities: list[TokenProbability]) -> Completion:
-    return Completion("", tokens, 3, 1.0, 3, 1.0, None, None, "limit", False, tuple(probabilities))
+    return Completion("", tokens, 3, 1.0, 3, 1.0, None, None, "limit", tuple(probabilities))
 
 
 def chance(token: int, logprob: float) -> TokenProbability:

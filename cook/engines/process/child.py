@@ -106,13 +106,10 @@ def spawn(spec: ProcessSpec, cwd: Path) -> subprocess.Popen[bytes]:
         )
 
     def popen() -> subprocess.Popen[bytes]:
-        guard: tuple[str, ...] = ()
-        if spec.guard:
-            numbers = (str(os.getpid()), str(_keeper()))
-            guard = (sys.executable, "-I", "-S", "-c", _GUARD, *numbers)
+        numbers = (str(os.getpid()), str(_keeper()))
         return subprocess.Popen(
-            (*guard, *spec.argv),
-            pass_fds=(_keeper(),) if spec.guard else (),
+            (sys.executable, "-I", "-S", "-c", _GUARD, *numbers, *spec.argv),
+            pass_fds=(_keeper(),),
             stdin=subprocess.PIPE if spec.pipes else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -30,7 +30,6 @@ class ProcessSpec:
     time for so long (quantize says nothing within a tensor). ``writes``: directories checked
     for a full disk when the run fails. ``on_output(stream, chunk)`` sees raw chunks as they
     come. ``pipes`` leaves stdin and stdout to the caller (:meth:`Supervisor.start` only).
-    ``guard`` False: a program of a moment that has to be started as it is.
     """
 
     argv: tuple[str, ...]
@@ -42,7 +41,6 @@ class ProcessSpec:
     on_output: OnOutput | None = None
     max_log_bytes: int = 64 << 20
     pipes: bool = False
-    guard: bool = True
 
 
 class Outcome(StrEnum):

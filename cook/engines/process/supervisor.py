@@ -112,7 +112,7 @@ class Running:
 
     def _watch(self) -> Outcome | None:
         """Read output until the program has ended; why it had to, if it had."""
-        work = _Work(self.pid, self.spec.stall_timeout_s)
+        work = Work(self.pid, self.spec.stall_timeout_s)
         streams = {"stderr": self._popen.stderr}
         if not self.spec.pipes:
             streams["stdout"] = self._popen.stdout
@@ -151,7 +151,7 @@ class Running:
                     pass
         return verdict
 
-    def _must_end(self, now: float, work: _Work) -> Outcome | None:
+    def _must_end(self, now: float, work: Work) -> Outcome | None:
         if self._supervisor.cancelled:
             return Outcome.INTERRUPTED
         if self._must_stop.is_set():
@@ -161,7 +161,7 @@ class Running:
         timeout = self.spec.timeout_s
         if timeout is not None and now - self._started > timeout:
             return Outcome.TIMED_OUT
-        return Outcome.STALLED if work.stalled(now, self._last_output) else None
+        return Outcome.STALLED if work.has_stalled(self._last_output) else None
 
     def _read(self, name: str, fd: int) -> bool:
         """Take one chunk; False at the end of the stream or when nothing is there now."""
@@ -221,25 +221,28 @@ class Running:
         )
 
 
-class _Work:
+class Work:
     """Tells a program that works in silence from one that hangs."""
 
     def __init__(self, pgid: int, stall_timeout_s: float | None) -> None:
-        self.pgid, self.limit_s = pgid, stall_timeout_s
-        self.since = self.looked = time.monotonic()
-        self.activity = system.Activity(0.0, 0)
+        self._pgid, self._limit_s = pgid, stall_timeout_s
+        self._since = self._looked = time.monotonic()
+        self._activity = system.Activity(0.0, 0)
 
-    def stalled(self, now: float, last_output: float) -> bool:
-        if self.limit_s is None or now - self.looked < min(5.0, self.limit_s / 4):
+    def has_stalled(self, last_output: float) -> bool:
+        """Whether it has neither worked nor said a word since ``last_output`` (monotonic, seconds)
+        for as long as the limit."""
+        now = time.monotonic()
+        if self._limit_s is None or now - self._looked < min(5.0, self._limit_s / 4):
             return False
-        self.looked = now
-        activity = system.group_activity(self.pgid)
+        self._looked = now
+        activity, before = system.group_activity(self._pgid), self._activity
         if activity is not None:
             # A hung program still wakes up now and then: that little is not work.
-            worked = activity.cpu_s - self.activity.cpu_s >= min(0.5, self.limit_s / 20)
-            if worked or activity.major_faults - self.activity.major_faults >= 50:
-                self.activity, self.since = activity, now
-        return now - max(self.since, last_output) > self.limit_s
+            worked = activity.cpu_s - before.cpu_s >= min(0.5, self._limit_s / 20)
+            if worked or activity.major_faults - before.major_faults >= 50:
+                self._activity, self._since = activity, now
+        return now - max(self._since, last_output) > self._limit_s
 
 
 class Supervisor:

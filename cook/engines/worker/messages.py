@@ -105,20 +105,12 @@ class ModelInfo:
     given, by its name there.
     """
 
-    description: str
     n_vocab: int
     bos: int | None
-    eos: int | None
     eog: frozenset[int]
     add_bos: bool
-    add_eos: bool
     context: int
     context_train: int
-    layers: int
-    size_bytes: int
-    parameters: int
-    recurrent: bool
-    load_s: float
     carried: int
     running: LoadedModel
     library: Mapping[str, float]
@@ -218,8 +210,6 @@ class Generation:
     margin: Floats32
     top_ids: Ids | None
     top_logits: Floats32 | None
-    prefill_ns: int
-    decode_ns: int
 
 
 @dataclass(frozen=True, eq=False)

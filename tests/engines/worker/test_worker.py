@@ -135,9 +135,8 @@ def test_what_is_no_number_is_seen(worker: Worker, poison: float, at: int) -> No
 
 def test_model_facts_and_text(target: Worker, tiny_model: Path) -> None:
     info = target.load(ModelLoad(tiny_model, context=512, threads=1))
-    assert (info.n_vocab, info.bos, info.eos, info.eog) == (320, 1, 2, frozenset({2}))
-    assert (info.add_bos, info.recurrent, info.layers) == (True, False, 2)
-    assert info.parameters > 1e6
+    assert (info.n_vocab, info.bos, info.eog) == (320, 1, frozenset({2}))
+    assert info.add_bos
     ids = target.tokenize("hello wörld \N{SNOWMAN}")
     assert ids[0] == 1
     # this vocabulary has no token for the space mark, so its bytes come back
