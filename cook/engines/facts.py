@@ -213,7 +213,7 @@ def _resolve_libraries(
     )
 
 
-def _types(run: Run, libraries: list[Path], tools: dict[str, Path]) -> dict[str, int]:
+def _types(run: Probe, libraries: list[Path], tools: dict[str, Path]) -> dict[str, int]:
     """Tensor types that can be written, by exact name, from the engine's ggml library."""
     for stem in ("libggml-base.", "libggml."):
         for library in libraries:
@@ -281,11 +281,11 @@ ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(entry)(ctypes.addressof(config))
 _LDTILECFG = b"\xc4\xe2\x78\x49"
 
 
-Run = Callable[..., ProcessResult]
+Probe = Callable[..., ProcessResult]
 """Runs a program given by its words, with the engine's environment and a log folder that goes."""
 
 
-def prober(env: Mapping[str, str], log_dir: Path) -> Run:
+def prober(env: Mapping[str, str], log_dir: Path) -> Probe:
     """What runs the short-lived programs that answer a question each."""
     supervisor = Supervisor(log_dir)
 
@@ -296,7 +296,7 @@ def prober(env: Mapping[str, str], log_dir: Path) -> Run:
     return run
 
 
-def _libraries(run: Run, tool: Path) -> Iterator[tuple[str, Path | None]]:
+def _libraries(run: Probe, tool: Path) -> Iterator[tuple[str, Path | None]]:
     """Names of the libraries that ``tool`` loads, and where: None where there is none.
 
     PrerequisiteError where the file cannot run here.
@@ -309,7 +309,7 @@ def _libraries(run: Run, tool: Path) -> Iterator[tuple[str, Path | None]]:
         yield name, None if where == "not found" else Path(where).resolve()
 
 
-def _help_text(run: Run, tool: Path) -> str:
+def _help_text(run: Probe, tool: Path) -> str:
     """The text of ``tool --help``; llama-quantize prints it with exit status 1."""
     result = run(str(tool), "--help")
     if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR):
@@ -317,7 +317,7 @@ def _help_text(run: Run, tool: Path) -> str:
     return result.stdout.read_text(errors="replace") + result.stderr.read_text(errors="replace")
 
 
-def amx_refused(run: Run, cpu_library: Path | None) -> bool:
+def amx_refused(run: Probe, cpu_library: Path | None) -> bool:
     """Whether this build would run AMX code that this machine refuses."""
     with contextlib.suppress(OSError):
         has_amx = b" amx_tile" in Path("/proc/cpuinfo").read_bytes()[: 1 << 20]

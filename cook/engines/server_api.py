@@ -30,7 +30,7 @@ MAX_FACT_BYTES = 16 << 20
 GET_TIMEOUT_S = 30.0
 _STOPS = ("eos", "word", "limit")
 _EVENT = "data: "
-Event = tuple[float, str]
+StreamPart = tuple[float, str]
 """When a part of a streamed answer came, in seconds, and its JSON."""
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=1 << 48)]
@@ -216,7 +216,7 @@ class Api:
         """POST /completion to cook's own server, token by token, the parts together."""
         import httpx
 
-        events: list[Event] = []
+        events: list[StreamPart] = []
         with self._client.stream(
             "POST",
             "/completion",
@@ -270,7 +270,7 @@ class Api:
         """
         import httpx
 
-        late = threading.Event()
+        late = threading.StreamPart()
 
         def end() -> None:
             late.set()
@@ -368,7 +368,7 @@ def parse_completion(answer: object) -> Completion:
     )
 
 
-def parse_stream(events: Sequence[Event]) -> Completion:
+def parse_stream(events: Sequence[StreamPart]) -> Completion:
     """A streamed /completion, its parts together; ValueError saying what is wrong with one."""
     parts = [json.loads(text) for _, text in events]
     for part in parts:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cook.engines.server_api import Api, Event, parse_stream
+from cook.engines.server_api import Api, StreamPart, parse_stream
 from cook.errors import StepError
 from tests.attacks.servers import Raw, liar
 
@@ -35,10 +35,12 @@ def stream(*events: object) -> bytes:
     return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
 
 
-def replied(reading_ms: float, cycles: list[int], cycle_ms: float, held: int = 0) -> list[Event]:
+def replied(
+    reading_ms: float, cycles: list[int], cycle_ms: float, held: int = 0
+) -> list[StreamPart]:
     """A reply of drafts of 2 tokens, of which each of ``cycles`` accepts so many: the first begins
     with ``reading_ms``. The text of the first ``held`` tokens comes with the one after."""
-    events: list[Event] = []
+    events: list[StreamPart] = []
     ms, number = 0.0, 0
     words = ["a", *("b" * accepted + "c" for accepted in cycles)]
     for burst, tokens in enumerate(words):
