@@ -270,7 +270,7 @@ class Api:
         """
         import httpx
 
-        late = threading.StreamPart()
+        late = threading.Event()
 
         def end() -> None:
             late.set()
