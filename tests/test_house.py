@@ -34,7 +34,7 @@ ROOMS = {
     "steps": 4_582,
     "scoring": 3_988,
     "record": 1_500,
-    "recipe": 7_360,
+    "recipe": 7_320,
     "trace": 1_204,
     "graph": 2_244,
     "engine_setup": 290,

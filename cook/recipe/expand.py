@@ -11,9 +11,8 @@ from difflib import get_close_matches
 from cook.documents.places import Locations
 from cook.documents.spec import NAME_PATTERN
 from cook.errors import Problem, RecipeError
-from cook.formats.gguf_split import SplitLimit
-from cook.recipe.rules import Quant, Rule, TensorsFrom
-from cook.recipe.schema import MAX_QUANTS, QuantSpec, Recipe, RuleSpec, SweepSpec
+from cook.recipe.rules import Quant, Rule
+from cook.recipe.schema import MAX_QUANTS, QuantSettings, QuantSpec, Recipe, RuleSpec, SweepSpec
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -87,37 +86,19 @@ def _count(found: Sequence[Quant], job: _Expansion) -> None:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a quant has after inheriting."""
+    """What a quant has after inheriting: its own keys or those it inherits, and all rules."""
 
-    type: str | None
-    rules: tuple[Rule, ...]
-    mixture: str | None
-    imatrix: bool | None
-    tensors_from: TensorsFrom | None
-    experts: tuple[int, ...]
-    prune_layers: tuple[tuple[int, ...], ...]
-    split: SplitLimit | None
+    keys: QuantSettings
+    rules: tuple[Rule, ...] = ()
 
-
-_NOTHING = _Settings(None, (), None, None, None, (), (), None)
+    def under(self, own: QuantSettings, rules: tuple[Rule, ...]) -> _Settings:
+        """``own`` with what it does not say filled in from these."""
+        said = {key: value for key in _INHERITED if (value := getattr(own, key)) is not None}
+        return _Settings(self.keys.model_copy(update=said), rules)
 
 
-def _source_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> TensorsFrom | None:
-    """Where its tensors are taken from: what it says itself, else what it inherits."""
-    return spec.tensors_from.to_tensors_from() if spec.tensors_from else parent.tensors_from
-
-
-def _experts_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> tuple[int, ...]:
-    return parent.experts if spec.experts is None else spec.experts
-
-
-def _layers_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> tuple[tuple[int, ...], ...]:
-    return parent.prune_layers if spec.prune_layers is None else spec.prune_layers
-
-
-def _split_of(spec: QuantSpec | SweepSpec, parent: _Settings) -> SplitLimit | None:
-    """Where its files end, likewise."""
-    return spec.split.to_limit() if spec.split else parent.split
+_INHERITED = ("type", "mixture", "imatrix", "tensors_from", "experts", "prune_layers", "split")
+_NOTHING = _Settings(QuantSettings())
 
 
 @dataclass
@@ -143,6 +124,7 @@ class _Expansion:
         if parent is None or not self._template_is_sound(sweep, index):
             return []
         own = self._rules(sweep.rules, where, f"sweep {index + 1}")
+        settings = parent.under(sweep, (*own, *parent.rules))
         quants: list[Quant] = []
         for chosen in itertools.product(*sweep.over.values()):
             choice = dict(zip(sweep.over, chosen, strict=True))
@@ -156,17 +138,8 @@ class _Expansion:
                 for selector, type_name in choice.items()
                 if selector != "type"
             )
-            settings = _Settings(
-                choice.get("type", sweep.type or parent.type),
-                (*swept, *own, *parent.rules),
-                sweep.mixture or parent.mixture,
-                parent.imatrix if sweep.imatrix is None else sweep.imatrix,
-                _source_of(sweep, parent),
-                _experts_of(sweep, parent),
-                _layers_of(sweep, parent),
-                _split_of(sweep, parent),
-            )
-            quant = self._finish(name, settings, where)
+            rules = (*swept, *settings.rules)
+            quant = self._finish(name, settings, where, rules, choice.get("type"))
             if quant is None:
                 return quants
             quants.append(quant)
@@ -184,16 +157,7 @@ class _Expansion:
         if parent is not None:
             inherited = self._without_dropped(parent.rules, spec, index)
             own = self._rules(spec.rules, where, spec.name)
-            settings = _Settings(
-                spec.type or parent.type,
-                (*own, *inherited),
-                spec.mixture or parent.mixture,
-                parent.imatrix if spec.imatrix is None else spec.imatrix,
-                _source_of(spec, parent),
-                _experts_of(spec, parent),
-                _layers_of(spec, parent),
-                _split_of(spec, parent),
-            )
+            settings = parent.under(spec, (*own, *inherited))
         if self._by_name[spec.name][0] == index:
             self._done[spec.name] = settings
         return settings
@@ -238,24 +202,33 @@ class _Expansion:
                 )
         return tuple(r for r in rules if r.selector not in spec.drop_rules)
 
-    def _finish(self, name: str, settings: _Settings, where: tuple[str, int]) -> Quant | None:
+    def _finish(
+        self,
+        name: str,
+        settings: _Settings,
+        where: tuple[str, int],
+        rules: tuple[Rule, ...] | None = None,
+        base_type: str | None = None,
+    ) -> Quant | None:
+        """The quant ``name``; ``rules`` and ``base_type`` are those of a sweep's axes."""
         at = self.locations.at(*where, "name")
-        if settings.type is None:
+        keys, rules = settings.keys, settings.rules if rules is None else rules
+        base_type = base_type or keys.type
+        if base_type is None:
             hint = "add `type:`, the base type of llama-quantize, such as Q4_K_M"
             self.problems.append(at.problem(f"`{name}` has no base type", hint=hint))
             return None
-        mixture = settings.mixture or ("pure" if settings.rules else "engine")
         return Quant(
             name=name,
-            ftype=settings.type,
-            rules=settings.rules,
-            mixture=mixture,
-            mixture_stated=settings.mixture is not None,
-            use_imatrix=settings.imatrix is not False,
-            tensors_from=settings.tensors_from,
-            experts=settings.experts,
-            prune_layers=settings.prune_layers,
-            split=settings.split,
+            ftype=base_type,
+            rules=rules,
+            mixture=keys.mixture or ("pure" if rules else "engine"),
+            mixture_stated=keys.mixture is not None,
+            use_imatrix=keys.imatrix is not False,
+            tensors_from=keys.tensors_from.to_tensors_from() if keys.tensors_from else None,
+            experts=keys.experts or (),
+            prune_layers=keys.prune_layers or (),
+            split=keys.split.to_limit() if keys.split else None,
             at=at,
         )
 

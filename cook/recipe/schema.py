@@ -9,6 +9,7 @@ with :func:`cook.recipe.load.load_recipe`.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -385,11 +386,10 @@ class SplitSpec(Spec):
         return SplitLimit(int(self.max_size[:-1]) * UNITS[self.max_size[-1]])
 
 
-class QuantSpec(Spec):
-    """One candidate quantization of the source model."""
+class QuantSettings(Spec):
+    """What quants and sweeps have in common."""
 
-    name: Name
-    """Its name in tables and file names."""
+    name: str | None = None
     type: BaseType | None = None
     """The base type of `llama-quantize` (`Q4_K_M`, `IQ1_KT` ...), inherited if absent.
 
@@ -399,9 +399,8 @@ class QuantSpec(Spec):
 
     Its own rules go before the inherited ones, so they win."""
     rules: RuleSpecs = ()
-    """Rules in order: the first that hits a tensor decides its type."""
-    drop_rules: Annotated[tuple[TextLine, ...], Field(max_length=MAX_RULES)] = ()
-    """Selectors of inherited rules to leave out."""
+    """Rules in order: the first that hits a tensor decides its type. Of a sweep all quants share
+    them, after those of the axes."""
     mixture: Mixture | None = None
     """What happens to tensors that no rule hits.
 
@@ -427,6 +426,15 @@ class QuantSpec(Spec):
     """Write it as a split GGUF; inherited if absent. The tensors are the same bytes either way."""
 
 
+class QuantSpec(QuantSettings):
+    """One candidate quantization of the source model."""
+
+    name: Name
+    """Its name in tables and file names."""
+    drop_rules: Annotated[tuple[TextLine, ...], Field(max_length=MAX_RULES)] = ()
+    """Selectors of inherited rules to leave out."""
+
+
 _TypeName = Annotated[str, Field(min_length=1, max_length=32)]
 Types = Annotated[
     tuple[_TypeName, ...],
@@ -435,34 +443,16 @@ Types = Annotated[
 ]
 
 
-class SweepSpec(Spec):
+class SweepSpec(QuantSettings):
     """A grid of quants: one for every combination of the types in `over`."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Template of the names: `{group}` or `{type}` stands for the type chosen there, `{1}`,
     `{2}` ... for the first, second axis. Default: the chosen types, joined by `-`."""
-    type: BaseType | None = None
-    """Base type of all of them, unless `type` is an axis or inherited."""
-    extends: Name | None = None
-    """A quant whose settings and rules all of them inherit (their own rules go first)."""
     over: Annotated[dict[str, Types], Field(min_length=1, max_length=8)]
     """The axes, in order: selector (or `type`, the base type) -> the types to try.
 
     The rules of the axes go before `rules`."""
-    rules: RuleSpecs = ()
-    """Rules that all of them share, after those of the axes."""
-    mixture: Mixture | None = None
-    """As in a quant."""
-    imatrix: bool | None = None
-    """As in a quant."""
-    tensors_from: TensorsFromSpec | None = None
-    """As in a quant."""
-    experts: Experts | None = None
-    """As in a quant: every quant of the grid is tried with each."""
-    prune_layers: PruneLayers | None = None
-    """As in a quant."""
-    split: SplitSpec | None = None
-    """As in a quant."""
 
     @field_validator("over")
     @classmethod
@@ -485,10 +475,7 @@ class SweepSpec(Spec):
     @property
     def count(self) -> int:
         """How many quants the grid has."""
-        total = 1
-        for types in self.over.values():
-            total *= len(types)
-        return total
+        return math.prod(map(len, self.over.values()))
 
 
 class DraftFileSpec(Spec):
