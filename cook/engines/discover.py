@@ -55,7 +55,14 @@ def discover(spec: str | None = None) -> Engine:
     if os.sep in spec or path.is_dir():
         return engine_at(path.name or "engine", path)
     if spec in tuple(Flavour):
-        return of_flavour(Flavour(spec))
+        for engine in discover_all():
+            if engine.flavour == spec:
+                return engine
+        short = "ik" if spec == Flavour.IK_LLAMA_CPP else "llama"
+        mend = f"--engine {short}=DIR or {_PREFIX}{short.upper()}=DIR with a build of {spec}"
+        if spec == Flavour.LLAMA_CPP:
+            mend = f"`make setup` builds the bundled one; or {mend}"
+        raise PrerequisiteError(f"no {spec} engine is at hand", hint=mend)
     raise _unknown(spec)
 
 
@@ -83,18 +90,6 @@ def discover_all() -> tuple[Engine, ...]:
         with contextlib.suppress(CookError):
             found.append(discover(name))
     return tuple(found)
-
-
-def of_flavour(flavour: Flavour) -> Engine:
-    """The first engine of ``flavour``; PrerequisiteError when none is configured."""
-    for engine in discover_all():
-        if engine.flavour is flavour:
-            return engine
-    short = "ik" if flavour is Flavour.IK_LLAMA_CPP else "llama"
-    mend = f"--engine {short}=DIR or {_PREFIX}{short.upper()}=DIR with a build of {flavour.value}"
-    if flavour is Flavour.LLAMA_CPP:
-        mend = f"`make setup` builds the bundled one; or {mend}"
-    raise PrerequisiteError(f"no {flavour.value} engine is at hand", hint=mend)
 
 
 def configured() -> dict[str, Path]:

@@ -83,12 +83,15 @@ class IkLlamaCpp(Engine):
     def server_command(self, job: ServerJob, port: int, key_file: Path | None) -> tuple[str, ...]:
         if job.slots > 1 and job.drafts:
             refuse(self, "server", "slots", "it drafts with one slot only")
-        job = self.without_inherited_overrides(job)
+        self._require_rpc(job)
+        # A build that offloads to nothing names no layers for a GPU in its help.
+        job = without_inherited_overrides(job, cpu_only=not super().has_flag("server", "-ngl"))
         args = Arguments(self, "server")
         common_server_args(args, job, port, key_file)
         if job.ngram is not None:
             args.add("--spec-type", ik_stage(job.ngram.of(self.flavour)))
-        self.add_draft(args, job)
+        if job.draft is not None:
+            self._add_draft(args, job, job.draft)
         return args.argv(job.target_args.extra)
 
     def as_draft(self, given: ModelArgs, target: ModelArgs, context: int) -> ModelArgs:
@@ -109,31 +112,93 @@ class IkLlamaCpp(Engine):
                 hint=f"`batch: {job.context}` in the draft's args, or leave it out",
             )
 
-    def without_inherited_overrides(self, job: ServerJob) -> ServerJob:
-        """``job`` as ik can run it; PrerequisiteError where RPC is asked of a build without, which
-        takes ``--rpc`` and ignores it."""
+    def _require_rpc(self, job: ServerJob) -> None:
+        """PrerequisiteError where RPC is asked of a build without, which ignores ``--rpc``."""
         wanted = (*job.target_args.rpc, *(job.draft_args.rpc if job.draft else ()))
         if wanted and not any(b"ggml_backend_rpc" in path.read_bytes() for path in self.files):
             raise PrerequisiteError(
                 f"engine {self.name} was built without RPC and would ignore {wanted[0]}",
                 hint="build it with -DGGML_RPC=ON, or leave out rpc",
             )
-        # A build that offloads to nothing names no layers for a GPU in its help.
-        cpu_only = not super().has_flag("server", "-ngl")
-        return without_inherited_overrides(job, cpu_only=cpu_only)
 
-    def add_draft(self, args: Arguments, job: ServerJob) -> None:
-        """The draft of ``job``, if it has one, with its settings and placement."""
-        if job.draft is None:
-            return
-        args.add("--model-draft", job.draft)
+    def _add_draft(self, args: Arguments, job: ServerJob, draft: Path) -> None:
+        """The draft with its settings and placement, and what it must not take over.
+
+        PrerequisiteError for a setting that this build has no way to say.
+        """
+        args.add("--model-draft", draft)
         keys, settings = "", job.settings
         if settings is not None:
             p_min = f"{settings.p_min:g}"
             keys = f":n_max={settings.n_max},n_min={settings.n_min},p_min={p_min}"
         # -md alone does not even load the draft.
         args.add("--spec-type", f"{BY_DRAFT[self.flavour]}{keys}")
-        add_draft_args(self, args, job)
+        given, target = job.draft_args, job.target_args
+        args.add(("--n-gpu-layers-draft", "--gpu-layers-draft", "-ngld"), given.n_gpu_layers)
+        args.add(("--device-draft", "-devd"), given.devices)
+        types = {  # the engines' default, not the target's
+            "k": given.cache_type_k or (target.cache_type_k and "f16"),
+            "v": given.cache_type_v or (target.cache_type_v and "f16"),
+        }
+        args.add_cache_types(("--cache-type-{}-draft", "-ct{}d"), types)
+        if given.cpu_moe:
+            moe: tuple[_DraftFlag, ...] = (("-cmoe", True, ("--cpu-moe-draft", "-cmoed")),)
+        else:
+            layers = 0 if target.cpu_moe or target.n_cpu_moe else None
+            layers = layers if given.n_cpu_moe is None else given.n_cpu_moe
+            moe = (("-ncmoe", layers, ("--n-cpu-moe-draft", "-ncmoed")),)
+        same_overrides = given.override_tensor == target.override_tensor
+        # Without a number of its own a batch uses the draft's threads, not the target's.
+        inherits = given.threads is not None and target.threads_batch is not None
+        batch_threads = given.threads_batch or (given.threads if inherits else None)
+        batch = draft_batch(given, target, job.context)
+        inside = next((f for f in ("--draft-params", "-draft") if self.has_flag("server", f)), None)
+        says_batch = given.batch is not None or (batch != target.batch and inside)
+        flash = {None: None, True: "on", False: "off"}[given.flash_attention]
+        wanted: tuple[_DraftFlag, ...] = (
+            *(
+                ("-ot", override, ("--override-tensor-draft", "-otd"))
+                for override in (() if same_overrides else given.override_tensor)
+            ),
+            *moe,
+            ("-t", given.threads, ("--threads-draft", "-td")),
+            ("-tb", batch_threads, ("--threads-batch-draft", "-tbd")),
+            ("-b", batch if says_batch else None, ()),
+            ("-ub", given.ubatch, ()),
+            # -cd counts only where the copy does not have the target's context already.
+            ("-c", job.draft_context, ()),
+            ("-fa", flash, ()),
+            ("--rpc", ",".join(given.rpc) if given.rpc and given.rpc != target.rpc else None, ()),
+        )
+        words: list[str] = []
+        for flag, value, own in wanted:
+            # A flag of its own for placement is how other versions say it; -td and its like are
+            # read by this version and then not used.
+            usable = own if flag in ("-ot", "-cmoe", "-ncmoe") or inside is None else ()
+            name = next((name for name in usable if self.has_flag("server", name)), None)
+            if name is not None:
+                args.add(name, value)
+            elif value is not None and inside is None:
+                refuse(self, "draft", _FIELDS.get(flag, flag), "this build has no --draft-params")
+            elif value is not None:
+                words += [flag] if value is True else [flag, str(value)]
+        words += given.extra
+        if words and inside is None:
+            refuse(self, "draft", "extra", "this build has no --draft-params")
+        if words:
+            args.add(inside or "", " ".join(_quoted(self, word) for word in words))
+
+
+_DraftFlag = tuple[str, str | int | None, tuple[str, ...]]
+"""A flag for ``--draft-params``, its value (True: it has none; None: nothing is said), and the
+flags of the draft's own that say the same where there are some."""
+_FIELDS = {
+    "-b": "batch",
+    "-ub": "ubatch",
+    "-c": "context",
+    "--rpc": "rpc",
+    "-fa": "flash_attention",
+}
 
 
 # Names for which a pattern that means "all routed experts" must be true, and must not be.
@@ -172,16 +237,17 @@ def without_inherited_overrides(job: ServerJob, cpu_only: bool) -> ServerJob:
 
 
 def _are_experts_on_cpu(overrides: Sequence[str]) -> bool:
+    """Whether they put every routed expert, and nothing else, into CPU memory."""
+    found: set[str] = set()
     for override in overrides:
         pattern, _, where = override.rpartition("=")
         try:
-            found = re.compile(pattern)
+            found |= {name for name in (*_EXPERTS, *_OTHERS) if re.search(pattern, name)}
         except re.error:
             return False
-        if where != "CPU" or any(found.search(name) for name in _OTHERS):
+        if where != "CPU":
             return False
-    patterns = [re.compile(o.rpartition("=")[0]) for o in overrides]
-    return all(any(p.search(name) for p in patterns) for name in _EXPERTS)
+    return found == set(_EXPERTS)
 
 
 def draft_batch(given: ModelArgs, target: ModelArgs, context: int) -> int | None:
@@ -193,79 +259,6 @@ def draft_batch(given: ModelArgs, target: ModelArgs, context: int) -> int | None
     """
     inherited = target.batch or BATCH
     return given.batch or (context if inherited < context else target.batch)
-
-
-def add_draft_args(engine: Engine, args: Arguments, job: ServerJob) -> None:
-    """Everything that the recipe says of the draft, and what it must not take over.
-
-    PrerequisiteError for a setting that this build has no way to say.
-    """
-    given, target = job.draft_args, job.target_args
-    args.add(("--n-gpu-layers-draft", "--gpu-layers-draft", "-ngld"), given.n_gpu_layers)
-    args.add(("--device-draft", "-devd"), given.devices)
-    types = {  # the engines' default, not the target's
-        "k": given.cache_type_k or (target.cache_type_k and "f16"),
-        "v": given.cache_type_v or (target.cache_type_v and "f16"),
-    }
-    args.add_cache_types(("--cache-type-{}-draft", "-ct{}d"), types)
-    if given.cpu_moe:
-        moe: tuple[_DraftFlag, ...] = (("-cmoe", True, ("--cpu-moe-draft", "-cmoed")),)
-    else:
-        layers = 0 if target.cpu_moe or target.n_cpu_moe else None
-        layers = layers if given.n_cpu_moe is None else given.n_cpu_moe
-        moe = (("-ncmoe", layers, ("--n-cpu-moe-draft", "-ncmoed")),)
-    same_overrides = given.override_tensor == target.override_tensor
-    # Without a number of its own a batch uses the draft's threads, not the target's for batches.
-    inherits = given.threads is not None and target.threads_batch is not None
-    batch_threads = given.threads_batch or (given.threads if inherits else None)
-    batch = draft_batch(given, target, job.context)
-    inside = next((f for f in ("--draft-params", "-draft") if engine.has_flag("server", f)), None)
-    says_batch = given.batch is not None or (batch != target.batch and inside)
-    flash = {None: None, True: "on", False: "off"}[given.flash_attention]
-    wanted: tuple[_DraftFlag, ...] = (
-        *(
-            ("-ot", override, ("--override-tensor-draft", "-otd"))
-            for override in (() if same_overrides else given.override_tensor)
-        ),
-        *moe,
-        ("-t", given.threads, ("--threads-draft", "-td")),
-        ("-tb", batch_threads, ("--threads-batch-draft", "-tbd")),
-        ("-b", batch if says_batch else None, ()),
-        ("-ub", given.ubatch, ()),
-        # -cd counts only where nothing is said of the target's context: the copy has that already.
-        ("-c", job.draft_context, ()),
-        ("-fa", flash, ()),
-        ("--rpc", ",".join(given.rpc) if given.rpc and given.rpc != target.rpc else None, ()),
-    )
-    words: list[str] = []
-    for flag, value, own in wanted:
-        # A flag of its own for placement is how other versions say it; -td and its like are
-        # read by this version and then not used.
-        usable = own if flag in ("-ot", "-cmoe", "-ncmoe") or inside is None else ()
-        name = next((name for name in usable if engine.has_flag("server", name)), None)
-        if name is not None:
-            args.add(name, value)
-        elif value is not None and inside is None:
-            refuse(engine, "draft", _FIELDS.get(flag, flag), "this build has no --draft-params")
-        elif value is not None:
-            words += [flag] if value is True else [flag, str(value)]
-    words += given.extra
-    if words and inside is None:
-        refuse(engine, "draft", "extra", "this build has no --draft-params")
-    if words:
-        args.add(inside or "", " ".join(_quoted(engine, word) for word in words))
-
-
-_DraftFlag = tuple[str, str | int | None, tuple[str, ...]]
-"""A flag for ``--draft-params``, its value (True: it has none; None: nothing is said), and the
-flags of the draft's own that say the same where there are some."""
-_FIELDS = {
-    "-b": "batch",
-    "-ub": "ubatch",
-    "-c": "context",
-    "--rpc": "rpc",
-    "-fa": "flash_attention",
-}
 
 
 def _quoted(engine: Engine, word: str) -> str:

@@ -1,4 +1,4 @@
-"""Draft-free speculation: n-gram drafting as the two flavours have it, and how they are told.
+"""Draft-free speculation: n-gram drafting as the two flavours have it, and its command-line words.
 
 The methods draft from the text itself, so they need no file. Mainline's are in
 ``common/speculative.cpp``, ``common/ngram-map.cpp``, ``ngram-mod.cpp`` and ``ngram-cache.cpp`` at
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from types import MappingProxyType
+from typing import Any
 
 from cook.errors import InputError
 from cook.formats.quant_types import Flavour
@@ -50,30 +50,22 @@ class NgramSettings:
     depth: int | None = None
 
     def __str__(self) -> str:
-        said = " ".join(
-            f"{f.name}={value:g}"
-            for f in fields(self)[1:]
-            if (value := getattr(self, f.name)) is not None
-        )
-        return f"{self.type} {said}".rstrip()
+        return " ".join((self.type, *(f"{name}={n:g}" for name, n in self.numbers.items())))
 
     def of(self, flavour: Flavour) -> NgramSettings:
-        """With the flavour's own number wherever none is said; InputError for one it has not."""
+        """With the flavour's own number wherever none is given; InputError for one it has not."""
         own = DEFAULTS[flavour].get(self.type)
         if own is None:
             raise InputError(
                 f"{flavour} has no {self.type}", hint=f"it has {', '.join(DEFAULTS[flavour])}"
             )
-        said = {f.name: getattr(self, f.name) for f in fields(self)[1:]}
-        said = {name: value for name, value in said.items() if value is not None}
-        deaf = [name for name in said if getattr(own, name) is None]
-        if deaf:
-            used = ", ".join(own.numbers())
+        if unused := [name for name in self.numbers if name not in own.numbers]:
+            used = ", ".join(own.numbers)
             raise InputError(
-                f"{self.type} of {flavour} does not use {', '.join(deaf)}",
+                f"{self.type} of {flavour} does not use {', '.join(unused)}",
                 hint=f"it uses {used}" if used else "leave it out",
             )
-        found = replace(own, **said)
+        found = replace(own, **self.numbers)
         if (found.n_min or 0) > found.longest:
             raise InputError(
                 f"{self.type}: n_min {found.n_min} is above its longest draft, {found.longest}",
@@ -81,9 +73,11 @@ class NgramSettings:
             )
         return found
 
-    def numbers(self) -> tuple[str, ...]:
-        """Names of the numbers that are said."""
-        return tuple(f.name for f in fields(self)[1:] if getattr(self, f.name) is not None)
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The numbers that are given, by name."""
+        every = {f.name: getattr(self, f.name) for f in fields(self)[1:]}
+        return {name: number for name, number in every.items() if number is not None}
 
     @property
     def longest(self) -> int:
@@ -97,7 +91,7 @@ CACHE_DRAFT = 8
 
 
 def _table(*settings: NgramSettings) -> Mapping[NgramType, NgramSettings]:
-    return MappingProxyType({one.type: one for one in settings})
+    return {one.type: one for one in settings}
 
 
 DEFAULTS: Mapping[Flavour, Mapping[NgramType, NgramSettings]] = {
@@ -155,9 +149,9 @@ def mainline_flags(settings: NgramSettings) -> tuple[tuple[str, int], ...]:
     else:
         names = {"size_n": "size-n", "size_m": "size-m", "min_hits": "min-hits"}
     return tuple(
-        (f"--spec-{settings.type}-{flag}", int(getattr(settings, name)))
+        (f"--spec-{settings.type}-{flag}", int(settings.numbers[name]))
         for name, flag in names.items()
-        if getattr(settings, name) is not None
+        if name in settings.numbers
     )
 
 
@@ -175,9 +169,6 @@ _IK_KEYS = {
 
 def ik_stage(settings: NgramSettings) -> str:
     """The value of ik's ``--spec-type`` for settings with all their numbers."""
-    keys = ",".join(
-        f"{key}={value:g}"
-        for name, key in _IK_KEYS.items()
-        if (value := getattr(settings, name)) is not None
-    )
-    return f"{settings.type}:{keys}"
+    numbers = settings.numbers
+    keys = (f"{key}={numbers[name]:g}" for name, key in _IK_KEYS.items() if name in numbers)
+    return f"{settings.type}:{','.join(keys)}"

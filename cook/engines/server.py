@@ -16,7 +16,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -182,7 +182,7 @@ class Server(ServerClient):
         if completion.predicted_n > max(n_predict, 1):
             tokens = f"{completion.predicted_n} tokens for the {n_predict} asked for"
             raise StepError(f"{self._name} wrote {tokens}", log=self.log)
-        self._refuse_hidden(completion.speculators)
+        self._refuse_hidden({name: name for name in completion.speculators})
         if completion.draft_n is not None and not drafts:
             raise self._hidden(f"{completion.draft_n} tokens in one reply")
         return completion
@@ -278,18 +278,17 @@ class Server(ServerClient):
                 raise self._not_drafting("/slots does not say speculative")
             if says and not drafting:
                 raise self._hidden("/slots says speculative")
-        self._refuse_hidden(one.name for one in read_speculators(said.splitlines()))
+        self._refuse_hidden(read_speculators(said.splitlines()))
 
     def _prove_counters(self, running: Running) -> None:
         """Raise where the log counts drafts of a kind that was not asked for."""
         with running.stderr_log.open(encoding="utf-8", errors="replace") as log:
-            counted = {one.name: str(one) for one in read_speculators(log)}
-        self._refuse_hidden(counted, counted)
+            self._refuse_hidden(read_speculators(log))
 
-    def _refuse_hidden(self, names: Iterable[str], counts: Mapping[str, str] | None = None) -> None:
-        """Raise where one of ``names`` is a kind of speculation that was not asked for."""
-        if found := unwanted(names, self.job.speculators(self.engine.flavour)):
-            raise self._hidden(", ".join((counts or {}).get(name, name) for name in found))
+    def _refuse_hidden(self, kinds: Mapping[str, str]) -> None:
+        """Raise where one of ``kinds`` of speculation, by name and in words, was not asked for."""
+        if found := unwanted(kinds, self.job.speculators(self.engine.flavour)):
+            raise self._hidden(", ".join(kinds[name] for name in found))
 
     def _hidden(self, reason: str) -> StepError:
         asked = " and ".join(self.job.speculators(self.engine.flavour))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from cook.engines.ngram_settings import DEFAULTS
 from cook.formats.quant_types import Flavour
@@ -35,21 +34,6 @@ _STARTED = "speculative decoding context initialized"
 _LISTED = re.compile(r"(?:--spec-type\s+|^\s+types:\s+)(none,\s?[\w, -]{1,400})$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Speculator:
-    """One kind of speculation in a server; None where its log has no counts of it (yet)."""
-
-    name: str
-    drafts: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
-
-    def __str__(self) -> str:
-        if self.drafted is None:
-            return self.name
-        return f"{self.name} ({self.accepted} of {self.drafted} tokens accepted)"
-
-
 def speculators_in_help(text: str) -> tuple[str, ...]:
     """The kinds that the help of a server lists for ``--spec-type``, without ``none``."""
     found = _LISTED.search(text)
@@ -65,31 +49,24 @@ def speculators_of(types: object) -> tuple[str, ...]:
     return tuple(name for name in names if re.fullmatch(r"[\w-]{1,40}", name) and name != NONE)
 
 
-def read_speculators(lines: Iterable[str]) -> tuple[Speculator, ...]:
-    """Every kind of which a server's log tells, with its last counts.
+def read_speculators(lines: Iterable[str]) -> dict[str, str]:
+    """Every kind that a server's log names, with its last counts, if any, in words.
 
-    Mainline tells at ``-lv 4`` (docs/internals/engines.md#logs). A server that only says that it
-    speculates has one without a name.
+    Mainline names them at ``-lv 4`` (docs/internals/engines.md#logs). A server that only says that
+    it speculates has one without a name.
     """
-    found: dict[str, Speculator] = {}
+    found: dict[str, str] = {}
     started = False
     for line in lines:
-        if match := TOTALS.search(line):
-            counts = (int(match[part]) for part in ("drafts", "drafted", "accepted"))
-            name = _kind(match["name"])
-            found[name] = Speculator(name, *counts)
-        elif match := _ADDED.search(line):
-            name = _kind(match["name"])
-            found.setdefault(name, Speculator(name))
+        if match := TOTALS.search(line) or _ADDED.search(line):
+            name = match["name"].replace("_", "-")  # as `--spec-type` spells it; ik: ngram_simple
+            if match.re is TOTALS:
+                accepted = f"{match['accepted']} of {match['drafted']} tokens accepted"
+                found[name] = f"{name} ({accepted})"
+            else:
+                found.setdefault(name, name)
         started = started or _STARTED in line
-    if started and not found:
-        return (Speculator(UNNAMED),)
-    return tuple(found.values())
-
-
-def _kind(name: str) -> str:
-    """As ``--spec-type`` spells it: ik's log has ``ngram_simple``."""
-    return name.replace("_", "-")
+    return found or ({UNNAMED: UNNAMED} if started else {})
 
 
 def unwanted(names: Iterable[str], asked: Collection[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from cook.engines.process.supervisor import Supervisor
 
@@ -59,14 +60,6 @@ class QuantizeLog:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A perplexity and its standard error."""
-
-    value: float
-    error: float
-
-
 def without_prefixes(text: str) -> str:
     """``text`` without mainline's time stamps."""
     return _PREFIX.sub("", text)
@@ -103,12 +96,13 @@ def quantize_finished(stdout: str) -> bool:
     return _QUANTIZE_DONE.search(stdout) is not None
 
 
-def parse_final_estimate(text: str) -> Estimate | None:
-    """``Final estimate: PPL = a +/- b`` of perplexity or imatrix; None if absent or not finite."""
+def parse_final_estimate(text: str) -> tuple[float, float] | None:
+    """``Final estimate: PPL = a +/- b`` of perplexity or imatrix, the value and its standard error;
+    None if absent or not finite."""
     if found := _FINAL.search(text):
         value, error = _finite(found[1]), _finite(found[2])
         if value is not None and error is not None and value > 0 and error >= 0:
-            return Estimate(value, error)
+            return value, error
     return None
 
 
@@ -142,13 +136,13 @@ def parse_imatrix_warnings(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def parse_divergence(stdout: str) -> dict[str, float] | None:
+def parse_divergence(stdout: str) -> dict[str, Any] | None:
     """Statistics of ``--kl-divergence`` by DivergenceResult's names; None unless all are finite.
 
     Values with an error come as ``<name>`` and ``<name>_error``. Only the error of the ratio
-    may be absent: of a model equal to its base the engine's variance is a tiny negative number.
+    may be None: of a model equal to its base the engine's variance is a tiny negative number.
     """
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {}
     for name, (label, has_error) in _KLD_FIELDS.items():
         pattern = rf"^{re.escape(label)}\s*:\s*{_NUMBER}%?(?:\s*±\s*{_NUMBER})?"
         found = re.search(pattern, stdout, re.MULTILINE)
@@ -161,8 +155,7 @@ def parse_divergence(stdout: str) -> dict[str, float] | None:
             near_base = name == "perplexity_ratio" and abs(value - 1) < 1e-4
             if (error is None and not near_base) or (error or 0.0) < 0:
                 return None
-            if error is not None:
-                values[f"{name}_error"] = error
+            values[f"{name}_error"] = error
     return values
 
 

@@ -59,13 +59,9 @@ def quantize(engine: Engine, job: QuantizeJob, supervisor: Supervisor) -> Quanti
     """
     check_job(engine, job)
     with temporary_beside(job.output) as partial:
-        result = engine.run(
-            supervisor,
-            engine.quantize_command(dataclasses.replace(job, output=partial)),
-            f"quantize-{job.output.stem}",
-            writes=(job.output.parent,),
-            on_output=Meter(supervisor),
-        ).check()
+        command = engine.quantize_command(dataclasses.replace(job, output=partial))
+        name = f"quantize-{job.output.stem}"
+        result = _run(engine, supervisor, command, name, job.output).check()
         file, log = _verify(engine, job, partial, result)
         publish(partial, job.output)
     tensor_bytes = file.tensor_bytes
@@ -214,9 +210,13 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
             # ik's trailer counts differently (8 for 4 chunks), and its log is complete; of
             # mainline's log the last lines may be lost, so there the file's own count holds.
             chunks = tool_output.parse_chunks(out) or tool_output.parse_planned_chunks(err) or 0
-        estimate = tool_output.parse_final_estimate(out) or tool_output.parse_final_estimate(err)
+        perplexity, error = (
+            tool_output.parse_final_estimate(out)
+            or tool_output.parse_final_estimate(err)
+            or (None, None)
+        )
         planned = tool_output.parse_planned_chunks(err)
-        if planned is not None and chunks == planned - 1 and estimate is not None:
+        if planned is not None and chunks == planned - 1 and perplexity is not None:
             # Mainline counts tokens: a last batch of three chunks is cut into pieces of 510, and
             # the 6 that are left are too few for it to collect (below 16, llama-imatrix).
             chunks = planned
@@ -229,8 +229,8 @@ def imatrix(engine: Engine, job: ImatrixJob, supervisor: Supervisor) -> ImatrixR
         warnings.append(f"the corpus has only {chunks} chunks of {job.context} tokens")
     return ImatrixResult(
         chunks=chunks,
-        perplexity=estimate.value if estimate else None,
-        perplexity_error=estimate.error if estimate else None,
+        perplexity=perplexity,
+        perplexity_error=error,
         seconds=result.seconds,
         peak_rss_bytes=result.peak_rss_bytes,
         command=engine.imatrix_command(dataclasses.replace(job, args=(*job.args, *extra))),
@@ -299,8 +299,8 @@ def perplexity(engine: Engine, job: PerplexityJob, supervisor: Supervisor) -> Pe
                 raise _silent(result, f"the base file has {size}")
             publish(partial, job.save_base)
     return PerplexityResult(
-        perplexity=estimate.value,
-        error=estimate.error,
+        perplexity=estimate[0],
+        error=estimate[1],
         chunks=chunks,
         seconds=result.seconds,
         peak_rss_bytes=result.peak_rss_bytes,
@@ -339,10 +339,8 @@ def divergence(engine: Engine, job: DivergenceJob, supervisor: Supervisor) -> Di
         raise _silent(result, why)
     if chunks != base.chunks:
         raise _silent(result, f"it compared {chunks or 0} of {base.chunks} chunks")
-    ratio_error = values.pop("perplexity_ratio_error", None)
     return DivergenceResult(
         **values,
-        perplexity_ratio_error=ratio_error,
         seconds=result.seconds,
         peak_rss_bytes=result.peak_rss_bytes,
         command=command,

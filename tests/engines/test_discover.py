@@ -19,7 +19,6 @@ from cook.engines.discover import (
     discover_all,
     engine_at,
     named,
-    of_flavour,
 )
 from cook.engines.facts import find_bin_dir
 from cook.errors import ConfigError, InputError, PrerequisiteError
@@ -153,7 +152,7 @@ def test_names(standin_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         discover("ik")
     assert "COOK_ENGINE_IK=DIR" in (caught.value.hint or "")
     with pytest.raises(PrerequisiteError, match=r"no ik_llama.cpp engine"):
-        of_flavour(Flavour.IK_LLAMA_CPP)
+        discover("ik_llama.cpp")
     monkeypatch.setenv("COOK_ENGINE_IK", directory)
     assert discover("ik").name == "ik"
     assert discover("ik_llama.cpp").name == "ik"

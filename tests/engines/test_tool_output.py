@@ -69,7 +69,7 @@ def test_dry_run_names_the_type_in_parentheses() -> None:
     ],
 )
 def test_final_estimate(text: str, value: float, error: float) -> None:
-    assert tool_output.parse_final_estimate(text) == tool_output.Estimate(value, error)
+    assert tool_output.parse_final_estimate(text) == (value, error)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_divergence_of_a_model_that_equals_its_base() -> None:
     values = tool_output.parse_divergence(text)
     assert values is not None
     assert values["perplexity_ratio"] == 1.000007
-    assert "perplexity_ratio_error" not in values
+    assert values["perplexity_ratio_error"] is None
 
 
 def test_chunks_and_plans() -> None:
@@ -185,7 +185,7 @@ GARBAGE = st.one_of(st.text(max_size=300), st.lists(PIECES, max_size=60).map("".
 def test_garbage_raises_nothing(text: str) -> None:
     assert all(tool_output.parse_quantize_log(text).types)
     estimate = tool_output.parse_final_estimate(text)
-    assert estimate is None or math.isfinite(estimate.value)
+    assert estimate is None or all(map(math.isfinite, estimate))
     tool_output.parse_divergence(text)
     tool_output.parse_divergence_chunks(text)
     tool_output.parse_imatrix_warnings(text)

@@ -50,7 +50,7 @@ def numbers(draw: st.DrawFn, flavour: Flavour, method: NgramType) -> NgramSettin
         "min_match": st.integers(1, 4),
         "depth": st.integers(5, 12),
     }
-    chosen: dict[str, Any] = {name: draw(small[name]) for name in own.numbers()}
+    chosen: dict[str, Any] = {name: draw(small[name]) for name in own.numbers}
     return NgramSettings(method, **chosen)
 
 

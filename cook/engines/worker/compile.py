@@ -12,8 +12,6 @@ import platform
 import re
 import shutil
 import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,23 +20,11 @@ from cook.engines.base import Engine
 from cook.engines.process.outcome import Outcome, ProcessSpec, clean, failure
 from cook.engines.process.supervisor import Supervisor, ask
 from cook.errors import PrerequisiteError, StepError
+from cook.files import publish, temporary_beside
 from cook.formats.quant_types import Flavour
 from cook.paths import cook_home
 
-SOURCES = (
-    "worker.c",
-    "worker_compat.h",
-    "worker_frames.h",
-    "worker_generate.h",
-    "worker_params.h",
-    "worker_quantize.h",
-    "worker_reduce.c",
-    "worker_reduce.h",
-)
 COMPILERS = ("cc", "gcc", "clang")
-_BUILDING = "build-"
-_LEFTOVER_S = 3600.0
-"""No build of the worker takes as long; another cook may be at it."""
 STANDARD = "-std=gnu11"
 UNITS = {
     # It waits for the engine: what compiles fast will do.
@@ -209,25 +195,22 @@ def build_worker(files: EngineFiles) -> Path:
     for part in parts:
         key.update(part.encode() + b"\0")
     names = ("llama.h", "ggml.h", "ggml-backend.h")
-    for path in [*(here / s for s in SOURCES), *(h for n in names for h in files.headers(n))]:
+    for path in [*sorted(here.glob("*.[ch]")), *(h for n in names for h in files.headers(n))]:
         key.update(path.read_bytes() + b"\0")
-    place = cook_home() / "cache" / "workers" / key.hexdigest()[:32]
-    program = place / "worker"
+    program = cook_home() / "cache" / "workers" / key.hexdigest()[:32] / "worker"
     if program.is_file():
         return program
-    place.mkdir(parents=True, exist_ok=True)
-    for folder in place.glob(f"{_BUILDING}*"):  # of a cook that was killed
-        with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _LEFTOVER_S:
-                shutil.rmtree(folder, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=_BUILDING) as temp:
+    with (
+        tempfile.TemporaryDirectory(prefix="cook-worker-") as temp,
+        temporary_beside(program) as made,
+    ):
         folder = Path(temp)
         (folder / _MEMBERS).write_text(members, encoding="utf-8")
-        errors = _compile(cc, ("-march=native", *defines), files, folder)
+        errors = _compile(cc, ("-march=native", *defines), files, folder, made)
         if errors is not None:  # perhaps a compiler that does not know this processor
-            errors = _compile(cc, defines, files, folder)
+            errors = _compile(cc, defines, files, folder, made)
         if errors is None:
-            (folder / program.name).replace(program)
+            publish(made, program)
             return program
     raise StepError(
         "the worker does not compile against this engine's headers and libraries:\n"
@@ -236,37 +219,31 @@ def build_worker(files: EngineFiles) -> Path:
     )
 
 
-def _compile(cc: str, words: tuple[str, ...], files: EngineFiles, folder: Path) -> str | None:
-    """Every unit at once, then ``worker`` in ``folder`` of them; or what the compiler has against
-    it."""
+def _compile(
+    cc: str, words: tuple[str, ...], files: EngineFiles, folder: Path, program: Path
+) -> str | None:
+    """Compile every unit in ``folder`` and link them as ``program``; the compiler's complaint if it
+    has one."""
     here = Path(__file__).parent
     supervisor = Supervisor(folder / "logs")
-    # The compiler's own temporary files go with the folder, also when cook is killed.
+    # The compiler's own temporary files go with the folder.
     env = {**os.environ, "TMPDIR": str(folder)}
 
     def run(*argv: str) -> str | None:
-        job = ProcessSpec((cc, *argv), "cc", env, writes=(folder.parent,))
+        job = ProcessSpec((cc, *argv), "cc", env, writes=(folder, program.parent))
         result = supervisor.run(job)
         if result.outcome not in (Outcome.OK, Outcome.TOOL_ERROR, Outcome.CRASH):
             raise failure(result)
         return None if result.outcome is Outcome.OK else clean(result.stderr_tail)
 
     words = (STANDARD, *words, *(f"-I{d}" for d in (folder, *files.include_dirs)), "-c")
-    objects = [str(folder / f"{unit}.o") for unit in UNITS]
-    with ThreadPoolExecutor() as pool:
-        running = [
-            pool.submit(run, *flags, *words, str(here / unit), "-o", made)
-            for (unit, flags), made in zip(UNITS.items(), objects, strict=True)
-        ]
-        try:
-            errors = [job.result() for job in running]
-        except BaseException:
-            supervisor.cancel()  # the pool waits for all of them
-            raise
-    if found := [text for text in errors if text is not None]:
-        return "\n".join(found)
+    objects = {unit: str(folder / f"{unit}.o") for unit in UNITS}
+    for unit, flags in UNITS.items():
+        error = run(*flags, *words, str(here / unit), "-o", objects[unit])
+        if error is not None:
+            return error
     libraries = [word for d in files.library_dirs for word in (f"-L{d}", f"-Wl,-rpath,{d}")]
     for name in ("llama", "ggml", "ggml-base"):
         if any(any(d.glob(f"lib{name}.*")) for d in files.library_dirs):
             libraries.append(f"-l{name}")
-    return run(*objects, "-o", str(folder / "worker"), *libraries, "-lpthread", "-lm")
+    return run(*objects.values(), "-o", str(program), *libraries, "-lpthread", "-lm")

@@ -14,11 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from cook.engines.worker import compile
-from cook.engines.worker.compile import EngineFiles, build_worker
-from cook.errors import StepError
-from cook.formats.quant_types import Flavour
-
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc on this machine")
 
 CODE = """\
@@ -74,7 +69,7 @@ def _at_work(source: Path) -> set[int]:
     return found
 
 
-CHAIN = sorted(["cc1", "gcc", "slow-cc"] * len(compile.UNITS))
+CHAIN = ["cc1", "gcc", "slow-cc"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -104,23 +99,3 @@ def test_no_compiler_outlives_cook(
     while _at_work(never_ending) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert _at_work(never_ending) == set()
-
-
-def test_what_a_killed_build_left_is_removed_by_a_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COOK_HOME", str(tmp_path / "home"))
-    files = EngineFiles(Flavour.LLAMA_CPP, "left", (tmp_path,), (tmp_path,))
-    with pytest.raises(StepError, match="does not compile"):
-        build_worker(files)
-    (place,) = (tmp_path / "home" / "cache" / "workers").iterdir()
-    assert list(place.iterdir()) == []
-    old, young = place / "build-old", place / "build-young"
-    for folder in (old, young):
-        folder.mkdir()
-        (folder / "cc1.s").touch()
-    long_ago = time.time() - 2 * compile._LEFTOVER_S
-    os.utime(old, (long_ago, long_ago))
-    with pytest.raises(StepError, match="does not compile"):
-        build_worker(files)
-    assert list(place.iterdir()) == [young]
