@@ -78,7 +78,7 @@ def test_no_compiler_outlives_cook(
 ) -> None:
     cook = subprocess.Popen(
         [sys.executable, "-c", CODE, str(tmp_path)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         stderr=subprocess.DEVNULL,
     )
     try:
