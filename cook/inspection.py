@@ -6,17 +6,28 @@ summed up. ``cook inspect`` shows it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cook.errors import InputError
+from cook.formats import kld_base, trace_file
 from cook.formats.file_kind import IMATRIX_TYPE, no_model
-from cook.formats.gguf import GgufFile, TensorInfo, is_gguf, read_gguf, read_tensor_list
+from cook.formats.gguf import (
+    GgufFile,
+    TensorInfo,
+    is_gguf,
+    read_gguf,
+    read_tensor_list,
+    total_bytes,
+)
+from cook.formats.imatrix_file import EntryCoverage, coverage, read_imatrix, with_experts
+from cook.formats.kld_base import KldBase
 from cook.formats.kv_cache import CacheSize, cache_size
 from cook.formats.trace_file import TraceFile, TraceHeader
 from cook.recipe.active import ActiveBytes, active_bytes
@@ -77,26 +88,23 @@ class TraceReport:
 def report_trace(path: Path) -> TraceReport:
     """Read the trace at ``path`` whole; InputError for a damaged one."""
     trace = TraceFile(path)
-    entropy, margin, stored, logp = _columns(), _columns(), _columns(), _columns()
-    holes: dict[str, int] = {}
+    entropy, margin, stored, certain = (list[npt.NDArray[Any]]() for _ in range(4))
+    holes: Counter[str] = Counter()
     for reply in trace:
-        known = reply.known[: reply.head.emitted]
-        holes[reply.head.category] = holes.get(reply.head.category, 0) + int((~known).sum())
-        columns = slice(0, reply.head.emitted)
-        logp.append(reply.logp[columns][known])
+        emitted = slice(0, reply.head.emitted)
+        known = reply.known[emitted]
+        holes[reply.head.category] += int((~known).sum())
+        certain.append(np.exp(reply.logp[emitted][known]) > 0.9)
         if trace.header.top > 1:
-            margin.append(reply.margin[columns][known])
+            margin.append(reply.margin[emitted][known])
         if trace.header.top:
-            rows, present = reply.top_logp[columns][known], reply.top_ids[columns][known] >= 0
+            rows, present = reply.top_logp[emitted][known], reply.top_ids[emitted][known] >= 0
             bits, shares = _entropy(rows, present)
             entropy.append(bits)
             stored.append(shares)
     heads = trace.heads
     tokens = sum(head.emitted for head in heads)
-    stops: dict[str, int] = {}
-    for head in heads:
-        stops[head.stop] = stops.get(head.stop, 0) + 1
-    chances = np.exp(np.concatenate(logp))
+    confident = _spread(certain)
     file_bytes = path.stat().st_size
     return TraceReport(
         kind="trace",
@@ -108,13 +116,13 @@ def report_trace(path: Path) -> TraceReport:
         prompt_tokens=sum(head.prompt_tokens for head in heads),
         tokens=tokens,
         beyond=sum(head.tokens - head.emitted for head in heads),
-        holes=sum(holes.values()),
-        stops=stops,
+        holes=holes.total(),
+        stops=dict(Counter(head.stop for head in heads)),
         categories=tuple(_categories(trace, holes)),
         entropy=_spread(entropy),
         margin=_spread(margin),
         stored=_spread(stored),
-        certain=float((chances > 0.9).mean()) if len(chances) else None,
+        certain=confident.mean if confident is not None else None,
         bytes_per_token=file_bytes / tokens if tokens else None,
     )
 
@@ -132,25 +140,20 @@ def _entropy(
 
 
 def _spread(columns: list[npt.NDArray[Any]]) -> Quantiles | None:
-    values = np.concatenate(columns)
+    values = np.concatenate(columns).astype(np.float64) if columns else np.zeros(0)
     if not len(values):
         return None
     quantiles = np.quantile(values, QUANTILES)
     return Quantiles(float(values.mean()), tuple(float(q) for q in quantiles))
 
 
-def _categories(trace: TraceFile, holes: dict[str, int]) -> list[CategoryCount]:
+def _categories(trace: TraceFile, holes: Counter[str]) -> list[CategoryCount]:
     found = []
     for name in dict.fromkeys(head.category for head in trace.heads):
         heads = [head for head in trace.heads if head.category == name]
         prompts, tokens = sum(h.prompt_tokens for h in heads), sum(h.emitted for h in heads)
         found.append(CategoryCount(name, len(heads), prompts, tokens, holes[name]))
     return found
-
-
-def _columns() -> list[npt.NDArray[Any]]:
-    """Pieces of a column; the first is empty, so that they can always be joined."""
-    return [np.zeros(0)]
 
 
 @dataclass(frozen=True)
@@ -171,40 +174,29 @@ class TensorShare:
         return 8 * self.size_bytes / self.elements
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelReport:
     """A GGUF model, or a list of its tensors (then ``file_bytes`` is None)."""
 
     kind: str
     path: Path
-    architecture: str | None
-    name: str | None
-    file_bytes: int | None
-    shards: int
-    layers: int | None
-    experts: int | None
-    experts_used: int | None
-    context: int | None
-    cache: CacheSize | None
+    architecture: str | None = None
+    name: str | None = None
+    file_bytes: int | None = None
+    shards: int = 1
+    layers: int | None = None
+    experts: int | None = None
+    experts_used: int | None = None
+    context: int | None = None
+    cache: CacheSize | None = None
     """Of one context as long, in f16; None: unknown."""
-    vocabulary: int | None
-    imatrix: str | None
+    vocabulary: int | None = None
+    imatrix: str | None = None
     total: TensorShare
     by_type: tuple[TensorShare, ...]
     by_group: tuple[TensorShare, ...]
     active: ActiveBytes | None = None
     """What one token reads; None where the header does not tell."""
-
-
-@dataclass(frozen=True)
-class EntryReport:
-    """One entry of an importance matrix with gaps."""
-
-    name: str
-    experts: int
-    missing: int
-    stored_by_ik: bool
-    stored_by_llama_cpp: bool
 
 
 @dataclass(frozen=True)
@@ -225,34 +217,17 @@ class ImatrixReport:
     expert_entries: int
     experts: int
     experts_covered: int
-    gaps: tuple[EntryReport, ...] = field(default=())
+    gaps: tuple[EntryCoverage, ...] = ()
     absent: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class BaseReport:
-    """A file of base logits, as ``llama-perplexity --kl-divergence-base`` writes them."""
-
-    kind: str
-    path: Path
-    context: int
-    vocabulary: int
-    chunks: int
-    file_bytes: int
-    expected_bytes: int
-    complete: bool
-
-
-Report: TypeAlias = "ModelReport | ImatrixReport | BaseReport | TraceReport"
-
-
-def inspect(path: Path, model: Path | None = None) -> Report:
+def inspect(
+    path: Path, model: Path | None = None
+) -> ModelReport | ImatrixReport | KldBase | TraceReport:
     """What ``path`` is; ``model`` splits a .dat importance matrix by its experts.
 
     InputError for a file of no known kind, or a damaged one.
     """
-    from cook.formats.kld_base import MAGIC
-
     if not path.exists():
         raise InputError(f"no file {path}")
     if path.is_dir():
@@ -264,10 +239,10 @@ def inspect(path: Path, model: Path | None = None) -> Report:
         is_imatrix = file.metadata.get("general.type") == IMATRIX_TYPE
         return _imatrix(path, model) if is_imatrix else _model(file)
     with path.open("rb") as stream:
-        magic = stream.read(len(MAGIC))
-    if magic == MAGIC:
-        return _base(path)
-    if magic == b"COOKTRAC":  # without importing numpy for the other kinds
+        magic = stream.read(len(kld_base.MAGIC))
+    if magic == kld_base.MAGIC:
+        return kld_base.read_base_header(path)
+    if magic == trace_file.MAGIC:
         return report_trace(path)
     try:  # a .dat begins with no magic: reading it is the only test
         return _imatrix(path, model)
@@ -313,17 +288,6 @@ def _tensor_list(path: Path) -> ModelReport:
     return ModelReport(
         kind="tensor list",
         path=path,
-        architecture=None,
-        name=None,
-        file_bytes=None,
-        shards=1,
-        layers=None,
-        experts=None,
-        experts_used=None,
-        context=None,
-        cache=None,
-        vocabulary=None,
-        imatrix=None,
         total=_share("total", tensors),
         by_type=_types(tensors),
         by_group=_groups(tensors, "", None, None),
@@ -331,8 +295,6 @@ def _tensor_list(path: Path) -> ModelReport:
 
 
 def _imatrix(path: Path, model: Path | None) -> ImatrixReport:
-    from cook.formats.imatrix_file import coverage, read_imatrix, with_experts
-
     imatrix = read_imatrix(path)
     absent = None
     if model is not None:
@@ -342,11 +304,6 @@ def _imatrix(path: Path, model: Path | None) -> ImatrixReport:
         absent = tuple(name for name in weights if name not in imatrix.entries)
     entries = coverage(imatrix)
     expert_entries = [entry for entry in entries if entry.experts > 1]
-    gaps = [
-        EntryReport(e.name, e.experts, e.missing, e.stored_by_ik, e.stored_by_llama_cpp)
-        for e in entries
-        if e.missing
-    ]
     return ImatrixReport(
         kind="imatrix",
         path=path,
@@ -358,35 +315,17 @@ def _imatrix(path: Path, model: Path | None) -> ImatrixReport:
         expert_entries=len(expert_entries),
         experts=sum(e.experts for e in expert_entries),
         experts_covered=sum(e.covered for e in expert_entries),
-        gaps=tuple(gaps),
+        gaps=tuple(entry for entry in entries if entry.missing),
         absent=absent,
     )
 
 
-def _base(path: Path) -> BaseReport:
-    from cook.formats.kld_base import read_base_header
-
-    header = read_base_header(path)
-    return BaseReport(
-        kind="base logits",
-        path=path,
-        context=header.context,
-        vocabulary=header.vocabulary,
-        chunks=header.chunks,
-        file_bytes=header.file_bytes,
-        expected_bytes=header.expected_bytes,
-        complete=header.complete,
-    )
-
-
 def _share(name: str, tensors: Sequence[TensorInfo]) -> TensorShare:
-    sizes = [tensor.size_bytes for tensor in tensors]
-    known = [size for size in sizes if size is not None]
     return TensorShare(
         name=name,
         tensors=len(tensors),
         elements=sum(tensor.elements for tensor in tensors),
-        size_bytes=sum(known) if len(known) == len(sizes) else None,
+        size_bytes=total_bytes(tensors),
         types=tuple(dict.fromkeys(tensor.type_name for tensor in tensors)),
     )
 

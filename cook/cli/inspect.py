@@ -10,7 +10,8 @@ from cook.cli import options as opt
 from cook.output import Mode, Output, plain, right
 
 if TYPE_CHECKING:
-    from cook.inspection import BaseReport, ImatrixReport, ModelReport, TensorShare, TraceReport
+    from cook.formats.kld_base import KldBase
+    from cook.inspection import ImatrixReport, ModelReport, TensorShare, TraceReport
 
 
 def command(
@@ -31,7 +32,8 @@ def command(
       cook inspect imatrix.dat --model Ling-flash-BF16-00001-of-00005.gguf
       cook inspect draft.gguf --json | jq .total
     """
-    from cook.inspection import BaseReport, ImatrixReport, ModelReport, inspect
+    from cook.formats.kld_base import KldBase
+    from cook.inspection import ImatrixReport, ModelReport, inspect
 
     report = inspect(file, model)
     document = plain(report)
@@ -43,7 +45,7 @@ def command(
     out.emit(document)
     if isinstance(report, ModelReport):
         _show_model(out, report)
-    elif isinstance(report, BaseReport):
+    elif isinstance(report, KldBase):
         _show_base(out, report)
     elif isinstance(report, ImatrixReport):
         _show_imatrix(out, report)
@@ -144,7 +146,7 @@ def _show_imatrix(out: Output, report: ImatrixReport) -> None:
         out.say("hint: --model GGUF tells the experts of a .dat apart")
 
 
-def _show_base(out: Output, report: BaseReport) -> None:
+def _show_base(out: Output, report: KldBase) -> None:
     _facts(
         out,
         {

@@ -18,9 +18,6 @@ from cook.closing import Closing
 from cook.errors import InputError
 
 _WINDOW = 1 << 20
-_LARGEST_READ = 1 << 26
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
 
 
 def shown(text: str) -> str:
@@ -39,81 +36,66 @@ class MalformedFile(InputError):
 
 
 class Cursor(Closing):
-    """Walks the first ``limit`` bytes of a regular file; use as a context manager.
-
-    ``buffer`` holds what was fetched, from the file's first byte.
-    """
+    """Walks the first ``limit`` bytes of a regular file; use as a context manager."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path = path
         self.position = 0
-        self.buffer = bytearray()
         try:
             # O_NONBLOCK: opening a FIFO must not hang; what is not a regular file is refused.
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             raise _cannot_read(path, error) from error
-        status = os.fstat(self._descriptor)
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            os.close(self._descriptor)
+            os.close(descriptor)
             raise InputError(f"{path}: not a regular file")
+        self._file = os.fdopen(descriptor, "rb", buffering=_WINDOW)
         self.file_bytes = status.st_size
         self._limit = min(limit, self.file_bytes)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
     def fail(self, field: str, reason: str, *, at: int | None = None) -> NoReturn:
         """Raise the MalformedFile for ``field`` at byte ``at`` (default: here)."""
         where = self.position if at is None else at
         raise MalformedFile(self.path, f"{field} at byte {where}: {reason}")
 
-    def need(self, count: int, field: str) -> None:
-        """Have ``count`` more bytes in the buffer, or fail without having allocated them."""
-        end, have = self.position + count, len(self.buffer)
-        if end > have:
-            self._check(count, field)
-            wanted = min(max(end, have + _WINDOW), self._limit) - have
-            self.buffer += _read(self._descriptor, self.path, have, wanted)
-
-    def _check(self, count: int, field: str) -> None:
-        if self.position + count > self._limit:
-            left = self.file_bytes - self.position
-            if count > left:
-                self.fail(field, f"needs {count} bytes and the file ends after {max(left, 0)}")
-            self.fail(field, f"the header is larger than the {self._limit} bytes cook reads")
-
     def take(self, count: int, field: str) -> bytes:
-        """The next ``count`` bytes."""
-        self.need(count, field)
-        start = self.position
-        self.position = start + count
-        return bytes(memoryview(self.buffer)[start : self.position])
-
-    def stream(self, count: int, field: str) -> bytes:
-        """The next ``count`` bytes, read straight from the file and not kept in ``buffer``."""
-        self._check(count, field)
-        data = _read(self._descriptor, self.path, self.position, count)
+        """The next ``count`` bytes, allocated only if the file has so many."""
+        self._require(count, field)
+        data = self._read(count, field)
         self.position += count
         return data
 
+    def _require(self, count: int, field: str) -> None:
+        left = self.file_bytes - self.position
+        if count > left:
+            self.fail(field, f"needs {count} bytes and the file ends after {max(left, 0)}")
+        if self.position + count > self._limit:
+            self.fail(field, f"the header is larger than the {self._limit} bytes cook reads")
+
+    def _read(self, count: int, field: str) -> bytes:
+        try:
+            data = self._file.read(count)
+        except OSError as error:
+            raise _cannot_read(self.path, error) from error
+        if len(data) < count:
+            self.fail(field, "the file was cut while it was read")
+        return data
+
     def i32(self, field: str) -> int:
-        """The next signed 32-bit number, streamed."""
-        return int.from_bytes(self.stream(4, field), "little", signed=True)
+        """The next signed 32-bit number."""
+        return int.from_bytes(self.take(4, field), "little", signed=True)
 
     def u32(self, field: str) -> int:
         """The next unsigned 32-bit number."""
-        self.need(4, field)
-        value: int = _U32.unpack_from(self.buffer, self.position)[0]
-        self.position += 4
-        return value
+        return int.from_bytes(self.take(4, field), "little")
 
     def u64(self, field: str) -> int:
         """The next unsigned 64-bit number."""
-        self.need(8, field)
-        value: int = _U64.unpack_from(self.buffer, self.position)[0]
-        self.position += 8
-        return value
+        return int.from_bytes(self.take(8, field), "little")
 
     def count(self, field: str, limit: int, least_bytes: int) -> int:
         """The next u64 as the number of things to come, each of ``least_bytes`` or more."""
@@ -143,33 +125,47 @@ class Cursor(Closing):
             self.fail(field, f"{shown(text)} occurs twice", at=start)
         return text
 
-    def skip_strings(self, count: int, field: str) -> None:
-        """Walk over ``count`` strings of u64 length and bytes."""
-        position, buffer, unpack = self.position, self.buffer, _U64.unpack_from
-        loaded = len(buffer)
+    def strings(self, count: int, field: str) -> bytes:
+        """The next ``count`` strings as they lie in the file: a length (u64) and bytes each.
+
+        Read in windows, since a vocabulary has hundreds of thousands of them.
+        """
+        start, end, data = self.position, 0, bytearray()
+        unpack = struct.Struct("<Q").unpack_from
+
+        def load(index: int, size: int) -> None:
+            """Have ``size`` bytes from ``end`` on in ``data``."""
+            self.position = start + end
+            self._require(size, f"{field}[{index}]")
+            wanted = max(end + size - len(data), _WINDOW)
+            data.extend(self._read(min(wanted, self._limit - start - len(data)), field))
+
         for index in range(count):
-            start = position
-            position += 8
-            if position <= loaded:
-                position += unpack(buffer, start)[0]
-                if position <= loaded:
-                    continue
-            # Out of the window, or a length that lies: take the checked way.
-            self.position = start
-            length = self.u64(f"{field}[{index}]")
-            self.need(length, f"{field}[{index}]")
-            position = self.position + length
-            loaded = len(buffer)
-        self.position = position
+            if end + 8 > len(data):
+                load(index, 8)
+            length = unpack(data, end)[0]
+            end += 8
+            if end + length > len(data):
+                load(index, length)
+            end += length
+        self.position = start + end
+        self._file.seek(self.position)
+        return bytes(memoryview(data)[:end])
 
 
 def read_range(path: Path, offset: int, count: int) -> bytes:
     """``count`` bytes of ``path`` from ``offset``; InputError if the file has fewer."""
     try:
-        with path.open("rb", buffering=0) as file:
-            return _read(file.fileno(), path, offset, count)
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(count)
     except OSError as error:
         raise _cannot_read(path, error) from error
+    if len(data) < count:
+        raise InputError(
+            f"{path}: data at byte {offset}: needs {count} bytes and there are {len(data)}"
+        )
+    return data
 
 
 def read_text(path: Path, limit: int) -> str:
@@ -177,30 +173,13 @@ def read_text(path: Path, limit: int) -> str:
     with Cursor(path, limit) as cursor:
         if cursor.file_bytes > limit:
             raise InputError(f"{path}: {cursor.file_bytes} bytes, and cook reads at most {limit}")
-        raw = cursor.stream(cursor.file_bytes, "text")
+        raw = cursor.take(cursor.file_bytes, "text")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = raw[: error.start].split(b"\n")
         place = f"{len(before)}:{len(before[-1]) + 1}"
         raise InputError(f"{path}:{place}: not text in UTF-8: {error.reason}") from None
-
-
-def _read(descriptor: int, path: Path, offset: int, count: int) -> bytes:
-    """``count`` bytes from ``offset``, allocated as they come; InputError if there are fewer."""
-    parts, have = [], 0
-    while have < count:
-        try:
-            part = os.pread(descriptor, min(count - have, _LARGEST_READ), offset + have)
-        except OSError as error:
-            raise _cannot_read(path, error) from error
-        if not part:
-            raise InputError(
-                f"{path}: data at byte {offset}: needs {count} bytes and there are {have}"
-            )
-        parts.append(part)
-        have += len(part)
-    return b"".join(parts)
 
 
 def _cannot_read(path: Path, error: Exception) -> InputError:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -139,6 +139,12 @@ class TensorInfo:
         return known.tensor_bytes(self.shape) if known else None
 
 
+def total_bytes(tensors: Sequence[TensorInfo]) -> int | None:
+    """Bytes of all ``tensors`` without padding; None if a type is unknown."""
+    known = [size for tensor in tensors if (size := tensor.size_bytes) is not None]
+    return sum(known) if len(known) == len(tensors) else None
+
+
 @dataclass(frozen=True, eq=False)
 class GgufFile:
     """The header of a model: ``metadata`` of its first shard, ``tensors`` of all shards.
@@ -174,9 +180,7 @@ class GgufFile:
     @property
     def tensor_bytes(self) -> int | None:
         """Bytes of all tensors without padding; None if a type is unknown."""
-        sizes = [tensor.size_bytes for tensor in self.tensors]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        return total_bytes(self.tensors)
 
     @cached_property
     def _by_name(self) -> Mapping[str, TensorInfo]:
@@ -378,7 +382,7 @@ def read_shard(path: Path, *, index: int = 0, complete: bool = True) -> GgufFile
             data_offsets=(data_offset,),
             file_bytes=cursor.file_bytes,
             shards=(path,),
-            header_digest=hashlib.sha256(cursor.buffer[: cursor.position]).hexdigest(),
+            header_digest=hashlib.sha256(read_range(path, 0, cursor.position)).hexdigest(),
             value_spans=spans,
         )
 
@@ -396,8 +400,7 @@ _FOREIGN = (
 def _read_preamble(cursor: Cursor) -> int:
     """The version."""
     if (magic := cursor.take(4, "magic")) != MAGIC:
-        cursor.position = 0
-        head = cursor.take(min(64, cursor.file_bytes), "magic")
+        head = magic + cursor.take(min(60, cursor.file_bytes - 4), "magic")
         for pattern, what, mend in _FOREIGN:
             if re.match(pattern, head, re.IGNORECASE | re.DOTALL):
                 raise InputError(f"{cursor.path}: this is {what}", hint=mend)
@@ -424,10 +427,7 @@ def _read_value(cursor: Cursor, field: str) -> MetadataValue:
         cursor.fail(field, "arrays of arrays are not supported by any engine")
     if element is ValueType.STRING:
         count = cursor.count(field, MAX_STRINGS, least_bytes=8)
-        start = cursor.position
-        cursor.skip_strings(count, field)
-        raw = bytes(memoryview(cursor.buffer)[start : cursor.position])
-        return MetadataArray(element, count, raw)
+        return MetadataArray(element, count, cursor.strings(count, field))
     size = struct.calcsize(f"<{SCALARS[element]}")
     count = cursor.count(field, MAX_HEADER_BYTES, least_bytes=size)
     return MetadataArray(element, count, cursor.take(count * size, field))

@@ -303,7 +303,7 @@ def _from_dat(cursor: Cursor) -> Imatrix:
         calls, values = cursor.i32(f"{name}: calls"), cursor.i32(f"{name}: values")
         if calls < 1 or values < 1:
             cursor.fail(name, f"{calls} calls and {values} values are impossible", at=at)
-        raw = cursor.stream(4 * values, f"{name}: values")
+        raw = cursor.take(4 * values, f"{name}: values")
         sums = np.frombuffer(raw, dtype="<f4").reshape(1, values)
         entries[name] = ImatrixEntry(sums, np.array([calls], dtype=np.float32))
     chunks, dataset = 0, ""
@@ -321,4 +321,4 @@ def _dat_text(cursor: Cursor, field: str, least: int, most: int) -> str:
     length = cursor.i32(field)
     if not least <= length <= most:
         cursor.fail(field, f"length {length} is impossible: not an imatrix", at=at)
-    return cursor.stream(length, field).decode(errors="replace")
+    return cursor.take(length, field).decode(errors="replace")

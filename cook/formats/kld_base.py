@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cook.formats.cursor import Cursor
 
@@ -19,23 +20,20 @@ _LIMIT = 1 << 24
 
 @dataclass(frozen=True)
 class KldBase:
-    """Header of a base file: ``context`` tokens in each of ``chunks``, over ``vocabulary``."""
+    """Header of a base file: ``context`` tokens in each of ``chunks``, over ``vocabulary``.
 
+    ``complete``: the file has the ``expected_bytes`` of that many chunks; the engine does not
+    check.
+    """
+
+    kind: Literal["base logits"]
     path: Path
     context: int
     vocabulary: int
     chunks: int
     file_bytes: int
-
-    @property
-    def expected_bytes(self) -> int:
-        """Size of the file when every chunk has been written."""
-        return base_bytes(self.context, self.vocabulary, self.chunks)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the file has the size that its header promises; the engine does not check."""
-        return self.file_bytes == self.expected_bytes
+    expected_bytes: int
+    complete: bool
 
 
 def base_bytes(n_ctx: int, n_vocab: int, n_chunk: int) -> int:
@@ -57,4 +55,14 @@ def read_base_header(path: Path | str) -> KldBase:
             if not least <= sizes[-1] <= _LIMIT:
                 cursor.fail(field, f"{sizes[-1]} is not in {least} to {_LIMIT}", at=at)
         context, vocabulary, chunks = sizes
-        return KldBase(path, context, vocabulary, chunks, cursor.file_bytes)
+        found, expected = cursor.file_bytes, base_bytes(context, vocabulary, chunks)
+        return KldBase(
+            kind="base logits",
+            path=path,
+            context=context,
+            vocabulary=vocabulary,
+            chunks=chunks,
+            file_bytes=found,
+            expected_bytes=expected,
+            complete=found == expected,
+        )
