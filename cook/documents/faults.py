@@ -65,7 +65,7 @@ def _problem(details: ErrorDetails, locations: Locations, model: type[BaseModel]
     if kind == "extra_forbidden":
         hint = removed_key(keys) or _unknown_key_hint(str(keys[-1]), _keys_at(model, keys[:-1]))
         return locations.key_at(*keys).problem(f"unknown key `{keys[-1]}`", hint=hint)
-    node, _, _ = locations.find(keys)
+    node, _ = locations.find(keys)
     at = locations.at(*keys)
     what = _subject(keys)
     if kind == "cook":

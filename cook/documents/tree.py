@@ -1,6 +1,6 @@
 """YAML text -> a tree of nodes that know their place, with YAML's traps closed.
 
-PyYAML's event stream is read directly (its composer recurses and loses places). Scalars
+PyYAML's event stream is read directly (its composer loses tags and duplicate keys). Scalars
 resolve by the YAML 1.2 core schema, so ``no`` and ``12:30`` are text and ``1e-3`` is a
 number; keys are always text. Refused: duplicate keys, tags, merge keys, several documents.
 Anchors work, within a limit on what they expand to.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from cook.errors import InputError, Problem, RecipeError
 
@@ -84,6 +84,8 @@ class MappingNode:
 
 
 Node = ScalarNode | SequenceNode | MappingNode
+Keys = tuple[str | int, ...]
+"""A way through the document: keys and indexes from the root."""
 
 
 def resolve_scalar(text: str) -> Scalar:
@@ -147,26 +149,23 @@ def parse(
     """
     import yaml
 
-    builder = _Builder(file, error)
+    reader = _Reader(text, file, error)
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            builder.feed(event)
+        root = reader.document()
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         at = Location(file, mark.line + 1, mark.column + 1) if mark else _top(file)
-        raise error([*builder.problems, _syntax_problem(at, fault)]) from None
+        raise error([*reader.problems, _syntax_problem(at, fault)]) from None
     except yaml.YAMLError as fault:
         raise error([_top(file).problem(f"not YAML: {fault}")]) from None
-    if builder.root is None or (
-        isinstance(builder.root, ScalarNode) and builder.root.value is None
-    ):
+    if root is None or (isinstance(root, ScalarNode) and root.value is None):
         example = (
             "`cook recipes show demo`" if error is RecipeError else "those that ship with cook"
         )
         hint = f"start with `version: 1`; see {example}"
         empty = _top(file).problem(f"the {error.what} is empty", hint=hint)
-        raise error([*builder.problems, empty])
-    return builder.root, tuple(builder.problems)
+        raise error([*reader.problems, empty])
+    return root, tuple(reader.problems)
 
 
 def _top(file: str) -> Location:
@@ -192,106 +191,96 @@ def _syntax_problem(at: Location, error: yaml.MarkedYAMLError) -> Problem:
     return at.problem(f"not YAML: {message}", hint=hint)
 
 
-class _Open:
-    """A sequence or mapping whose end has not come yet."""
+class _Reader:
+    """Makes nodes of PyYAML's events; no deeper than MAX_DEPTH, so that it may recurse."""
 
-    def __init__(self, at: Location, is_mapping: bool, anchor: str | None) -> None:
-        self.at = at
-        self.is_mapping = is_mapping
-        self.anchor = anchor
-        self.items: list[Node] = []
-        self.keys: dict[str, ScalarNode] = {}
-        self.values: dict[str, Node] = {}
-        self.key: ScalarNode | None = None
-        self.expecting_key = True
-        self.size = 1
+    def __init__(self, text: str, file: str, error: type[RecipeError]) -> None:
+        import yaml
 
-
-class _Builder:
-    """Builds nodes from events on a stack of its own: depth is bounded, nothing recurses."""
-
-    def __init__(self, file: str, error: type[RecipeError]) -> None:
+        self.yaml = yaml
         self.file = file
         self.error = error
         self.problems: list[Problem] = []
-        self.root: Node | None = None
-        self._stack: list[_Open] = []
-        self._anchors: dict[str, Node] = {}
-        self._documents = 0
-        self._expanded = 0
+        self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=yaml.SafeLoader)
+        self._anchors: dict[str, Node | None] = {}
+        """None while the node is being read."""
+        self._count = 0
 
-    def feed(self, event: yaml.Event) -> None:
-        import yaml
+    def document(self) -> Node | None:
+        """The only document, None where there is none."""
+        root: Node | None = None
+        for event in self._events:
+            if isinstance(event, self.yaml.DocumentStartEvent):
+                if root is not None:
+                    hint = f"one file holds one {self.error.what}: remove the `---`"
+                    self._fail(self._at(event), "a second document", hint)
+                root = self._node(next(self._events), 0)
+        return root
 
+    def _at(self, event: yaml.Event) -> Location:
         mark = event.start_mark
-        at = Location(self.file, mark.line + 1, mark.column + 1) if mark else _top(self.file)
-        if isinstance(event, yaml.DocumentStartEvent):
-            self._documents += 1
-            if self._documents > 1:
-                hint = f"one file holds one {self.error.what}: remove the `---`"
-                self._fail(at, "a second document", hint)
-        elif isinstance(event, yaml.AliasEvent):
-            self._alias(at, event.anchor or "")
-        elif isinstance(event, yaml.ScalarEvent):
-            self._check_tag(at, event.tag)
-            plain = event.style is None
-            value = resolve_scalar(event.value) if plain else event.value
-            self._add(ScalarNode(at, value, event.value, plain), event.anchor)
-        elif isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
-            self._check_tag(at, event.tag)
-            if len(self._stack) >= MAX_DEPTH:
-                self._fail(at, f"nested deeper than {MAX_DEPTH} levels")
-            is_mapping = isinstance(event, yaml.MappingStartEvent)
-            self._stack.append(_Open(at, is_mapping, event.anchor))
-        elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
-            opened = self._stack.pop()
-            node: Node
-            if opened.is_mapping:
-                node = MappingNode(opened.at, opened.keys, opened.values, opened.size)
-            else:
-                node = SequenceNode(opened.at, tuple(opened.items), opened.size)
-            self._add(node, opened.anchor)
+        return Location(self.file, mark.line + 1, mark.column + 1) if mark else _top(self.file)
 
-    def _fail(self, at: Location, message: str, hint: str | None = None) -> None:
+    def _fail(self, at: Location, message: str, hint: str | None = None) -> NoReturn:
         raise self.error([*self.problems, at.problem(message, hint=hint)])
 
-    def _check_tag(self, at: Location, tag: str | None) -> None:
-        if tag is not None:
-            hint = "write the value without a tag; quote it to make it text"
-            self.problems.append(at.problem(f"tags are not allowed: {tag}", hint=hint))
+    def _counted(self, at: Location, nodes: int) -> None:
+        self._count += nodes
+        if self._count > MAX_NODES:
+            self._fail(at, f"more than {MAX_NODES} values, counting each use of an anchor")
 
-    def _alias(self, at: Location, anchor: str) -> None:
-        if any(opened.anchor == anchor for opened in self._stack):
-            self._fail(at, f"`*{anchor}` stands inside its own anchor")
+    def _node(self, event: yaml.Event, depth: int) -> Node:
+        at = self._at(event)
+        if isinstance(event, self.yaml.AliasEvent):
+            return self._aliased(at, event.anchor or "")
+        assert isinstance(event, self.yaml.ScalarEvent | self.yaml.CollectionStartEvent)
+        self._counted(at, 1)
+        if event.tag is not None:
+            hint = "write the value without a tag; quote it to make it text"
+            self.problems.append(at.problem(f"tags are not allowed: {event.tag}", hint=hint))
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        if isinstance(event, self.yaml.ScalarEvent):
+            plain = event.style is None
+            value = resolve_scalar(event.value) if plain else event.value
+            node: Node = ScalarNode(at, value, event.value, plain)
+        elif depth >= MAX_DEPTH:
+            self._fail(at, f"nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, self.yaml.SequenceStartEvent):
+            node = self._sequence(at, depth + 1)
+        else:
+            node = self._mapping(at, depth + 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _aliased(self, at: Location, anchor: str) -> Node:
         if anchor not in self._anchors:
             self._fail(at, f"no anchor `&{anchor}` before this")
-        self._add(self._anchors[anchor], None, at)
+        node = self._anchors[anchor]
+        if node is None:
+            self._fail(at, f"`*{anchor}` stands inside its own anchor")
+        self._counted(at, node.size)
+        return node
 
-    def _add(self, node: Node, anchor: str | None, alias_at: Location | None = None) -> None:
-        at = alias_at or node.at
-        # Containers were counted item by item as they filled; an alias brings its whole size.
-        self._expanded += node.size if alias_at else 1
-        if self._expanded > MAX_NODES:
-            self._fail(at, f"more than {MAX_NODES} values, counting each use of an anchor")
-        if anchor is not None:
-            self._anchors[anchor] = node
-        if not self._stack:
-            self.root = node
-            return
-        parent = self._stack[-1]
-        parent.size += node.size
-        if not parent.is_mapping:
-            parent.items.append(node)
-        elif parent.expecting_key:
-            parent.expecting_key = False
-            parent.key = self._key(parent, node, at)
-        else:
-            parent.expecting_key = True
-            if parent.key is not None:
-                parent.keys[parent.key.text] = parent.key
-                parent.values[parent.key.text] = node
+    def _sequence(self, at: Location, depth: int) -> SequenceNode:
+        items = []
+        while not isinstance(event := next(self._events), self.yaml.SequenceEndEvent):
+            items.append(self._node(event, depth))
+        return SequenceNode(at, tuple(items), 1 + sum(item.size for item in items))
 
-    def _key(self, parent: _Open, node: Node, at: Location) -> ScalarNode | None:
+    def _mapping(self, at: Location, depth: int) -> MappingNode:
+        keys: dict[str, ScalarNode] = {}
+        values: dict[str, Node] = {}
+        size = 1
+        while not isinstance(event := next(self._events), self.yaml.MappingEndEvent):
+            name, value = self._node(event, depth), self._node(next(self._events), depth)
+            size += name.size + value.size
+            if (key := self._key(self._at(event), name, keys)) is not None:
+                keys[key.text], values[key.text] = key, value
+        return MappingNode(at, keys, values, size)
+
+    def _key(self, at: Location, node: Node, known: Mapping[str, ScalarNode]) -> ScalarNode | None:
         if not isinstance(node, ScalarNode):
             self.problems.append(at.problem("a key must be plain text"))
             return None
@@ -299,28 +288,8 @@ class _Builder:
             hint = "a quant inherits with `extends: NAME`"
             self.problems.append(at.problem("merge keys (`<<`) are not allowed", hint=hint))
             return None
-        if first := parent.keys.get(node.text):
+        if first := known.get(node.text):
             message = f"duplicate key `{node.text}` (first on line {first.at.line})"
             self.problems.append(at.problem(message, hint="keep one of them"))
             return None
         return ScalarNode(at, node.text, node.text, node.plain)
-
-
-Keys = tuple[str | int, ...]
-"""A way through the document: keys and indexes from the root."""
-
-
-def descend(root: Node, path: Keys) -> Iterator[tuple[Node, ScalarNode | None]]:
-    """The nodes from the root along ``path``, each with its key node, as far as they exist."""
-    node: Node = root
-    yield node, None
-    for part in path:
-        if isinstance(node, MappingNode) and isinstance(part, str) and part in node.values:
-            key = node.keys[part]
-            node = node.values[part]
-            yield node, key
-        elif isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.items):
-            node = node.items[part]
-            yield node, None
-        else:
-            return
