@@ -148,14 +148,12 @@ def _fetched(
     label = f"fetch {chosen.listing.ref} ({size(left)})"
     # In MiB: a bar of more than 2^31 steps shows nothing useful.
     with output.progress(max(1, left >> 20), label) as progress:
-        done = 0
-
-        def gained(count: int) -> None:
-            nonlocal done
-            done += count
-            progress.to(max(0, done) >> 20)
-
-        return fetch(chosen.listing, chosen.files, retry=retry, gained=gained)
+        return fetch(
+            chosen.listing,
+            chosen.files,
+            retry=retry,
+            gained=lambda count: progress.to(max(0, count) >> 20),
+        )
 
 
 def _origin(role: str, ref: HubRef, chosen: ChosenFiles) -> HubOrigin:

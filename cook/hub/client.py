@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
@@ -50,7 +50,7 @@ def _quieten() -> None:
 
     constants.HF_HUB_DISABLE_TELEMETRY = True
     set_verbosity(logging.CRITICAL)
-    for below in ("httpx2", "httpcore2"):  # they tell of every request, address and all
+    for below in ("httpx2", "httpcore2"):  # they print every request, address and all
         logging.getLogger(below).setLevel(logging.WARNING)
     disable_progress_bars()
 
@@ -62,16 +62,18 @@ def offline() -> bool:
     return bool(constants.is_offline_mode())
 
 
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that ``error`` or one of its causes tells of."""
+    """The HTTP status that ``error`` or one of its causes reports."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, HfHubHTTPError):
-            return found.response.status_code
-        found = found.__cause__
-    return None
+    answers = (e.response for e in _with_causes(error) if isinstance(e, HfHubHTTPError))
+    return next((answer.status_code for answer in answers), None)
 
 
 def unreachable(error: BaseException) -> bool:
@@ -79,12 +81,10 @@ def unreachable(error: BaseException) -> bool:
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, httpx2.TransportError) and not isinstance(found, HfHubHTTPError):
-            return True
-        found = found.__cause__
-    return False
+    return any(
+        isinstance(e, httpx2.TransportError) and not isinstance(e, HfHubHTTPError)
+        for e in _with_causes(error)
+    )
 
 
 def transient(error: BaseException) -> bool:
@@ -105,13 +105,6 @@ def transient(error: BaseException) -> bool:
     if type(error) is RuntimeError:  # how the Xet client reports a transfer that failed
         return error.__cause__ is None
     return type(error) is OSError and error.errno is None
-
-
-def wait_asked_s(error: BaseException) -> float | None:
-    """Seconds that the Hub asked to wait (``Retry-After``), if it did."""
-    response = getattr(error, "response", None)
-    value = response.headers.get("retry-after", "") if response is not None else ""
-    return float(value) if value.isdigit() else None
 
 
 def reason(error: BaseException) -> str:
@@ -185,12 +178,9 @@ def _refused(what: str, error: BaseException) -> CookError:
 
 def _said(error: BaseException) -> str:
     """What the server said, on one line, without URLs and tokens."""
-    found: BaseException | None = error
-    while found is not None:
-        if text := getattr(found, "server_message", None):
-            return f": {scrubbed(str(text))}"
-        found = found.__cause__
-    return ""
+    texts = (getattr(e, "server_message", None) for e in _with_causes(error))
+    text = next(filter(None, texts), None)
+    return f": {scrubbed(str(text))}" if text else ""
 
 
 def scrubbed(text: str) -> str:
@@ -209,7 +199,7 @@ class Retry:
     """``attempts`` in all; waits of ``first_s``, doubled up to ``longest_s``.
 
     A wait that the Hub asks for counts up to ``longest_asked_s``. The client has a few quick
-    retries of its own inside each attempt. ``notice`` is told of every wait.
+    retries of its own inside each attempt. ``notice`` gets a line for every wait.
     """
 
     attempts: int = 24
@@ -220,7 +210,9 @@ class Retry:
 
     def wait(self, what: str, tried: int, error: BaseException) -> None:
         """Wait after attempt ``tried`` (from 1) failed with ``error``."""
-        asked_s = min(wait_asked_s(error) or 0.0, self.longest_asked_s)
+        answer = getattr(error, "response", None)
+        asked = answer.headers.get("retry-after", "") if answer is not None else ""
+        asked_s = min(float(asked) if asked.isdigit() else 0.0, self.longest_asked_s)
         wait_s = max(min(self.first_s * 2 ** (tried - 1), self.longest_s), asked_s)
         self.notice(f"{what}: {reason(error)}; again in {wait_s:.0f} s")
         time.sleep(wait_s)
@@ -235,7 +227,7 @@ class Retry:
     ) -> T:
         """``action()``, tried while ``again(error)``; ``what`` names it in the error.
 
-        An attempt that ``gained`` ground (bytes of a file) starts the count anew: a long
+        An attempt that ``gained`` ground (bytes of a file) counts as the first again: a long
         transfer may meet many faults, as long as it goes forward.
         """
         tried = 0

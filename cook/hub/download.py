@@ -15,19 +15,17 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cook.errors import PrerequisiteError, StepError
-from cook.files import BLOCK, atomic_write, digest, remember
+from cook.files import atomic_write, digest, fsync, remember
 from cook.graph.locks import file_lock
 from cook.hub.client import PATIENT, Retry, api, failed
 from cook.hub.listing import HubFile, Listing, repo_type, storage_folder
 from cook.paths import cook_home
 from cook.units import size
-
-Gained = Callable[[int], None]
-"""Told of every ``n`` more bytes (negative: bytes that had to be discarded)."""
 
 MISMATCHES = 4
 """So often a whole file may arrive wrong before cook gives up."""
@@ -61,10 +59,11 @@ def fetch(
     files: Sequence[HubFile],
     *,
     retry: Retry = PATIENT,
-    gained: Gained = lambda count: None,
+    gained: Callable[[int], None] = lambda count: None,
 ) -> tuple[Path, ...]:
     """Have all ``files`` on this disk, whole and verified; their paths in order.
 
+    ``gained`` gets how many bytes there are more than at first, whenever that changed.
     Errors: PrerequisiteError when the disk is too small (before anything is fetched) or the
     Hub out of reach; StepError when it fails again and again, or sends other bytes.
     """
@@ -72,8 +71,9 @@ def fetch(
     try:
         if wanted:
             require_room(listing, wanted)
+            left = left_bytes(listing, wanted)
             for file in wanted:
-                _fetch(listing, file, retry, gained)
+                _fetch(listing, file, retry, lambda: gained(left - left_bytes(listing, wanted)))
         if not listing.cached:
             for file in files:
                 _link(listing, file)
@@ -111,93 +111,111 @@ def free_cache_bytes() -> int:
     return shutil.disk_usage(existing).free
 
 
-def _fetch(listing: Listing, file: HubFile, retry: Retry, gained: Gained) -> None:
-    what = f"hf://{listing.ref.repo}/{file.path}"
+def _fetch(listing: Listing, file: HubFile, retry: Retry, arrived: Callable[[], None]) -> None:
+    transfer = _Transfer(listing, file, arrived)
     if file.etag is None:
-        raise StepError(f"{what}: the Hub gives no checksum for it")
-    partial = _partial(listing, file)
+        raise StepError(f"{transfer.what}: the Hub gives no checksum for it")
+    partial = transfer.partial
     partial.parent.mkdir(parents=True, exist_ok=True)
     lock = hashlib.sha256(str(partial).encode()).hexdigest()[:32]
     with file_lock(cook_home() / "locks" / f"hub-{lock}.lock"):
         if not missing(listing, [file]):  # another cook was faster
             return
-        meter = _Meter(gained)
-        furthest = meter.told = _size(partial)
+        furthest = _size(partial)
 
-        def forward() -> bool:
+        def got_further() -> bool:
             nonlocal furthest
-            meter.to(_size(partial))
-            further = meter.told > furthest
-            furthest = meter.told
-            return further
+            arrived()
+            before, furthest = furthest, _size(partial)
+            return furthest > before
 
-        retry.run(what, lambda: _transfer(listing, file, partial, meter), gained=forward)
-        meter.to(file.size_bytes)
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
+        retry.run(transfer.what, transfer.attempt, gained=got_further)
+        fsync(partial)
         partial.replace(_blob(listing, file))
         if file.sha256 is not None:
             remember(_blob(listing, file), f"sha256:{file.sha256}")
+        arrived()
 
 
-class _Meter:
-    """Turns how far a file is into what was gained since the last time."""
+class _Watched(io.FileIO):
+    """A file that says when it grew."""
 
-    def __init__(self, gained: Gained) -> None:
-        self.told = 0
-        self.mismatches = 0
-        self._gained = gained
-
-    def to(self, now: int) -> None:
-        self._gained(now - self.told)
-        self.told = now
-
-
-class _Metered(io.FileIO):
-    """A file that tells the meter of every write."""
-
-    meter: _Meter | None = None
+    grew: Callable[[], None] = staticmethod(lambda: None)
 
     def write(self, data: Any) -> int:
         count = super().write(data)
-        if self.meter is not None:
-            self.meter.to(self.tell())
+        self.grew()
         return count
 
 
-def _transfer(listing: Listing, file: HubFile, partial: Path, meter: _Meter) -> None:
-    """One attempt at the rest of ``file``; OSError without a number when its bytes are wrong."""
-    have = _size(partial)
-    if have > file.size_bytes:
-        partial.unlink()
-        have = 0
-    if have < file.size_bytes or not have:
-        if _needs_xet(file):
-            _by_xet(listing, file, partial)
-        else:
-            _by_http(listing, file, partial, meter)
-    if not _verified(partial, file):
-        partial.unlink()
-        meter.mismatches += 1
-        if meter.mismatches >= MISMATCHES:
+@dataclass
+class _Transfer:
+    """One file on its way to ``partial``; ``arrived`` is called as that grows."""
+
+    listing: Listing
+    file: HubFile
+    arrived: Callable[[], None]
+    mismatches: int = 0
+
+    @property
+    def what(self) -> str:
+        return f"hf://{self.listing.ref.repo}/{self.file.path}"
+
+    @property
+    def partial(self) -> Path:
+        return _partial(self.listing, self.file)
+
+    def attempt(self) -> None:
+        """Have the rest of the file; OSError without a number when its bytes are wrong."""
+        from huggingface_hub import constants
+
+        if _size(self.partial) > self.file.size_bytes:
+            self.partial.unlink()
+        if not _whole(self.partial, self.file):
+            # The Hub serves nothing above 50 GB over plain HTTP.
+            if self.file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
+                self._by_xet()
+            else:
+                self._by_http()
+        if _verified(self.partial, self.file):
+            return
+        self.partial.unlink()
+        self.mismatches += 1
+        if self.mismatches >= MISMATCHES:
             raise StepError(
-                f"hf://{listing.ref.repo}/{file.path}: {MISMATCHES} times in a row other bytes "
-                "arrived than the Hub promised",
+                f"{self.what}: {MISMATCHES} times in a row other bytes arrived than the Hub "
+                "promised",
                 hint="a proxy or a disk that damages data? `cook doctor` checks this machine",
             )
         raise OSError("checksum mismatch")
 
+    def _by_http(self) -> None:
+        from huggingface_hub.file_download import http_get
 
-def _by_http(listing: Listing, file: HubFile, partial: Path, meter: _Meter) -> None:
-    from huggingface_hub.file_download import http_get
+        # The address of the commit, not of the storage behind it: that one is signed, and expires.
+        url, headers = address(self.listing, self.file)
+        size = self.file.size_bytes
+        with _Watched(self.partial, "r+b" if self.partial.exists() else "w+b") as stream:
+            have = stream.seek(0, io.SEEK_END)
+            stream.grew = self.arrived
+            http_get(url, stream, resume_size=have, headers=headers, expected_size=size)
 
-    # The address of the commit, not of the storage behind it: that one is signed, and expires.
-    url, headers = address(listing, file)
-    have = _size(partial)
-    with _Metered(partial, "r+b" if partial.exists() else "w+b") as stream:
-        stream.seek(0, io.SEEK_END)
-        stream.meter = meter
-        http_get(url, stream, resume_size=have, headers=headers, expected_size=file.size_bytes)
+    def _by_xet(self) -> None:
+        # No resuming inside the file; but it is the one way to it.
+        from huggingface_hub import hf_hub_download
+
+        folder = self.partial.with_suffix(".folder")
+        try:
+            got = hf_hub_download(
+                self.listing.ref.repo,
+                self.file.path,
+                repo_type=repo_type(self.listing.ref),
+                revision=self.listing.commit,
+                local_dir=folder,
+            )
+            Path(got).replace(self.partial)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def address(listing: Listing, file: HubFile) -> tuple[str, dict[str, str]]:
@@ -218,31 +236,6 @@ def address(listing: Listing, file: HubFile) -> tuple[str, dict[str, str]]:
     return url, {**headers, "Accept-Encoding": "identity"}
 
 
-def _needs_xet(file: HubFile) -> bool:
-    """The Hub serves nothing above 50 GB over plain HTTP."""
-    from huggingface_hub import constants
-
-    return file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE
-
-
-def _by_xet(listing: Listing, file: HubFile, partial: Path) -> None:
-    # No resuming inside the file; but it is the one way to it.
-    from huggingface_hub import hf_hub_download
-
-    folder = partial.with_suffix(".folder")
-    try:
-        got = hf_hub_download(
-            listing.ref.repo,
-            file.path,
-            repo_type=repo_type(listing.ref),
-            revision=listing.commit,
-            local_dir=folder,
-        )
-        Path(got).replace(partial)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _verified(path: Path, file: HubFile) -> bool:
     if not _whole(path, file):
         return False
@@ -251,9 +244,7 @@ def _verified(path: Path, file: HubFile) -> bool:
         wanted, found = file.git_oid, hashlib.sha1(usedforsecurity=False)
         found.update(b"blob %d\0" % file.size_bytes)
     with path.open("rb") as stream:
-        while block := stream.read(BLOCK):
-            found.update(block)
-    return found.hexdigest() == wanted
+        return hashlib.file_digest(stream, lambda: found).hexdigest() == wanted
 
 
 def _link(listing: Listing, file: HubFile) -> None:

@@ -94,8 +94,11 @@ def open_repository(ref: HubRef, key: str | None, retry: Retry = PATIENT) -> Rep
 
 @dataclass(frozen=True)
 class _Shard:
+    """A shard as it is listed, and the tensor that it holds."""
+
     repository: Repository
     file: HubFile
+    tensor: PublishedTensor
 
 
 @dataclass
@@ -117,13 +120,11 @@ class Publication:
         than the source and the recipe; StepError, naming the shard, for one that is not what the
         map says; and those of a download.
         """
-        found = []
-        shards: dict[str, list[tuple[PublishedTensor, HubFile, Repository]]] = {}
+        by_repository: dict[str, list[_Shard]] = {}
         for tensor, type_name in wanted:
             repository = self._repository(type_name)
             entry = _entry(repository, tensor, type_name)
             file = repository.file(entry)
-            self._taken[entry.sha256] = _Shard(repository, file)
             published = PublishedTensor(
                 tensor=tensor.name,
                 shape=tensor.shape,
@@ -134,19 +135,17 @@ class Publication:
                 publisher=f"{self.asked.publisher}/{self.asked.model}",
                 imatrix=entry.imatrix,
             )
-            found.append(published)
-            shards.setdefault(repository.listing.ref.repo, []).append((published, file, repository))
+            shard = self._taken[entry.sha256] = _Shard(repository, file, published)
+            by_repository.setdefault(repository.listing.ref.repo, []).append(shard)
         if plan_only:
-            return tuple(found)
-        return tuple(p for group in shards.values() for p in self._fetched(group))
+            return tuple(shard.tensor for group in by_repository.values() for shard in group)
+        return tuple(tensor for group in by_repository.values() for tensor in self._fetched(group))
 
-    def _fetched(
-        self, group: Sequence[tuple[PublishedTensor, HubFile, Repository]]
-    ) -> list[PublishedTensor]:
-        repository = group[0][2]
-        paths = fetch(repository.listing, [file for _, file, _ in group], retry=self.retry)
+    def _fetched(self, shards: Sequence[_Shard]) -> list[PublishedTensor]:
+        repository = shards[0].repository
+        paths = fetch(repository.listing, [s.file for s in shards], retry=self.retry)
         found = []
-        for (published, _, _), path in zip(group, paths, strict=True):
+        for published, path in zip((s.tensor for s in shards), paths, strict=True):
             shard = source([path])
             if shard.digest != published.shard.digest:
                 raise StepError(

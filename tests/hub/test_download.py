@@ -113,7 +113,7 @@ def test_a_download_goes_on_where_it_was_killed(hub: Any) -> None:
     gained: list[int] = []
     (path,) = fetch(found, found.files, gained=gained.append)
     assert path.read_bytes() == data
-    assert sum(gained) == 300_000
+    assert gained[-1] == 300_000
     storage = [s for s in hub.seen if s.path.startswith("/blob/")]
     assert [s.headers.get("range") for s in storage] == ["bytes=700000-"]
 
