@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cook.build import receipt
 from cook.files import believe_nothing_older
 from cook.output import Mode, Output
-from cook.record.find import mean
+from cook.record.find import make_newest
 from cook.report.show import NOTHING_RAN, Shown, show, shown
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def answer(
     if fresh:
         believe_nothing_older()
     if not fresh and (kept := receipt.find(question)) is not None:
-        mean(kept[1])
+        make_newest(kept[1])
         _print(*kept, (), output, wide=wide)
         return
     began = time.time()

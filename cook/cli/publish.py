@@ -41,12 +41,12 @@ def command(
     """
     from cook.hub.package import PublishRequest, pack
     from cook.hub.upload import publish, show_package, show_published
-    from cook.record.find import change_told, find_record
+    from cook.record.find import changed_meaning, find_record
     from cook.record.record import read_record
 
     path = find_record(record)
     found = read_record(path)
-    if (changed := change_told(path, found)) is not None:
+    if (changed := changed_meaning(path, found)) is not None:
         out.warn(changed)
     package = pack(found, PublishRequest(repo, tuple(quant or ()), name, base_model, license))
     for warning in package.warnings:

@@ -56,7 +56,7 @@ def command(
       cook serve record.json --systemd > ~/.config/systemd/user/llama-server.service
       curl -H "Authorization: Bearer $(cat ~/.local/share/cook/serve.key)" localhost:8080/props
     """
-    from cook.record.find import change_told, find_record
+    from cook.record.find import changed_meaning, find_record
     from cook.record.record import read_record
     from cook.service import read_or_make_key, service_of, shell_text, systemd_unit
 
@@ -72,7 +72,7 @@ def command(
         key_file=api_key_file,
         unsafe_args=allow_unsafe_args,
     )
-    changed = change_told(path, found)
+    changed = changed_meaning(path, found)
     notes = (*service.notes, *([changed] if changed else []))
     for note in notes:
         out.warn(note)

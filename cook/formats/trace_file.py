@@ -37,6 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from cook.closing import Closing
 from cook.errors import InputError
 from cook.formats.arrays import Floats32, Ids
+from cook.formats.cursor import read_range
 from cook.formats.sampling import Sampling
 from cook.formats.vocabulary import Vocabulary
 
@@ -277,6 +278,10 @@ class _Block:
         return self.payload_at + self.payload_bytes + _CRC.size
 
 
+class HeadlessTrace(InputError):
+    """A trace that ends within its header, as a crash leaves one; an empty file is one, too."""
+
+
 class TraceFile:
     """A trace, read: its header, and its replies one at a time (memory does not grow with it).
 
@@ -293,18 +298,19 @@ class TraceFile:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
     def _scan(self, file: IO[bytes]) -> None:
-        size = os.fstat(file.fileno()).st_size
-        if file.read(len(MAGIC)) != MAGIC:
-            raise InputError(f"{self.path}: not a trace of cook")
-        if (block := self._next(file, len(MAGIC), size)) is None:
-            raise _damaged(self.path, "the trace has no whole header")
-        self.header = _header(self.path, block.text)
-        if block.payload_bytes > _MAX_VOCABULARY:
+        if (magic := file.read(len(MAGIC))) != MAGIC:
+            error = HeadlessTrace if MAGIC.startswith(magic) else InputError
+            raise error(f"{self.path}: not a trace of cook")
+        blocks = self._blocks(file)
+        if (first := next(blocks, None)) is None:
+            raise HeadlessTrace(f"{self.path}: no whole header", hint="record the trace again")
+        self.header = _header(self.path, first.text)
+        if first.payload_bytes > _MAX_VOCABULARY:
             raise InputError(f"{self.path}: impossible size of its vocabulary")
-        self._vocabulary = self._payload(file, block, "its header")
+        self._vocabulary = self._payload(first, "its header")
         self._replies: dict[str, tuple[ReplyHead, _Block]] = {}
-        self.whole_bytes = block.end
-        while (block := self._next(file, self.whole_bytes, size)) is not None:
+        self.whole_bytes = first.end
+        for block in blocks:
             try:
                 head = ReplyHead.model_validate_json(block.text)
             except ValidationError as error:
@@ -313,25 +319,25 @@ class TraceFile:
                 raise InputError(f"{self.path}: two replies have the same id")
             self._replies[head.id] = head, block
             self.whole_bytes = block.end
-        self.cut_short = self.whole_bytes != size
+        self.cut_short = self.whole_bytes != os.fstat(file.fileno()).st_size
 
-    def _next(self, file: IO[bytes], start: int, size: int) -> _Block | None:
-        """The block at ``start``; None if it is not whole."""
-        file.seek(start)
-        fixed = file.read(_BLOCK.size)
-        if len(fixed) < _BLOCK.size:
-            return None
-        text_bytes, payload_bytes = _BLOCK.unpack(fixed)
-        if text_bytes > _MAX_JSON or payload_bytes > _MAX_PAYLOAD:
-            raise InputError(f"{self.path}: offset {start}: impossible block size")
-        payload_at = start + _BLOCK.size + text_bytes
-        if payload_at + payload_bytes + _CRC.size > size:
-            return None
-        return _Block(file.read(text_bytes), payload_at, payload_bytes)
+    def _blocks(self, file: IO[bytes]) -> Iterator[_Block]:
+        """The blocks after the magic, as far as they are whole."""
+        size, start = os.fstat(file.fileno()).st_size, len(MAGIC)
+        while start + _BLOCK.size <= size:
+            file.seek(start)
+            text_bytes, payload_bytes = _BLOCK.unpack(file.read(_BLOCK.size))
+            if text_bytes > _MAX_JSON or payload_bytes > _MAX_PAYLOAD:
+                raise InputError(f"{self.path}: offset {start}: impossible block size")
+            block = _Block(file.read(text_bytes), file.tell(), payload_bytes)
+            if block.end > size:
+                return
+            yield block
+            start = block.end
 
-    def _payload(self, file: IO[bytes], block: _Block, what: str) -> bytes:
-        file.seek(block.payload_at)
-        payload, crc = file.read(block.payload_bytes), file.read(_CRC.size)
+    def _payload(self, block: _Block, what: str) -> bytes:
+        raw = read_range(self.path, block.payload_at, block.payload_bytes + _CRC.size)
+        payload, crc = raw[: -_CRC.size], raw[-_CRC.size :]
         if _CRC.pack(zlib.crc32(payload, zlib.crc32(block.text))) != crc:
             raise _damaged(self.path, f"offset {block.payload_at}: {what} is damaged")
         return payload
@@ -363,8 +369,7 @@ class TraceFile:
         if name not in self._replies:
             raise InputError(f"{self.path}: no reply {name!r}")
         head, block = self._replies[name]
-        with self.path.open("rb") as file:
-            payload = self._payload(file, block, f"reply {name!r}")
+        payload = self._payload(block, f"reply {name!r}")
         return unpack_reply(head, self.header.top, payload, str(self.path))
 
     def require(
@@ -415,29 +420,16 @@ class TraceWriter(Closing):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{self.path}: another cook is recording this trace") from None
-        # A crash may have cut even the header short.
-        if self._headless():
+        try:
+            trace = TraceFile(self.path)
+        except HeadlessTrace:
             os.ftruncate(self._file.fileno(), 0)
             self._write(MAGIC + _block(self.header.model_dump_json().encode(), vocabulary))
             return set()
-        trace = TraceFile(self.path)
         _require_same(self.path, trace.header, self.header)
         os.ftruncate(self._file.fileno(), trace.whole_bytes)
         self._file.seek(0, os.SEEK_END)
         return set(trace.ids)
-
-    def _headless(self) -> bool:
-        """Whether the file is new, or ends within the header (of any recording)."""
-        size = os.fstat(self._file.fileno()).st_size
-        self._file.seek(0)
-        start = self._file.read(len(MAGIC) + _BLOCK.size)
-        if not (start.startswith(MAGIC) or MAGIC.startswith(start)):
-            return False
-        if len(start) < len(MAGIC) + _BLOCK.size:
-            return True
-        text, payload = _BLOCK.unpack_from(start, len(MAGIC))
-        possible: bool = text <= _MAX_JSON and payload <= _MAX_PAYLOAD
-        return possible and size < len(start) + text + payload + _CRC.size
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)

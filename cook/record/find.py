@@ -13,10 +13,11 @@ import re
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cook.errors import InputError
 from cook.paths import cook_home
+from cook.record.versioned import write_versioned
 
 if TYPE_CHECKING:
     from cook.record.record import Record
@@ -46,23 +47,15 @@ class KeptRecord:
 
 def keep_record(record: Record) -> Path:
     """Write ``record`` to a file of its own, and have its recipe's name mean it."""
-    from cook.record.record import write_record
+    from cook.record.record import to_json
 
-    newest = _records() / f"{record.recipe}.json"
-    folder = _folder(newest)
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{os.getpid()}.tmp"
-    write_record(record, draft)
-    try:
-        path = _name(draft, folder, _date(record.created))
-    finally:
-        draft.unlink(missing_ok=True)
-    mean(path)
+    path = _keep(to_json(record), _records() / record.recipe, record.created)
+    make_newest(path)
     return path
 
 
-def mean(path: Path) -> None:
-    """Have the name of a kept record's recipe mean this one; others are left alone."""
+def make_newest(path: Path) -> None:
+    """Have the name of a kept record's recipe mean this one; other files are left alone."""
     folder = path.parent
     if folder.parent != _records() or not path.is_file():
         return
@@ -100,16 +93,9 @@ def find_record(named: str | None = None) -> Path:
 
 def keep_search(record: SearchRecord) -> Path:
     """Write ``record`` to a file of its own, among the searches of its recipe."""
-    from cook.record.search_record import write_search_record
+    from cook.record.search_record import search_json
 
-    folder = _searches() / record.recipe
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{os.getpid()}.tmp"
-    write_search_record(record, draft)
-    try:
-        return _name(draft, folder, _date(record.created))
-    finally:
-        draft.unlink(missing_ok=True)
+    return _keep(search_json(record), _searches() / record.recipe, record.created)
 
 
 def find_search(named: str | None = None) -> Path:
@@ -136,15 +122,14 @@ def kept_records(recipe: str | None = None) -> tuple[KeptRecord, ...]:
         if newest.parent != directory:
             continue  # a path, not a name
         meant = newest.resolve()
-        folder = _folder(newest)
         found += [
             KeptRecord(newest.stem, path.stem, path, newest=path == meant)
-            for path in folder.glob("[!.]*.json")
+            for path in newest.with_suffix("").glob("[!.]*.json")
         ]
     return tuple(sorted(found, key=lambda kept: (kept.date, kept.recipe), reverse=True))
 
 
-def change_told(path: Path, record: Record) -> str | None:
+def changed_meaning(path: Path, record: Record) -> str | None:
     """What a recipe's name meant before, or would mean, where that record picks something else or
     is of another recipe; None for a record that was asked for by its date or its file."""
     from cook.record.record import read_record
@@ -200,20 +185,17 @@ def _searches() -> Path:
     return cook_home() / "searches"
 
 
-def _date(created: str) -> str:
-    """As a file's name."""
-    return re.sub(r"[^0-9-]", "-", created).strip("-")
-
-
-def _folder(newest: Path) -> Path:
-    return newest.with_suffix("")
-
-
-def _name(file: Path, folder: Path, date: str) -> Path:
-    """``file`` under a name of its own in ``folder``; no file that is there is touched."""
-    for number in count(1):
-        path = folder / f"{date}{'' if number == 1 else f'-{number}'}.json"
-        with contextlib.suppress(FileExistsError):
-            os.link(file, path)
-            return path
+def _keep(document: dict[str, Any], folder: Path, created: str) -> Path:
+    """``document`` in ``folder``, in a file named by its date; no file that is there is touched."""
+    draft = folder / f".{os.getpid()}.tmp"
+    write_versioned(document, draft)
+    date = re.sub(r"[^0-9-]", "-", created).strip("-")
+    try:
+        for number in count(1):
+            path = folder / f"{date}{'' if number == 1 else f'-{number}'}.json"
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+                return path
+    finally:
+        draft.unlink(missing_ok=True)
     raise AssertionError("unreachable")

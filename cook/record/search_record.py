@@ -17,7 +17,7 @@ from cook.engines.base import EngineIdentity
 from cook.provenance import Machine
 from cook.record.measured import Interval
 from cook.record.objective import Objective
-from cook.record.versioned import read_versioned, write_versioned
+from cook.record.versioned import read_versioned
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -349,11 +349,6 @@ def search_json(record: SearchRecord) -> dict[str, Any]:
     """The record as JSON values."""
     document: dict[str, Any] = _adapter().dump_python(record, mode="json")
     return document
-
-
-def write_search_record(record: SearchRecord, path: Path) -> None:
-    """Whole or not at all."""
-    write_versioned(search_json(record), path)
 
 
 def read_search_record(path: Path) -> SearchRecord:

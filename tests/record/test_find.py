@@ -10,14 +10,14 @@ import pytest
 
 from cook.errors import InputError
 from cook.record.find import (
-    change_told,
+    changed_meaning,
     files_named,
     find_record,
     find_search,
     keep_record,
     keep_search,
     kept_records,
-    mean,
+    make_newest,
 )
 from cook.record.record import read_record
 from tests import bare_records as bare
@@ -93,30 +93,30 @@ def test_two_records_of_one_second_are_two_files(home: Path) -> None:
 def test_a_kept_answer_is_what_the_name_means_again(home: Path) -> None:
     one = keep_record(FIRST)
     keep_record(SECOND)
-    mean(one)
+    make_newest(one)
     assert read_record(find_record("demo")) == FIRST
     assert len(kept_records("demo")) == 2
-    mean(home / "elsewhere.json")
+    make_newest(home / "elsewhere.json")
 
 
 def test_a_name_that_changed_its_mind_says_so(home: Path) -> None:
     keep_record(FIRST)
     keep_record(SECOND)
     path = find_record("demo")
-    assert change_told(path, SECOND) is None, "the same pick, the same recipe"
+    assert changed_meaning(path, SECOND) is None, "the same pick, the same recipe"
     other = replace(
         SECOND, pick=replace(SECOND.pick, candidate="X"), created="2026-11-23T20:00:00Z"
     )
     keep_record(other)
-    told = change_told(find_record("demo"), other)
-    assert told is not None
-    assert "picks X" in told
-    assert "demo@2026-11-22-20-00-00 picks" in told
+    changed = changed_meaning(find_record("demo"), other)
+    assert changed is not None
+    assert "picks X" in changed
+    assert "demo@2026-11-22-20-00-00 picks" in changed
     recipe = replace(other, recipe_sha256="another", created="2026-11-24T20:00:00Z")
     keep_record(recipe)
-    assert "another recipe of this name" in (change_told(find_record("demo"), recipe) or "")
+    assert "another recipe of this name" in (changed_meaning(find_record("demo"), recipe) or "")
     dated = find_record("demo@2026-11-23")
-    assert change_told(dated, other) is None, "asked for by its date"
+    assert changed_meaning(dated, other) is None, "asked for by its date"
 
 
 def test_what_records_name(home: Path) -> None:

@@ -12,14 +12,14 @@ from cook.record.search_record import (
     ReplayedMix,
     read_search_record,
     search_json,
-    write_search_record,
 )
+from cook.record.versioned import write_versioned
 from tests.searches import search_record
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "searches" / "demo.json"
-    write_search_record(search_record(), path)
+    write_versioned(search_json(search_record()), path)
     assert read_search_record(path) == search_record()
 
 
