@@ -273,7 +273,7 @@ def atomic_write(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 
 @contextmanager
 def temporary_beside(output: Path) -> Iterator[Path]:
-    """A free name beside ``output``, with its suffix, for a tool to write under.
+    """A free name next to ``output``, with its suffix, for a tool to write under.
 
     Gone afterwards unless published; a leftover ``.*.tmp*`` is from a cook that was killed.
     """

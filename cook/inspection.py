@@ -27,7 +27,7 @@ from cook.formats.gguf import (
     total_bytes,
 )
 from cook.formats.imatrix_file import EntryCoverage, coverage, read_imatrix, with_experts
-from cook.formats.kld_base import KldBase
+from cook.formats.kld_base import KldBase as KldBase
 from cook.formats.kv_cache import CacheSize, cache_size
 from cook.formats.trace_file import TraceFile, TraceHeader
 from cook.recipe.active import ActiveBytes, active_bytes
@@ -203,7 +203,7 @@ class ModelReport:
 class ImatrixReport:
     """An importance matrix; ``gaps`` are its entries with experts that saw no token.
 
-    The experts of a .dat are told apart only with the model at hand (``expert_entries`` is 0).
+    The experts of a .dat are known only with the model at hand (``expert_entries`` is 0).
     ``absent`` are the model's quantizable tensors without data, None without a model.
     """
 

@@ -97,7 +97,7 @@ def _processor() -> str:
 
 
 def _accelerators() -> tuple[str, ...]:
-    """NVIDIA devices as the driver lists them; other makers' devices are not told apart yet."""
+    """NVIDIA devices as the driver lists them; other makers' devices are not listed yet."""
     names = []
     for info in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         try:

@@ -10,8 +10,7 @@ from cook.cli import options as opt
 from cook.output import Mode, Output, plain, right
 
 if TYPE_CHECKING:
-    from cook.formats.kld_base import KldBase
-    from cook.inspection import ImatrixReport, ModelReport, TensorShare, TraceReport
+    from cook.inspection import ImatrixReport, KldBase, ModelReport, TensorShare, TraceReport
 
 
 def command(
@@ -32,8 +31,7 @@ def command(
       cook inspect imatrix.dat --model Ling-flash-BF16-00001-of-00005.gguf
       cook inspect draft.gguf --json | jq .total
     """
-    from cook.formats.kld_base import KldBase
-    from cook.inspection import ImatrixReport, ModelReport, inspect
+    from cook.inspection import ImatrixReport, KldBase, ModelReport, inspect
 
     report = inspect(file, model)
     document = plain(report)

@@ -1,4 +1,4 @@
-"""A file of the user's as a checked model: YAML or TOML, every fault told at once at its place."""
+"""A file of the user's as a checked model: YAML or TOML, every fault reported with its place."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ def write_split_gguf(
     alignment: int = DEFAULT_ALIGNMENT,
     durable: bool = True,
 ) -> tuple[Path, ...]:
-    """Write ``path``'s model as shards beside it, each whole or not at all; their paths in order.
+    """Write ``path``'s model as shards next to it, each whole or not at all; their paths in order.
 
-    What fits into one shard is written as ``path``, as if nobody had asked. ``metadata`` is that
-    of the whole, as for :func:`cook.formats.gguf_writer.write_gguf_file`. InputError for more than
+    What fits into one shard is written as ``path``, as without a limit. ``metadata`` is that of
+    the whole, as for :func:`cook.formats.gguf_writer.write_gguf_file`. InputError for more than
     65,535 shards.
     """
     shards = limit.shards(tensors)
@@ -82,23 +82,23 @@ def write_split_gguf(
     stem = path.with_name(model_stem(path))
     paths = tuple(shard_path(stem, n, len(shards)) for n in range(1, len(shards) + 1))
     for number, (shard, part) in enumerate(zip(paths, shards, strict=True)):
-        told = _split_keys(number, len(shards), len(tensors), flavour)
+        split_keys = _split_keys(number, len(shards), len(tensors), flavour)
         if number == 0:
-            first = {**metadata, **told}
+            first = {**metadata, **split_keys}
             write_gguf_file(shard, first, part, alignment=alignment, durable=durable)
         else:  # without general.alignment, so of the default
-            write_gguf_file(shard, told, part, durable=durable)
+            write_gguf_file(shard, split_keys, part, durable=durable)
     return paths
 
 
 def _split_keys(number: int, count: int, tensors: int, flavour: Flavour) -> dict[str, bytes]:
     """In the order that each engine's tool leaves them: it states the count twice, which moves it
     to the end on mainline and changes it where it stands on ik."""
-    told = {
+    keys = {
         "split.no": encode(number, ValueType.UINT16),
         "split.count": encode(count, ValueType.UINT16),
         "split.tensors.count": encode(tensors, ValueType.INT32),
     }
     if flavour is Flavour.LLAMA_CPP:
-        told["split.count"] = told.pop("split.count")
-    return told
+        keys["split.count"] = keys.pop("split.count")
+    return keys

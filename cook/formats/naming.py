@@ -31,7 +31,7 @@ def split_name(path: Path) -> SplitName | None:
 
 
 def shard_path(path: Path, number: int, count: int) -> Path:
-    """Where shard ``number`` (from 1) of ``count`` stands, beside ``path`` (a shard, or the stem).
+    """Where shard ``number`` (from 1) of ``count`` stands, next to ``path`` (a shard, or the stem).
 
     ``path`` may be any shard's path or ``<directory>/<stem>``.
     """

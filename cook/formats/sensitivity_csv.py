@@ -79,10 +79,10 @@ def read_sensitivities(path: Path) -> Sensitivities:
             f"{path}: compares types over the whole model, and has no tensor",
             hint=f"give the {path.name} with a column for each tensor",
         )
-    beside = path.parent / "group0" / path.name
-    curve = _Table(beside) if beside.is_file() else None
+    of_model = path.parent / "group0" / path.name
+    curve = _Table(of_model) if of_model.is_file() else None
     if curve is not None and not curve.whole_model:
-        raise InputError(f"{beside}: has tensors for columns, where one of the model is wanted")
+        raise InputError(f"{of_model}: has tensors for columns, where one of the model is wanted")
     return Sensitivities(
         path,
         table.metric,

@@ -52,7 +52,7 @@ class _Frozen(BaseModel):
 
 
 class TokenizerFacts(_Frozen):
-    """The target's tokenizer beside its ``size`` token texts, which follow the header."""
+    """The target's tokenizer without its ``size`` token texts, which follow the header."""
 
     kind: str = Field(max_length=100)
     bos: int | None

@@ -34,9 +34,9 @@ class ChosenFiles:
 
 
 # No Python: a converter would run it.
-_BESIDE = (".json", ".model", ".txt", ".jinja", ".tiktoken")
+_OTHER_FILES = (".json", ".model", ".txt", ".jinja", ".tiktoken")
 _NO_MODEL = ("mmproj", "imatrix")
-_BIGGEST_BESIDE_BYTES = 64 << 20
+_MAX_OTHER_BYTES = 64 << 20
 
 
 def choose(listing: Listing) -> ChosenFiles:
@@ -103,7 +103,7 @@ def _shards(listing: Listing, file: HubFile) -> tuple[HubFile, ...]:
 
 
 def _safetensors(below: list[HubFile], wanted: str | None) -> tuple[HubFile, ...]:
-    """The weights of one folder and what a converter reads beside them."""
+    """The weights of one folder and what a converter reads with them."""
     folder = PurePosixPath(wanted or ".")
     here = [f for f in below if PurePosixPath(f.path).parent == folder]
     weights = [f for f in here if f.path.endswith(".safetensors")]
@@ -112,8 +112,8 @@ def _safetensors(below: list[HubFile], wanted: str | None) -> tuple[HubFile, ...
     weights = own or weights
     if not weights or not any(PurePosixPath(f.path).name == "config.json" for f in here):
         return ()
-    beside = [f for f in here if f.path.endswith(_BESIDE) and f.size_bytes <= _BIGGEST_BESIDE_BYTES]
-    return (*weights, *beside)
+    other = [f for f in here if f.path.endswith(_OTHER_FILES) and f.size_bytes <= _MAX_OTHER_BYTES]
+    return (*weights, *other)
 
 
 def _nearest(listing: Listing) -> str | None:

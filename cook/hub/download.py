@@ -1,7 +1,7 @@
 """Fetch files into the client's own cache, from where they stopped, each proven by its hash.
 
 huggingface-hub deletes what an interrupted download had (its temporary names are unique), so a
-shard of 50 GB would start anew. Here the partial file keeps its name; the bytes still come by
+shard of 50 GB would start again. Here the partial file keeps its name; the bytes still come by
 the client's own ``http_get``. What is complete is hashed, and only then gets its place in the
 cache (blobs, snapshots, refs: the layout that the client documents), where every other program
 finds it as well.

@@ -60,7 +60,7 @@ class PublishRequest:
 
 
 def pack(record: Record, wanted: PublishRequest) -> Package:
-    """The publication of ``record``. Reads and hashes the files, asks nobody.
+    """The publication of ``record``. Reads and hashes the files, sends no request.
 
     Errors: InputError for a name the Hub does not allow, a quant that is not there, a file that
     is gone or was changed, and a text that holds a login.
@@ -204,14 +204,14 @@ def _text(path: str, content: str) -> Item:
 
 
 def _warnings(items: Sequence[Item], base: str | None, wanted: PublishRequest) -> list[str]:
-    told = [
+    found = [
         f"{item.path}: above 50 GB, which the Hub advises against: `split: {{max_size: 45G}}` in "
         "its quant makes several files of it"
         for item in items
         if item.size_bytes > BIG_BYTES
     ]
     if base is None:
-        told.append("the base model is not known: give --base-model, or nobody finds these quants")
+        found.append("the base model is not known: give --base-model, or no one finds these quants")
     if wanted.license is None:
-        told.append("the licence is not known: give --license as the base model's card has it")
-    return told
+        found.append("the licence is not known: give --license as the base model's card has it")
+    return found

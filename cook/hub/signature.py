@@ -1,6 +1,6 @@
 """Whether a downloaded file was signed, asked of gpg and the keys that this user trusts.
 
-cook imports no key: one that lies beside what it signs proves nothing.
+cook imports no key: one that lies next to what it signs proves nothing.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def signature_of(file: Path, signature: Path | None, key: str | None = None) -> 
         return _unchecked(file, key, "gpg is not installed", "install gnupg")
     argv = (program, "--batch", "--no-tty", "--no-auto-key-retrieve", "--status-fd", "1")
     # What gpg says for people is in their language; its status lines are for programs.
-    told = ask(*argv, "--verify", str(signature), str(file)).stdout_tail
-    if refused := _REFUSED.search(told):
+    status = ask(*argv, "--verify", str(signature), str(file)).stdout_tail
+    if refused := _REFUSED.search(status):
         why = {"BADSIG": "is of other bytes", "REVKEYSIG": "is by a revoked key"}
         reason = why.get(refused[1], "has expired")
         raise InputError(f"{file}: its signature {reason} ({signature.name})")
-    if valid := _VALID.search(told):
+    if valid := _VALID.search(status):
         fields = valid[1].split()  # the key that signed, and at the end the one that it belongs to
         if key is not None and key.upper() not in (fields[0], fields[-1]):
             raise InputError(f"{file}: is signed by {fields[-1]}, not by the key {key}")
         return f"signed by {fields[-1]}"
-    if missing := _NO_KEY.search(told):
+    if missing := _NO_KEY.search(status):
         why_not = f"the key {missing[1]} is not in this user's keyring"
         return _unchecked(file, key, why_not, "import the publisher's key with `gpg --import`")
     return _unchecked(file, key, "gpg cannot read it", f"gpg --verify '{signature}' '{file}'")

@@ -142,7 +142,7 @@ def _commit(package: Package, items: list[Item], retry: Retry) -> str:
     message = f"Add {names}" if names else f"Update {plural(len(items), 'file')}"
 
     def attempt() -> str:
-        # New operations every time: the client asks anew what is there, so that a commit whose
+        # New operations every time: the client asks again what is there, so that a commit whose
         # answer was lost is not made twice.
         made = api().create_commit(
             package.repo,

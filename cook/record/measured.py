@@ -1,7 +1,7 @@
 """What a record holds of one measurement: figures, their intervals, and the checks of them.
 
 Every ratio keeps its numerator and denominator, every figure its unit in its name, and what
-was not measured is ``None`` with a reason beside it.
+was not measured is ``None`` with a reason next to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The record: everything one build or score found out, as one versioned document.
 
 Every ratio keeps its numerator and denominator, every figure its unit in its name, and what
-was not measured is ``None`` with a reason beside it.
+was not measured is ``None`` with a reason next to it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Serving:
-    """How a candidate's server runs, beside its models and draft settings: to start it again."""
+    """How a candidate's server runs, apart from its models and draft settings: to restart it."""
 
     context: int
     target_args: ModelArgs
@@ -168,7 +168,7 @@ class ChainFigures:
 
 @dataclass(frozen=True)
 class SampledChain:
-    """What is forecast on one engine under a sampling chain beside the deployed one.
+    """What is forecast on one engine under a sampling chain other than the deployed one.
 
     No draft comes first; ``candidates`` are empty, with a ``reason``, where nothing could be
     forecast.
@@ -290,7 +290,7 @@ class Record:
     target_description: str | None = None
     """What the target's file says of itself."""
     chains: tuple[SampledChain, ...] = ()
-    """Forecasts under the sampling chains that the recipe lists beside the deployed one."""
+    """Forecasts under the sampling chains that the recipe lists next to the deployed one."""
     defaults: dict[str, dict[str, str]] = field(default_factory=dict)
     """What each engine's server does where nothing is said, by its help: flag -> value."""
     slots: tuple[SlotSpeed, ...] = ()
@@ -312,7 +312,7 @@ def _adapter() -> TypeAdapter[Record]:
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """The record as JSON values; ratios are written out beside their parts."""
+    """The record as JSON values; ratios are written out next to their parts."""
     document: dict[str, Any] = _adapter().dump_python(record, mode="json")
     for raw, candidate in zip(document["candidates"], record.candidates, strict=True):
         if candidate.live is not None:

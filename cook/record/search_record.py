@@ -286,7 +286,7 @@ class SearchRecord:
 
     ``best`` names the finalist that is returned: the recipe given, unless another is shown not
     to be worse by more than the margin. ``verdict``: ``found`` where what is returned is better
-    than the recipe given, its interval excluding zero; ``tie`` where that cannot be told;
+    than the recipe given, its interval excluding zero; ``tie`` where neither is shown;
     ``given`` where the search's mix is worse. ``enough_bytes``: beyond this size no point of the
     front gains more acceptance length than the margin.
     """

@@ -12,7 +12,7 @@ from cook.formats.arrays import Floats, Floats32, Ids
 from cook.formats.sampling import Sampling
 
 MOST_APART = 32.0
-"""Of logits over the temperature: nothing that is told lies farther."""
+"""Of logits over the temperature: nothing that a server reports lies farther."""
 
 
 def chain_logp(
@@ -62,7 +62,7 @@ class Draws:
 
     A server draws once a token, by the cumulated probabilities of the candidates that its chain
     keeps, likeliest first. ``ranges`` [low, high) of each kept token; ``logits`` over the
-    temperature of all that were told, below the largest; ``temperature`` above 0.
+    temperature of all that were reported, below the largest; ``temperature`` above 0.
     """
 
     ranges: Mapping[int, tuple[float, float]]
@@ -116,7 +116,7 @@ class Draws:
         return _moved(first, -apart) < end and _moved(last, apart) > begin
 
     def gap_at_least(self) -> float:
-        """The same for a token that was not told: it is below all that were."""
+        """The same for a token that was not reported: it is below all that were."""
         least = min(self.logits[token] for token in self.ranges)
         return self.temperature * (least - min(self.logits.values()))
 
