@@ -16,11 +16,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from cook.errors import InternalError, PrerequisiteError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
     from rich.text import Text
 
 MISSING = "-"
@@ -208,9 +206,28 @@ class Output:
         """An error on stderr, in every mode; the boundary calls it, commands raise."""
         self._tagged("error", "31", message, hint)
 
-    def progress(self, total: int | None, label: str) -> Progress:
-        """A context manager that shows how far ``label`` is; see :class:`Progress`."""
-        return Progress(self, total, label)
+    @property
+    def redraws(self) -> bool:
+        """Whether progress is shown by what redraws itself."""
+        return self.mode is not Mode.QUIET and is_terminal(self.stderr)
+
+    @contextmanager
+    def progress(self, total: int, label: str) -> Iterator[Progress]:
+        """How far ``label`` is: a bar on a terminal, else a line for each change of state."""
+        started = time.monotonic()
+        bar = _bar(self.stderr, total, label) if self.redraws else None
+        if bar is not None:
+            self._above = bar.console
+        else:
+            self.say(f"{label}: started")
+        end = "stopped"
+        try:
+            with bar or nullcontext():
+                yield Progress(self, label, bar)
+            end = "done"
+        finally:
+            self._above = None
+            self.say(f"{label}: {end} after {time.monotonic() - started:.1f} s")
 
     def steps(self, total: Callable[[], int], left: Callable[[], str]) -> Steps:
         """What shows the steps of a run; see :class:`Steps`."""
@@ -235,68 +252,35 @@ class Output:
             write_line(self.stderr, text)
 
 
+@dataclass
 class Progress:
-    """Progress of one thing: a bar on a terminal, else one line for each change of state.
+    """How far one thing is; for steps side by side there is :class:`Steps`."""
 
-    Use as a context manager; ``total`` may be None where it is unknown. Not for several
-    threads at once: for steps side by side there is :class:`Steps`.
-    """
-
-    def __init__(self, output: Output, total: int | None, label: str) -> None:
-        self._output = output
-        self._total = total
-        self._label = label
-        self._done = 0
-        self._state = ""
-        self._started = 0.0
-        self._bar: RichProgress | None = None
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> Self:
-        self._started = time.monotonic()
-        if self._output.mode is not Mode.QUIET and is_terminal(self._output.stderr):
-            self._bar = _rich_progress(self._output.stderr)
-            self._output._above = self._bar.console
-            self._task = self._bar.add_task(printable(self._label), total=self._total, state="")
-            self._bar.start()
-        else:
-            self._line("started")
-        return self
+    output: Output
+    label: str
+    bar: RichProgress | None
+    done: int = 0
+    said: str = ""
 
     def advance(self, count: int = 1) -> None:
         """``count`` more of the total are done."""
-        self.to(self._done + count)
+        self.to(self.done + count)
 
     def to(self, done: int) -> None:
         """``done`` of the total are done."""
-        self._done = done
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done)
+        self.done = done
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=done)
 
     def state(self, text: str) -> None:
         """What is going on now; a line of its own where there is no bar."""
-        if text == self._state:
+        if text == self.said:
             return
-        self._state = text
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, state=printable(text))
+        self.said = text
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], state=printable(text))
         else:
-            self._line(text)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._output._above = None
-        seconds = time.monotonic() - self._started
-        self._line(f"{'done' if kind is None else 'stopped'} after {seconds:.1f} s")
-
-    def _line(self, text: str) -> None:
-        self._output.say(f"{self._label}: {text}")
+            self.output.say(f"{self.label}: {text}")
 
 
 SHOWN_STEPS = 16
@@ -336,7 +320,7 @@ class Steps:
     _live: Live | None = None
 
     def __enter__(self) -> Self:
-        if self.output.mode is not Mode.QUIET and is_terminal(self.output.stderr):
+        if self.output.redraws:
             from rich.console import Console
             from rich.live import Live
 
@@ -456,24 +440,19 @@ def _writable(stream: TextIO, text: str) -> str:
     return text.encode(encoding, errors="backslashreplace").decode(encoding)
 
 
-def _rich_progress(stream: TextIO) -> RichProgress:
+def _bar(stream: TextIO, total: int, label: str) -> RichProgress:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[state]}", markup=False),
         console=Console(file=stream),
         transient=True,
     )
+    bar.add_task(printable(label), total=total, state="")
+    return bar

@@ -99,7 +99,7 @@ def test_progress_without_a_terminal_is_a_line_a_change(make: Make) -> None:
 
 def test_progress_says_that_it_was_stopped(make: Make) -> None:
     output = make(Mode.HUMAN)
-    with pytest.raises(ValueError, match="no"), output.progress(None, "work"):
+    with pytest.raises(ValueError, match="no"), output.progress(1, "work"):
         raise ValueError("no")
     assert "work: stopped after" in texts(output)[1]
 

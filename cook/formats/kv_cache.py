@@ -82,7 +82,7 @@ _KEPT_LAYERS = {"gemma3n": 20}
 @dataclass(frozen=True)
 class CacheSize:
     """Bytes of a context: ``attention`` for keys and values, ``state`` of recurrent layers, None
-    where the header does not tell that."""
+    where the header does not say."""
 
     attention: int
     state: int | None
@@ -103,18 +103,36 @@ def cache_size(
     flash_attention: bool = True,
 ) -> CacheSize | None:
     """Of a server of ``slots`` slots with so many tokens of ``context`` each; ``cache_type`` of
-    keys and of values. None where the header does not tell.
+    keys and of values. None where the header does not say.
 
     Layers of a multi-token-prediction head are left out: a context of the trunk has none.
     """
+    keys, values = (by_name(half) for half in cache_type)
     try:
-        return _Header(file).size(context, cache_type, slots, ubatch, flash_attention)
+        header = _Header(file)
+        attending, recurrent = header.layers_by_kind()
+        window, windowed = header.windows(attending)
+        widths = [header.widths(layer, layer in windowed) for layer in range(header.every)]
+        kept, each_state = header.kept(), header.state() if recurrent else 0
     except (InputError, _UnknownShape):
         return None
+    if each_state is None and not attending:
+        return None
+    cells = _padded(context)
+    cells_in_window = _padded(min(cells, window + ubatch))
+    attention = 0.0
+    for layer in (n for n in attending if n < kept):
+        key, value = widths[layer]
+        if not flash_attention:  # values lie transposed, all layers as wide
+            value = max(value for _, value in widths)
+        each = key * keys.bpw + (0 if header.compressed else value * values.bpw)
+        attention += each / 8 * (cells_in_window if layer in windowed else cells) * slots
+    state = None if each_state is None else len(recurrent) * each_state * STATE_BYTES * slots
+    return CacheSize(round(attention), state)
 
 
 class _UnknownShape(Exception):
-    """The header does not tell."""
+    """The header does not say."""
 
 
 class _Header:
@@ -138,35 +156,7 @@ class _Header:
         if self._one("attention.indexer.head_count", 0):
             raise _UnknownShape
 
-    def size(
-        self,
-        context: int,
-        cache_type: tuple[str, str],
-        slots: int,
-        ubatch: int,
-        flash_attention: bool,
-    ) -> CacheSize:
-        keys, values = (by_name(half) for half in cache_type)
-        attending, recurrent = self._kinds()
-        window, windowed = self._windows(attending)
-        cells = _padded(context)
-        few = _padded(min(cells, window + ubatch))
-        kept = self._kept()
-        widest = max(self._widths(layer, layer in windowed)[1] for layer in range(self.every))
-        attention = 0.0
-        for layer in (n for n in attending if n < kept):
-            key, value = self._widths(layer, layer in windowed)
-            if not flash_attention:  # values lie transposed, all layers as wide
-                value = widest
-            each = key * keys.bpw + (0 if self.compressed else value * values.bpw)
-            attention += each / 8 * (few if layer in windowed else cells) * slots
-        each_state = self._state() if recurrent else 0
-        if each_state is None and not attending:
-            raise _UnknownShape
-        state = None if each_state is None else len(recurrent) * each_state * STATE_BYTES * slots
-        return CacheSize(round(attention), state)
-
-    def _kinds(self) -> tuple[Sequence[int], Sequence[int]]:
+    def layers_by_kind(self) -> tuple[Sequence[int], Sequence[int]]:
         """Layers that attend, and layers with recurrent state."""
         every = range(self.layers)
         if self.name in _PLAIN or self.name in _WINDOWS:
@@ -189,7 +179,7 @@ class _Header:
             raise _UnknownShape
         return [n for n in every if not apart[n]], [n for n in every if apart[n]]
 
-    def _windows(self, attending: Sequence[int]) -> tuple[int, frozenset[int]]:
+    def windows(self, attending: Sequence[int]) -> tuple[int, frozenset[int]]:
         """Tokens of the sliding window, and the layers that have it."""
         tokens = self._one("attention.sliding_window", 0)
         if self.name == "lfm2" and tokens:
@@ -217,12 +207,12 @@ class _Header:
             if not period or (n % period != 0 if rule.first else n % period < period - 1)
         )
 
-    def _kept(self) -> int:
+    def kept(self) -> int:
         """Layers with a cache of their own, from the first on."""
         shared = self._one("attention.shared_kv_layers", 0)
         return min(_KEPT_LAYERS.get(self.name, self.layers), self.every - shared)
 
-    def _widths(self, layer: int, windowed: bool) -> tuple[int, int]:
+    def widths(self, layer: int, windowed: bool) -> tuple[int, int]:
         """Of a token's keys and values in ``layer``."""
         key, value = self.key, self.value
         if windowed:
@@ -230,7 +220,7 @@ class _Header:
             value = self._one("attention.value_length_swa", value)
         return self.heads[layer] * key, self.heads[layer] * value
 
-    def _state(self) -> int | None:
+    def state(self) -> int | None:
         """Numbers of one recurrent layer's state, that of its convolution included."""
         width = self._one("embedding_length", 0)
         if head := self._one("wkv.head_size", 0):
