@@ -16,27 +16,22 @@ MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 
 
-def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor; InputError for a file that is none or is cut short."""
+def parameters(path: Path) -> int:
+    """How many numbers the file holds; InputError for a file that is none or is cut short."""
     with Cursor(path, MAX_HEADER_BYTES + 8) as cursor:
         length = cursor.u64("header length")
         if length > MAX_HEADER_BYTES:
             cursor.fail("header length", f"{length} is more than {MAX_HEADER_BYTES}", at=0)
         try:
             header = json.loads(cursor.take(length, "header"))
-            entries = {k: v for k, v in header.items() if k != "__metadata__"}
-            found = {name: tuple(entry["shape"]) for name, entry in entries.items()}
-            ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
-            if any(type(n) is not int or n < 0 for shape in found.values() for n in shape):
+            entries = [entry for name, entry in header.items() if name != "__metadata__"]
+            shapes = [entry["shape"] for entry in entries]
+            ends = [int(entry["data_offsets"][1]) for entry in entries]
+            if any(type(n) is not int or n < 0 for shape in shapes for n in shape):
                 raise TypeError
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise InputError(f"{path}: header at byte 8: not a safetensors header") from None
         end = 8 + length + max(ends, default=0)
         if end > cursor.file_bytes:
             raise InputError(f"{path}: needs {end} bytes and the file has {cursor.file_bytes}")
-    return found
-
-
-def parameters(path: Path) -> int:
-    """How many numbers the file holds; InputError as :func:`shapes`."""
-    return sum(prod(shape) for shape in shapes(path).values())
+    return sum(prod(shape) for shape in shapes)

@@ -3,16 +3,22 @@
 A repository holds a model in one type: a shard for each tensor, and ``tensors.map``, which says
 what each shard is and hashes to (:mod:`cook.formats.tensors_map`). The map is read first. It is
 compared with the source's own header, then with what the Hub says of the files; only then is
-anything fetched, and what was fetched is hashed and its header compared again.
+anything fetched, and what was fetched is hashed and its header compared again. Who signed the map
+is asked of gpg and the keys that this user trusts; cook imports no key, since one that lies next to
+what it signs proves nothing.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
-from cook.errors import InputError, StepError
+from cook.engines.process.supervisor import ask
+from cook.errors import InputError, PrerequisiteError, StepError
 from cook.formats.gguf import MAX_HEADER_BYTES, TensorInfo
 from cook.formats.naming import ShardNames
 from cook.formats.tensors_map import MAX_MAP_BYTES, PACKED, MapEntry, TensorsMap, read_tensors_map
@@ -20,7 +26,6 @@ from cook.graph.step import Source, source
 from cook.hub.client import PATIENT, Retry
 from cook.hub.download import fetch, left_bytes, place
 from cook.hub.listing import HubFile, Listing, listing
-from cook.hub.signature import signature_of
 from cook.provenance import HubOrigin
 from cook.recipe.rules import TensorsFrom
 from cook.recipe.sources import HubRef
@@ -28,6 +33,11 @@ from cook.steps.published_tensor import PublishedTensor
 
 MAP, MAP_SIGNATURE = "tensors.map", "tensors.map.sig"
 _MAX_SIGNATURE_BYTES = 1 << 16
+UNSIGNED = "unsigned"
+NOT_CHECKED = "signature not checked"
+_VALID = re.compile(r"\[GNUPG:\] VALIDSIG (.+)")
+_NO_KEY = re.compile(r"\[GNUPG:\] NO_PUBKEY (\w{8,40})")
+_REFUSED = re.compile(r"\[GNUPG:\] (BADSIG|REVKEYSIG|EXPSIG)\b")
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ def open_repository(ref: HubRef, key: str | None, retry: Retry = PATIENT) -> Rep
     """The repository of ``ref``, its map fetched, read, and its signature looked at.
 
     Errors: InputError where there is no map, or it or its signature is bad; PrerequisiteError as
-    for any download, and as :func:`cook.hub.signature.signature_of` for ``key``.
+    for any download, and as :func:`signature_of` for ``key``.
     """
     known = listing(ref)
     files = {f.path: f for f in known.files}
@@ -90,6 +100,44 @@ def open_repository(ref: HubRef, key: str | None, retry: Retry = PATIENT) -> Rep
     paths = fetch(known, wanted, retry=retry)
     signature = paths[1] if len(paths) > 1 else None
     return Repository(known, read_tensors_map(paths[0]), signature_of(paths[0], signature, key))
+
+
+def signature_of(file: Path, signature: Path | None, key: str | None = None) -> str:
+    """Who signed ``file``, or why that is not known, for people.
+
+    ``key`` is the fingerprint of the one key that will do. Errors: InputError for a signature that
+    is of other bytes, revoked, or by another key than ``key``; PrerequisiteError where ``key`` is
+    asked for and gpg or the key is not at hand.
+    """
+    if signature is None:
+        if key is not None:
+            raise InputError(f"{file}: is not signed, and the key {key} is asked for")
+        return UNSIGNED
+    program = shutil.which("gpg")
+    if program is None:
+        return _unchecked(file, key, "gpg is not installed", "install gnupg")
+    argv = (program, "--batch", "--no-tty", "--no-auto-key-retrieve", "--status-fd", "1")
+    # What gpg says for people is in their language; its status lines are for programs.
+    status = ask(*argv, "--verify", str(signature), str(file)).stdout_tail
+    if refused := _REFUSED.search(status):
+        why = {"BADSIG": "is of other bytes", "REVKEYSIG": "is by a revoked key"}
+        reason = why.get(refused[1], "has expired")
+        raise InputError(f"{file}: its signature {reason} ({signature.name})")
+    if valid := _VALID.search(status):
+        fields = valid[1].split()  # the key that signed, and at the end the one that it belongs to
+        if key is not None and key.upper() not in (fields[0], fields[-1]):
+            raise InputError(f"{file}: is signed by {fields[-1]}, not by the key {key}")
+        return f"signed by {fields[-1]}"
+    if missing := _NO_KEY.search(status):
+        why_not = f"the key {missing[1]} is not in this user's keyring"
+        return _unchecked(file, key, why_not, "import the publisher's key with `gpg --import`")
+    return _unchecked(file, key, "gpg cannot read it", f"gpg --verify '{signature}' '{file}'")
+
+
+def _unchecked(file: Path, key: str | None, reason: str, hint: str) -> str:
+    if key is not None:
+        raise PrerequisiteError(f"{file}: {NOT_CHECKED}: {reason}", hint=hint)
+    return f"{NOT_CHECKED}: {reason}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, cast
 
 from cook.errors import InputError
 from cook.paths import demo_dir, package_dir
@@ -103,7 +103,7 @@ def load_prompts(source: str | Path) -> PromptSet:
     was used before, an empty prompt or one of more than 4 MiB, more than 100,000 prompts.
     """
     if isinstance(source, str) and source in BUNDLED:
-        label, data = source, _read_bundled(source, BUNDLED[source])
+        label, data = source, _read_file(BUNDLED[source])
     else:
         label, data = str(source), _read_file(Path(source))
     rows = list(_rows(label, data))
@@ -162,16 +162,6 @@ def prompts_file(source: str | Path) -> Path:
     return source if isinstance(source, Path) else BUNDLED[source]
 
 
-def _read_bundled(name: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{name}: the bundled prompt set {path} is missing from this installation",
-            hint="install cook again, or name a .jsonl file of your own",
-        ) from error
-
-
 def _read_file(path: Path) -> bytes:
     try:
         if not path.is_file():
@@ -189,20 +179,19 @@ def _read_file(path: Path) -> bytes:
     return data
 
 
-def _fail(label: str, line: int, problem: str, hint: str | None = None) -> NoReturn:
-    raise InputError(f"{label}:{line}: {problem}", hint=hint)
-
-
 def _rows(label: str, data: bytes) -> Iterator[dict[str, Any]]:
     """The objects of the file, checked one by one; every string in them is usable."""
     lines: dict[str, int] = {}
     for number, raw in _records(label, data.removeprefix(b"\xef\xbb\xbf")):
-        row = _parse(label, number, raw, len(lines) + 1)
-        if row["id"] in lines:
-            _fail(label, number, f"id {row['id']!r} was used before, in line {lines[row['id']]}")
+        try:
+            row = _parse(raw, len(lines) + 1)
+            if row["id"] in lines:
+                raise InputError(f"id {row['id']!r} was used before, in line {lines[row['id']]}")
+            if len(lines) >= MAX_PROMPTS:
+                raise InputError(f"more than {MAX_PROMPTS:,} prompts")
+        except InputError as error:
+            raise InputError(f"{label}:{number}: {error.message}", hint=error.hint) from None
         lines[row["id"]] = number
-        if len(lines) > MAX_PROMPTS:
-            _fail(label, number, f"more than {MAX_PROMPTS:,} prompts")
         yield row
 
 
@@ -214,7 +203,7 @@ def _records(label: str, data: bytes) -> Iterator[tuple[int, bytes]]:
             return
         except json.JSONDecodeError as error:
             problem = f"not JSON: {error.msg} at column {error.colno}"
-            _fail(label, error.lineno, problem, _EXAMPLE)
+            raise InputError(f"{label}:{error.lineno}: {problem}", hint=_EXAMPLE) from None
         except (UnicodeDecodeError, RecursionError):
             pass  # reported of its line
     # Split on LF only: str.splitlines would also cut at U+2028, which JSON allows in strings.
@@ -233,74 +222,68 @@ def _listed(text: str) -> Iterator[tuple[int, bytes]]:
         yield line, text[counted:start].encode()
 
 
-def _parse(label: str, number: int, raw: bytes, count: int) -> dict[str, Any]:
+def _parse(raw: bytes, count: int) -> dict[str, Any]:
+    """The record ``count`` of a file as a prompt; InputError, without a place."""
     try:
         row = json.loads(raw.decode("utf-8"), object_pairs_hook=_refuse_duplicates)
     except UnicodeDecodeError as error:
         byte = raw[error.start]
-        _fail(label, number, f"not UTF-8: byte 0x{byte:02x} at position {error.start + 1}")
+        raise InputError(f"not UTF-8: byte 0x{byte:02x} at position {error.start + 1}") from None
     except json.JSONDecodeError as error:
-        _fail(label, number, f"not JSON: {error.msg} at column {error.colno}", _EXAMPLE)
+        message = f"not JSON: {error.msg} at column {error.colno}"
+        raise InputError(message, hint=_EXAMPLE) from None
     except RecursionError:
-        _fail(label, number, "not a prompt: nested too deeply", _EXAMPLE)
-    except _Unusable as error:
-        _fail(label, number, str(error))
+        raise InputError("not a prompt: nested too deeply", hint=_EXAMPLE) from None
     except ValueError:  # an integer of thousands of digits
-        _fail(label, number, "not a prompt: a number in it is too long", _EXAMPLE)
+        raise InputError("not a prompt: a number in it is too long", hint=_EXAMPLE) from None
     if not isinstance(row, dict):
-        _fail(label, number, "not a JSON object", _EXAMPLE)
+        raise InputError("not a JSON object", hint=_EXAMPLE)
     earlier: tuple[tuple[str, str], ...] = ()
     if is_conversation(row):
-        try:
-            row, earlier = as_prompt(row, count)
-        except InputError as error:
-            _fail(label, number, error.message, error.hint)
-    _check(label, number, row)
+        row, earlier = as_prompt(row, count)
+    _check(row)
     texts = [row["prompt"], *(text for _, text in earlier)]
-    if sum(_require_text(label, number, "prompt", text) for text in texts) > MAX_PROMPT_BYTES:
-        _fail(label, number, f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
+    if sum(_text_bytes("prompt", text) for text in texts) > MAX_PROMPT_BYTES:
+        raise InputError(f"the prompt is larger than {MAX_PROMPT_BYTES // 1024**2} MiB")
     return {**row, "earlier": earlier}
-
-
-class _Unusable(Exception):
-    """The JSON is well formed, but says the same key twice."""
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) != len(pairs):
         keys = [key for key, _ in pairs]
-        raise _Unusable(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
+        raise InputError(f"key {next(k for k in keys if keys.count(k) > 1)!r} is given twice")
     return row
 
 
-def _check(label: str, number: int, row: dict[str, Any]) -> None:
+def _check(row: dict[str, Any]) -> None:
     missing = [key for key in REQUIRED if key not in row]
     if missing:
-        _fail(label, number, f"no {' and no '.join(repr(key) for key in missing)}", _EXAMPLE)
+        raise InputError(f"no {' and no '.join(repr(key) for key in missing)}", hint=_EXAMPLE)
     unknown = sorted(set(row) - KEYS)
     if unknown:
-        _fail(label, number, f"unknown key {unknown[0]!r}", f"known are {', '.join(sorted(KEYS))}")
+        raise InputError(f"unknown key {unknown[0]!r}", hint=f"known are {', '.join(sorted(KEYS))}")
     for key, value in row.items():
         if not isinstance(value, str):
-            _fail(label, number, f"{key!r} must be a string")
-        _require_text(label, number, key, value)
+            raise InputError(f"{key!r} must be a string")
+        _text_bytes(key, value)
         if key != "prompt" and len(value) > MAX_NAME_CHARACTERS:
-            _fail(label, number, f"{key!r} is longer than {MAX_NAME_CHARACTERS} characters")
+            raise InputError(f"{key!r} is longer than {MAX_NAME_CHARACTERS} characters")
     if row.get("half", "pick") not in HALVES:
-        _fail(label, number, f"'half' must be pick or report, not {row['half']!r}")
+        raise InputError(f"'half' must be pick or report, not {row['half']!r}")
     if row.get("context", "short") not in ("short", "long"):
-        _fail(label, number, f"'context' must be short or long, not {row['context']!r}")
+        raise InputError(f"'context' must be short or long, not {row['context']!r}")
 
 
-def _require_text(label: str, number: int, key: str, value: str) -> int:
-    """The bytes of ``value``."""
+def _text_bytes(key: str, value: str) -> int:
+    """How many bytes ``value`` has; InputError for what is no text."""
     if not value.strip():
-        _fail(label, number, f"{key!r} is empty")
+        raise InputError(f"{key!r} is empty")
     try:
         return len(value.encode("utf-8"))
     except UnicodeEncodeError:
-        _fail(label, number, f"{key!r} holds half of a surrogate pair, which is no text")
+        message = f"{key!r} holds half of a surrogate pair, which is no text"
+        raise InputError(message) from None
 
 
 def _assign_halves(rows: Sequence[dict[str, Any]]) -> dict[str, Half]:

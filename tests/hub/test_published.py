@@ -17,8 +17,7 @@ from cook.engines.process.supervisor import ask
 from cook.errors import CookError, InputError, PrerequisiteError, StepError
 from cook.formats.gguf import read_gguf
 from cook.graph.store import Store
-from cook.hub.published import MAP, MAP_SIGNATURE
-from cook.hub.signature import NOT_CHECKED, UNSIGNED
+from cook.hub.published import MAP, MAP_SIGNATURE, NOT_CHECKED, UNSIGNED
 from cook.output import Mode, Output
 from cook.paths import cook_home
 from tests.hub import hub_server
