@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 from unicodedata import combining, east_asian_width
 
@@ -60,14 +61,11 @@ def table(rows: Rows, columns: Sequence[Column], width: int | None = None) -> li
     """The lines of a table with its titles; ``width`` None: as wide as it is."""
     cells = [max((width_of(row[i]) for row in rows), default=0) for i in range(len(columns))]
     natural = [max(w, width_of(column.title)) for w, column in zip(cells, columns, strict=True)]
-    if width is None or _total(natural) <= width:
-        return [
-            *_lines([c.title for c in columns], columns, natural),
-            *_body(rows, columns, natural),
-        ]
-    fitted = _fitted(rows, columns, width)
-    if fitted is not None:
-        return [*_heads(columns, fitted), *_body(rows, columns, fitted)]
+    width = _total(natural) if width is None else width
+    widths = natural if _total(natural) <= width else _fitted(rows, columns, width)
+    if widths is not None:
+        body = [line for row in rows for line in _lines(row, columns, widths)]
+        return [*_heads(columns, widths), *body]
     rest = [row[1:] for row in rows]
     below = _fitted(rest, columns[1:], width - len(INDENT))
     if below is None or len(columns) < 2:
@@ -115,14 +113,8 @@ def _fitted(rows: Rows, columns: Sequence[Column], width: int) -> list[int] | No
 
 def _heads(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
     """Titles over as many lines as they need, the last words on the last line."""
-    broken = [wrapped(c.title, w) for c, w in zip(columns, widths, strict=True)]
-    tall = max(map(len, broken))
-    padded = [[""] * (tall - len(lines)) + lines for lines in broken]
-    return [_line([lines[n] for lines in padded], columns, widths) for n in range(tall)]
-
-
-def _body(rows: Rows, columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
-    return [line for row in rows for line in _lines(row, columns, widths)]
+    broken = [wrapped(c.title, w)[::-1] for c, w in zip(columns, widths, strict=True)]
+    return _next_to_each_other(broken, columns, widths)[::-1]
 
 
 def _lines(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
@@ -131,17 +123,21 @@ def _lines(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int])
         wrapped(cell, w, HANGING) if column.align == "left" else [cell]
         for cell, column, w in zip(row, columns, widths, strict=True)
     ]
-    tall = max(map(len, broken))
-    padded = [lines + [""] * (tall - len(lines)) for lines in broken]
-    return [_line([lines[n] for lines in padded], columns, widths) for n in range(tall)]
+    return _next_to_each_other(broken, columns, widths)
 
 
-def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    padded = []
-    for cell, column, width in zip(cells, columns, widths, strict=True):
-        space = " " * (width - width_of(cell))
-        padded.append(space + cell if column.align == "right" else cell + space)
-    return GAP.join(padded).rstrip()
+def _next_to_each_other(
+    cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int]
+) -> list[str]:
+    """The lines of each cell in its column, the first of all in one line."""
+    lines = []
+    for parts in zip_longest(*cells, fillvalue=""):
+        padded = []
+        for part, column, width in zip(parts, columns, widths, strict=True):
+            space = " " * (width - width_of(part))
+            padded.append(space + part if column.align == "right" else part + space)
+        lines.append(GAP.join(padded).rstrip())
+    return lines
 
 
 def _listed(rows: Rows, columns: Sequence[Column], width: int) -> Iterator[str]:

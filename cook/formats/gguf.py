@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from cook.errors import CookError, InputError
 from cook.files import FileRange, Identity, identity
-from cook.formats.cursor import Cursor, read_range, shown
+from cook.formats.cursor import Cursor, read_range, read_text, shown
 from cook.formats.naming import shards_of, split_name
 from cook.formats.quant_types import by_id, by_name
 
@@ -68,6 +68,7 @@ SCALARS = {
 MAGIC = b"GGUF"
 MAX_HEADER_BYTES = 48 << 20
 """The largest vocabularies have 0.3 M tokens and 0.6 M merges: some 15 MiB."""
+MAX_LIST_BYTES = 64 << 20
 MAX_STRINGS = 1 << 21
 MAX_TENSORS = 1 << 18
 MAX_KEYS = 1 << 16
@@ -243,12 +244,8 @@ def read_tensor_list(path: Path | str) -> tuple[TensorInfo, ...]:
     For planning without the model; offsets are 0. InputError names the line.
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
     tensors: dict[str, TensorInfo] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path, MAX_LIST_BYTES).splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
