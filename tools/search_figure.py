@@ -61,8 +61,8 @@ def contests_plot(panels: Sequence[Panel]) -> Plot:
 
     def draw(sheet: Sheet) -> None:
         for place, one in enumerate(panels, 1):
-            axes = sheet.figure.add_subplot(1, len(panels), place)
-            sheet.dress(axes, "at most, MiB", "tokens a cycle" if place == 1 else "")
+            title = "tokens a cycle" if place == 1 else ""
+            axes = sheet.axes("at most, MiB", title, place=(1, len(panels), place))
             axes.set_title(TITLES[one.family])
             for index, (name, told) in enumerate(LINES.items()):
                 sheet.line(axes, index, one.lines[name], told, strong=name == "found")

@@ -109,7 +109,7 @@ def spent(cycles: list[Cycle], draft: str) -> Plot:
                 label=name,
             )
             below = [b + h for b, h in zip(below, heights, strict=True)]
-        sheet.legend(axes, columns=1 if sheet.narrow else 2)
+        sheet.legend(axes, columns=2)
 
     alt = f"{draft}: time of a cycle by part, in single tokens of the target: " + "; ".join(
         f"{c.n_max}: " + ", ".join(f"{p:.2f}" for p in c.parts) for c in cycles

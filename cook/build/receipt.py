@@ -25,7 +25,7 @@ from cook.paths import config_file, cook_home, package_dir
 if TYPE_CHECKING:
     from cook.report.show import Shown
 
-FORMAT = 3
+FORMAT = 4
 
 TICK_S = 0.02
 """The clock of file times runs behind by up to a tick of the kernel's."""
@@ -33,11 +33,13 @@ TICK_S = 0.02
 
 def find(question: Mapping[str, object]) -> tuple[Shown, Path] | None:
     """The answer kept for ``question`` and the record's path, if nothing has changed since."""
-    from cook.report.show import PrintedTable, Shown
+    from cook.report.document import Table
+    from cook.report.show import Shown
 
-    def sheet(kept: Mapping[str, Any]) -> PrintedTable:
+    def sheet(kept: Mapping[str, Any]) -> Table:
         columns = tuple((title, align) for title, align in kept["columns"])
-        return PrintedTable(columns, tuple(tuple(row) for row in kept["rows"]), kept["picked"])
+        rows = tuple(tuple(row) for row in kept["rows"])
+        return Table(columns, rows, strong=kept["strong"])
 
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         document = json.loads(own_bytes(_path(question)))

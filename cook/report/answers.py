@@ -3,13 +3,19 @@ and memory, which other draft length would do, what lost, what was left out."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+
 from cook.record.record import Candidate, Record
-from cook.report.compared import draft_of, named, partings, picked
+from cook.report.compared import draft_of, named, picked
 from cook.report.document import Fact
 from cook.report.plain import clipped
 from cook.report.sections.lengths import lengths_that_would_do
-from cook.report.speedups import drafts_at_their_best, speedups_by_category
+from cook.report.sections.other_chains import chain_answers
+from cook.report.speedups import drafts_at_their_best, speed_notes, speedups_by_category
 from cook.units import plural, size
+
+NAMED = 3
 
 
 def evidence(record: Record) -> tuple[Fact, ...]:
@@ -17,52 +23,52 @@ def evidence(record: Record) -> tuple[Fact, ...]:
     and the state of the machine."""
     if not record.candidates:
         return ()
-    found = (_over_what(record, picked(record)), _target(record), _machine(record))
-    return tuple(fact for fact in found if fact is not None)
+    said = record.target_description
+    target = (Fact("target", clipped(said, 300)),) if said else ()
+    return (_over_what(record), *target, _machine(record))
 
 
 def answers(record: Record) -> tuple[Fact, ...]:
     """Those that the record has an answer to; none where nothing was scored."""
     if not record.candidates:
         return ()
+    left_out = Fact("left out", _left_out(record) or "nothing: every setting ran live")
+    return (*_use(record), *_what_lost(record), left_out)
+
+
+def printed_answers(record: Record, rows: int) -> Iterator[str]:
+    """What a build prints below its table of ``rows``: the pick first, how to run it last."""
+    yield f"pick: {record.pick.sentence}"
+    if notes := [*speed_notes(record)]:
+        yield f"figures: {'. '.join(notes)}"
+    yield from (f"{fact.label}: {fact.value}" for fact in _use(record))
+    yield from chain_answers(record)
+    more = len(record.candidates) - rows
+    settings = f"{plural(more, 'more setting')} of these drafts (`cook report`)" if more else ""
+    if left := "; ".join(part for part in (settings, _left_out(record)) if part):
+        yield f"left out: {left}"
     winner = picked(record)
-    found = (
-        *use(record),
-        _others(record, winner),
-        _losers(record, winner),
-        _left_out(record),
-    )
-    return tuple(fact for fact in found if fact is not None)
+    if winner is not None:
+        command = f"cook serve {shlex.quote(record.recipe)}"
+        yield f"run it: {command if winner.command else 'the pick has to run live first'}"
 
 
-def use(record: Record) -> tuple[Fact, ...]:
-    """What there is to know before the pick is used: output, memory, other draft lengths."""
+def _over_what(record: Record) -> Fact:
+    """Prompts and tokens of the pick's figures, how they were sampled."""
     winner = picked(record)
-    found = (_output(record, winner), _memory(record, winner), _length(record, winner))
-    return tuple(fact for fact in found if fact is not None)
-
-
-def _over_what(record: Record, winner: Candidate | None) -> Fact:
-    """Prompts and tokens of the pick's figures, how they were sampled, against which target."""
     live = winner.live if winner else None
-    guess = winner.predicted.figures if winner and winner.predicted else None
-    figures = live or guess
-    parts = []
-    if figures is not None:
-        how = "live" if live else "predicted"
-        prompts = plural(figures.requests, "request")
-        parts.append(f"{prompts} and {figures.tokens:,} tokens, {how}")
-        categories = list(winner.categories if winner and live else ())
-        if categories:
-            parts[0] += f" ({named(categories, 6)})"
-    parts.append(f"replies of at most {record.max_tokens} tokens")
-    parts.append(f"temperature {record.temperature:g}")
+    figures = live or (winner.predicted.figures if winner and winner.predicted else None)
+    parts = [
+        f"replies of at most {record.max_tokens} tokens",
+        f"temperature {record.temperature:g}",
+    ]
+    if winner is not None and figures is not None:
+        over = f"{plural(figures.requests, 'request')} and {figures.tokens:,} tokens, "
+        over += "live" if live else "predicted"
+        if live and winner.categories:
+            over += f" ({named(winner.categories, 6)})"
+        parts.insert(0, over)
     return Fact("measured over", "; ".join(parts))
-
-
-def _target(record: Record) -> Fact | None:
-    said = record.target_description
-    return Fact("target", clipped(said, 300)) if said else None
 
 
 def _machine(record: Record) -> Fact:
@@ -79,22 +85,46 @@ def _machine(record: Record) -> Fact:
     return Fact("machine", f"{machine.processor}, {where}; {state}")
 
 
-def _output(record: Record, winner: Candidate | None) -> Fact | None:
-    """Whether drafts change the output: of the pick, or of another where the pick did not run."""
-    if winner is None or winner.draft is None:
-        return None
-    known = [c for c in (winner, *record.candidates) if c.output is not None]
-    if not known or known[0].output is None:
-        return Fact("output", "not compared with that without a draft")
-    one, check = known[0], known[0].output
-    of = "" if one is winner else f" of {clipped(one.name, 60)}"
-    same = f"{check.identical} of {check.replies} replies{of} are token for token those without a"
-    return Fact("output", "; ".join([f"{same} draft", *partings(check)]))
-
-
-def _memory(record: Record, winner: Candidate | None) -> Fact | None:
+def _use(record: Record) -> Iterator[Fact]:
+    """What there is to know before the pick is used: output, memory, other draft lengths."""
+    winner = picked(record)
     if winner is None:
-        return None
+        return
+    if winner.draft is not None:
+        yield _output(record, winner)
+    yield _memory(record, winner)
+    if winner.settings is not None:
+        length = f"{winner.settings.n_max}"
+        if record.pick.within:
+            others = [str(n) for n in lengths_that_would_do(record, winner)]
+            near = f"within {100 * record.pick.margin:g}% of the best"
+            length += (
+                f"; {named(others, 8)} may also be {near}"
+                if others
+                else (f"; no other length is {near}")
+            )
+        yield Fact("draft length", length)
+
+
+def _output(record: Record, winner: Candidate) -> Fact:
+    """Whether drafts change the output: of the pick, or of another where the pick did not run."""
+    for one in (winner, *record.candidates):
+        check = one.output
+        if check is None:
+            continue
+        of = "" if one is winner else f" of {clipped(one.name, 60)}"
+        same = f"{check.identical} of {check.replies} replies{of} are token for token those without"
+        kinds = (
+            (check.near_ties, "part at a near tie"),
+            (check.material, "at a larger gap"),
+            (check.unknown, "unknown"),
+        )
+        differ = [f"{count} {what}" for count, what in kinds if count]
+        return Fact("output", "; ".join([f"{same} a draft", *differ]))
+    return Fact("output", "not compared with that without a draft")
+
+
+def _memory(record: Record, winner: Candidate) -> Fact:
     draft = draft_of(record, winner) if winner.draft is not None else None
     parts = []
     if draft is not None and draft.memory_bytes is not None:
@@ -110,50 +140,41 @@ def _memory(record: Record, winner: Candidate | None) -> Fact | None:
     return Fact("memory", "; ".join(parts))
 
 
-def _length(record: Record, winner: Candidate | None) -> Fact | None:
-    if winner is None or winner.settings is None:
-        return None
-    mine = winner.settings.n_max
-    if not record.pick.within:
-        return Fact("draft length", f"{mine}")
-    others = [str(n) for n in lengths_that_would_do(record, winner)]
-    near = f"within {100 * record.pick.margin:g}% of the best"
-    which = f"{named(others, 8)} may also be {near}" if others else f"no other length is {near}"
-    return Fact("draft length", f"{mine}; {which}")
-
-
-def _others(record: Record, winner: Candidate | None) -> Fact | None:
-    """What the other drafts come to at their best, fastest first."""
-    rows = drafts_at_their_best(record)
-    others = [row for row in rows if winner is None or row.candidate.draft != winner.draft]
-    texts = [
+def _what_lost(record: Record) -> Iterator[Fact]:
+    """The other drafts at their best, fastest first, and categories on which the pick loses."""
+    winner = picked(record)
+    others = [
         f"{clipped(row.draft, 40)} {row.ratio:.2f}x{'' if row.speed.live else ' predicted'}"
-        for row in others
+        for row in drafts_at_their_best(record)
+        if winner is None or row.candidate.draft != winner.draft
     ]
-    return Fact("other drafts", named(texts, 3)) if texts else None
-
-
-def _losers(record: Record, winner: Candidate | None) -> Fact | None:
-    """Where the pick loses: categories on which it is slower than no draft."""
+    if others:
+        yield Fact("other drafts", named(others, 3))
     if winner is None or winner.draft is None:
-        return None
+        return
     gains = speedups_by_category(record, winner)
     slow = [f"{name} {s.ratio:.2f}x" for name, s in gains.items() if s.ratio < 1]
     if slow:
-        return Fact("where it loses", f"slower than no draft on {named(slow)}")
-    return Fact("where it loses", "on no category of these prompts") if gains else None
+        yield Fact("where it loses", f"slower than no draft on {named(slow)}")
+    elif gains:
+        yield Fact("where it loses", "on no category of these prompts")
 
 
-def _left_out(record: Record) -> Fact:
+def _left_out(record: Record) -> str:
+    """Settings without a live run, what cannot win and what did not run, with the reasons."""
     drafting = [c for c in record.candidates if c.draft is not None]
-    guessed = sum(c.live is None and c.predicted is not None for c in drafting)
+    predicted = sum(c.live is None and c.predicted is not None for c in drafting)
     neither = sum(c.live is None and c.predicted is None for c in drafting)
     parts = []
-    if guessed:
-        parts.append(f"{guessed} of {len(drafting)} settings are predicted only")
+    if predicted:
+        parts.append(f"{predicted} of {len(drafting)} settings are predicted only")
     if neither:
         parts.append(f"{neither} have no figure")
-    if record.left_out:
-        names = dict.fromkeys(e.candidate for e in record.left_out)
-        parts.append(f"not run: {named(names, 2)}")
-    return Fact("left out", "; ".join(parts) or "nothing: every setting ran live")
+    for what, left in (
+        (f"{len(record.pick.excluded)} that cannot win", record.pick.excluded),
+        (plural(len(record.left_out), "live run"), record.left_out),
+    ):
+        if left:
+            reasons = (f"{e.candidate}: {e.reason.removeprefix('left out: ')}" for e in left)
+            parts.append(f"{what} ({named(reasons, NAMED, 300)})")
+    return "; ".join(parts)

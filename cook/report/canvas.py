@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTHS = {"half": 512, "full": 1056}
-NARROW = 344
+WIDTHS = {"half": 460, "full": 1056}
+"""A half-width drawing is so narrow that its letters can be read on a phone; a page scrolls the
+full-width ones there."""
 POINTS_PER_INCH = 72
 FONT_PX = 11.5
 MAX_LABEL = 40
+LEGEND_LABEL = 22
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _TAG = re.compile(r"<[^>]+>")
 _ID = re.compile(r' id="([^"]*)"')
@@ -50,28 +52,22 @@ class Named:
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture to be drawn; ``alt`` says in words what it shows.
-
-    ``height`` is in CSS pixels for a full-width or half-width drawing, ``narrow_height`` for one
-    on a phone.
-    """
+    """A picture to be drawn; ``alt`` says in words what it shows. ``height`` is in CSS pixels."""
 
     name: str
     title: str
     alt: str
     draw: Callable[[Sheet], None] = field(repr=False)
     height: int = 330
-    narrow_height: int = 300
     width: Literal["half", "full"] = "half"
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What a plot draws on. ``narrow``: for a phone, where space for words is short."""
+    """What a plot draws on."""
 
     figure: Figure
     colours: Colours
-    narrow: bool
 
     def colour(self, name: str) -> str:
         """A palette colour by its name."""
@@ -81,25 +77,19 @@ class Sheet:
         """(colour, marker) of the ``index``-th series; the pairs repeat after 64."""
         return self.colours[f"s{index % SERIES}"], MARKERS[(index // SERIES) % len(MARKERS)]
 
-    def axes(self, x: str = "", y: str = "", grid: str = "both") -> Axes:
-        """The only axes of the figure; ``grid`` is x, y, both or none."""
-        axes: Axes = self.figure.add_subplot()
-        self.dress(axes, x, y, grid)
-        return axes
-
-    def dress(self, axes: Axes, x: str = "", y: str = "", grid: str = "both") -> None:
-        """Titles, quiet frame and grid."""
+    def axes(
+        self,
+        x: str = "",
+        y: str = "",
+        grid: Literal["x", "y", "both"] = "both",
+        place: tuple[int, int, int] = (1, 1, 1),
+    ) -> Axes:
+        """Axes with a grid in the directions of ``grid``; ``place``: (rows, columns, number)."""
+        axes: Axes = self.figure.add_subplot(*place)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        if grid in ("x", "y", "both"):
-            axes.grid(visible=True, axis=grid, linewidth=0.8)  # type: ignore[arg-type]
-
-    def short(self, text: str) -> str:
-        """``text`` cut to what a legend has room for."""
-        return label(text, 16 if self.narrow else 22)
+        axes.grid(visible=True, axis=grid)
+        return axes
 
     def line(
         self,
@@ -119,7 +109,7 @@ class Sheet:
             markersize=4.5,
             color=colour,
             linewidth=2.8 if strong else 1.7,
-            label=self.short(text),
+            label=label(text, LEGEND_LABEL),
         )
 
     def level(self, axes: Axes, y: float, text: str) -> None:
@@ -132,7 +122,6 @@ class Sheet:
             xytext=(-3, 4),
             textcoords="offset points",
             ha="right",
-            color=self.colour("ink"),
         )
 
     def span(self, axes: Axes, axis: Literal["x", "y"], least: float) -> None:
@@ -155,71 +144,24 @@ class Sheet:
         y_ends: tuple[float, float] | None = None,
     ) -> None:
         """A measured figure with its interval: filled where it ran ``live``, else hollow."""
-        shape = {"color": colour, "linewidth": 1.5 if live else 1.1, "zorder": 3}
-        if x_ends is not None:
-            axes.plot(x_ends, (y, y), **shape)  # type: ignore[arg-type]
-        if y_ends is not None:
-            axes.plot((x, x), y_ends, **shape)  # type: ignore[arg-type]
-        axes.plot(
-            [x],
-            [y],
-            "o",
-            markersize=8 if live else 7,
-            markeredgecolor=colour,
-            markerfacecolor=colour if live else self.colour("page"),
-            markeredgewidth=1.6,
-            zorder=4,
-        )
+        axes.plot(x_ends or (x, x), y_ends or (y, y), color=colour, linewidth=1.3, zorder=3)
+        axes.plot([x], [y], **self._dot(colour, filled=live), zorder=4)
 
-    def ratios(
-        self, axes: Axes, ends: tuple[float, float], rows: int, least_span: float
-    ) -> tuple[float, float]:
-        """Rows of ratios to no draft, which is the line at 1; below it, shaded, is slower.
-
-        ``ends``: the least and the greatest that must be seen; the limits that the axis has then.
-        """
-        low, high = ends
-        room = max((high - low) * 0.05, 0.02)
-        axes.set_xlim(max(0.0, low - room), high + room)
-        self.span(axes, "x", least_span)
-        left, right = axes.get_xlim()
-        axes.axvspan(left, 1, color=self.colour("grid"), alpha=0.45, linewidth=0, zorder=0)
-        axes.axvline(1, color=self.colour("ink"), linewidth=1.4, linestyle=":", zorder=2)
-        axes.set_ylim(rows - 0.4, -0.9)
-        axes.text(1, -0.62, " no draft", color=self.colour("ink"), va="center", ha="left")
-        axes.spines["left"].set_visible(False)
-        return float(left), float(right)
-
-    def at_the_right(
-        self, axes: Axes, place: int, text: str, colour: str, *, strong: bool = False
-    ) -> None:
-        """Words of the row at ``place``, behind the plot."""
-        from matplotlib.transforms import blended_transform_factory
-
-        axes.text(
-            1.02,
-            place,
-            text,
-            transform=blended_transform_factory(axes.transAxes, axes.transData),
-            ha="left",
-            va="center",
-            color=colour,
-            fontweight="bold" if strong else "normal",
-        )
-
-    def kinds(self, axes: Axes, kinds: Sequence[Literal["live", "predicted"]]) -> None:
+    def legend_of_kinds(self, axes: Axes, *, live: bool, predicted: bool) -> None:
         """The legend's words for filled and hollow points."""
-        for kind in kinds:
-            axes.plot(
-                [],
-                [],
-                "o",
-                markersize=7,
-                markeredgecolor=self.colour("ink"),
-                markerfacecolor=self.colour("ink" if kind == "live" else "page"),
-                markeredgewidth=1.4,
-                label=kind,
-            )
+        for kind in ["live"] * live + ["predicted"] * predicted:
+            axes.plot([], [], **self._dot(self.colour("ink"), filled=kind == "live"), label=kind)
+        self.legend(axes, 2)
+
+    def _dot(self, colour: str, *, filled: bool) -> dict[str, Any]:
+        return {
+            "marker": "o",
+            "linestyle": "none",
+            "markersize": 7.5,
+            "markeredgecolor": colour,
+            "markerfacecolor": colour if filled else self.colour("page"),
+            "markeredgewidth": 1.6,
+        }
 
     def rows(self, axes: Axes, names: Sequence[str], most: int, strong: str | None = None) -> None:
         """Names down the side, from the top; one is ``strong``."""
@@ -243,55 +185,44 @@ class Sheet:
         )
 
     def name(self, axes: Axes, points: Sequence[Named], most: int) -> None:
-        """Words beside points, where they cover neither each other nor a point, if there is room.
+        """Words next to points, where they cover neither each other nor a point, if there is room.
 
         With more than ``most`` points only strong ones are named; these have the pick's ring.
         Call it last: it counts in pixels of the limits that the axes have by then.
         """
         axes.get_xlim(), axes.get_ylim()  # brings the limits up to date
-        for point in points:
+        named = [point for point in points if point.strong or len(points) <= most]
+        named.sort(key=lambda point: not point.strong)
+        if not named:
+            return
+        spots = axes.transData.transform([(point.x, point.y) for point in named])
+        widths = [len(label(p.text, 24)) * FONT_PX * (0.66 if p.strong else 0.6) for p in named]
+        offsets = places(spots.tolist(), widths, axes.bbox.x0, axes.bbox.x1 + 4)
+        for point, offset in zip(named, offsets, strict=True):
             if point.strong:
                 self.ring(axes, point.x, point.y)
-        named = [point for point in points if point.strong or len(points) <= most]
-        ordered = sorted(named, key=lambda point: not point.strong)
-        texts = [label(point.text, 20 if self.narrow else 28) for point in ordered]
-        spots = [
-            (float(x), float(y))
-            for x, y in (axes.transData.transform((point.x, point.y)) for point in ordered)
-        ]
-        widths = [
-            len(text) * FONT_PX * (0.66 if point.strong else 0.6)
-            for text, point in zip(texts, ordered, strict=True)
-        ]
-        offsets = places(spots, widths, axes.bbox.x0, axes.bbox.x1 + 4)
-        for point, text, offset in zip(ordered, texts, offsets, strict=True):
             axes.annotate(
-                text,
+                label(point.text, 24),
                 (point.x, point.y),
                 xytext=offset,
                 textcoords="offset points",
                 ha="left" if offset[0] > 0 else "right",
                 va="center",
-                color=self.colour("ink"),
                 fontweight="bold" if point.strong else "normal",
                 zorder=6,
             )
 
     def legend(self, axes: Axes, columns: int | None = None) -> None:
-        """The legend above the axes, in ``columns`` or as many as fit."""
+        """The legend above the axes, in ``columns`` or as many as fit a half-width drawing."""
         handles, labels = axes.get_legend_handles_labels()
         if not handles:
             return
-        room = NARROW if self.narrow else WIDTHS["half"]
         widest = max(len(text) for text in labels) * FONT_PX * 0.6 + 36
         self.figure.legend(
             handles,
             labels,
             loc="outside upper left",
-            ncols=columns or max(1, min(len(handles), int(room / widest))),
-            handlelength=1.4,
-            columnspacing=1.2,
-            frameon=False,
+            ncols=columns or max(1, min(len(handles), int(WIDTHS["half"] / widest))),
         )
 
 
@@ -300,18 +231,16 @@ def label(text: str, most: int = MAX_LABEL) -> str:
     return clipped(text.replace("\n", " ").replace("\t", " "), most)
 
 
-def inline_svg(plot: Plot, narrow: bool) -> str:
+def inline_svg(plot: Plot) -> str:
     """The plot as an ``<svg>`` element whose colours are the page's CSS variables."""
-    variant = f"{plot.name}-{'n' if narrow else 'w'}"
-    svg = _bare(_draw(plot, narrow, LIGHT, "svg").decode(), variant)
+    svg = _bare(_draw(plot, LIGHT, "svg").decode(), plot.name)
     name = escape(plot.alt, quote=True)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
 
 
 def svg_file(plot: Plot) -> str:
     """The plot as a file of its own that follows the reader's light or dark theme."""
-    svg = _bare(_draw(plot, False, LIGHT, "svg").decode(), plot.name)
-    width, height = _size(plot, False)
+    svg = _bare(_draw(plot, LIGHT, "svg").decode(), plot.name)
     style = (
         f":root{{--sans:sans-serif;{css(LIGHT)}}}"
         f"@media (prefers-color-scheme: dark){{:root{{{css(DARK)}}}}}"
@@ -321,36 +250,29 @@ def svg_file(plot: Plot) -> str:
         f"<title>{escape(plot.title)}</title><desc>{escape(plot.alt)}</desc>"
         f'<style>{style}</style><rect width="100%" height="100%" style="fill:var(--page)"/>'
     )
-    svg = svg.replace("<svg ", f'<svg width="{width}" height="{height}" ', 1)
-    return re.sub(r"(<svg [^>]*>)", lambda m: m[1] + head, svg, count=1)
+    size = f'width="{WIDTHS[plot.width]}" height="{plot.height}"'
+    return re.sub(r"<svg ([^>]*>)", lambda m: f"<svg {size} {m[1]}{head}", svg, count=1)
 
 
 def png(plot: Plot, *, dark: bool = False) -> bytes:
     """The plot as a PNG at twice the resolution of a plain screen."""
-    return _draw(plot, False, DARK if dark else LIGHT, "png")
+    return _draw(plot, DARK if dark else LIGHT, "png")
 
 
-def _size(plot: Plot, narrow: bool) -> tuple[int, int]:
-    return (NARROW, plot.narrow_height) if narrow else (WIDTHS[plot.width], plot.height)
-
-
-def _draw(plot: Plot, narrow: bool, colours: Colours, form: str) -> bytes:
+def _draw(plot: Plot, colours: Colours, form: Literal["svg", "png"]) -> bytes:
     from matplotlib.figure import Figure
 
-    width, height = _size(plot, narrow)
-    with _style(colours, f"{plot.name}-{narrow}"):
-        figure = Figure(
-            figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), layout="constrained"
-        )
-        plot.draw(Sheet(figure, colours, narrow))
-        stream = BytesIO()
-        extra: dict[str, Any] = {"metadata": {"Date": None}} if form == "svg" else {}
+    size = (WIDTHS[plot.width] / POINTS_PER_INCH, plot.height / POINTS_PER_INCH)
+    stream = BytesIO()
+    with _style(colours, plot.name):
+        figure = Figure(figsize=size, layout="constrained")
+        plot.draw(Sheet(figure, colours))
         figure.savefig(
             stream,
             format=form,
             dpi=POINTS_PER_INCH * (2 if form == "png" else 1),
             transparent=form == "svg",
-            **extra,
+            metadata={"Date": None} if form == "svg" else None,
         )
     return stream.getvalue()
 
@@ -385,7 +307,14 @@ def _style(colours: Colours, salt: str) -> Iterator[None]:
         "xtick.color": muted,
         "ytick.color": muted,
         "grid.color": grid,
+        "grid.linewidth": 0.8,
         "axes.linewidth": 0.8,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "legend.handlelength": 1.4,
+        "legend.columnspacing": 1.2,
         "lines.linewidth": 1.8,
         "lines.markersize": 6.0,
         "axes.formatter.useoffset": False,
@@ -406,8 +335,8 @@ def _style(colours: Colours, salt: str) -> Iterator[None]:
 def _bare(svg: str, prefix: str) -> str:
     """matplotlib's document as an element that shares a page with others.
 
-    Its colours become variables, identifiers nobody refers to go and the others get ``prefix``;
-    the rule for all elements of the page goes as well.
+    Its colours become variables, identifiers that nothing refers to go and the others get
+    ``prefix``; the rule for all elements of the page goes as well.
     """
     svg = svg[svg.index("<svg ") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

@@ -182,10 +182,10 @@ def partings(check: OutputCheck) -> list[str]:
     return [f"{count} {what}" for count, what in kinds if count]
 
 
-def named(names: Iterable[str], most: int = 4) -> str:
+def named(names: Iterable[str], most: int = 4, longest: int = 60) -> str:
     """``A, B and 3 more``."""
     every = list(names)
-    head = ", ".join(clipped(name, 60) for name in every[:most])
+    head = ", ".join(clipped(name, longest) for name in every[:most])
     return head if len(every) <= most else f"{head} and {len(every) - most} more"
 
 

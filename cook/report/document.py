@@ -1,16 +1,21 @@
-"""A report before it has a form: what HTML and Markdown both are made from.
+"""A report before it has a form: what the page, the Markdown and the terminal are made from.
 
 All text here is plain and untrusted; whoever gives it a form escapes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from cook.record.record import Record
-from cook.record.search_record import SearchRecord
 from cook.report.canvas import Plot
+
+if TYPE_CHECKING:
+    from cook.record.record import Record
+    from cook.record.search_record import SearchRecord
+
+Cells = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,50 @@ class Table:
     """
 
     columns: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[str | None, ...], ...]
+    rows: tuple[Cells, ...]
     title: str | None = None
     strong: int | None = None
     caption: str | None = None
 
+    def only(self, titles: Collection[str]) -> Table:
+        """The columns named ``titles``, in the table's order."""
+        kept = [place for place, (title, _) in enumerate(self.columns) if title in titles]
+        columns = tuple(self.columns[place] for place in kept)
+        rows = tuple(tuple(cells[place] for place in kept) for cells in self.rows)
+        return replace(self, columns=columns, rows=rows)
+
+    def sentences(self, most: int | None = None) -> list[str]:
+        """The first ``most`` rows in words: ``IQ1_S: draft length 4, t/s 12.3``."""
+        titles = [title for title, _ in self.columns[1:]]
+        return [
+            f"{name}: "
+            + ", ".join(
+                f"{title} {cell}" for title, cell in zip(titles, cells, strict=True) if cell
+            )
+            for name, *cells in self.rows[:most]
+        ]
+
+    def alt(self, what: str) -> str:
+        """``what`` a picture of the table shows, with its first rows in words."""
+        return f"{what}. {'; '.join(self.sentences(8))}."
+
 
 def figures(
     titles: Sequence[str],
-    rows: Iterable[tuple[str | None, ...]],
+    rows: Iterable[Cells],
     *,
     title: str | None = "Figures",
     pick: str | None = None,
     caption: str | None = None,
+    words: Collection[str] = (),
 ) -> Table:
-    """A table of names, and of figures to their right; ``pick`` names the strong row."""
+    """A table of names, and of figures to their right, except in the columns of ``words``.
+
+    ``pick`` names the strong row.
+    """
     every = tuple(rows)
-    columns = tuple((text, "right" if index else "left") for index, text in enumerate(titles))
+    left = {titles[0], *words}
+    columns = tuple((text, "left" if text in left else "right") for text in titles)
     strong = next((i for i, row in enumerate(every) if pick is not None and row[0] == pick), None)
     return Table(columns, every, title, strong, caption)
 
@@ -83,12 +115,17 @@ class Section:
     absent: str | None = None
     folded: bool = False
 
-    @property
-    def half(self) -> bool:
-        """Whether it fits next to another: one small plot, and tables only folded away."""
-        plots = [b for b in self.blocks if isinstance(b, Plot)]
-        wide = any(isinstance(b, Table) and b.title is None for b in self.blocks)
-        return len(plots) == 1 and plots[0].width == "half" and not wide
+    def in_words(self) -> str:
+        """Its title and, line by line, what its tables, lists and paragraphs hold."""
+        lines = [f"{self.title}:"]
+        for block in self.blocks:
+            if isinstance(block, Table):
+                lines += block.sentences()
+            elif isinstance(block, Items):
+                lines += block.items
+            elif isinstance(block, Text):
+                lines.append(block.text)
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -137,34 +174,14 @@ class Document:
     sections: tuple[Section, ...]
 
     @property
-    def open(self) -> tuple[Section, ...]:
-        """Sections below the first screen that are in sight, in order."""
-        return tuple(s for s in self.sections if s.absent is None and not s.folded)
-
-    @property
-    def folded(self) -> tuple[Section, ...]:
-        """The rest."""
-        return tuple(s for s in self.sections if s.absent is None and s.folded)
-
-    @property
     def shown(self) -> tuple[Section, ...]:
         """Every section with something in it, in the order of the page."""
-        first = (self.first,) if self.first.absent is None else ()
-        return (*first, *self.open, *self.folded)
-
-    @property
-    def lone(self) -> frozenset[str]:
-        """Half-width sections without a neighbour: their tables stand next to the plot instead."""
-        found = {section.id for section in self.folded if section.half}
-        waiting: str | None = None
-        for section in self.open:
-            if section.half and waiting is None:
-                waiting = section.id
-                continue
-            if not section.half and waiting is not None:
-                found.add(waiting)
-            waiting = None
-        return frozenset(found | ({waiting} if waiting else set()))
+        return tuple(
+            section
+            for folded in (False, True)
+            for section in (self.first, *self.sections)
+            if section.absent is None and section.folded == folded
+        )
 
     @property
     def absent(self) -> tuple[Section, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from cook.record.search_record import SearchedSpan, SearchRecord, TypeEffect
 from cook.units import short_size
@@ -24,7 +25,7 @@ class Earning:
     chosen: TypeEffect
     smaller: TypeEffect | None
     larger: TypeEffect | None
-    share: float
+    share: float = 0.0
     price: float | None = None
 
     @property
@@ -35,7 +36,12 @@ class Earning:
     @property
     def kld_more(self) -> float | None:
         """Nats that the next smaller type would add."""
-        return _more_kld(self.smaller, self.chosen)
+        return _difference(self.smaller, self.chosen, "kld")
+
+    @property
+    def length_less(self) -> float | None:
+        """Tokens a cycle that it would cost, as the two types were replayed alone."""
+        return _difference(self.chosen, self.smaller, "acceptance_length")
 
     @property
     def kld_per_byte(self) -> float | None:
@@ -57,11 +63,8 @@ def earnings(record: SearchRecord) -> tuple[Earning, ...]:
     found = [e for span in record.spans if (e := _earning(span)) is not None]
     total = sum(e.chosen.size_bytes for e in found)
     price = _price(found, NEXT * total)
-    priced = [
-        Earning(e.span, e.chosen, e.smaller, e.larger, e.chosen.size_bytes / (total or 1), price)
-        for e in found
-    ]
-    return tuple(sorted(priced, key=_by_worth))
+    priced = (replace(e, share=e.chosen.size_bytes / (total or 1), price=price) for e in found)
+    return tuple(sorted(priced, key=lambda e: (e.kld_per_byte is None, -(e.kld_per_byte or 0.0))))
 
 
 def earning_text(earning: Earning) -> str:
@@ -73,9 +76,8 @@ def earning_text(earning: Earning) -> str:
     if smaller is None or more is None:
         return f"{text}; no smaller type was measured"
     cost = f"adds {more:.2g} nats" if more > 0 else "adds no KLD"
-    lost = _length_lost(earning)
-    if lost is not None:
-        cost += f" and {lost}"
+    if (lost := earning.length_less) is not None:
+        cost += f" and {'costs' if lost >= 0 else 'gains'} {abs(lost):.2f} tokens a cycle"
     text += f"; {smaller.type} saves {short_size(earning.saved_bytes)} and {cost}"
     times = earning.times_price
     if times is None:
@@ -96,22 +98,23 @@ def _earning(span: SearchedSpan) -> Earning | None:
         return None  # split into others, or of a type that was not asked about
     below = [t for t in known[:place] if t.size_bytes < known[place].size_bytes]
     above = [t for t in known[place:] if t.size_bytes > known[place].size_bytes]
-    return Earning(
-        span, known[place], below[-1] if below else None, above[0] if above else None, 0.0
-    )
+    smaller, larger = below[-1] if below else None, above[0] if above else None
+    return Earning(span, known[place], smaller, larger)
 
 
-def _more_kld(one: TypeEffect | None, other: TypeEffect) -> float | None:
-    if one is None or one.kld is None or other.kld is None:
-        return None
-    return one.kld.value - other.kld.value
+def _difference(
+    one: TypeEffect | None, other: TypeEffect | None, name: Literal["kld", "acceptance_length"]
+) -> float | None:
+    effects = [getattr(effect, name) if effect is not None else None for effect in (one, other)]
+    mine, theirs = effects
+    return mine.value - theirs.value if mine is not None and theirs is not None else None
 
 
 def _price(found: Sequence[Earning], more_bytes: float) -> float | None:
     """Nats a byte that the best ``more_bytes`` would save; None where none saves any."""
     steps = []
     for earning in found:
-        added = _more_kld(earning.larger, earning.chosen)
+        added = _difference(earning.larger, earning.chosen, "kld")
         if earning.larger is not None and added is not None and added < 0:
             steps.append((-added, earning.larger.size_bytes - earning.chosen.size_bytes))
     saved, taken = 0.0, 0
@@ -119,17 +122,3 @@ def _price(found: Sequence[Earning], more_bytes: float) -> float | None:
         if taken < more_bytes:
             saved, taken = saved + nats, taken + size_bytes
     return saved / taken if taken else None
-
-
-def _by_worth(earning: Earning) -> tuple[bool, float]:
-    worth = earning.kld_per_byte
-    return worth is None, -(worth or 0.0)
-
-
-def _length_lost(earning: Earning) -> str | None:
-    """Tokens a cycle, as the two types were replayed alone."""
-    smaller, chosen = earning.smaller, earning.chosen
-    if smaller is None or smaller.acceptance_length is None or chosen.acceptance_length is None:
-        return None
-    lost = chosen.acceptance_length.value - smaller.acceptance_length.value
-    return f"{'costs' if lost >= 0 else 'gains'} {abs(lost):.2f} tokens a cycle"

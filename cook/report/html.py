@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -35,30 +34,20 @@ def html(document: Document) -> str:
     """
     from markupsafe import Markup
 
-    pictures = {
-        plot.name: (Markup(inline_svg(plot, False)), Markup(inline_svg(plot, True)))
-        for plot in document.plots
+    fixed = {
+        "document": document,
+        "pictures": {plot.name: Markup(inline_svg(plot)) for plot in document.plots},
+        "light": Markup(css(LIGHT)),
+        "dark": Markup(css(DARK)),
+        "style": Markup((PAGE / "report.css").read_text(encoding="utf-8")),
+        "characters_a_row": CHARACTERS_A_ROW,
+        "said": SAID,
     }
     for most_rows in (2000, 400, 100, 25):
-        page = _render(document, pictures, most_rows)
+        page = _template().render(fixed, most_rows=most_rows)
         if len(page.encode()) < MAX_BYTES:
             return page
     raise InternalError("a report passes 2 MB with its tables cut to 25 rows")
-
-
-def _render(document: Document, pictures: Mapping[str, tuple[str, str]], most_rows: int) -> str:
-    from markupsafe import Markup
-
-    return _template().render(
-        document=document,
-        pictures=pictures,
-        most_rows=most_rows,
-        light=Markup(css(LIGHT)),
-        dark=Markup(css(DARK)),
-        style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
-        characters_a_row=CHARACTERS_A_ROW,
-        said=SAID,
-    )
 
 
 def _prose(text: str) -> Markup:

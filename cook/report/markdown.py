@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from urllib.parse import quote
 
-from cook.report.canvas import Plot
+from cook.report.canvas import WIDTHS, Plot
 from cook.report.document import Block, Code, Document, Items, Section, Table, Text
 from cook.report.plain import plain
 from cook.report.public import SAID
@@ -25,12 +25,8 @@ def markdown(document: Document, plots: PurePath | None = None) -> str:
     parts = [f"# {text(document.title)}: {text(document.headline.title)}"]
     parts.append(" · ".join(text(part) for part in document.subtitle))
     parts += _headline(document)
-    if document.first.absent is None:
-        parts += _section(document.first, plots)
-    for section in document.open:
+    for section in document.shown:
         parts += _section(section, plots)
-    for section in document.folded:
-        parts += _folded_section(section, plots)
     if document.absent:
         parts.append("## Not in this record")
         parts.append(
@@ -98,17 +94,12 @@ def _headline(document: Document) -> list[str]:
 
 
 def _section(section: Section, plots: PurePath | None) -> list[str]:
-    parts = [f"## {text(section.title)}", text(section.lead)]
-    for block in section.blocks:
-        parts.append(_block(block, plots))
-    return parts
-
-
-def _folded_section(section: Section, plots: PurePath | None) -> list[str]:
-    """Its heading in sight; GitHub opens it at a click."""
-    _, *inside = _section(section, plots)
-    body = "\n\n".join(part for part in inside if part)
-    return [f"<details><summary>{text(section.title)}</summary>", body, "</details>"]
+    """A heading and what stands under it; a folded one is opened by a click on GitHub."""
+    title = text(section.title)
+    body = [text(section.lead), *(_block(block, plots) for block in section.blocks)]
+    if not section.folded:
+        return [f"## {title}", *body]
+    return [f"<details><summary>{title}</summary>", *body, "</details>"]
 
 
 def _block(block: Block, plots: PurePath | None) -> str:
@@ -147,6 +138,6 @@ def _picture(plot: Plot, plots: PurePath | None) -> str:
     alt = text(plot.alt).replace('"', "&quot;")
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{base}-dark.png">'
-        f'<img src="{base}.png" alt="{alt}" width="{528 if plot.width == "half" else 1056}">'
+        f'<img src="{base}.png" alt="{alt}" width="{WIDTHS[plot.width]}">'
         "</picture>"
     )

@@ -5,11 +5,7 @@ from __future__ import annotations
 from math import floor, log10
 
 from cook.record.measured import Figures, Quality
-
-
-def number(value: float | None, form: str) -> str | None:
-    """``value`` in a format of Python's, such as ``.2f``; None where it is missing."""
-    return format(value, form) if value is not None else None
+from cook.units import number as number
 
 
 def with_error(value: float | None, error: float | None, digits: int = 4) -> str | None:

@@ -12,8 +12,7 @@ from cook.record.search_record import Finalist, SearchRecord
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite
 from cook.report.earnings import Earning, earning_text, earnings
-from cook.report.layer_map import LayerCell, LayerMap, draw_maps, map_heights
-from cook.report.sections.types import shade
+from cook.report.layer_map import LayerCell, LayerMap, map_plot, shade_of
 from cook.units import short_size
 
 MOST_LABELS = 12
@@ -29,16 +28,15 @@ def front_plot(record: SearchRecord) -> Plot | None:
     points = [(f, n) for f in record.finalists if (n := finite(f.replayed.acceptance_length))]
     if not points:
         return None
-    line = scaled_front(record)
-    alt = "Acceptance length against size: " + "; ".join(
+    title = "Acceptance length against size"
+    alt = f"{title}: " + "; ".join(
         f"{f.name} {n:.2f} tokens a cycle in {short_size(f.size_bytes)}" for f, n in points[:8]
     )
 
     def draw(sheet: Sheet) -> None:
-        _draw_front(sheet, record, points, line)
+        _draw_front(sheet, record, points, scaled_front(record))
 
-    title = "Acceptance length against size"
-    return Plot("search-front", title, alt + ".", draw, height=360, narrow_height=340)
+    return Plot("search-front", title, alt + ".", draw, height=360)
 
 
 def scaled_front(record: SearchRecord) -> list[tuple[int, float]]:
@@ -68,13 +66,16 @@ def bits_map(record: SearchRecord) -> Plot | None:
     found = [e for e in earnings(record) if e.span.elements]
     if not found:
         return None
-    cells = tuple(_bits_cell(e) for e in _in_order(record, found))
-    title = "Types of the mix that is returned"
-    shades = [cell.shade for cell in cells if cell.shade is not None]
+    cells = []
+    for earning in _in_order(record, found):
+        bpw = 8 * earning.chosen.size_bytes / earning.span.elements
+        name = earning.chosen.type
+        cells.append(_cell(earning, shade_of(bpw), f"{name}  {bpw:.2f}", name, f"{bpw:.1f}"))
     alt = "Bits per weight by layer and tensors. " + "; ".join(
         f"{e.span.name} {e.chosen.type}" for e in found[:12]
     )
-    return _map_plot("search-bits", title, alt + ".", cells, (min(shades), max(shades)))
+    title = "Types of the mix that is returned"
+    return map_plot("search-bits", title, alt + ".", [LayerMap(title, tuple(cells))])
 
 
 def earning_map(record: SearchRecord) -> Plot | None:
@@ -82,24 +83,20 @@ def earning_map(record: SearchRecord) -> Plot | None:
     found = earnings(record)
     if not any(e.times_price is not None for e in found):
         return None
-    cells = tuple(_earning_cell(e) for e in _in_order(record, found))
-    alt = "What bits earn, by layer and tensors. " + " ".join(
-        f"{earning_text(e)}." for e in found[:8]
-    )
+    cells = []
+    for earning in _in_order(record, found):
+        name, times = earning.chosen.type, earning.times_price
+        if times is None:
+            cells.append(_cell(earning, None, f"{name} is the smallest", "-"))
+            continue
+        shown = f"{times:.2g}x" if times > 0 else "nothing"
+        shade = log2(max(times, 1 / MOST_TIMES))
+        cells.append(_cell(earning, shade, f"{name}  {shown}", shown))
+    alt = "What bits earn, by layer and tensors. "
+    alt += " ".join(f"{earning_text(e)}." for e in found[:8])
     title = "What bits earn, over what they would elsewhere"
-    return _map_plot("search-earns", title, alt, cells, (-log2(MOST_TIMES) / 2, log2(MOST_TIMES)))
-
-
-def _map_plot(
-    name: str, title: str, alt: str, cells: tuple[LayerCell, ...], ends: tuple[float, float]
-) -> Plot:
-    maps = (LayerMap(title, cells),)
-    height, narrow_height = map_heights(maps)
-
-    def draw(sheet: Sheet) -> None:
-        draw_maps(sheet, maps, ends)
-
-    return Plot(name, title, alt, draw, height, narrow_height, "full")
+    ends = -log2(MOST_TIMES) / 2, log2(MOST_TIMES)
+    return map_plot("search-earns", title, alt, [LayerMap(title, tuple(cells))], ends)
 
 
 def _in_order(record: SearchRecord, found: Sequence[Earning]) -> list[Earning]:
@@ -108,26 +105,10 @@ def _in_order(record: SearchRecord, found: Sequence[Earning]) -> list[Earning]:
     return sorted(found, key=lambda e: (e.span.first_layer is not None, order[e.span.name]))
 
 
-def _cell(earning: Earning, shade_: float | None, texts: tuple[str, ...]) -> LayerCell:
+def _cell(earning: Earning, shade: float | None, *texts: str) -> LayerCell:
     span = earning.span
     row = _LAYERS.sub("", span.name)
-    return LayerCell(row, span.first_layer, span.last_layer, shade_, texts)
-
-
-def _bits_cell(earning: Earning) -> LayerCell:
-    bpw = 8 * earning.chosen.size_bytes / earning.span.elements
-    name = earning.chosen.type
-    return _cell(earning, shade(bpw), (f"{name}  {bpw:.2f}", name, f"{bpw:.1f}"))
-
-
-def _earning_cell(earning: Earning) -> LayerCell:
-    times = earning.times_price
-    if times is None:
-        return _cell(earning, None, (f"{earning.chosen.type} is the smallest", "-"))
-    least = 1 / MOST_TIMES
-    shown = f"{times:.2g}x" if times > 0 else "nothing"
-    texts = (f"{earning.chosen.type}  {shown}", shown)
-    return _cell(earning, log2(max(times, least)), texts)
+    return LayerCell(row, span.first_layer, span.last_layer, shade, texts)
 
 
 def _at(points: Sequence[tuple[int, float]], size_bytes: int) -> float | None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from cook.report.document import Cells, Table, figures
 from cook.report.earnings import Earning, earning_text, earnings
-from cook.report.show import PrintedTable, Shown
-from cook.units import duration, plural, short_size
+from cook.report.show import Shown
+from cook.units import duration, number, plural, short_size
 
 if TYPE_CHECKING:
     from cook.record.search_record import Effect, Finalist, SearchRecord
@@ -20,62 +21,33 @@ MADE_BY = {
     "perplexity": "least perplexity",
     "found": "the search",
 }
+_FINALIST = ("mix", "made by", "size", "tokens a cycle", "tokens/s", "over the given")
+_SPAN = (
+    *("span", "type", "size", "of the mix", "next smaller", "saves", "KLD more", "earns"),
+    *("next larger", "tokens a cycle less", "layers", "bpw"),
+)
 
 
 def shown_search(record: SearchRecord) -> Shown:
     """``record`` as it is printed; last how far each is above the given in what was sought."""
-    timed = record.timing is not None
-    columns = (
-        ("mix", "left"),
-        ("made by", "left"),
-        ("size", "right"),
-        ("tokens a cycle", "right"),
-        *((("tokens/s", "right"),) if timed else ()),
-        ("over the given", "right"),
-    )
-    wide = (("KLD", "right"), ("PPL", "right"), ("types", "left"))
+    wide = finalists_table(record)
     sentence = record.sentence.removeprefix(f"{record.verdict}: ")
-    names = [f.name for f in record.finalists]
-    best = names.index(record.best) if record.best in names else None
-    short = tuple(_row(f, timed=timed) for f in record.finalists)
-    more = tuple(_more(f) for f in record.finalists)
-    whole = tuple((*row, *rest) for row, rest in zip(short, more, strict=True))
     return Shown(
-        table=PrintedTable(columns, short, best),
-        wide=PrintedTable((*columns, *wide), whole, best),
+        table=wide.only(_FINALIST),
+        wide=wide,
         answers=(f"{record.verdict}: {sentence}", *_answers(record)),
         warnings=record.warnings,
-        notes=tuple(_notes(record)),
+        notes=tuple(model_notes(record)),
     )
 
 
 def explained(record: SearchRecord) -> Shown:
     """Every span of the mix that is returned, those whose bits earn most first."""
-    unit, word = _unit(record)
     found = earnings(record)
-    columns = (
-        ("span", "left"),
-        ("type", "left"),
-        ("size", "right"),
-        ("of the mix", "right"),
-        ("next smaller", "left"),
-        ("saves", "right"),
-        ("KLD more", "right"),
-        ("earns", "right"),
-    )
-    wide = (
-        ("next larger", "left"),
-        (f"KLD a {word}", "right"),
-        ("tokens a cycle less", "right"),
-        ("layers", "right"),
-        ("bpw", "right"),
-    )
-    rows = tuple(_span_row(e) for e in found)
-    more = tuple(_span_more(e, unit) for e in found)
-    both = tuple((*row, *rest) for row, rest in zip(rows, more, strict=True))
+    wide = spans_table(record, found)
     return Shown(
-        table=PrintedTable(columns, rows, None),
-        wide=PrintedTable((*columns, *wide), both, None),
+        table=wide.only(_SPAN[:8]),
+        wide=wide,
         answers=tuple(earning_text(e) for e in found),
         warnings=(),
         notes=(
@@ -84,36 +56,73 @@ def explained(record: SearchRecord) -> Shown:
     )
 
 
-def interval_text(value: float | None, effect: Effect | None, digits: int = 2) -> str | None:
+def finalists_table(record: SearchRecord) -> Table:
+    """The finalists; speeds only where speed was sought."""
+    table = figures(
+        (*_FINALIST, "KLD", "PPL", "types"),
+        (_finalist(f, timed=record.timing is not None) for f in record.finalists),
+        title=None,
+        pick=record.best,
+        words=("made by", "types"),
+    )
+    if record.timing is not None:
+        return table
+    return table.only([title for title, _ in table.columns if title != "tokens/s"])
+
+
+def spans_table(record: SearchRecord, found: tuple[Earning, ...]) -> Table:
+    """What each span earns."""
+    unit, word = (1 << 30, "GiB") if record.reference_bytes >= 1 << 29 else (1 << 20, "MiB")
+    titles = (*_SPAN[:9], f"KLD a {word}", *_SPAN[9:])
+    rows = (_span(earning, unit) for earning in found)
+    return figures(titles, rows, words=("type", "next smaller", "next larger"))
+
+
+def interval_text(effect: Effect | None, digits: int = 2) -> str | None:
     """``+0.09 (+0.07 to +0.11)``; None where there is nothing."""
     if effect is None:
-        return None if value is None else f"{value:+.{digits}f}"
+        return None
     text = f"{effect.value:+.{digits}f}"
     if effect.interval is not None:
         text += f" ({effect.interval.low:+.{digits}f} to {effect.interval.high:+.{digits}f})"
     return text
 
 
-def _row(finalist: Finalist, *, timed: bool) -> tuple[str | None, ...]:
-    length, interval = finalist.replayed.acceptance_length, finalist.acceptance_length
-    text = None if length is None else f"{length:.2f}"
-    if text is not None and interval is not None:
-        text += f" ({interval.low:.2f}-{interval.high:.2f})"
-    one = (finalist.name, MADE_BY[finalist.family], short_size(finalist.size_bytes), text)
-    if not timed:
-        return (*one, interval_text(None, finalist.against_given))
-    speed = finalist.decode_speed
-    printed = None if speed is None else f"{speed:.1f}"
-    return (*one, printed, interval_text(None, finalist.speed_against_given, digits=1))
-
-
-def _more(finalist: Finalist) -> tuple[str | None, ...]:
-    kld, perplexity = finalist.replayed.mean_kld, finalist.perplexity
+def _finalist(finalist: Finalist, *, timed: bool) -> Cells:
+    length, interval = number(finalist.replayed.acceptance_length), finalist.acceptance_length
+    if length is not None and interval is not None:
+        length += f" ({interval.low:.2f}-{interval.high:.2f})"
+    speed = interval_text(finalist.speed_against_given, digits=1)
     types = sorted(finalist.types.items(), key=lambda item: (-item[1], item[0]))
     return (
-        None if kld is None else f"{kld:.4f}",
-        None if perplexity is None else f"{perplexity:.3f}",
+        finalist.name,
+        MADE_BY[finalist.family],
+        short_size(finalist.size_bytes),
+        length,
+        number(finalist.decode_speed, ".1f"),
+        speed if timed else interval_text(finalist.against_given),
+        number(finalist.replayed.mean_kld, ".4f"),
+        number(finalist.perplexity, ".3f"),
         ", ".join(f"{count} {name}" for name, count in types),
+    )
+
+
+def _span(earning: Earning, unit: int) -> Cells:
+    span, chosen, per_byte = earning.span, earning.chosen, earning.kld_per_byte
+    return (
+        span.name,
+        chosen.type,
+        short_size(chosen.size_bytes),
+        f"{earning.share:.1%}",
+        earning.smaller.type if earning.smaller else None,
+        short_size(earning.saved_bytes),
+        number(earning.kld_more, ".2g"),
+        f"{earning.times_price:.2g}x" if earning.times_price is not None else None,
+        earning.larger.type if earning.larger else None,
+        number(per_byte * unit if per_byte is not None else None, ".3g"),
+        number(earning.length_less),
+        None if span.first_layer is None else f"{span.first_layer}-{span.last_layer}",
+        number(8 * chosen.size_bytes / span.elements if span.elements else None),
     )
 
 
@@ -127,12 +136,7 @@ def _answers(record: SearchRecord) -> Iterator[str]:
     yield text
     took = plural(len(record.evaluations), "evaluation")
     yield f"cost: {took} in {duration(record.seconds)}"
-    if (found := record.allocation) is not None:
-        yield (
-            f"allocation: added KLD {found.damage:.4g} nats in {short_size(found.size_bytes)}, and "
-            f"no mix of that size has less than {found.bound:.4g} by the measured costs "
-            f"(gap {found.gap:.2%})"
-        )
+    yield from allocation_answer(record)
     if record.enough_bytes is not None:
         yield (
             f"size: beyond {short_size(record.enough_bytes)} extra bits buy less than "
@@ -142,7 +146,17 @@ def _answers(record: SearchRecord) -> Iterator[str]:
         yield "why: `cook search --explain` tells which spans earn their bits"
 
 
-def _notes(record: SearchRecord) -> Iterator[str]:
+def allocation_answer(record: SearchRecord) -> Iterator[str]:
+    """How far the mix may be from the least damage there is, where one was allocated."""
+    if (found := record.allocation) is not None:
+        yield (
+            f"allocation: added KLD {found.damage:.4g} nats in {short_size(found.size_bytes)}, and "
+            f"no mix of that size has less than {found.bound:.4g} by the measured costs "
+            f"(gap {found.gap:.2%})"
+        )
+
+
+def model_notes(record: SearchRecord) -> Iterator[str]:
     """How well the models predict, on what they were not fitted on."""
     if (law := record.law) is not None:
         text = (
@@ -181,36 +195,3 @@ def _notes(record: SearchRecord) -> Iterator[str]:
                 f"{csv.compared} of them lost here"
             )
         yield text
-
-
-def _unit(record: SearchRecord) -> tuple[int, str]:
-    return (1 << 30, "GiB") if record.reference_bytes >= 1 << 29 else (1 << 20, "MiB")
-
-
-def _span_row(earning: Earning) -> tuple[str | None, ...]:
-    more, times = earning.kld_more, earning.times_price
-    return (
-        earning.span.name,
-        earning.chosen.type,
-        short_size(earning.chosen.size_bytes),
-        f"{earning.share:.1%}",
-        earning.smaller.type if earning.smaller else None,
-        short_size(earning.saved_bytes),
-        None if more is None else f"{more:.2g}",
-        None if times is None else f"{times:.2g}x",
-    )
-
-
-def _span_more(earning: Earning, unit: int) -> tuple[str | None, ...]:
-    span, chosen, smaller = earning.span, earning.chosen, earning.smaller
-    lengths = [t.acceptance_length for t in (smaller, chosen) if t is not None]
-    both = [length.value for length in lengths if length is not None]
-    layers = None if span.first_layer is None else f"{span.first_layer}-{span.last_layer}"
-    per_unit = earning.kld_per_byte
-    return (
-        earning.larger.type if earning.larger else None,
-        None if per_unit is None else f"{per_unit * unit:.3g}",
-        f"{both[1] - both[0]:.2f}" if len(both) == 2 else None,
-        layers,
-        f"{8 * chosen.size_bytes / span.elements:.2f}" if span.elements else None,
-    )

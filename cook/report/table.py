@@ -1,37 +1,60 @@
-"""The tables that end a build: one row a candidate, what was not measured left empty."""
+"""The tables of a record: one row a candidate or a quant, what was not measured left empty."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from cook.record.measured import Figures
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Draft, Record
+from cook.report.document import Cells, Table, figures
 from cook.report.numbers import counts, divergence, number, perplexity, tokens_per_s
 from cook.report.speedups import DECODE, WHOLE, speed_of, speedup_text
 from cook.units import size
 
-Columns = tuple[tuple[str, str], ...]
-Cells = tuple[str | None, ...]
-
 _QUALITY = ("bpw", "PPL", "KLD")
-_SCORED = (
-    *("accepted/drafted", "acceptance", "tokens a cycle", "decode t/s", "decode speedup"),
-    "end-to-end t/s",
-)
+_SHORT = {
+    "decode_speed": ("decode t/s", "decode speedup"),
+    "acceptance_length": ("tokens a cycle", "end-to-end t/s"),
+}
 REPLAYED = "~"
 """Before counts of a replay and speeds of a forecast: the candidate did not run live."""
 SHOWN = 10
 """Rows that the short table has at most, for a terminal of the usual height."""
 
 
-def columns(record: Record) -> Columns:
-    """(title, alignment) of :func:`row`."""
-    titles: tuple[str, ...] = ("size", *_QUALITY, *_SCORED, _speedup_title(record))
-    titles += (f"chance within {100 * record.pick.margin:g}%",) if record.pick.within else ()
-    return (("candidate", "left"), *((title, "right") for title in titles), ("figures", "left"))
+def candidates_table(
+    record: Record, candidates: Iterable[Candidate], title: str | None = None
+) -> Table:
+    """What is known of each; the last cell says where its figures come from."""
+    chance = (f"chance within {100 * record.pick.margin:g}%",) if record.pick.within else ()
+    titles = (
+        *("candidate", "size", *_QUALITY, "accepted/drafted", "acceptance", "tokens a cycle"),
+        *("decode t/s", "decode speedup", "end-to-end t/s", _speedup_title(record)),
+        *(*chance, "figures"),
+    )
+    rows = (_row(record, candidate) for candidate in candidates)
+    return figures(titles, rows, title=title, pick=record.pick.candidate, words=("figures",))
 
 
-def row(record: Record, candidate: Candidate) -> Cells:
-    """What is known of a candidate; the last cell says where its figures come from."""
+def short_table(record: Record, candidates: Iterable[Candidate]) -> Table:
+    """The columns of :func:`candidates_table` that a choice is made by."""
+    own = _SHORT.get(record.pick.maximize, ("end-to-end t/s",))
+    return candidates_table(record, candidates).only(
+        ("candidate", "size", "acceptance", *own, _speedup_title(record), "figures")
+    )
+
+
+def drafts_table(drafts: Iterable[Draft], title: str | None = None) -> Table:
+    """Quants of a recipe without a score."""
+    rows = []
+    for draft in drafts:
+        bpw, found, kld = _quality(draft)
+        rows.append((draft.quant, size(draft.file_bytes), bpw, found or draft.quality_reason, kld))
+    return figures(("quant", "size", *_QUALITY), rows, title=title)
+
+
+def _row(record: Record, candidate: Candidate) -> Cells:
     draft = record.draft(candidate.draft)
     found = _counted(record, candidate)
     decode, whole = (speed_of(record, candidate, one) for one in (DECODE, WHOLE))
@@ -53,8 +76,8 @@ def row(record: Record, candidate: Candidate) -> Cells:
 
 
 def _counted(record: Record, candidate: Candidate) -> Figures | None:
-    """What acceptance is told from: live requests; or the replay of all prompts, where a candidate
-    had only some of them live, did not run, or is picked by counts."""
+    """What acceptance is of: live requests; or the replay of all prompts, where a candidate had
+    only some of them live, did not run, or is picked by counts."""
     replayed = candidate.predicted.figures if candidate.predicted else None
     speed = speed_of(record, candidate)
     by_counts = not Objective(record.pick.maximize).timed
@@ -63,23 +86,10 @@ def _counted(record: Record, candidate: Candidate) -> Figures | None:
     return candidate.live or replayed
 
 
-def short_columns(record: Record) -> Columns:
-    """(title, alignment) of :func:`short_row`: what a choice is made by."""
-    own = _SHORT.get(record.pick.maximize, ("end-to-end t/s",))
-    titles = ("size", "acceptance", *own, _speedup_title(record))
-    return (("candidate", "left"), *((t, "right") for t in titles), ("figures", "left"))
-
-
-_SHORT = {
-    "decode_speed": ("decode t/s", "decode speedup"),
-    "acceptance_length": ("tokens a cycle", "end-to-end t/s"),
-}
-
-
-def short_row(record: Record, candidate: Candidate) -> Cells:
-    """Those of the cells of :func:`row` that :func:`short_columns` names."""
-    every = dict(zip((t for t, _ in columns(record)), row(record, candidate), strict=True))
-    return tuple(every[title] for title, _ in short_columns(record))
+def _quality(draft: Draft | None) -> tuple[str | None, str | None, str | None]:
+    if draft is None:
+        return None, None, None
+    return number(draft.bpw, ".2f"), perplexity(draft.quality), divergence(draft.quality)
 
 
 def _speedup_title(record: Record) -> str:
@@ -112,26 +122,8 @@ def to_look_at(record: Record) -> list[Candidate]:
     return short
 
 
-def in_short(record: Record) -> list[Candidate]:
-    """Of :func:`to_look_at`, as many as a screen has room for, the pick and no draft always."""
-    every = to_look_at(record)
+def in_short(record: Record, every: Sequence[Candidate]) -> list[Candidate]:
+    """Of ``every``, as many as a screen has room for, the pick and no draft always."""
     must = [c for c in every if c.draft is None or c.name == record.pick.candidate]
     rest = [c for c in every if c not in must][: max(0, SHOWN - len(must))]
     return [c for c in every if c in must or c in rest]
-
-
-def draft_columns() -> Columns:
-    """(title, alignment) of :func:`draft_row`."""
-    return (("quant", "left"), *((t, "right") for t in ("size", *_QUALITY)))
-
-
-def draft_row(draft: Draft) -> Cells:
-    """A quant of a recipe without a score."""
-    bpw, found, kld = _quality(draft)
-    return draft.quant, size(draft.file_bytes), bpw, found or draft.quality_reason, kld
-
-
-def _quality(draft: Draft | None) -> Cells:
-    if draft is None:
-        return None, None, None
-    return number(draft.bpw, ".2f"), perplexity(draft.quality), divergence(draft.quality)

@@ -14,7 +14,6 @@ from cook.report.sections import (
     category,
     coverage,
     forest,
-    gains,
     in_parallel,
     lengths,
     other_chains,
@@ -27,7 +26,7 @@ from cook.report.sections import (
 
 SECTIONS: tuple[Callable[[Record], Section], ...] = (
     lengths.section,
-    gains.section,
+    forest.by_category,
     tables.warnings,
     tables.candidates,
     category.section,
@@ -56,10 +55,9 @@ def document(record: Record) -> Document:
         headline=headline(record),
         evidence=evidence(record),
         answers=answers(record),
-        first=forest.section(record),
-        sections=tuple(_folded(section(record)) for section in SECTIONS),
+        first=forest.by_draft(record),
+        sections=tuple(
+            replace(section, folded=section.id not in IN_SIGHT)
+            for section in (make(record) for make in SECTIONS)
+        ),
     )
-
-
-def _folded(section: Section) -> Section:
-    return replace(section, folded=section.id not in IN_SIGHT)

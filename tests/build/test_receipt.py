@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cook.build import receipt
-from cook.report.show import PrintedTable, Shown
+from cook.report.document import Table
+from cook.report.show import Shown
 
 QUESTION = {"build": Path("r.yaml"), "engine": None}
-SHEET = PrintedTable((("quant", "left"),), (("Q8_0",), (None,)), 0)
+SHEET = Table((("quant", "left"),), (("Q8_0",), (None,)), strong=0)
 ANSWER = Shown(SHEET, SHEET, ("pick: x",), ("careful",), ("note",))
 
 

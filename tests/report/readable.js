@@ -19,7 +19,7 @@
     return (Math.max(own, page) + 0.05) / (Math.min(own, page) + 0.05);
   };
   const words = [...document.querySelectorAll("p, td, th, dt, dd, h1, h2, summary, nav a")];
-  const seen = [...document.querySelectorAll(".narrow text")]
+  const seen = [...document.querySelectorAll("figure text")]
     .filter((e) => e.getBoundingClientRect().width);
   const labels = seen.filter((e) => !/on-(light|dark)/.test(e.getAttribute("style")));
   const letters = seen.map((e) => {

@@ -123,15 +123,6 @@ def test_text_and_plots_are_readable_on_their_background(
         page.close()
 
 
-def test_each_width_shows_its_own_drawing(browser: BrowserContext, files: dict[str, Path]) -> None:
-    shown = "e => e.getBoundingClientRect().height > 0"
-    for width, kind, other in ((1280, "wide", "narrow"), (390, "narrow", "wide")):
-        page, _ = opened(browser, files["record"], width, "light")
-        assert all(page.locator(f"figure .{kind}").evaluate_all(f"all => all.map({shown})"))
-        assert not any(page.locator(f"figure .{other}").evaluate_all(f"all => all.map({shown})"))
-        page.close()
-
-
 def test_the_readmes_picture_is_small(browser: BrowserContext, files: dict[str, Path]) -> None:
     page, _ = opened(browser, files["record"], 1280, "light")
     picture = page.screenshot()

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cook.report.canvas import NARROW, WIDTHS, Named, Plot, Sheet, inline_svg, label, png, svg_file
+from cook.report.canvas import WIDTHS, Named, Plot, Sheet, inline_svg, label, png, svg_file
 
 NASTY = '"><script>alert(1)</script> id="a" $\\frac$ #1c2127; : #1c2127'
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,10 +25,9 @@ def plot(name: str = "sample") -> Plot:
     return Plot(name, "A <plot>", f"says {NASTY}", draw)
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_inline_svg_is_drawn_at_its_width_with_labels_as_they_are(narrow: bool) -> None:
-    root = ElementTree.fromstring(inline_svg(plot(), narrow))
-    assert root.get("viewBox", "").split()[2] == str(NARROW if narrow else WIDTHS["half"])
+def test_inline_svg_is_drawn_at_its_width_with_labels_as_they_are() -> None:
+    root = ElementTree.fromstring(inline_svg(plot()))
+    assert root.get("viewBox", "").split()[2] == str(WIDTHS["half"])
     assert root.get("width") is None
     assert root.get("aria-label") == f"says {NASTY}"
     words = [element.text for element in root.iter(f"{SVG}text")]
@@ -38,7 +37,7 @@ def test_inline_svg_is_drawn_at_its_width_with_labels_as_they_are(narrow: bool) 
 
 
 def test_colours_are_variables_and_nothing_else() -> None:
-    root = ElementTree.fromstring(inline_svg(plot(), False))
+    root = ElementTree.fromstring(inline_svg(plot()))
     styles = " ".join(element.get("style", "") for element in root.iter())
     assert "#" not in styles.replace("url(#", "")
     for name in ("ink", "s0", "pick"):
@@ -47,11 +46,7 @@ def test_colours_are_variables_and_nothing_else() -> None:
 
 def test_identifiers_of_two_drawings_do_not_meet() -> None:
     found = []
-    for svg in (
-        inline_svg(plot("a"), False),
-        inline_svg(plot("a"), True),
-        inline_svg(plot("b"), True),
-    ):
+    for svg in (inline_svg(plot("a")), inline_svg(plot("b"))):
         root = ElementTree.fromstring(svg)
         found += [e.get("id") for e in root.iter() if e.get("id")]
     assert found
@@ -59,13 +54,13 @@ def test_identifiers_of_two_drawings_do_not_meet() -> None:
 
 
 def test_the_same_plot_is_the_same_bytes() -> None:
-    assert inline_svg(plot(), True) == inline_svg(plot(), True)
+    assert inline_svg(plot()) == inline_svg(plot())
     assert png(plot()) == png(plot())
 
 
 def test_svg_file_follows_the_readers_theme() -> None:
     root = ElementTree.fromstring(svg_file(plot()))
-    assert (root.get("width"), root.get("height")) == ("512", "330")
+    assert (root.get("width"), root.get("height")) == ("460", "330")
     style = root.find(f"{SVG}style")
     assert style is not None
     assert "prefers-color-scheme: dark" in (style.text or "")
@@ -74,7 +69,7 @@ def test_svg_file_follows_the_readers_theme() -> None:
 
 def test_png_has_twice_the_pixels_and_a_dark_twin() -> None:
     light, dark = png(plot()), png(plot(), dark=True)
-    assert struct.unpack(">II", light[16:24]) == (1024, 660)
+    assert struct.unpack(">II", light[16:24]) == (920, 660)
     assert light != dark
 
 
@@ -96,7 +91,7 @@ def test_names_of_points_that_coincide_do_not_cover_each_other() -> None:
         axes.plot([0, 1, 2], [0, 1, 2], "o")
         sheet.name(axes, [Named(1, 1, f"name {i}", i == 0) for i in range(4)], 9)
 
-    root = ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw), False))
+    root = ElementTree.fromstring(inline_svg(Plot("n", "n", "names", draw)))
     names = [e for e in root.iter(f"{SVG}text") if (e.text or "").startswith("name")]
     places = {(e.get("x"), e.get("y"), "end" in e.get("style", "")) for e in names}
     assert len(names) == len(places) == 4

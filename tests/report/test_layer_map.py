@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cook.report.canvas import Plot, Sheet, svg_file
-from cook.report.layer_map import LayerCell, LayerMap, draw_maps, map_heights
+from cook.report.canvas import svg_file
+from cook.report.layer_map import LayerCell, LayerMap, map_plot
 
 CELLS = (
     LayerCell("attention", 0, 3, 1.0, ("q8_0  8.50", "8.5")),
@@ -15,10 +15,7 @@ ONE = LayerMap("one", CELLS)
 
 
 def drawn(maps: tuple[LayerMap, ...]) -> str:
-    def draw(sheet: Sheet) -> None:
-        draw_maps(sheet, maps, (0.0, 1.0))
-
-    return svg_file(Plot("map", "A map", "a map", draw, *map_heights(maps), "full"))
+    return svg_file(map_plot("map", "A map", "a map", maps))
 
 
 def test_rows_are_in_the_order_of_their_cells() -> None:
@@ -27,8 +24,8 @@ def test_rows_are_in_the_order_of_their_cells() -> None:
 
 def test_a_map_is_as_high_as_its_rows() -> None:
     low, high = LayerMap("low", CELLS[:1]), ONE
-    assert map_heights((low,))[0] < map_heights((high,))[0]
-    assert map_heights((high, low)) == (map_heights((high,))[0], 2 * 62 + 20 + 25 * 4)
+    heights = [map_plot("m", "", "", maps).height for maps in ((low,), (high,), (high, low))]
+    assert heights[0] < heights[1] == heights[2]
 
 
 def test_blocks_hold_what_has_room() -> None:
@@ -38,6 +35,6 @@ def test_blocks_hold_what_has_room() -> None:
     assert "no room here" not in text
 
 
-def test_several_maps_stand_beside_each_other() -> None:
+def test_several_maps_stand_next_to_each_other() -> None:
     text = drawn((ONE, LayerMap("other <b>", CELLS[:1])))
     assert "other &lt;b&gt;" in text

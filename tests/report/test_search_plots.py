@@ -26,10 +26,9 @@ def test_every_finalist_is_named() -> None:
     plot = front_plot(search_record())
     assert plot is not None
     assert "found 2.83 tokens a cycle in 1.8 MiB" in plot.alt
-    for narrow in (False, True):
-        svg = inline_svg(plot, narrow)
-        for name in ("Q4_K_M", "IQ3_M", "least KLD", "found", "less than 1% to gain"):
-            assert name in svg, name
+    svg = inline_svg(plot)
+    for name in ("Q4_K_M", "IQ3_M", "least KLD", "found", "less than 1% to gain"):
+        assert name in svg, name
 
 
 def test_maps_say_types_and_what_bits_earn() -> None:
@@ -38,7 +37,7 @@ def test_maps_say_types_and_what_bits_earn() -> None:
     assert earns is not None
     assert "output q8_0" in bits.alt
     assert "its bits earn 3.4 times" in earns.alt
-    drawn = inline_svg(bits, False) + inline_svg(earns, False)
+    drawn = inline_svg(bits) + inline_svg(earns)
     for words in ("routed experts", "q4_K  4.50", "q8_0  3.4x", "q2_K is the smallest"):
         assert words in drawn, words
 
@@ -57,4 +56,4 @@ def test_a_search_without_a_law_has_points_alone() -> None:
     bare = replace(record, front=tuple(replace(p, acceptance_length=None) for p in record.front))
     plot = front_plot(bare)
     assert plot is not None
-    assert "predicted" not in inline_svg(plot, False)
+    assert "predicted" not in inline_svg(plot)

@@ -76,6 +76,5 @@ def test_for_programs_rows_alone() -> None:
 
 def test_a_difference_reads_with_its_interval() -> None:
     effect = search_record().finalists[1].against_given
-    assert interval_text(None, effect) == "-0.08 (-0.10 to -0.06)"
-    assert interval_text(0.5, None) == "+0.50"
-    assert interval_text(None, None) is None
+    assert interval_text(effect) == "-0.08 (-0.10 to -0.06)"
+    assert interval_text(None) is None

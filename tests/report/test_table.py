@@ -9,18 +9,23 @@ import pytest
 
 from cook.record.objective import Objective
 from cook.record.record import Candidate
+from cook.report.document import Table
 from cook.report.show import shown
 from cook.report.speedups import speed_of
 from cook.report.table import (
     SHOWN,
-    columns,
+    candidates_table,
     in_order,
     in_short,
-    row,
-    short_columns,
-    short_row,
+    short_table,
     to_look_at,
 )
+
+
+def cells(table: Table) -> dict[str, str | None]:
+    """By title, of the only row."""
+    (row,) = table.rows
+    return dict(zip((title for title, _ in table.columns), row, strict=True))
 
 
 def names(found: list[Candidate]) -> list[str]:
@@ -34,7 +39,7 @@ def test_every_candidate_has_a_row_the_pick_and_then_by_the_speed_shown(
     found = in_order(record)
     assert sorted(names(found)) == sorted(record.pick.ranking)
     assert found[0].name == record.pick.candidate
-    assert shown(record).wide.picked == names(to_look_at(record)).index(record.pick.candidate)
+    assert shown(record).wide.strong == names(to_look_at(record)).index(record.pick.candidate)
     objective = Objective(record.pick.maximize)
     speeds = [s.tokens_per_s for c in found if (s := speed_of(record, c, objective))]
     assert speeds == sorted(speeds, reverse=True)
@@ -71,14 +76,13 @@ def test_a_table_without_anything_left_out_does_not_say_so(records: ModuleType) 
 
 def test_a_short_row_is_of_one_kind_of_figure_and_says_which(records: ModuleType) -> None:
     record = records.record()
-    heads = [title for title, _ in short_columns(record)]
     live, guessed = (record.candidate(f"{q} n_max=4") for q in ("Q8_0", "IQ1_S"))
     assert live is not None
     assert guessed is not None
-    told = dict(zip(heads, short_row(record, live), strict=True))
+    told = cells(short_table(record, [live]))
     assert told["figures"] == "live"
     assert told["end-to-end speedup (95%)"] == "1.70x (1.67-1.73)"
-    told = dict(zip(heads, short_row(record, guessed), strict=True))
+    told = cells(short_table(record, [guessed]))
     assert told["figures"] == "predicted"
     assert told["end-to-end speedup (95%)"] == "1.54x"
 
@@ -92,22 +96,21 @@ def test_what_is_maximized_is_in_the_short_table(
 ) -> None:
     record = records.record()
     record = replace(record, pick=replace(record.pick, maximize=maximize))
-    heads = [title for title, _ in short_columns(record)]
     (winner,) = (c for c in record.candidates if c.name == record.pick.candidate)
-    assert dict(zip(heads, short_row(record, winner), strict=True))[own]
+    assert cells(short_table(record, [winner]))[own]
 
 
 def test_the_short_table_fits_a_screen_and_keeps_no_draft(records: ModuleType) -> None:
     record = records.record(tuple(f"Q{i}" for i in range(30)), (4,), predicted=False)
-    assert len(in_short(record)) == SHOWN
-    assert "no draft" in names(in_short(record))
-    assert record.pick.candidate in names(in_short(record))
+    short = names(in_short(record, to_look_at(record)))
+    assert len(short) == SHOWN
+    assert "no draft" in short
+    assert record.pick.candidate in short
 
 
 def test_the_chance_in_the_table_is_the_pick_s(records: ModuleType) -> None:
     record = records.record()
     (winner,) = (c for c in record.candidates if c.name == record.pick.candidate)
-    heads = [title for title, _ in columns(record)]
-    assert dict(zip(heads, row(record, winner), strict=True))["chance within 1%"] == "97%"
+    assert cells(candidates_table(record, [winner]))["chance within 1%"] == "97%"
     without = replace(record, pick=replace(record.pick, within={}))
-    assert "chance within 1%" not in [title for title, _ in columns(without)]
+    assert "chance within 1%" not in cells(candidates_table(without, [winner]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cook.record.measured import Figures
 from cook.record.record import Record
-from cook.report.canvas import Plot, Sheet
+from cook.report.canvas import LEGEND_LABEL, Plot, Sheet, label
 from cook.report.compared import (
     HOW,
     at_common_setting,
@@ -27,91 +27,79 @@ MOST_DRAFTS = 8
 MOST_CATEGORIES = 24
 LEAST_POINTS = 5.0
 
-Rates = Mapping[str, Mapping[str, Figures]]
+Rates = Mapping[str, tuple[Figures, float | None]]
+"""By category, with the standard error of acceptance as a share."""
 
 
 def section(record: Record) -> Section:
     """A row a category, a mark a draft, all drafts at one setting: acceptance falls with length."""
     kind = kind_of(record)
-    rates: dict[str, dict[str, Figures]] = {}
-    errors: dict[tuple[str, str], float] = {}
     chosen, every = at_common_setting(record, kind)
-    for one in every:
-        found = {
-            category: figures
-            for category, figures in categories_of(one.candidate, kind).items()
-            if finite(figures.acceptance_rate) is not None
+    rates: dict[str, Rates] = {
+        one.draft: {
+            name: (found, acceptance_error(prompts_of(one.candidate, kind), name))
+            for name, found in categories_of(one.candidate, kind).items()
+            if finite(found.acceptance_rate) is not None
         }
-        if found:
-            rates[one.draft] = found
-        for category in found:
-            error = acceptance_error(prompts_of(one.candidate, kind), category)
-            if error is not None:
-                errors[one.draft, category] = error
-    categories = list(dict.fromkeys(c for found in rates.values() for c in found))
+        for one in every
+    }
+    rates = {draft: found for draft, found in rates.items() if found}
+    categories = list(dict.fromkeys(name for found in rates.values() for name in found))
     if not categories:
         return Section("category", TITLE, absent="no candidate has counts by category")
-    drafts = list(rates)
     best = picked_draft(record)
-    shown = {name: rates[name] for name in drawn(drafts, MOST_DRAFTS, best)}
-    first, figures_of_first = next(iter(shown.items()))
-    alt = f"Acceptance by category at {chosen}, {first}: " + "; ".join(
-        f"{c} {_rate(f):.1%}" for c, f in list(figures_of_first.items())[:10]
-    )
-    numbers = order_of(record)
-    rows = categories[:MOST_CATEGORIES]
-
-    def draw(sheet: Sheet) -> None:
-        _draw(sheet, shown, errors, rows, numbers, best)
-
     table = figures(
         ("draft", *categories),
-        ((name, *(_cell(rates[name].get(c)) for c in categories)) for name in drafts),
+        ((draft, *(_cell(found, c) for c in categories)) for draft, found in rates.items()),
         title="Figures: acceptance, accepted/drafted",
         pick=best,
     )
+    shown = {draft: rates[draft] for draft in drawn(list(rates), MOST_DRAFTS, best)}
+    rows = categories[:MOST_CATEGORIES]
+
+    def draw(sheet: Sheet) -> None:
+        _draw(sheet, shown, rows, order_of(record), best)
+
     height = 110 + 30 * len(rows) + 9 * len(shown)
-    plot = Plot(
-        "category", TITLE, alt + ".", draw, height=height, narrow_height=height + 10 * len(shown)
-    )
+    plot = Plot("category", TITLE, table.alt(f"{TITLE} at {chosen}"), draw, height=height)
     lead = f"Every draft at {chosen}, {HOW[kind]}."
-    if errors:
+    if any(error is not None for found in rates.values() for _, error in found.values()):
         lead += " Bars are standard errors, by how prompts differ."
     return Section("category", TITLE, lead, (plot, table))
 
 
-def _rate(figures: Figures) -> float:
-    return finite(figures.acceptance_rate) or 0.0
-
-
-def _cell(found: Figures | None) -> str | None:
-    return f"{_rate(found):.1%} ({counts(found)})" if found else None
+def _cell(rates: Rates, category: str) -> str | None:
+    if category not in rates:
+        return None
+    found, _ = rates[category]
+    return f"{found.acceptance_rate:.1%} ({counts(found)})"
 
 
 def _draw(
     sheet: Sheet,
-    rates: Rates,
-    errors: Mapping[tuple[str, str], float],
-    categories: list[str],
-    numbers: dict[str, int],
+    rates: Mapping[str, Rates],
+    categories: Sequence[str],
+    numbers: Mapping[str, int],
     best: str | None,
 ) -> None:
-    axes = sheet.axes("acceptance, %", grid="both")
+    axes = sheet.axes("acceptance, %")
     step = 0.5 / max(len(rates), 1)
-    for index, (name, found) in enumerate(rates.items()):
-        colour, marker = sheet.series(numbers.get(name, 0))
-        places = [i for i, c in enumerate(categories) if c in found]
+    for index, (draft, found) in enumerate(rates.items()):
+        colour, marker = sheet.series(numbers.get(draft, 0))
+        aside = (index - (len(rates) - 1) / 2) * step
+        places = [place for place, name in enumerate(categories) if name in found]
+        shares = [found[categories[place]] for place in places]
         axes.errorbar(
-            [100 * _rate(found[categories[i]]) for i in places],
-            [i + (index - (len(rates) - 1) / 2) * step for i in places],
-            xerr=[100 * errors.get((name, categories[i]), 0.0) for i in places],
+            [100 * (one.acceptance_rate or 0.0) for one, _ in shares],
+            [place + aside for place in places],
+            xerr=[100 * (error or 0.0) for _, error in shares],
             fmt=marker if len(numbers) > 8 else "o",
             color=colour,
             elinewidth=1.0,
-            markersize=9 if name == best else 6.5,
-            label=sheet.short(name),
+            markersize=9 if draft == best else 6.5,
+            label=label(draft, LEGEND_LABEL),
         )
-    sheet.rows(axes, categories, 14 if sheet.narrow else 22)
+    sheet.rows(axes, categories, 20)
     axes.set_ylim(len(categories) - 0.5, -0.5)
     axes.margins(x=0.06)
     sheet.span(axes, "x", LEAST_POINTS)

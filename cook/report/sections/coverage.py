@@ -5,7 +5,7 @@ from __future__ import annotations
 from cook.record.measured import ImatrixCoverage
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet
-from cook.report.document import Items, Section, Table, Text
+from cook.report.document import Block, Cells, Items, Section, Table, Text
 from cook.report.numbers import number
 
 TITLE = "Importance matrix"
@@ -16,21 +16,16 @@ def section(record: Record) -> Section:
     found = record.imatrix
     if found is None:
         return Section("imatrix", TITLE, absent="no importance matrix was made for this record")
-    rows: list[tuple[str | None, ...]] = [
+    experts = f"{found.experts_covered} of {found.experts_total} ({number(found.fraction, '.2%')})"
+    rows: list[Cells] = [
         ("chunks", f"{found.chunks} of {found.context} tokens"),
         ("entries", str(found.entries)),
         ("perplexity of the source meanwhile", number(found.perplexity, ".4f")),
+        *([("experts with data", experts)] if found.experts_total else []),
+        ("tensors without data", str(found.skipped_count)),
     ]
-    fraction = found.fraction
-    if fraction is not None:
-        share = f"{found.experts_covered} of {found.experts_total} ({fraction:.2%})"
-        rows.append(("experts with data", share))
-    rows.append(("tensors without data", str(found.skipped_count)))
-    blocks: list[Table | Plot | Items | Text] = [
-        Table((("importance matrix", "left"), ("", "right")), tuple(rows))
-    ]
-    gaps = [layer for layer in found.layers if layer.covered < layer.experts]
-    if gaps:
+    blocks: list[Block] = [Table((("importance matrix", "left"), ("", "right")), tuple(rows))]
+    if any(layer.covered < layer.experts for layer in found.layers):
         blocks.append(_plot(found))
     elif found.layers:
         blocks.append(Text("Every expert of every layer saw tokens."))
@@ -45,10 +40,10 @@ def section(record: Record) -> Section:
 
 
 def _plot(found: ImatrixCoverage) -> Plot:
-    layers = found.layers
-    worst = min(layers, key=lambda x: x.covered / x.experts if x.experts else 1.0)
+    shares = {x.layer: x.covered / x.experts if x.experts else 1.0 for x in found.layers}
+    worst = min(found.layers, key=lambda x: shares[x.layer])
     alt = (
-        f"Experts with data by layer, {len(layers)} layers; the least covered is layer "
+        f"Experts with data by layer, {len(shares)} layers; the least covered is layer "
         f"{worst.layer} with {worst.covered} of {worst.experts}."
     )
 
@@ -56,9 +51,8 @@ def _plot(found: ImatrixCoverage) -> Plot:
         from matplotlib.ticker import MaxNLocator
 
         axes = sheet.axes("layer", "experts with data, %", grid="y")
-        shares = [100 * x.covered / x.experts if x.experts else 0.0 for x in layers]
-        colours = [sheet.colour("s0" if x.covered >= x.experts else "s1") for x in layers]
-        axes.bar([x.layer for x in layers], shares, color=colours, width=0.8)
+        colours = [sheet.colour("s0" if share >= 1 else "s1") for share in shares.values()]
+        axes.bar([*shares], [100 * share for share in shares.values()], color=colours)
         axes.set_ylim(0, 102)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 

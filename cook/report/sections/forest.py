@@ -1,97 +1,176 @@
-"""Section: the end-to-end speedup of every draft at its best draft length, with no draft at 1."""
+"""Sections: end-to-end speedups with no draft at 1, of each draft and by category of prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from cook.record.measured import Interval
 from cook.record.record import Record
 from cook.report.canvas import Plot, Sheet, label
-from cook.report.compared import picked_draft
-from cook.report.document import Section, Text, figures
+from cook.report.compared import drawn, named, picked, picked_draft
+from cook.report.document import Section, Table, Text, figures
 from cook.report.numbers import tokens_per_s
-from cook.report.speedups import DraftSpeedup, drafts_at_their_best, speed_notes
+from cook.report.speedups import drafts_at_their_best, speed_notes, speedups_by_category
 
-TITLE = "End-to-end speedup of each draft"
-MOST_ROWS = 16
+DRAFTS = "End-to-end speedup of each draft"
+CATEGORIES = "Speedup by category"
+MOST_DRAFTS = 16
+MOST_CATEGORIES = 24
 LEAST_SPAN = 0.2
 """In shares of no draft's speed."""
 MOST_SPAN = 1.6
-"""An interval is cut where it leaves the drafts' own speedups by more than this."""
+"""Intervals and single requests are cut where they leave the speedups by more than this."""
 
 
-def section(record: Record) -> Section:
+@dataclass(frozen=True)
+class SpeedupRow:
+    """One speedup of a plot; ``dots``: the speedups of its single requests."""
+
+    name: str
+    ratio: float
+    interval: Interval | None
+    live: bool
+    strong: bool = False
+    dots: tuple[float, ...] = ()
+
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """What the plot shows around the speedup."""
+        return (*self.dots, *((self.interval.low, self.interval.high) if self.interval else ()))
+
+
+def by_draft(record: Record) -> Section:
     """A row a draft, fastest first: live filled, predicted hollow."""
-    rows = drafts_at_their_best(record)
-    if not rows:
+    drafts = drafts_at_their_best(record)
+    if not drafts:
         why = "no speed with a draft and without one"
-        return Section("speedups", TITLE, absent=why)
+        return Section("speedups", DRAFTS, absent=why)
     best = picked_draft(record)
-    drawn = rows[:MOST_ROWS]
-    if best is not None and best not in [row.draft for row in drawn]:
-        drawn = [*drawn[:-1], *(row for row in rows if row.draft == best)]
-    alt = "End-to-end speedup over no draft: " + "; ".join(
-        f"{row.draft} {row.speed.text} {row.speed.kind}" for row in drawn[:8]
-    )
-
-    def draw(sheet: Sheet) -> None:
-        _draw(sheet, drawn, best)
-
     table = figures(
         ("draft", "draft length", "t/s", "speedup", "figures"),
         (
             (
-                row.draft,
-                str(row.length) if row.length is not None else None,
-                tokens_per_s(row.speed.tokens_per_s),
-                row.speed.text,
-                row.speed.kind,
+                one.draft,
+                str(one.length) if one.length is not None else None,
+                tokens_per_s(one.speed.tokens_per_s),
+                one.speed.text,
+                one.speed.kind,
             )
-            for row in rows
+            for one in drafts
         ),
         title="Figures: end-to-end speedup over no draft",
         pick=best,
     )
-    height = 96 + 29 * len(drawn)
-    plot = Plot("speedups", TITLE, alt + ".", draw, height=height, narrow_height=height + 8)
+    names = drawn([one.draft for one in drafts], MOST_DRAFTS, best)
+    rows = [
+        SpeedupRow(
+            label(one.draft, 24) + (f", {one.length}" if one.length is not None else ""),
+            one.ratio,
+            one.speed.interval,
+            one.speed.live,
+            strong=one.draft == best,
+        )
+        for one in drafts
+        if one.draft in names
+    ]
     lead = "Each draft at its best draft length, over no draft (the line at 1)."
-    if len({row.speed.live for row in rows}) > 1:
+    if len({one.speed.live for one in drafts}) > 1:
         lead += " Filled: ran live. Hollow: predicted."
-    elif not rows[0].speed.live:
+    elif not drafts[0].speed.live:
         lead += " All are predicted."
     notes = [f"{note}." for note in speed_notes(record)]
-    if len(rows) > len(drawn):
-        notes.append(f"{len(rows) - len(drawn)} slower drafts are in the table.")
+    if len(drafts) > len(rows):
+        notes.append(f"{len(drafts) - len(rows)} slower drafts are in the table.")
     under = (Text(" ".join(notes), quiet=True),) if notes else ()
-    return Section("speedups", TITLE, lead, (plot, *under, table))
+    plot = _plot("speedups", DRAFTS, table, rows)
+    return Section("speedups", DRAFTS, lead, (plot, *under, table))
 
 
-def _draw(sheet: Sheet, rows: Sequence[DraftSpeedup], best: str | None) -> None:
+def by_category(record: Record) -> Section:
+    """The gain or loss of the pick, or of the fastest draft where none won, in every category."""
+    winner = picked(record)
+    order = [winner] if winner is not None and winner.draft is not None else []
+    order += [row.candidate for row in drafts_at_their_best(record)]
+    chosen = next(((c, g) for c in order if (g := speedups_by_category(record, c))), None)
+    if chosen is None:
+        return Section("gains", CATEGORIES, absent="no draft has speeds by category")
+    candidate, found = chosen
+    live = candidate.live is not None
+    gains = sorted(found.items(), key=lambda item: -item[1].ratio)
+    table = figures(
+        ("category", "speedup", "requests", "requests slower than no draft"),
+        (
+            (name, g.text, str(g.requests), f"{sum(r < 1 for r in g.each)}/{g.requests}")
+            for name, g in gains
+        ),
+    )
+    rows = [
+        SpeedupRow(name, one.ratio, one.interval, live, strong=one.ratio < 1, dots=one.each)
+        for name, one in gains[:MOST_CATEGORIES]
+    ]
+    losers = [name for name, one in gains if one.ratio < 1]
+    lead = (
+        f"{label(candidate.name, 60)}, {'live' if live else 'predicted'}, over no draft on the "
+        "same requests. "
+        + (
+            f"Slower than no draft on {named(losers)}."
+            if losers
+            else "Faster than no draft in every category."
+        )
+        + " A small dot is one request."
+    )
+    return Section("gains", CATEGORIES, lead, (_plot("gains", CATEGORIES, table, rows), table))
+
+
+def _plot(name: str, title: str, table: Table, rows: Sequence[SpeedupRow]) -> Plot:
+    def draw(sheet: Sheet) -> None:
+        _draw(sheet, rows)
+
+    return Plot(name, title, table.alt(title), draw, height=96 + 30 * len(rows))
+
+
+def _draw(sheet: Sheet, rows: Sequence[SpeedupRow]) -> None:
+    """Rows of ratios to no draft, which is the line at 1; below it, shaded, is slower."""
+    from matplotlib.transforms import blended_transform_factory
+
     axes = sheet.axes("times the end-to-end speed without a draft", grid="x")
-    points = [row.ratio for row in rows]
-    sure = [row.speed.interval for row in rows if row.speed.interval is not None]
-    ends = [end for one in sure for end in (one.low, one.high)]
-    low, high = min(1.0, *points), max(1.0, *points)
-    low = max(min([low, *ends]), low - MOST_SPAN, 0.0)
-    high = min(max([high, *ends]), high + MOST_SPAN)
-    left, right = sheet.ratios(axes, (low, high), len(rows), LEAST_SPAN)
+    low, high = min(1.0, *(row.ratio for row in rows)), max(1.0, *(row.ratio for row in rows))
+    spread = [end for row in rows for end in row.spread]
+    low = max(min([low, *spread]), low - MOST_SPAN, 0.0)
+    high = min(max([high, *spread]), high + MOST_SPAN)
+    room = max((high - low) * 0.05, 0.02)
+    axes.set_xlim(max(0.0, low - room), high + room)
+    sheet.span(axes, "x", LEAST_SPAN)
+    left, right = axes.get_xlim()
+    axes.axvspan(left, 1, color=sheet.colour("grid"), alpha=0.45, linewidth=0, zorder=0)
+    axes.axvline(1, color=sheet.colour("ink"), linewidth=1.4, linestyle=":", zorder=2)
+    axes.set_ylim(len(rows) - 0.4, -0.9)
+    axes.text(1, -0.62, " no draft", va="center", ha="left")
+    axes.spines["left"].set_visible(False)
+    behind = blended_transform_factory(axes.transAxes, axes.transData)
     for place, row in enumerate(rows):
-        strong = row.draft == best
-        colour = sheet.colour("pick" if strong else "s0")
-        reach = row.speed.ends_within(left, right)
-        sheet.point(axes, row.ratio, place, colour, live=row.speed.live, x_ends=reach)
-        side = sheet.colour("s1" if row.ratio < 1 else "ink")
-        sheet.at_the_right(axes, place, f"{row.ratio:.2f}x", side, strong=strong)
-    names = [_named(row, 14 if sheet.narrow else 24) for row in rows]
-    marked = next((place for place, row in enumerate(rows) if row.draft == best), None)
-    sheet.rows(axes, names, 40, names[marked] if marked is not None else None)
-    if any(row.speed.live for row in rows):
-        sheet.kinds(axes, ["live"])
-    if not all(row.speed.live for row in rows):
-        sheet.kinds(axes, ["predicted"])
-    sheet.legend(axes, 2)
-
-
-def _named(row: DraftSpeedup, most: int) -> str:
-    """The draft and its length; an n-gram rival, which has none of ours, by its name alone."""
-    name = label(row.draft, most)
-    return name if row.length is None else f"{name}, {row.length}"
+        slower = row.ratio < 1
+        dots = [ratio for ratio in row.dots if left < ratio < right]
+        axes.plot(
+            dots, [place] * len(dots), "o", markersize=3.2, color=sheet.colour("muted"), zorder=2
+        )
+        ends = None
+        if row.interval is not None:
+            ends = max(row.interval.low, left), min(row.interval.high, right)
+        colour = "s1" if slower else "pick" if row.strong else "s0"
+        sheet.point(axes, row.ratio, place, sheet.colour(colour), live=row.live, x_ends=ends)
+        axes.text(
+            1.02,
+            place,
+            f"{row.ratio:.2f}x",
+            transform=behind,
+            va="center",
+            color=sheet.colour("s1" if slower else "ink"),
+            fontweight="bold" if row.strong else "normal",
+        )
+    strong = next((row.name for row in rows if row.strong and row.ratio >= 1), None)
+    sheet.rows(axes, [row.name for row in rows], 30, strong)
+    sheet.legend_of_kinds(
+        axes, live=any(row.live for row in rows), predicted=not all(row.live for row in rows)
+    )

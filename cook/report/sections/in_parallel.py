@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cook.record.measured import SlotSpeed
 from cook.record.record import Record
@@ -10,6 +10,7 @@ from cook.report.canvas import Plot, Sheet
 from cook.report.compared import finite, picked
 from cook.report.document import Section, Text, figures
 from cook.report.numbers import number
+from cook.units import plural
 
 TITLE = "Requests in parallel"
 
@@ -17,43 +18,41 @@ TITLE = "Requests in parallel"
 def section(record: Record) -> Section:
     """All slots together at each number of slots: no draft, and the draft at its best length."""
     speeds = [s for s in record.slots if finite(s.predicted_tokens_per_s)]
-    slots = sorted({s.slots for s in speeds})
     if not speeds:
         return Section("slots", TITLE, absent="the recipe asks for one slot (`score.slots`)")
     bare = {s.slots: s for s in speeds if s.settings is None}
-    best = {n: b for n in slots if (b := best_at(speeds, n)) is not None}
-    usual = _usual(record, speeds)
-    alt = "tokens a second of all slots together: " + "; ".join(
-        f"{n} slots: no draft {bare[n].predicted_tokens_per_s:.1f}, "
-        f"{_length(best[n])} {best[n].predicted_tokens_per_s:.1f}"
-        for n in slots
-        if n in best and n in bare
-    )
-    shown = {(s.slots, s.settings): s for s in (*bare.values(), *best.values(), *usual)}
-    rows = [
-        (
-            str(s.slots),
-            "no draft" if s.settings is None else f"{s.draft} {_length(s)}",
-            number(s.predicted_tokens_per_s, ".1f"),
-            number(s.live_tokens_per_s, ".1f"),
-            number(s.off_by, "+.1%"),
-            number(gain(bare.get(s.slots), s, live=False), ".2f"),
-            number(gain(bare.get(s.slots), s, live=True), ".2f"),
-            number(s.live_each_tokens_per_s or s.predicted_each_tokens_per_s, ".1f"),
-        )
-        for s in sorted(shown.values(), key=lambda s: (s.slots, s.settings is not None, _order(s)))
-    ]
+    best = {s.slots: b for s in speeds if (b := best_at(speeds, s.slots)) is not None}
+    winner = picked(record)
+    own = winner.settings if winner is not None else None
+    usual = [s for s in speeds if s.settings is not None and s.settings == own]
+    shown = dict.fromkeys((*bare.values(), *best.values(), *usual))
     table = figures(
         (
             *("slots", "candidate", "predicted t/s", "live t/s", "off by"),
             *("speedup predicted", "speedup live", "t/s a client sees"),
         ),
-        rows,
+        (
+            (
+                str(s.slots),
+                "no draft" if s.settings is None else f"{s.draft} {_length(s)}",
+                number(s.predicted_tokens_per_s, ".1f"),
+                number(s.live_tokens_per_s, ".1f"),
+                number(s.off_by, "+.1%"),
+                number(gain(bare.get(s.slots), s, live=False), ".2f"),
+                number(gain(bare.get(s.slots), s, live=True), ".2f"),
+                number(s.live_each_tokens_per_s or s.predicted_each_tokens_per_s, ".1f"),
+            )
+            for s in sorted(shown, key=lambda s: (s.slots, s.settings.n_max if s.settings else 0))
+        ),
         title="Figures: all slots together",
         caption="From the first request to the last answer, prompts and waiting included; a client "
         "sees one reply from its first token on.",
     )
-    plot = Plot("slots", TITLE, alt + ".", lambda sheet: _draw(sheet, slots, bare, best))
+
+    def draw(sheet: Sheet) -> None:
+        _draw(sheet, bare, best)
+
+    plot = Plot("slots", TITLE, table.alt("Tokens a second of all slots together"), draw)
     notes = [Text(line, quiet=True) for line in answers(speeds)]
     lead = (
         "As many clients as slots, each asking for its next reply at once. Predicted from batches "
@@ -83,58 +82,41 @@ def answers(speeds: Sequence[SlotSpeed]) -> list[str]:
     for slots in sorted({s.slots for s in speeds}):
         bare = next((s for s in speeds if s.slots == slots and s.settings is None), None)
         best = best_at(speeds, slots)
-        if bare is None or best is None:
+        if best is None:
             continue
-        live = gain(bare, best, live=True)
-        ratio = live if live is not None else gain(bare, best, live=False)
-        how = "live" if live is not None else "predicted"
+        how, ratio = "live", gain(bare, best, live=True)
         if ratio is None:
-            continue
-        pays = "drafting pays" if ratio > 1 else "not worth it"
-        lines.append(
-            f"{slots} {'slot' if slots == 1 else 'slots'}: {pays}: {_length(best)} gives "
-            f"{ratio:.2f}x of no draft, {how}."
-        )
+            how, ratio = "predicted", gain(bare, best, live=False)
+        if ratio is not None:
+            pays = "drafting pays" if ratio > 1 else "not worth it"
+            lines.append(
+                f"{plural(slots, 'slot')}: {pays}: {_length(best)} gives {ratio:.2f}x of no "
+                f"draft, {how}."
+            )
     return lines
-
-
-def _usual(record: Record, speeds: Sequence[SlotSpeed]) -> list[SlotSpeed]:
-    """The pick's own settings at every number of slots."""
-    winner = picked(record)
-    settings = winner.settings if winner is not None else None
-    return [s for s in speeds if s.settings is not None and s.settings == settings]
 
 
 def _length(speed: SlotSpeed) -> str:
     return f"n_max={speed.settings.n_max}" if speed.settings is not None else "no draft"
 
 
-def _order(speed: SlotSpeed) -> int:
-    return speed.settings.n_max if speed.settings is not None else 0
-
-
-def _draw(
-    sheet: Sheet, slots: Sequence[int], bare: dict[int, SlotSpeed], best: dict[int, SlotSpeed]
-) -> None:
+def _draw(sheet: Sheet, bare: Mapping[int, SlotSpeed], best: Mapping[int, SlotSpeed]) -> None:
     axes = sheet.axes("slots", "tokens/s, all slots")
     for index, (found, name) in enumerate(((best, "with the draft"), (bare, "no draft"))):
-        points = [(n, found[n].predicted_tokens_per_s) for n in slots if n in found]
+        points = sorted((n, s.predicted_tokens_per_s) for n, s in found.items())
         sheet.line(axes, index, points, name)
-        colour = sheet.series(index)[0]
-        for n in slots:
-            if n in found and (speed := finite(found[n].live_tokens_per_s)) is not None:
-                sheet.point(axes, n, speed, colour, live=True)
-    for n in slots:
-        if n in best:
-            axes.annotate(
-                _length(best[n]),
-                (n, best[n].predicted_tokens_per_s),
-                xytext=(0, 9),
-                textcoords="offset points",
-                ha="center",
-                color=sheet.colour("ink"),
-            )
-    axes.set_xticks(slots)
+        for slots, speed in found.items():
+            if (live := finite(speed.live_tokens_per_s)) is not None:
+                sheet.point(axes, slots, live, sheet.series(index)[0], live=True)
+    for slots, speed in best.items():
+        axes.annotate(
+            _length(speed),
+            (slots, speed.predicted_tokens_per_s),
+            xytext=(0, 9),
+            textcoords="offset points",
+            ha="center",
+        )
+    axes.set_xticks(sorted({*bare, *best}))
     axes.set_ylim(0, None)
     axes.margins(x=0.1, y=0.15)
     sheet.legend(axes)

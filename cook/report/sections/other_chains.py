@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cook.record.record import ChainFigures, Record, SampledChain
-from cook.report.document import Block, Items, Section, figures
+from cook.report.document import Block, Cells, Items, Section, figures
 from cook.report.numbers import counts, number, tokens_per_s, with_error
 from cook.report.ratios import acceptance_error, speed_interval
 from cook.report.speedups import speedup_text
@@ -25,15 +27,32 @@ def section(record: Record) -> Section:
     if not record.chains:
         return Section("sampling", TITLE, absent="the recipe names one sampling chain")
     blocks: list[Block] = []
-    several = len({chain.engine for chain in record.chains}) > 1
     for chain in record.chains:
-        named = f"{chain.sampling.chain} on {chain.engine}" if several else chain.sampling.chain
+        name = _name(record, chain)
         if chain.reason is not None:
-            blocks.append(Items((f"{named}: {chain.reason}",), marked=True))
+            blocks.append(Items((f"{name}: {chain.reason}",), marked=True))
             continue
         rows = [_row(one, chain, record.pick.confidence) for one in chain.candidates]
-        blocks.append(figures(COLUMNS, rows, title=None, caption=named))
+        blocks.append(figures(COLUMNS, rows, title=None, caption=name))
     return Section("sampling", TITLE, LEAD, tuple(blocks))
+
+
+def chain_answers(record: Record) -> Iterator[str]:
+    """What pays under each chain, a line each."""
+    for chain in record.chains:
+        one = best(chain)
+        gain = speedup(one, chain) if one is not None else None
+        if one is None or gain is None:
+            why = chain.reason or "no draft was replayed"
+            yield f"at {_name(record, chain)}: not forecast: {why}"
+            continue
+        rate, other = one.figures.acceptance_rate, one.rejection
+        yield (
+            f"at {_name(record, chain)}: {'' if gain > 1 else 'not worth it: '}{one.name} "
+            f"{gain:.2f}x no draft end to end, predicted"
+            + (f"; {rate:.1%} accepted" if rate is not None else "")
+            + (f", {other.accepted / other.drafted:.1%} by rejection sampling" if other else "")
+        )
 
 
 def best(chain: SampledChain) -> ChainFigures | None:
@@ -48,12 +67,15 @@ def speedup(one: ChainFigures, chain: SampledChain) -> float | None:
     return one.figures.end_to_end_speed / bare if bare and one.figures.end_to_end_speed else None
 
 
-def _row(one: ChainFigures, chain: SampledChain, confidence: float) -> tuple[str | None, ...]:
-    drafts = one.key.draft is not None
+def _name(record: Record, chain: SampledChain) -> str:
+    several = len({one.engine for one in record.chains}) > 1
+    return f"{chain.sampling.chain} on {chain.engine}" if several else chain.sampling.chain
+
+
+def _row(one: ChainFigures, chain: SampledChain, confidence: float) -> Cells:
     found, error = one.figures, acceptance_error(one.prompts)
-    rate = found.acceptance_rate
-    other = one.rejection
-    bare = chain.candidates[0].prompts
+    rate, other = found.acceptance_rate, one.rejection
+    interval = speed_interval(one.prompts, chain.candidates[0].prompts, confidence)
     return (
         one.name,
         with_error(100 * rate, 100 * error if error is not None else None, 1) if rate else None,
@@ -61,7 +83,5 @@ def _row(one: ChainFigures, chain: SampledChain, confidence: float) -> tuple[str
         number(100 * other.accepted / other.drafted, ".1f") if other and other.drafted else None,
         tokens_per_s(found.decode_speed),
         tokens_per_s(found.end_to_end_speed),
-        speedup_text(speedup(one, chain), speed_interval(one.prompts, bare, confidence))
-        if drafts
-        else None,
+        speedup_text(speedup(one, chain), interval) if one.key.draft is not None else None,
     )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Named, Plot, Sheet
-from cook.report.document import Section, Text, figures
-from cook.report.numbers import tokens_per_s
-from cook.report.show import counted, noise_text
+from cook.report.document import Cells, Section, Text, figures
+from cook.report.numbers import number, tokens_per_s
 from cook.report.speedups import DECODE, ForecastCheck, factor_notes, forecast_check
 
 TITLE = "Predicted and live"
 MOST_LABELS = 10
-
-_Pair = tuple[Candidate, ForecastCheck]
 
 
 def section(record: Record) -> Section:
@@ -22,9 +19,6 @@ def section(record: Record) -> Section:
     pairs = [(c, found) for c in record.candidates if (found := forecast_check(c)) is not None]
     if not pairs:
         return Section("forecast", TITLE, absent=_why(record))
-    alt = "Predicted and live end-to-end speed: " + "; ".join(
-        f"{c.name} predicted {p.predicted:.2f} t/s, live {p.live:.2f} t/s" for c, p in pairs[:6]
-    )
     table = figures(
         (
             *("candidate", "predicted t/s", "live t/s", "off by"),
@@ -33,22 +27,64 @@ def section(record: Record) -> Section:
         ((c.name, *_cells(whole), *_cells(forecast_check(c, DECODE))) for c, whole in pairs),
         pick=record.pick.candidate,
     )
+    points = {candidate.name: found for candidate, found in pairs}
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, pairs, record.pick.candidate)
+        _draw(sheet, points, record.pick.candidate)
 
     lead = (
         "Speeds on the requests that ran live; off by: predicted / live - 1. Nothing in a forecast "
         "is fitted to live runs. On the diagonal it was right."
     )
-    plot = Plot("forecast", TITLE, alt + ".", draw, height=360, narrow_height=330)
-    notes = [f"{note}." for note in factor_notes(record)]
-    notes += [text for c in record.candidates if (text := counted(c))]
-    notes += [noise_text(floor) for floor in record.noise]
+    plot = Plot("forecast", TITLE, table.alt("Predicted and live speed"), draw, height=360)
+    notes = [*(f"{note}." for note in factor_notes(record)), *check_notes(record)]
     return Section("forecast", TITLE, lead, (plot, table, *(Text(n, quiet=True) for n in notes)))
 
 
-def _cells(found: ForecastCheck | None) -> tuple[str | None, ...]:
+def check_notes(record: Record) -> Iterator[str]:
+    """Whether replayed counts are the server's, what they would be by rejection sampling, and how
+    they differ without any cause."""
+    for candidate in record.candidates:
+        if (other := _by_rejection(candidate)) is not None:
+            yield other
+        found = candidate.counts
+        if found is None:
+            continue
+        text = (
+            f"{candidate.name}: {found.exact} of {found.requests} live requests recounted exactly"
+        )
+        if found.live_drafted and found.replay_drafted:
+            live = found.live_accepted / found.live_drafted
+            replay = found.replay_accepted / found.replay_drafted
+            text += f"; one-pass replay counts {replay:.1%} accepted, the server {live:.1%}"
+        if found.passed_over:
+            text += f"; {found.passed_over} replies passed over, known only as text"
+        yield text
+    for floor in record.noise:
+        yield (
+            f"noise floor on {floor.engine}: one draft's acceptance differs by up to "
+            f"{floor.acceptance:.2%} between two batch shapes ({floor.confidence:.0%})"
+        )
+
+
+def _by_rejection(candidate: Candidate) -> str | None:
+    guess = candidate.predicted
+    found = guess.rejection if guess is not None else None
+    if guess is None or found is None or candidate.live is None or not found.drafted:
+        return None
+    rate = number(guess.figures.acceptance_rate, ".1%") or "nothing"
+    text = (
+        f"{candidate.name}: by the server's rule {rate} of drafted tokens are accepted as "
+        f"replayed, by rejection sampling {found.accepted / found.drafted:.1%} would be"
+    )
+    if found.decode_speed is not None:
+        text += (
+            f": {found.decode_speed:.2f} t/s decode in place of {guess.figures.decode_speed:.2f}"
+        )
+    return text
+
+
+def _cells(found: ForecastCheck | None) -> Cells:
     if found is None:
         return None, None, None
     return tokens_per_s(found.predicted), tokens_per_s(found.live), f"{found.off_by:+.1%}"
@@ -62,16 +98,15 @@ def _why(record: Record) -> str:
     return "no candidate has both a forecast and a live run"
 
 
-def _draw(sheet: Sheet, pairs: Sequence[_Pair], pick: str | None) -> None:
+def _draw(sheet: Sheet, points: Mapping[str, ForecastCheck], pick: str | None) -> None:
     axes = sheet.axes("predicted, tokens/s", "live, tokens/s")
-    every = [v for _, p in pairs for v in (p.live, p.predicted)]
-    space = (max(every) - min(every)) * 0.15 or max(every) * 0.1
-    low, high = max(0.0, min(every) - space), max(every) + space
-    axes.plot([low, high], [low, high], "--", color=sheet.colour("muted"), linewidth=1.2)
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
-    for candidate, found in pairs:
-        colour = sheet.colour("s0" if candidate.draft else "s7")
-        axes.plot([found.predicted], [found.live], "o", color=colour, markersize=7, zorder=3)
-    named = [Named(p.predicted, p.live, c.name, c.name == pick) for c, p in pairs]
+    every = [speed for found in points.values() for speed in (found.live, found.predicted)]
+    room = (max(every) - min(every)) * 0.15 or max(every) * 0.1
+    ends = max(0.0, min(every) - room), max(every) + room
+    axes.plot(ends, ends, "--", color=sheet.colour("muted"), linewidth=1.2)
+    axes.set_xlim(ends)
+    axes.set_ylim(ends)
+    for found in points.values():
+        sheet.point(axes, found.predicted, found.live, sheet.colour("s0"), live=True)
+    named = [Named(p.predicted, p.live, name, name == pick) for name, p in points.items()]
     sheet.name(axes, named, MOST_LABELS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cook.record.record import Draft, Record
+from cook.record.measured import Quality
+from cook.record.record import Record
 from cook.report.canvas import Named, Plot, Sheet
 from cook.report.compared import finite, label_of, order_of, picked_draft
-from cook.report.document import Section, Table, Text
+from cook.report.document import Block, Section, Table, Text, figures
 from cook.report.numbers import divergence, number, perplexity
 from cook.units import size
 
@@ -27,30 +29,30 @@ class QualityPoint:
 
 def section(record: Record) -> Section:
     """Two plots, PPL and KLD, and the table of both."""
-    perplexities = [p for d in record.drafts if (p := _perplexity(record, d))]
-    divergences = [p for d in record.drafts if (p := _divergence(record, d))]
+    perplexities = _points(record, lambda q: (q.perplexity, q.perplexity_error))
+    divergences = _points(record, lambda q: (q.mean_kld, q.mean_kld_error))
     if not perplexities and not divergences:
         reasons = sorted({d.quality_reason for d in record.drafts if d.quality_reason})
         return Section("quality", TITLE, absent=reasons[0] if reasons else "no quant was evaluated")
-    blocks: list[Plot | Table | Text] = []
-    for name, title, points in (
-        ("perplexity", "Perplexity (PPL)", perplexities),
-        ("divergence", "Mean KL divergence (KLD), nats", divergences),
+    table = _table(record, {point.name for point in pareto(perplexities)})
+    source = record.source_quality.perplexity if record.source_quality else None
+    blocks: list[Block] = []
+    for name, title, points, level in (
+        ("perplexity", "Perplexity (PPL)", perplexities, finite(source)),
+        ("divergence", "Mean KL divergence (KLD), nats", divergences, None),
     ):
         if points:
-            blocks.append(_plot(record, name, title, points))
+            blocks.append(_plot(record, name, title, points, level, table))
         else:
             blocks.append(Text(f"{title}: not measured in this record.", quiet=True))
-    front = {p.name for p in pareto(perplexities)}
-    blocks.append(_table(record, front))
     lead = (
         "Bars are standard errors; the line joins the drafts that nothing is both smaller and "
         "better than. Neither figure says how much a target accepts: see acceptance by category."
     )
-    return Section("quality", TITLE, lead, tuple(blocks))
+    return Section("quality", TITLE, lead, (*blocks, table))
 
 
-def pareto(points: list[QualityPoint]) -> list[QualityPoint]:
+def pareto(points: Sequence[QualityPoint]) -> list[QualityPoint]:
     """Points that no other one beats in size and in the figure, smallest first."""
     front: list[QualityPoint] = []
     for point in sorted(points, key=lambda p: (p.size_bytes, p.figure)):
@@ -59,45 +61,40 @@ def pareto(points: list[QualityPoint]) -> list[QualityPoint]:
     return front
 
 
-def _perplexity(record: Record, draft: Draft) -> QualityPoint | None:
-    found = draft.quality
-    if found is None or not draft.file_bytes or (figure := finite(found.perplexity)) is None:
-        return None
-    error = finite(found.perplexity_error) or 0.0
-    return QualityPoint(label_of(record, draft), draft.file_bytes, figure, error)
+def _points(
+    record: Record, of: Callable[[Quality], tuple[float | None, float | None]]
+) -> list[QualityPoint]:
+    """Drafts that have the figure ``of`` their quality, which it gives with its error."""
+    found = []
+    for draft in record.drafts:
+        figure, error = map(finite, of(draft.quality)) if draft.quality else (None, None)
+        if figure is not None and draft.file_bytes:
+            name = label_of(record, draft)
+            found.append(QualityPoint(name, draft.file_bytes, figure, error or 0.0))
+    return found
 
 
-def _divergence(record: Record, draft: Draft) -> QualityPoint | None:
-    found = draft.quality
-    figure = finite(found.mean_kld) if found else None
-    if found is None or not draft.file_bytes or figure is None:
-        return None
-    return QualityPoint(
-        label_of(record, draft), draft.file_bytes, figure, finite(found.mean_kld_error) or 0.0
-    )
-
-
-def _plot(record: Record, name: str, title: str, points: list[QualityPoint]) -> Plot:
-    numbers, best = order_of(record), picked_draft(record)
-    ordered = sorted(points, key=lambda p: p.size_bytes)
-    alt = f"{title} against file size: " + "; ".join(
-        f"{p.name} {p.figure:.4g} ± {p.error:.2g} at {size(p.size_bytes)}" for p in ordered[:8]
-    )
-    base = record.source_quality.perplexity if record.source_quality else None
-    source = finite(base) if name == "perplexity" else None
-
+def _plot(
+    record: Record,
+    name: str,
+    title: str,
+    points: Sequence[QualityPoint],
+    source: float | None,
+    table: Table,
+) -> Plot:
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, title, ordered, source, numbers, best)
+        _draw(sheet, title, points, source, order_of(record), picked_draft(record))
 
-    return Plot(name, title, alt + ".", draw)
+    kept = ("quant", "size", *(("PPL",) if name == "perplexity" else ("mean KLD",)))
+    return Plot(name, title, table.only(kept).alt(f"{title} against file size"), draw)
 
 
 def _draw(
     sheet: Sheet,
     title: str,
-    points: list[QualityPoint],
+    points: Sequence[QualityPoint],
     source: float | None,
-    numbers: dict[str, int],
+    numbers: Mapping[str, int],
     best: str | None,
 ) -> None:
     largest = max(p.size_bytes for p in points)
@@ -133,11 +130,13 @@ def _draw(
 
 
 def _table(record: Record, front: set[str]) -> Table:
-    best = picked_draft(record)
-    rows: list[tuple[str | None, ...]] = []
+    titles = [
+        *("quant", "size", "bpw", "PPL", "mean KLD", "99 % KLD", "same top, %", "PPL front"),
+        *("alone t/s", "why not"),
+    ]
+    rows = []
     for draft in sorted(record.drafts, key=lambda d: d.file_bytes or 0):
         found, name = draft.quality, label_of(record, draft)
-        same = number(found.same_top_percent, ".1f") if found else None
         rows.append(
             (
                 name,
@@ -146,26 +145,11 @@ def _table(record: Record, front: set[str]) -> Table:
                 perplexity(found),
                 divergence(found, 5),
                 number(found.p99_kld, ".4f") if found else None,
-                f"{same} %" if same else None,
+                number(found.same_top_percent, ".1f") if found else None,
                 "yes" if name in front else "",
                 number(draft.speed.tokens_per_s, ".0f") if draft.speed else None,
                 draft.quality_reason,
             )
         )
-    columns = [("quant", "left")]
-    columns += [
-        (title, "right")
-        for title in ("size", "bpw", "PPL", "mean KLD", "99 % KLD", "same top", "PPL front")
-    ]
-    columns.append(("alone t/s", "right"))
-    if any(row[-1] for row in rows):
-        columns.append(("why not", "left"))
-    else:
-        rows = [row[:-1] for row in rows]
-    names = [row[0] for row in rows]
-    return Table(
-        tuple(columns),
-        tuple(rows),
-        title="Figures",
-        strong=names.index(best) if best in names else None,
-    )
+    table = figures(titles, rows, pick=picked_draft(record), words=("why not",))
+    return table if any(row[-1] for row in rows) else table.only(titles[:-1])

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from cook.record.measured import OutputCheck
 from cook.record.record import Record
 from cook.report.commands import ran_as
 from cook.report.compared import label_of
-from cook.report.document import Block, Code, Items, Section, Table, Text, figures
+from cook.report.document import Block, Cells, Code, Items, Section, Table, Text, figures
 from cook.report.numbers import number
 from cook.report.public import SAID
 from cook.report.speedups import speed_notes
-from cook.report.table import columns as table_columns
-from cook.report.table import draft_columns, draft_row, in_order, row, to_look_at
+from cook.report.table import candidates_table, drafts_table, in_order, to_look_at
 from cook.units import size
 
 FIRST = 12
@@ -27,30 +25,22 @@ def candidates(record: Record) -> Section:
         return _quants(record)
     sight = to_look_at(record)[:FIRST]
     folded = [c for c in in_order(record) if c not in sight]
-    heads = table_columns(record)
-    names = [c.name for c in sight]
-    pick = record.pick.candidate
-    rows = tuple(row(record, c) for c in sight)
-    blocks: list[Block] = [Table(heads, rows, strong=names.index(pick) if pick in names else None)]
+    blocks: list[Block] = [candidates_table(record, sight)]
     if notes := [f"{note}." for note in speed_notes(record)]:
         blocks.append(Text(" ".join(notes), quiet=True))
     if folded:
-        rest = tuple(row(record, c) for c in folded)
-        blocks.append(Table(heads, rest, f"{len(folded)} more candidates"))
+        blocks.append(candidates_table(record, folded, f"{len(folded)} more candidates"))
     lead = "Speedups are t/s over no draft's t/s. The pick is marked; a dash was not measured."
     return Section("candidates", "All candidates", lead, tuple(blocks))
 
 
 def _quants(record: Record) -> Section:
-    rows = tuple(draft_row(draft) for draft in record.drafts)
-    if not rows:
+    sight, rest = record.drafts[:FIRST], record.drafts[FIRST:]
+    if not sight:
         why = "the record has no quants and no candidates"
         return Section("candidates", "All quants", absent=why)
-    blocks = [Table(draft_columns(), rows[:FIRST])]
-    if rows[FIRST:]:
-        title = f"{len(rows) - FIRST} more quants"
-        blocks.append(Table(draft_columns(), rows[FIRST:], title=title))
-    return Section("candidates", "All quants", blocks=tuple(blocks))
+    folded = (drafts_table(rest, f"{len(rest)} more quants"),) if rest else ()
+    return Section("candidates", "All quants", blocks=(drafts_table(sight), *folded))
 
 
 def output(record: Record) -> Section:
@@ -60,11 +50,6 @@ def output(record: Record) -> Section:
     if not checked:
         why = "no replies were compared with those without a draft"
         return Section("output", title, absent=why)
-    titles = (
-        *("candidate", "identical", "near ties", "larger gaps", "unknown", "largest gap"),
-        *("earliest at token", "so without a draft"),
-    )
-    rows = tuple((name, *_differences(check)) for name, check in checked)
     first = checked[0][1]
     how = "measured on this engine" if first.gap_is_measured else "from the literature"
     drawn = ", or so small a shift lets one draw give either" if record.temperature else ""
@@ -74,7 +59,27 @@ def output(record: Record) -> Section:
         f"apart ({how}){drawn}. The last column counts differences that the target alone makes "
         "as well, at that batch width."
     )
-    table = figures(titles, rows, title=None, pick=record.pick.candidate)
+    table = figures(
+        (
+            *("candidate", "identical", "near ties", "larger gaps", "unknown", "largest gap"),
+            *("earliest at token", "so without a draft"),
+        ),
+        (
+            (
+                name,
+                f"{check.identical}/{check.replies}",
+                str(check.near_ties),
+                str(check.material),
+                str(check.unknown),
+                number(check.largest_gap, ".3f"),
+                str(min(check.first_positions)) if check.first_positions else None,
+                f"{check.without_draft}/{tried}" if (tried := check.without_draft_tried) else None,
+            )
+            for name, check in checked
+        ),
+        title=None,
+        pick=record.pick.candidate,
+    )
     uncontrolled = tuple(
         f"{name}: not controlled: {check.not_controlled}"
         for name, check in checked
@@ -84,34 +89,18 @@ def output(record: Record) -> Section:
     return Section("output", title, lead, (table, *notes))
 
 
-def _differences(check: OutputCheck) -> tuple[str | None, ...]:
-    tried = check.without_draft_tried
-    return (
-        f"{check.identical}/{check.replies}",
-        str(check.near_ties),
-        str(check.material),
-        str(check.unknown),
-        number(check.largest_gap, ".3f"),
-        str(min(check.first_positions)) if check.first_positions else None,
-        f"{check.without_draft}/{tried}" if tried else None,
-    )
-
-
 def warnings(record: Record) -> Section:
     """All warnings, most urgent first; who could not win or did not run."""
     title = "Warnings and what was left out"
-    blocks: list[Block] = []
-    failed = [s for s in record.steps if s.error]
-    if failed:
-        blocks.append(Items(tuple(f"{s.label} failed: {s.error}" for s in failed), marked=True))
-    if record.warnings:
-        blocks.append(Items(record.warnings, marked=True))
+    failed = tuple(f"{step.label} failed: {step.error}" for step in record.steps if step.error)
+    blocks: list[Block] = [
+        Items(lines, marked=True) for lines in (failed, record.warnings) if lines
+    ]
     reasons = {e.candidate: e.reason for e in (*record.pick.excluded, *record.left_out)}
     if reasons:
-        rows = tuple(reasons.items())
-        title_of_rest = f"{len(rows)} that could not win or did not run"
-        heads = (("cannot win", "left"), ("why", "left"))
-        blocks.append(Table(heads, rows[:MOST_REASONS], title=title_of_rest))
+        rows = [*reasons.items()][:MOST_REASONS]
+        what = f"{len(reasons)} that could not win or did not run"
+        blocks.append(figures(("cannot win", "why"), rows, title=what, words=("why",)))
     return Section("warnings", title, blocks=tuple(blocks or [Text("None.")]))
 
 
@@ -132,7 +121,7 @@ def provenance(record: Record) -> Section:
 
 def _made(record: Record) -> Table:
     machine = record.machine
-    rows: list[tuple[str | None, ...]] = [
+    rows: list[Cells] = [
         ("recipe", record.recipe),
         ("recipe SHA-256", record.recipe_sha256),
         ("made", record.created),
@@ -154,20 +143,15 @@ def _made(record: Record) -> Table:
         rows.append(
             ("sampling", f"temperature {record.temperature:g}, at most {record.max_tokens} tokens")
         )
-    return Table((("what", "left"), ("", "left")), tuple(r for r in rows if r[1]))
+    return figures(("what", ""), (r for r in rows if r[1]), title=None, words=("",))
 
 
 def _files(record: Record) -> Table:
-    return Table(
-        (("quant", "left"), ("size", "right"), ("key", "left"), ("file", "left")),
-        tuple((label_of(record, d), size(d.file_bytes), d.key, d.path) for d in record.drafts),
-        title="Draft files",
-    )
+    rows = ((label_of(record, d), size(d.file_bytes), d.key, d.path) for d in record.drafts)
+    titles = ("quant", "size", "key", "file")
+    return figures(titles, rows, title="Draft files", words=("key", "file"))
 
 
 def _steps(record: Record) -> Table:
-    return Table(
-        (("step", "left"), ("state", "left"), ("seconds", "right"), ("key", "left")),
-        tuple((s.label, s.state, number(s.seconds, ".1f"), s.key[:16]) for s in record.steps),
-        title="Steps",
-    )
+    rows = ((s.label, s.state, number(s.seconds, ".1f"), s.key[:16]) for s in record.steps)
+    return figures(("step", "state", "seconds", "key"), rows, title="Steps", words=("state", "key"))
