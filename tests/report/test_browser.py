@@ -21,7 +21,7 @@ WIDTHS = (1280, 390)
 THEMES = ("light", "dark")
 KINDS = ("record", "bare", "hostile")
 OUTSIDE = """width => [...document.querySelectorAll('body *')]
-  .filter(e => !e.closest('.scroll, pre, svg') || e.matches('.scroll, pre, svg'))
+  .filter(e => !e.parentElement.closest('.scroll, pre, svg'))
   .filter(e => e.getBoundingClientRect().right > width + 0.5)
   .map(e => e.outerHTML.slice(0, 120))"""
 

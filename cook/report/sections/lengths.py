@@ -9,7 +9,7 @@ from dataclasses import replace
 from cook.record.objective import Objective
 from cook.record.record import Candidate, Record
 from cook.report.canvas import Plot, Sheet
-from cook.report.compared import draft_label, not_drawn, other_settings, picked
+from cook.report.compared import draft_label, not_drawn, order_of, other_settings, picked
 from cook.report.document import Section, figures
 from cook.report.numbers import tokens_per_s
 from cook.report.speedups import DECODE, WHOLE, Speed, base_of, speed_of
@@ -47,9 +47,12 @@ def section(record: Record) -> Section:
         caption=f"Without a draft: {tokens_per_s(base.tokens_per_s)} tokens/s." if base else None,
     )
     shown = dict([*curves.items()][:MOST_LINES])
+    numbers = order_of(record)  # one colour a draft in every plot, where a line is a draft
+    if not numbers.keys() >= shown.keys():
+        numbers = {name: index for index, name in enumerate(shown)}
 
     def draw(sheet: Sheet) -> None:
-        _draw(sheet, shown, base.tokens_per_s if base else None, mark, what)
+        _draw(sheet, shown, numbers, base.tokens_per_s if base else None, mark, what)
 
     plot = Plot("lengths", TITLE, table.alt(f"Tokens/s {what} at each draft length"), draw, 350)
     lead = f"Tokens a second {what}{'; the ring is the pick' if mark is not None else ''}."
@@ -97,14 +100,21 @@ def _curves(record: Record, objective: Objective) -> Curves:
 
 
 def _draw(
-    sheet: Sheet, curves: Curves, base: float | None, mark: tuple[int, float] | None, what: str
+    sheet: Sheet,
+    curves: Curves,
+    numbers: Mapping[str, int],
+    base: float | None,
+    mark: tuple[int, float] | None,
+    what: str,
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes = sheet.axes("draft length (tokens drafted a cycle at most)", f"tokens/s {what}")
     at_length: Counter[int] = Counter()
-    for index, (name, points) in enumerate(curves.items()):
-        sheet.line(axes, index, sorted((n, s.tokens_per_s) for n, s in points.items()), name)
+    for name, points in curves.items():
+        sheet.line(
+            axes, numbers[name], sorted((n, s.tokens_per_s) for n, s in points.items()), name
+        )
         for length, speed in points.items():
             if not speed.live:
                 continue
@@ -113,7 +123,7 @@ def _draw(
             if mark != (length, speed.tokens_per_s):
                 at_length[length] += 1
                 aside = ASIDE * (-1) ** at_length[length] * ((at_length[length] + 1) // 2)
-            colour, _ = sheet.series(index)
+            colour, _ = sheet.series(numbers[name])
             sheet.point(axes, length + aside, speed.tokens_per_s, colour, live=True)
     if base is not None:
         sheet.level(axes, base, "no draft")
