@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTHS = {"half": 460, "full": 1056}
+WIDTHS = {"half": 430, "full": 1056}
 """A half-width drawing is so narrow that its letters can be read on a phone; a page scrolls the
 full-width ones there."""
 POINTS_PER_INCH = 72

@@ -60,7 +60,7 @@ def test_the_same_plot_is_the_same_bytes() -> None:
 
 def test_svg_file_follows_the_readers_theme() -> None:
     root = ElementTree.fromstring(svg_file(plot()))
-    assert (root.get("width"), root.get("height")) == ("460", "330")
+    assert (root.get("width"), root.get("height")) == ("430", "330")
     style = root.find(f"{SVG}style")
     assert style is not None
     assert "prefers-color-scheme: dark" in (style.text or "")
@@ -69,7 +69,7 @@ def test_svg_file_follows_the_readers_theme() -> None:
 
 def test_png_has_twice_the_pixels_and_a_dark_twin() -> None:
     light, dark = png(plot()), png(plot(), dark=True)
-    assert struct.unpack(">II", light[16:24]) == (920, 660)
+    assert struct.unpack(">II", light[16:24]) == (860, 660)
     assert light != dark
 
 
